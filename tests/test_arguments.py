@@ -9,7 +9,7 @@ import pytest
 import milblob
 import milblob.tvm
 from matrix import every
-from milblob.arguments import as_integer, require_flags
+from milblob.arguments import as_count, as_integer, require_flags
 from paths import DATA
 
 ARRAYS = {"a": np.ones(3, np.float32)}
@@ -324,3 +324,14 @@ def test_numbers_of_a_writer(tmp_path):
 def test_what_is_taken():
     require_flags(a=True, b=False, c=np.True_, d=np.bool_(0))
     assert [as_integer("n", value) for value in (3, True, np.uint64(3), np.array(3))] == [3, 1, 3, 3]
+    assert [as_count("n", value, 3, nbits=8) for value in (3, np.uint64(255), np.array(3))] == [3, 255, 3]
+    assert as_count("n", True) == 1 and as_count("n", 10**30) == 10**30
+
+
+@pytest.mark.parametrize("value", [-1, 0, -(10**30), np.int8(-128), 2**31, 10**30, np.uint64(2**64 - 1)])
+def test_counts_that_are_too_small_or_too_large(value):
+    words = "expected 1 or more" if value < 1 else r"expected less than 2\^31"
+    with pytest.raises(ValueError, match=f"^n: {words}, got {value}$"):
+        as_count("n", value, 1, nbits=31)
+    with pytest.raises(TypeError, match="^n: expected an integer, got float$"):
+        as_count("n", float(value))

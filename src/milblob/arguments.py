@@ -54,6 +54,25 @@ def as_integer(what: str, value: Any, words: str = "an integer") -> int:
         raise TypeError(f"{what}: expected {words}, got {type(value).__name__}") from None
 
 
+def as_count(what: str, value: Any, least: int = 0, *, nbits: int | None = None, words: str = "an integer") -> int:
+    """Return a number of any integer type as an int that is not below `least`.
+
+    Args:
+        what, value, words: as for `as_integer`.
+        least: that it may be.
+        nbits: in which it must fit; None: any number is one.
+
+    Raises:
+        ValueError: it is too small, or too large. TypeError: it is something else.
+    """
+    count = as_integer(what, value, words)
+    if count < least:
+        raise ValueError(f"{what}: expected {least} or more, got {count}")
+    if nbits is not None and count >> nbits:
+        raise ValueError(f"{what}: expected less than 2^{nbits}, got {count}")
+    return count
+
+
 def as_path(value: str | os.PathLike[Any]) -> str:
     """Return a path as plain text.
 

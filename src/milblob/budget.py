@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Hashable
 
-from .arguments import as_integer
+from .arguments import as_count
 from .errors import LimitError
 
 MIN_NBYTES = 1 << 30
@@ -40,9 +40,7 @@ class Budget:
 
     def __init__(self, max_nbytes: int | None = None, file: str | None = None) -> None:
         if max_nbytes is not None:
-            max_nbytes = as_integer("max_nbytes", max_nbytes, "a number of bytes, or None for the default")
-            if max_nbytes < 0:
-                raise ValueError(f"max_nbytes: expected 0 or more, got {max_nbytes}")
+            max_nbytes = as_count("max_nbytes", max_nbytes, words="a number of bytes, or None for the default")
         self.given_nbytes = max_nbytes
         self.max_nbytes = MIN_NBYTES if max_nbytes is None else max_nbytes
         self.file = file

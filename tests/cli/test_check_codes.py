@@ -70,8 +70,41 @@ def test_the_command_line_chooses(broken, cli):
     status, out, _ = cli("check", broken, "--rule", "MIL036", "--rule", "bounds", "--ignore", "bounds", "-q")
     assert status == 1 and out.splitlines()[0].startswith("error[MIL036] version of the Program")
     assert "bounds" not in out and "MIL013" not in out
-    status, out, _ = cli("check", broken, "--ignore", "MIL0*", "--ignore", "[!M]*")
+    ignored = [word for code in {finding.code for finding in milblob.check(broken)} for word in ("--ignore", code)]
+    status, out, _ = cli("check", broken, *ignored)
     assert (status, out) == (0, f"{broken}: good\n")
+
+
+NOTHING = {
+    "the same code": {"rules": "MIL036", "ignore": "MIL036"},
+    "the same glob": {"rules": "MIL*", "ignore": "MIL*"},
+    "all of several": {"rules": ["MIL036", "bounds"], "ignore": ["bounds", "MIL0*"]},
+    "more than those": {"rules": ["MIL036"], "ignore": "*"},
+    "all": {"ignore": "*"},
+    "all by two globs": {"ignore": ["M*", "[!M]*"]},
+    "a function": {"rules": lambda code: code == "bounds", "ignore": "bounds"},
+    "two functions": {"rules": lambda code: code == "bounds", "ignore": lambda code: code == "bounds"},
+    "a function that selects none": {"rules": lambda code: False},
+}
+
+
+@pytest.mark.parametrize("case", NOTHING)
+def test_a_choice_that_leaves_nothing_to_report_is_refused(broken, tmp_path, case, cli):
+    """It said of every model that it is good."""
+    milblob.tvm.write_params({"a": [1.0]}, tmp_path / "w.params")
+    for path in (broken, tmp_path / "w.params"):
+        with pytest.raises(ValueError, match="^(rules: expected a function that|ignore: expected to leave)"):
+            milblob.check(path, **NOTHING[case])
+    if any(map(callable, NOTHING[case].values())):
+        return
+    words = []
+    for name, option in (("rules", "--rule"), ("ignore", "--ignore")):
+        given = NOTHING[case].get(name, [])
+        words += [word for glob in ([given] if isinstance(given, str) else given) for word in (option, glob)]
+    for command in (("check",), ("tvm", "check")):
+        path = broken if command == ("check",) else tmp_path / "w.params"
+        status, out, err = cli(*command, path, *words)
+        assert (status, out) == (2, "") and "ignore: expected to leave the code of a finding" in err
 
 
 def test_files_of_tvm_too(tmp_path, cli):

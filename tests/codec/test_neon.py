@@ -12,6 +12,7 @@ import pytest
 
 import aarch64
 from c_drivers import CONTRACTING, DIGESTS, INCLUDES, WARNINGS, check_digest, setup_flags
+from compiled import compile_kept
 from once import once
 from paths import ROOT
 
@@ -30,7 +31,7 @@ def tools():
 
 @pytest.fixture(scope="session")
 def build(tools, tmp_path_factory):
-    """A function that builds tests/c/NAME.c into a folder; the kernels are compiled once for all workers.
+    """A function that builds tests/c/NAME.c, once for all workers, and returns the program's path.
 
     With CFLAGS that would fuse a * b + c, and then the options of setup.py, which come last and must have the say.
     """
@@ -38,24 +39,26 @@ def build(tools, tmp_path_factory):
     unit.write_text('#include "milblob/kernels.h"\n')
     options = [*INCLUDES, *WARNINGS, *CONTRACTING, *setup_flags()]
 
-    def one(name, folder):
-        kernels = once(
-            tmp_path_factory, "neon.o", lambda path: tools.build(unit, path, "-O2", *options, "-DMB_TIERS_HERE", "-c")
+    def made(name, source, *flags):
+        command = tools.command(source, *flags, *options)
+        return once(
+            tmp_path_factory, name, lambda path: compile_kept(command, path, name, environment=tools.environment)
         )
-        source = ROOT / "tests" / "c" / f"{name}.c"
-        tools.build(source, folder / name, "-O1", *options, "-DMB_TIERS_ELSEWHERE", str(kernels))
-        return folder / name
+
+    def one(name):
+        kernels = made("neon.o", unit, "-O2", "-DMB_TIERS_HERE", "-c")
+        return made(f"neon-{name}", ROOT / "tests" / "c" / f"{name}.c", "-O1", "-DMB_TIERS_ELSEWHERE", str(kernels))
 
     return one
 
 
 @pytest.mark.parametrize("name", DIGESTS)
-def test_kernels(name, tools, build, tmp_path):
-    check_digest(tools.run(build(name, tmp_path)), name)
+def test_kernels(name, tools, build):
+    check_digest(tools.run(build(name)), name)
 
 
-def test_packed_bits(tools, build, tmp_path):
-    done = tools.run(build("packed", tmp_path))
+def test_packed_bits(tools, build):
+    done = tools.run(build("packed"))
     assert done.returncode == 0, done.stderr[-4000:]
 
 

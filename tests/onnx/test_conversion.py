@@ -15,7 +15,7 @@ import milblob
 import milblob.onnx
 from children import child_environment, run_child
 from onnx_models import run, save, session
-from paths import ROOT
+from paths import DATA, ROOT
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 TOKENS = np.arange(16, dtype=np.int32)[None] * 5
@@ -575,6 +575,34 @@ def test_what_the_checker_of_onnx_refuses_is_not_written(tmp_path, kind, attribu
     with pytest.raises(milblob.ProgramError, match=words):
         milblob.onnx.convert(path, tmp_path / "m.onnx", converters={"relu": convert})
     assert not (tmp_path / "m.onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["Relu", "reLu", "gelu", "const", ""])
+@pytest.mark.parametrize("by", [milblob.onnx.convert, milblob.onnx.coverage, milblob.onnx.Session])
+def test_a_converter_of_an_operation_that_the_model_does_not_have_is_refused(tmp_path, by, name):
+    """It was passed over, and the misspelled operation converted by milblob's own."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def convert(scope, operator, container):
+        container.bind(operator.output, container.node("Neg", operator.input("x")))
+
+    x = np.ones((2, 3), np.float32)
+    path = save(tmp_path / "m.mlpackage", lambda x: mb.relu(x=x), {"x": x})
+    by(path, converters={"relu": convert})
+    with pytest.raises(ValueError, match=f"^converters: expected types of operations in .*m.mlpackage, got '{name}'"):
+        by(path, converters={"relu": convert, name: convert})
+
+
+def test_converters_may_be_of_any_part_of_a_model_and_of_no_onnx_file(tmp_path):
+    """Of all functions, and of all models of a pipeline: the same mapping serves each of them."""
+    with milblob.open(DATA / "functions" / "model.mlpackage") as model:
+        types = {operation.type for operation in model.find()} - {"const"}
+        own = {type: milblob.onnx.registry.find(type, 21) for type in types}
+        for function in model.functions:
+            milblob.onnx.convert(model, function=function, converters=own)
+        milblob.onnx.convert(model, tmp_path / "m.onnx", weights="embed")
+    with pytest.raises(ValueError, match="^converters: expected none of an .onnx file, which is converted, got "):
+        milblob.onnx.Session(tmp_path / "m.onnx", converters=own)
 
 
 def test_states_are_read_and_written_in_branches_and_loops(tmp_path):

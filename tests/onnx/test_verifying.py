@@ -68,7 +68,7 @@ def test_one_changed_weight_is_found_and_measured(demo, tmp_path):
     assert not found.is_same and not one.is_within
     assert one.differing == 4 * 16 and one.total == 4 * 16 * 96
     sessions = Session(demo), Session(other)
-    runs = random_runs(sessions, None, 0)
+    runs = list(random_runs(sessions, None, 0))
     pairs = [[one.predict(run)["logits"].astype(np.float64) for one in sessions] for run in runs]
     relative = [np.abs(a - b).max() / max(np.ptp(a), np.abs(a).max()) for a, b in pairs]
     assert one.relative == max(relative) and one.run == int(np.argmax(relative))
@@ -178,10 +178,10 @@ def test_rows_are_found_behind_other_operations(tmp_path):
 
 def test_the_same_seed_gives_the_same_inputs():
     session = Session(DEMO)
-    a, b, c = (random_runs([session], 3, seed) for seed in (0, 0, 1))
+    a, b, c = (list(random_runs([session], 3, seed)) for seed in (0, 0, 1))
     assert all(np.array_equal(one["tokens"], two["tokens"]) for one, two in zip(a, b, strict=True))
     assert not all(np.array_equal(one["tokens"], two["tokens"]) for one, two in zip(a, c, strict=True))
-    assert len(random_runs([session], 9, 0)) == 9
+    assert len(list(random_runs([session], 9, 0))) == 9
 
 
 def test_optional_inputs_are_given_and_left_out(tmp_path):
@@ -235,6 +235,38 @@ def test_states_are_kept_and_compared(tmp_path):
     assert milblob.verify(paths[0], paths[0]).is_same
 
 
+def test_the_inputs_of_all_runs_up_to_the_worst_are_those_of_a_state(tmp_path):
+    paths = []
+    for step in (1, 4):
+
+        def build(x, memory, step=step):
+            old = mb().read_state(input=memory)
+            return mb().coreml_update_state(state=memory, value=mb().add(x=old, y=mb().mul(x=x, y=np.float16(step))))
+
+        paths.append(
+            save(tmp_path / f"{step}.mlpackage", build, {"x": np.zeros(1, np.float16)}, opset="iOS18", precision="fp16",
+                 states={"memory": np.zeros(1, np.float16)})
+        )  # fmt: skip
+    inputs = [{"x": np.float16([value])} for value in (0, 0, 1, 0)]
+    found = milblob.verify(*paths, inputs)
+    assert {one.run for one in found.outputs} == {2} and found.runs == 4
+    assert [run["x"].item() for run in found.worst] == [0, 0, 1]
+
+
+def test_runs_are_made_when_their_turn_comes(demo):
+    """All of them at once take as much memory as there are."""
+    seen = []
+
+    def progress(name, done, total):
+        seen.append(name)
+        if len(seen) == 3:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        milblob.verify(demo, demo, runs=2**31 - 1, progress=progress)
+    assert seen == ["run 0", "run 1", "run 2"]
+
+
 # --------------------------------------------------------------------------------------------------------- what is given
 
 
@@ -253,6 +285,7 @@ WRONG = {
     "no runs": ({"inputs": []}, "inputs: expected one run or more, got none"),
     "a path": ({"inputs": "x.npz"}, "inputs: expected arrays by name of input, got str"),
     "runs and inputs": ({"inputs": {"tokens": np.zeros((1, 16))}, "runs": 3}, "runs: expected none with inputs"),
+    "more runs than anybody can wait for": ({"runs": 10**30}, f"runs: expected less than 2^31, got {10**30}"),
     "no random run": ({"runs": 0}, "runs: expected 1 or more, got 0"),
     "a negative seed": ({"seed": -1}, "seed: expected 0 or more, got -1"),
     "a limit that is NaN": ({"limit": math.nan}, "limit: expected 0 or more, got nan"),

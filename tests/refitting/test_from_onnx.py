@@ -181,10 +181,15 @@ def test_renamed_initializers_are_recognized_by_their_references(tmp_path):
     assert milblob.load(model)["head_weight"].tobytes() == new.tobytes()
 
 
-def test_values_stored_once_and_changed_in_one_place_need_unshare(tmp_path):
-    """One of two initializers that are one record was changed: the other must not follow silently."""
-    source = tmp_path / "s"
-    source.mkdir()
+@pytest.fixture
+def source(tmp_path):
+    """A folder for a model that is converted: `converted` makes a copy of it in `tmp_path`."""
+    (tmp_path / "s").mkdir()
+    return tmp_path / "s"
+
+
+def with_equal_weights(path, **options):
+    """A model whose weights "one" and "two" are equal; returns its path and their values."""
     weight = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
 
     def build(x):
@@ -193,8 +198,14 @@ def test_values_stored_once_and_changed_in_one_place_need_unshare(tmp_path):
         one, two = mb.const(val=weight, name="one"), mb.const(val=2 * weight, name="two")
         return mb.linear(x=mb.relu(x=mb.linear(x=x, weight=one)), weight=two)
 
-    made = save(source / "m.mlpackage", build, {"x": np.zeros((1, 64), np.float32)})
+    made = save(path, build, {"x": np.zeros((1, 64), np.float32)}, **options)
     milblob.refit(made, {"two": weight})  # coremltools itself would make one constant of two that are equal
+    return made, weight
+
+
+def test_values_stored_once_and_changed_in_one_place_need_unshare(source, tmp_path):
+    """One of two initializers that are one record was changed: the other must not follow silently."""
+    made, weight = with_equal_weights(source / "m.mlpackage")
     milblob.repack(made, source / "d.mlpackage", dedupe=True)
     with milblob.open(source / "d.mlpackage") as opened:
         assert opened["one"].offset == opened["two"].offset
@@ -209,20 +220,9 @@ def test_values_stored_once_and_changed_in_one_place_need_unshare(tmp_path):
 
 @pytest.mark.parametrize("weights", ["reference", "copy", "embed"])
 @pytest.mark.parametrize("part", ["scale", "lut"])
-def test_parts_stored_once_and_changed_apart(part, weights, tmp_path):
+def test_parts_stored_once_and_changed_apart(part, weights, source, tmp_path):
     """Compressed weights whose parts are stored once have parts of their own in ONNX: one is changed, or both are."""
-    source = tmp_path / "s"
-    source.mkdir()
-    weight = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
-
-    def build(x):
-        from coremltools.converters.mil.mil import Builder as mb
-
-        one, two = mb.const(val=weight, name="one"), mb.const(val=2 * weight, name="two")
-        return mb.linear(x=mb.relu(x=mb.linear(x=x, weight=one)), weight=two)
-
-    made = save(source / "dense.mlpackage", build, {"x": np.zeros((1, 64), np.float32)}, opset="iOS18")
-    milblob.refit(made, {"two": weight})  # coremltools itself would make one constant of two that are equal
+    made, _ = with_equal_weights(source / "dense.mlpackage", opset="iOS18")
     recipe = {"scale": milblob.Linear("int4", granularity="per_block", block=16), "lut": milblob.Palette(8)}[part]
     milblob.compress(made, source / "m.mlpackage", recipe)  # equal weights share their parts
     model, onnx = converted(source / "m.mlpackage", tmp_path, weights)
@@ -296,7 +296,7 @@ def test_two_weights_whose_references_were_exchanged(tmp_path):
     )
 
 
-def test_defaults_of_optional_inputs_are_no_weights(tmp_path):
+def test_defaults_of_optional_inputs_are_no_weights(source, tmp_path):
     import coremltools as ct
 
     def build(x):
@@ -305,8 +305,6 @@ def test_defaults_of_optional_inputs_are_no_weights(tmp_path):
         return mb.linear(x=x, weight=np.arange(24, dtype=np.float32).reshape(2, 12))
 
     inputs = [ct.TensorType("x", shape=(1, 12), default_value=np.full((1, 12), 3, np.float32))]
-    source = tmp_path / "s"
-    source.mkdir()
     model, onnx = converted(
         save(source / "m.mlpackage", build, {"x": np.zeros((1, 12), np.float32)}, inputs=inputs), tmp_path, "embed"
     )

@@ -525,6 +525,64 @@ def test_journal_that_is_no_file(tmp_path):
         recover_all(str(tmp_path))
 
 
+def _remove(path):
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+GONE = {
+    "its model": {"base": "gone"},
+    "its model, by a long name": {"base": "g" * 300},
+    "its model, behind a link to nothing": {"base": "dangling"},
+    "its model, behind a link to itself": {"base": "loop"},
+    "a patched file": {"entry": (1, "in/b", 500, 0, b"1"), "removed": "in/b"},
+    "a replaced file": {"entry": (2, "in/c", 6, 0, DIGEST + STAGED), "removed": "in/c"},
+    "the directory of a replaced file": {"entry": (2, "in/c", 6, 0, DIGEST + STAGED), "removed": "in"},
+    "a replaced file below a file": {"entry": (2, "a/c", 6, 0, DIGEST + STAGED), "removed": "in/c"},
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_sound_journal_of_a_file_that_is_gone_says_which_and_what_to_do(tmp_path, name):
+    case = {"entry": GOOD, "base": "", "removed": None, **GONE[name]}
+    root = tmp_path / "model"
+    make(root)
+    (root / "dangling").symlink_to("nowhere")
+    (root / "loop").symlink_to("loop")
+    if case["removed"]:
+        _remove(root / case["removed"])
+    (root / JOURNAL).write_bytes(journal_bytes(case["entry"], base=case["base"]))
+    allowed = {os.path.realpath(root / file) for file in (*SIZES, "a/c")}
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(milblob.FormatError, match="^journal: expected .*, got ") as caught:
+        recover(Pending(str(root), JOURNAL), lambda model: allowed)
+    assert (case["base"] or case["entry"][1]) in str(caught.value)
+    assert caught.value.file == str(root / JOURNAL)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("removed", ["weights/weight.bin", "weights", "."])
+@pytest.mark.parametrize("by", [milblob.open, milblob.load])
+def test_opening_a_model_whose_journal_names_a_file_that_is_gone(tmp_path, by, removed):
+    package = tmp_path / "m.mlpackage"
+    shutil.copytree(DATA / "opset_ios16_fp16" / "model.mlpackage", package)
+    files = package / "Data" / "com.apple.CoreML"
+    weights = (files / "weights" / "weight.bin").relative_to(package).as_posix()
+    replaced = (2, weights, 6, 0, DIGEST + b".weight.bin.0123456789abcdef.milblob-new")
+    (package / JOURNAL).write_bytes(journal_bytes(replaced))
+    _remove(files / removed)
+    with pytest.raises(milblob.FormatError, match="^journal: expected ") as caught:
+        by(package)
+    assert caught.value.file == str(package / JOURNAL)
+
+
+def test_a_model_file_that_is_gone_and_whose_journal_is_left(tmp_path):
+    path, beside = tmp_path / "weight.bin", tmp_path / f".weight.bin{JOURNAL}"
+    beside.write_bytes(journal_bytes((1, "weight.bin", 6, 0, b"1"), base="weight.bin"))
+    with pytest.raises(milblob.FormatError, match=r"^journal: .*weight\.bin.*remove the journal") as caught:
+        milblob.open(path)
+    assert caught.value.file == str(beside)
+
+
 def test_read_only_place_says_what_to_do(tmp_path):
     root = tmp_path / "model"
     make(root)

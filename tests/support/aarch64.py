@@ -44,8 +44,12 @@ class Tools:
 
     def build(self, source, program, *flags, compiler=None):
         """Compile one C file; raises CalledProcessError, whose stderr says why not."""
-        command = [*(compiler or self.compiler), "-std=c11", *flags, str(source), "-o", str(program)]
+        command = [*self.command(source, *flags, compiler=compiler), "-o", str(program)]
         subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True)
+
+    def command(self, source, *flags, compiler=None):
+        """The command that compiles one C file, without its output."""
+        return [*(compiler or self.compiler), "-std=c11", *flags, str(source)]
 
     def run(self, program, *arguments, timeout=300):
         """Run a program; returns the finished process with its output as text."""

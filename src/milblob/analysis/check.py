@@ -66,7 +66,7 @@ def check(
 
     Raises:
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
-        ValueError: `rules` or `ignore` name a code that no finding has.
+        ValueError: `rules` or `ignore` name a code that no finding has, or leave none to report.
     """
     require_flags(values=values)
     require_calls(progress=progress)

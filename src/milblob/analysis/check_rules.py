@@ -25,18 +25,22 @@ def chosen(rules: Select, ignore: Select, known: Iterable[str] = ALL_CODES) -> C
         known: every code that a finding can have.
 
     Raises:
-        ValueError: a glob that fits no code.
+        ValueError: a glob that fits no code; nothing is left to report.
     """
     is_wanted = selector(rules)
-    is_ignored = selector(ignore)
+    is_ignored = selector(ignore) if ignore is not None else lambda _: False
     for name, globs in (("rules", rules), ("ignore", ignore)):
         if globs is not None and not callable(globs):
             for glob in (globs,) if isinstance(globs, str) else globs:
                 if not any(map(selector(glob), known)):
                     words = f"{name}: expected a code of a finding, or a glob of codes such as MIL0*, got {glob!r}"
                     raise ValueError(words)
-    if ignore is None:
-        return is_wanted
+    wanted = [code for code in known if is_wanted(code)]
+    if not wanted:
+        raise ValueError("rules: expected a function that selects a code of a finding, got one that selects none")
+    if all(map(is_ignored, wanted)):  # whatever is wrong, the answer would be that nothing is
+        words = "all of them" if rules is None else f"all that rules select, {rules!r:.200}"
+        raise ValueError(f"ignore: expected to leave the code of a finding to report, got {words}")
     return lambda code: is_wanted(code) and not is_ignored(code)
 
 

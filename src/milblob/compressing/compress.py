@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arguments import Names, as_integer, as_mapping, as_path, require, require_calls, require_flags
+from ..arguments import Names, as_count, as_mapping, as_path, require, require_calls, require_flags
 from ..errors import FormatError, UnsupportedError
 from ..progress import Counter, Progress
 from ..rewrite.changes import Options
@@ -210,7 +210,7 @@ def compress(
     require_calls(progress=progress, errors=errors)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
-    least = as_least(least)
+    least = as_count("least", least)
     chosen = None if recipe is None else as_recipe(recipe)
     by_type, by_name = named_recipes(op_types, per_name)
     chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity, errors), None if plan is None else as_plan(plan)
@@ -310,14 +310,6 @@ def as_extras(importance: Any, nan: Any, requantize: Any) -> Extras:
     if nan not in ("skip", "keep"):
         raise ValueError(f"nan: expected skip or keep, got {nan!r}")
     return Extras(as_mapping("importance", importance, "arrays by name of weight"), nan, requantize)
-
-
-def as_least(least: Any) -> int:
-    """Return a number of elements, checked. Raises: ValueError: a negative one. TypeError: something else."""
-    least = as_integer("least", least)
-    if least < 0:
-        raise ValueError(f"least: expected 0 or more, got {least}")
-    return int(least)
 
 
 def _chooser(

@@ -5,12 +5,12 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..arguments import require_calls
+from ..arguments import as_count, require_calls
 from ..model.model import Model
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from .choosing import choose
-from .compress import LEAST, as_extras, as_least, named_recipes, require_directory
+from .compress import LEAST, as_extras, named_recipes, require_directory
 from .prepare import Compressing
 from .recipe import Recipe
 from .recipe_choice import Errors, Point, RecipeChoice, as_ladder, as_sensitivity, uniform, walked
@@ -109,7 +109,7 @@ def compress_frontier(
     """
     source = require_directory(src)
     require_calls(progress=progress, errors=errors)
-    least = as_least(least)
+    least = as_count("least", least)
     chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity), errors)
     by_type, by_name = named_recipes(op_types, per_name)
     is_selected = None if select is None else selector(select)

@@ -14,6 +14,7 @@ from ..about import version
 from ..analysis.check_blob import Findings, check_blob
 from ..analysis.check_rules import described_breaches
 from ..arguments import as_integer, as_mapping, as_path, require, require_flags
+from ..closeness import hint
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
 from ..model.open import open as open_model
 from ..program.rules import RULES
@@ -69,7 +70,8 @@ def convert(
         compressed: "keep": compressed weights are computed from their stored bytes where ONNX can say how, and the
             others are decoded; "dense": all are decoded.
         opset: of ONNX, 18 to 23.
-        converters: operation -> converter, for this call only; they come before all registered ones.
+        converters: operation -> converter, for this call only; they come before all registered ones. The model has all
+            of these operations, in whichever function.
         zipmap: the probabilities of a classifier are a list of one dictionary, label -> probability, instead of a
             tensor. Only with a path: onnx-ir has no type for it.
         precision: "keep": that of the Program; "float32": all half-precision values are single, inputs and outputs too,
@@ -83,7 +85,7 @@ def convert(
         UnsupportedError: operations without a converter, all of them listed; or something else that ONNX lacks.
         ProgramError: the Program or the description breaks a rule of MIL, or a type that is declared does not fit.
         ValueError: another mode or opset; a path that does not end in .onnx, from which the weights cannot be referred
-            to, or of a file of a model; zipmap without a path.
+            to, or of a file of a model; zipmap without a path; a converter of an operation that the model lacks.
         KeyError: no such function. FileExistsError: something is at `path`. As opening the model.
     """
     require_flags(force=force, zipmap=zipmap)
@@ -104,6 +106,7 @@ def convert(
     if target is None and zipmap:
         raise ValueError("zipmap: expected a path, for onnx-ir has no type for dictionaries, got none")
     with _resting_collector(), opened(model) as source:
+        _require_occurring(converters, source)
         require_sound(source)
         raw = MilProgramContainer(source, function)
         topology = parse_mil(raw.function)
@@ -131,6 +134,21 @@ def _require_opset(opset: Any) -> None:
     """Refuse another opset of ONNX. Raises: ValueError: an unknown one. TypeError: no integer."""
     if as_integer("opset", opset) not in OPSETS:
         raise ValueError(f"opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
+
+
+def _require_occurring(converters: Mapping[str, Converter], source: "Model") -> None:
+    """Refuse converters of operations that no Program of the model has: whoever misspells one expects it to be used.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if not converters:
+        return
+    types = {operation.type for view in source.views for operation in view.operations()} - {"const"}  # has none
+    for type in converters:
+        if type not in types:
+            words = f"converters: expected types of operations in {source.path}, got {type!r:.100}{hint(type, types)}"
+            raise ValueError(words)
 
 
 def require_sound(source: "Model") -> None:
@@ -290,6 +308,7 @@ def coverage(
     _require_opset(opset)
     converters = as_mapping("converters", converters, "converters by type of operation")
     with opened(model) as source:
+        _require_occurring(converters, source)
         topology = parse_mil(MilProgramContainer(source, function).function)
         passes.prune(topology)
         return passes.coverage(topology, converters, opset)

@@ -1,6 +1,6 @@
 """Inputs to try a model with: random ones that its description allows, or given ones, taken apart into runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -24,8 +24,8 @@ _MIXING = frozenset(["Concat", "Where", "Add"])
 _INDEXED = {"Gather": (1, 0), "GatherElements": (1, 0), "ScatterElements": (1, 0)}  # inputs: the indices, the table
 
 
-def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> list[dict[str, Any]]:
-    """Return inputs for several predictions, the same for the same seed.
+def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield inputs for several predictions, made when their turn comes, and the same for the same seed.
 
     Floats are drawn from the standard normal distribution, pixels from 0 to 255. Integers that choose rows, such as
     tokens of an embedding, are below the number of rows; other integers are 0 or 1. Enumerated shapes come in turn;
@@ -41,7 +41,6 @@ def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> li
     kinds = {name: [session.inputs[name] for session in sessions] for name in sessions[0].inputs}
     enumerated = max((len(one.enumerated) for ports in kinds.values() for one in ports), default=0)
     bounds = [index_bounds(session) for session in sessions]
-    runs = []
     for number in range(max(4, enumerated) if count is None else count):
         share = (0.0, 1.0)[number] if number < 2 else float(random.random())
         values = {}
@@ -51,8 +50,7 @@ def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> li
             shape = _shape(ports, share, number)
             most = min((found[name] for found in bounds if name in found), default=2)
             values[name] = _values(ports, shape, most, random)
-        runs.append(values)
-    return runs
+        yield values
 
 
 def given_runs(inputs: Any, ports: Mapping[str, SessionInput]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from ..arguments import as_integer, as_mapping, as_path, require, require_flags
+from ..arguments import as_count, as_mapping, as_path, require, require_flags
 from ..closeness import hint
 from ..errors import UnsupportedError
 from .conversion import opened
@@ -117,10 +117,7 @@ class Session:
         replaceable: bool = False,
     ) -> None:
         require_flags(optimize=optimize, replaceable=replaceable)
-        if threads is not None and (threads := as_integer("threads", threads)) < 1:
-            raise ValueError(f"threads: expected 1 or more, got {threads}")
-        if threads is not None and threads >> 31:
-            raise ValueError(f"threads: expected less than 2^31, got {threads}")
+        threads = None if threads is None else as_count("threads", threads, 1, nbits=31)
         require("providers", providers, list | tuple, "a list of names")
         path = as_path(model) if isinstance(model, str | os.PathLike) else None
         wanted: list[str] = []
@@ -130,6 +127,8 @@ class Session:
                 raise ValueError(
                     f"function: expected none of an .onnx file, which is one function, got {function!r:.100}"
                 )
+            if converters:
+                raise ValueError(f"converters: expected none of an .onnx file, which is converted, got {[*converters]}")
             self.stages: list[Stage] = [stage_of_file(path, self._options(), self._providers)]
         else:
             with opened(model) as source:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ..arguments import as_integer, as_path, require, require_calls
+from ..arguments import as_count, as_path, require, require_calls
 from ..errors import MilblobError
 from ..progress import Counter, Progress
 from .samples import given_runs, random_runs
@@ -114,7 +114,7 @@ def verify(
             `samples.random_runs` says.
         function: that is run of both; default: the default function of each. Of a session or an .onnx file beside a
             model, the one that it is.
-        runs: how many random runs; default: four, or one for each enumerated shape if there are more.
+        runs: how many random runs, less than 2^31; default: four, or one for each enumerated shape if there are more.
         seed: of the random inputs.
         limit: that the relative error of each output may reach (see `OutputError`); default: 2e-5 of the range, 8e-3
             where a model computes in half precision, and none for integers and labels.
@@ -125,10 +125,8 @@ def verify(
         As `Session`.
     """
     require_calls(progress=progress)
-    if runs is not None and (runs := as_integer("runs", runs)) < 1:
-        raise ValueError(f"runs: expected 1 or more, got {runs}")
-    if (seed := as_integer("seed", seed)) < 0:
-        raise ValueError(f"seed: expected 0 or more, got {seed}")
+    runs = None if runs is None else as_count("runs", runs, 1, nbits=31)
+    seed = as_count("seed", seed)
     require("limit", 0.0 if limit is None else limit, Real, "a number")
     if limit is not None and not limit >= 0:
         raise ValueError(f"limit: expected 0 or more, got {limit}")
@@ -141,8 +139,9 @@ def verify(
             one if isinstance(one, Session) else stack.enter_context(_opened(one, function)) for one in (a, b)
         )
         _require_alike(first, second)
-        chosen = random_runs((first, second), runs, seed) if inputs is None else given_runs(inputs, first.inputs)
-        if not chosen:
+        if inputs is None:
+            chosen: Iterable[dict[str, Any]] = random_runs((first, second), runs, seed)
+        elif not (chosen := given_runs(inputs, first.inputs)):
             raise ValueError("inputs: expected one run or more, got none")
         float_limit = HALF_LIMIT if _is_half(first) or _is_half(second) else LIMIT
         return _compare(first, second, chosen, float_limit, limit, inputs is None, Counter(progress))
@@ -160,7 +159,7 @@ def _is_file(model: Any) -> bool:
 def _compare(
     first: Session,
     second: Session,
-    runs: list[dict[str, Any]],
+    runs: Iterable[dict[str, Any]],
     float_limit: float,
     limit: float | None,
     is_random: bool,
@@ -168,6 +167,8 @@ def _compare(
 ) -> VerifyReport:
     states = first.make_state(), second.make_state()
     differences = {name: _Differences(name, float_limit, limit) for name in (*first.outputs, *first.states)}
+    count = 0
+    kept: dict[int, dict[str, Any]] = {}  # of any number of runs, those that may be the worst, or lead to it
     for number, values in enumerate(runs):
         found = []
         for session, state in zip((first, second), states, strict=True):
@@ -175,11 +176,14 @@ def _compare(
         for name, one in differences.items():
             one.add(number, found[0][name], found[1][name])
         counter.add(f"run {number}", sum(array.nbytes for array in found[0].values()))
+        count, kept[number] = number + 1, values
+        if not first.states:
+            kept = {run: kept[run] for run in {0, *(one.run for one in differences.values())}}
     worst = max(differences.values(), key=_Differences.badness, default=None)
     at = 0 if worst is None else worst.run
-    kept = runs[: at + 1] if len(first.states) else [runs[at]]
+    inputs = [kept[run] for run in (range(at + 1) if first.states else (at,))]
     results = [one.result() for one in differences.values()]
-    return VerifyReport(first.path or "a", second.path or "b", results, len(runs), kept)
+    return VerifyReport(first.path or "a", second.path or "b", results, count, inputs)
 
 
 def _predict(

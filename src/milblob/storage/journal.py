@@ -42,6 +42,7 @@ _WAIT_S = 10.0  # for a writer that is in the middle of a commit
 _PIECE_NBYTES = 16 << 20  # of a file, read and hashed at a time
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 _READ_FLAGS = _FLAGS & ~os.O_RDWR | os.O_RDONLY
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # what a name that leads to no file ends in
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
@@ -391,8 +392,8 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
         changeable: called with the path of the model, returns the real paths of the files that its journal may change.
 
     Raises:
-        FormatError: a broken journal, one that would change another file, one from another user, or a file that matches
-            neither the old contents nor the new. Nothing has been changed.
+        FormatError: a broken journal, one that would change another file or one that is gone, one from another user, or
+            a file that matches neither the old contents nor the new. Nothing has been changed.
         BlockingIOError: a writer has held the lock for ten seconds.
         OSError: it cannot be done here, for example on a read-only file system; the message says what to do.
     """
@@ -423,11 +424,13 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
     except ResolveError as error:  # it changed since we looked
         words = f"journal: expected changes of files below {found.root} only, got one that is led out ({error.what})"
         raise FormatError(words, file=found.path) from error
-    except FormatError:
-        raise
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not paths.is_there(found.path):
             return  # another process has completed it
+        if error.errno in _NOWHERE:
+            words = f"journal: expected the model and the files that it changes, got {error.strerror} for "
+            words += f"{error.filename!r:.500}; restore the model and open it again, or remove the journal"
+            raise FormatError(words, file=found.path) from error
         words = (
             f"journal of an interrupted change: expected to complete it where the model may be written, got "
             f"{error.strerror or error}; open it once as somebody who may write to it, or copy it to such a place"
