@@ -308,6 +308,11 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Prune(n_m=(3, 2)), "n_m: expected (n, m) with n at most m, got (3, 2)"),
         (lambda: Prune(0.5, block=1), "block: expected 2 or more, with a sparsity, got 1"),
         (lambda: Prune(0.5, dim=1), "dim: expected 0 or 1, with block or n_m, got 1"),
+        (lambda: Linear("int4", block=16), "block: expected it with granularity 'per_block', got it with 'per_channel'"),
+        (lambda: Linear("int4", granularity="per_tensor", block=(1, 16)), "block: expected it with granularity 'per_block'"),
+        (lambda: Palette(4, group_size=16), "group_size: expected it with granularity 'per_grouped_channel'"),
+        (lambda: Prune(0.5, least_sparsity=0.2), "least_sparsity: expected it with a threshold, got it without"),
+        (lambda: Prune(n_m=(1, 2), least_sparsity=0.2), "least_sparsity: expected it with a threshold, got it without"),
         (lambda: Palette(4) + Linear(), "Linear after Palette: expected granularity 'per_tensor', got 'per_channel'"),
         (lambda: Linear() + Linear(), "recipes: expected one of Linear + Palette, Linear + Prune, Palette + Linear"),
         (lambda: Palette(4) + WHOLE + Prune(0.5), "recipes: expected one of"),
@@ -315,6 +320,11 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: as_recipe({"recipe": "Round"}), "recipe: expected one of Linear, Palette, Prune, Joint, got 'Round'"),
         (lambda: as_recipe({"recipe": "Linear", "nbits": 4}), "Linear: expected its options, got 'nbits'"),
         (lambda: as_recipe("int8"), "recipe: expected a Linear, Palette or Prune, or one as JSON, got 'int8'"),
+        (
+            lambda: as_recipe('{"recipe": "Palette", "nbits": 4, "nbits": 2}'),
+            """recipe: expected a Linear, Palette or Prune, or one as JSON, got '{"recipe": "Palette", "nbits": 4, "nbits": 2}' """
+            "(JSON: expected every key once, got 'nbits' twice)",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(make, words):
@@ -352,7 +362,11 @@ def test_options_of_any_type_are_refused_or_taken(kind):
     ]
     weight = Weight(np.arange(64, dtype=np.float32).reshape(8, 8), (1, 0), 18, (("linear", "weight"),))
     taken = 0
-    needed = {"Prune": [{"sparsity": 0.5}, {"threshold": 0.1}, {"n_m": [1, 2]}]}.get(kind, [{}])
+    needed = {
+        "Linear": [{}, {"granularity": "per_block"}],
+        "Palette": [{}, {"granularity": "per_grouped_channel"}],
+        "Prune": [{"sparsity": 0.5}, {"threshold": 0.1}, {"n_m": [1, 2]}],
+    }[kind]
     for (name, value), start in itertools.product(
         itertools.product(RECIPES_BY_NAME[kind].__dataclass_fields__, values), needed
     ):

@@ -1,6 +1,5 @@
 """Recipes: how weights are compressed, as data that prints, compares, and goes to JSON and back."""
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -10,6 +9,8 @@ import numpy as np
 
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
+from ..errors import FormatError
+from ..jsontext import parse_json
 from ..rewrite.planned import PartsPlan
 from ..values import palettize, prune, quantize
 from ..values.strided import Empty, computed, is_finite, not_finite, selected, unpacked_mask
@@ -70,6 +71,8 @@ class Linear(Recipe):
         sizes = self.block if isinstance(self.block, tuple) else (self.block - 1,)
         if any(size < 0 for size in sizes) or not sizes:
             raise ValueError(f"block: expected a size of 1 or more, or sizes of 0 or more, got {self.block}")
+        if self.granularity != "per_block" and self.block != Linear.block:
+            raise ValueError(f"block: expected it with granularity 'per_block', got it with {self.granularity!r}")
         require("search", self.search, bool, "True or False")
 
     @property
@@ -208,6 +211,8 @@ class Palette(Recipe):
         set_options(self, group_size=as_integer("group_size", self.group_size))
         if self.group_size < 1:
             raise ValueError(f"group_size: expected 1 or more, got {self.group_size}")
+        if self.granularity == "per_tensor" and self.group_size != Palette.group_size:
+            raise ValueError("group_size: expected it with granularity 'per_grouped_channel', got it with 'per_tensor'")
         if self.channel_axis is not None:
             set_options(self, channel_axis=as_integer("channel_axis", self.channel_axis))
             if self.granularity == "per_tensor" and self.vector == 1 and not self.scale:
@@ -322,7 +327,9 @@ class Prune(Recipe):
                 value = value.item()
                 set_options(self, **{name: value})
             if not 0 <= value <= most:
-                raise ValueError(f"{name}: expected 0 to {most:g}, got {value}")
+                raise ValueError(f"{name}: expected 0 to {most:g}, got {value!s:.40}")
+        if self.threshold is None and self.least_sparsity != Prune.least_sparsity:
+            raise ValueError("least_sparsity: expected it with a threshold, got it without")
         if self.n_m is not None:
             require("n_m", self.n_m, list | tuple, "two integers")
             pair = tuple(as_integer("n_m", number) for number in self.n_m)
@@ -494,11 +501,10 @@ def as_recipe(value: Any) -> Recipe:
         return value
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise ValueError(
-                f"recipe: expected a Linear, Palette or Prune, or one as JSON, got {value!r:.60}"
-            ) from None
+            value = parse_json(value, "JSON", None, unique=True)
+        except FormatError as error:
+            words = "recipe: expected a Linear, Palette or Prune, or one as JSON"
+            raise ValueError(f"{words}, got {value!r:.60} ({error})") from None
     require("recipe", value, Mapping, "a Linear, Palette or Prune, or one as JSON")
     kind = RECIPES.get(value["recipe"]) if isinstance(value.get("recipe"), str) else None
     if kind is None:
