@@ -18,6 +18,7 @@ from milblob.compressing.recipe import Weight
 from milblob.compressing.recipes import RECIPES as RECIPES_BY_NAME
 from milblob.compressing.recipes import as_recipe
 from milblob.errors import UnsupportedError
+from milblob.program import schema
 from paths import DATA, ROOT
 from repacking import tree
 
@@ -551,3 +552,19 @@ def test_what_is_wrong_with_a_model_that_takes_new_weights_names_the_model(tmp_p
                 milblob.compress(source, tmp_path / "new.mlpackage", **given, **options, dry_run=dry_run)
             assert str(source) in str(caught.value) and ".milblob-" not in str(caught.value), caught.value
             assert str(caught.value).count(source.name) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_const_with_two_outputs_stays(tmp_path):
+    """No operation that computes a weight has two: it would be no weight any more."""
+    path, out = tmp_path / "m.mlpackage", tmp_path / "out.mlpackage"
+    shutil.copytree(DEMO, path)
+    file = path / "Data" / "com.apple.CoreML" / "model.mlmodel"
+    model = schema.Model.FromString(file.read_bytes())
+    (block,) = model.mlProgram.functions["main"].block_specializations.values()
+    (const,) = (op for op in block.operations if op.outputs[0].name == "head_weight")
+    const.outputs.add(name="more").type.CopyFrom(const.outputs[0].type)
+    file.write_bytes(model.SerializeToString())
+    report = milblob.compress(path, out, Linear())
+    assert ("head_weight", "expected an operation with one output, got one with 2") in report.skipped
+    assert set(milblob.load(out)) == set(milblob.load(path))
+    assert [one.code for one in milblob.check(path)] == ["MIL022"]
