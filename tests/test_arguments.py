@@ -203,6 +203,8 @@ def test_masked_arrays(tmp_path):
         with pytest.raises((TypeError, ValueError), match=f"a masked array with 3 of {good.size} masked"):
             call(np.ma.masked_array(good, mask=np.arange(good.size).reshape(good.shape) < 3))
         assert state(tmp_path) == before, name
+    with pytest.raises(TypeError, match="^importance of fc_weight: array: expected a value for each element"):
+        calls["importance"](np.ma.masked_array(good, mask=True))
     for call in calls.values():
         call(np.ma.masked_array(good))
     assert np.array_equal(milblob.load(package)["fc_weight"], good)

@@ -129,7 +129,7 @@ def parse_nbytes(text: str) -> int:
     try:
         return int(float(number.removesuffix(unit)) * (1 << _UNITS[unit]))
     except (ValueError, OverflowError):
-        raise ValueError(f"size: expected bytes, such as 64M or 2G, got {text!r}") from None
+        raise ValueError(f"size: expected bytes, such as 64M or 2G, got {text!r:.40}") from None
 
 
 Names = str | Sequence[str] | None

@@ -160,6 +160,34 @@ def test_neighbours_refuse_what_does_not_fit():
             _codec.prune_neighbours(*{**good, **change}.values())
 
 
+@pytest.mark.parametrize(
+    "sizes", [(1 << 39, 0, 5), (1 << 39, 5, 0), (5, 0, 1 << 39), (5, 1 << 39, 0), (0, 1 << 39, 1 << 39)]
+)
+@pytest.mark.parametrize("is_f16", [False, True])
+def test_no_elements_in_many_rows_take_no_time(sizes, is_f16):
+    """A loop over the rows would last for hours."""
+    nothing = np.empty(0, np.uint8)
+    held = _codec.Buffer(nothing)
+    assert _codec.prune_neighbours(nothing, np.empty(0, np.uint64), held, 0, *sizes, is_f16, 2, 4) == (0, 0, True)
+    blocks = _codec.PruneBlocks(*sizes, 4, is_f16)
+    tops = np.zeros(_codec.MAGNITUDES, np.uint64)
+    assert blocks.sums(nothing, held, 0) == 0 and blocks.choose(nothing, held, 0, held, 5) == 0
+    blocks.tally(tops, held)
+    assert not tops.any()
+
+
+@pytest.mark.parametrize("m", [1 << 40, 1 << 63, (1 << 64) - 1])
+def test_blocks_longer_than_the_channels_take_no_time(m):
+    """Their sum is that of the elements that are there."""
+    found = []
+    for size in (256, m):
+        blocks, sums = _codec.PruneBlocks(2, 32, 1, size, False), np.empty(2, np.float32)
+        assert blocks.sums_count == 2
+        blocks.sums(sums, SRC32, 0)
+        found.append(sums.tolist())
+    assert found[0] == found[1] and min(found[0]) > 0
+
+
 def test_pruned_blocks_refuse_what_does_not_fit():
     for sizes in ((2, 16, 2, 0), (1 << 40, 1, 1, 1), (1 << 39, 1 << 39, 1, 4)):
         with pytest.raises(ValueError, match="expected"):

@@ -18,6 +18,7 @@ from milblob.compressing.recipe import Weight
 from milblob.compressing.recipes import RECIPES as RECIPES_BY_NAME
 from milblob.compressing.recipes import as_recipe
 from milblob.errors import UnsupportedError
+from milblob.program import schema
 from paths import DATA, ROOT
 from repacking import tree
 
@@ -357,6 +358,11 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Prune(n_m=(3, 2)), "n_m: expected (n, m) with n at most m, got (3, 2)"),
         (lambda: Prune(0.5, block=1), "block: expected 2 or more, with a sparsity, got 1"),
         (lambda: Prune(0.5, dim=1), "dim: expected 0 or 1, with block or n_m, got 1"),
+        (lambda: Linear("int4", block=16), "block: expected it with granularity 'per_block', got it with 'per_channel'"),
+        (lambda: Linear("int4", granularity="per_tensor", block=(1, 16)), "block: expected it with granularity 'per_block'"),
+        (lambda: Palette(4, group_size=16), "group_size: expected it with granularity 'per_grouped_channel'"),
+        (lambda: Prune(0.5, least_sparsity=0.2), "least_sparsity: expected it with a threshold, got it without"),
+        (lambda: Prune(n_m=(1, 2), least_sparsity=0.2), "least_sparsity: expected it with a threshold, got it without"),
         (lambda: Palette(4) + Linear(), "Linear after Palette: expected granularity 'per_tensor', got 'per_channel'"),
         (lambda: Linear() + Linear(), "recipes: expected one of Linear + Palette, Linear + Prune, Palette + Linear"),
         (lambda: Palette(4) + WHOLE + Prune(0.5), "recipes: expected one of"),
@@ -364,6 +370,11 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: as_recipe({"recipe": "Round"}), "recipe: expected one of Linear, Palette, Prune, Joint, got 'Round'"),
         (lambda: as_recipe({"recipe": "Linear", "nbits": 4}), "Linear: expected its options, got 'nbits'"),
         (lambda: as_recipe("int8"), "recipe: expected a Linear, Palette or Prune, or one as JSON, got 'int8'"),
+        (
+            lambda: as_recipe('{"recipe": "Palette", "nbits": 4, "nbits": 2}'),
+            """recipe: expected a Linear, Palette or Prune, or one as JSON, got '{"recipe": "Palette", "nbits": 4, "nbits": 2}' """
+            "(JSON: expected every key once, got 'nbits' twice)",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(make, words):
@@ -638,3 +649,19 @@ def test_what_is_wrong_with_a_model_that_takes_new_weights_names_the_model(tmp_p
                 milblob.compress(source, tmp_path / "new.mlpackage", **given, **options, dry_run=dry_run)
             assert str(source) in str(caught.value) and ".milblob-" not in str(caught.value), caught.value
             assert str(caught.value).count(source.name) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_const_with_two_outputs_stays(tmp_path):
+    """No operation that computes a weight has two: it would be no weight any more."""
+    path, out = tmp_path / "m.mlpackage", tmp_path / "out.mlpackage"
+    shutil.copytree(DEMO, path)
+    file = path / "Data" / "com.apple.CoreML" / "model.mlmodel"
+    model = schema.Model.FromString(file.read_bytes())
+    (block,) = model.mlProgram.functions["main"].block_specializations.values()
+    (const,) = (op for op in block.operations if op.outputs[0].name == "head_weight")
+    const.outputs.add(name="more").type.CopyFrom(const.outputs[0].type)
+    file.write_bytes(model.SerializeToString())
+    report = milblob.compress(path, out, Linear())
+    assert ("head_weight", "expected an operation with one output, got one with 2") in report.skipped
+    assert set(milblob.load(out)) == set(milblob.load(path))
+    assert [one.code for one in milblob.check(path)] == ["MIL022"]

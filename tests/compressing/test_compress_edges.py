@@ -230,6 +230,19 @@ def test_a_function_chooses_the_palette():
         (([1.0], np.zeros(23, int)), "expected 24 integers as indices from it, got 23"),
         (([1.0], np.ones(24, int)), "expected indices of its 1 entries, got 1 to 1"),
         (([1.0], np.zeros(24)), "expected 24 integers as indices from it, got 24 of float64"),
+        (
+            (np.ma.masked_array([0.0, 1.0], [False, True]), np.zeros(24, int)),
+            "got something else (array: expected a value for each",
+        ),
+        (
+            ([0.0], np.ma.masked_array(np.zeros(24, int), True)),
+            "got something else (array: expected a value for each element",
+        ),
+        (([0.0, None], np.zeros(24, int)), "got something else (expected real numbers as entries, got object)"),
+        (
+            (np.array([1 + 2j]), np.zeros(24, int)),
+            "got something else (expected real numbers as entries, got complex128)",
+        ),
     ],
 )
 def test_what_a_function_returns_is_checked(returned, words):

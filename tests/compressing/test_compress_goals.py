@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -210,6 +211,10 @@ def test_other_choices_go_with_a_goal(tmp_path):
         ({"size": "many"}, "size: expected bytes, such as 64M or 2G, got 'many'"),
         ({"bits": math.nan}, "bits: expected a finite number of 0 or more, got nan"),
         ({"bits": -1}, "bits: expected a finite number of 0 or more, got -1"),
+        ({"bits": 10**400}, "bits: expected a finite number of 0 or more, got 1000000000"),
+        ({"sqnr": -(10**400)}, "sqnr: expected a finite number, got -1000000000"),
+        ({"bits": 4, "sensitivity": {"head_weight": 10**400}}, "sensitivity of head_weight: expected a finite number of 0"),
+        ({"size": "9" * 5000}, "size: expected bytes, such as 64M or 2G, got '999999999"),
         ({"sqnr": math.inf}, "sqnr: expected a finite number, got inf"),
         ({"bits": 4, "recipes": []}, "recipes: expected one or more to choose from, got none"),
         ({"recipe": Linear(), "recipes": [Linear()]}, "recipes: expected a size, bits or sqnr, which it is for"),
@@ -224,8 +229,25 @@ def test_other_choices_go_with_a_goal(tmp_path):
 def test_wrong_goals_are_refused(options, words, tmp_path):
     with pytest.raises(ValueError) as caught:
         compress(DEMO, tmp_path, **options)
-    assert str(caught.value).startswith(words)
+    assert str(caught.value).startswith(words) and len(str(caught.value)) < 200
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cost", [1.7e308, 10**400, math.inf], ids=["float", "integer", "infinity"])
+@pytest.mark.parametrize("goal", [{"bits": 6}, {"size": 75_000}, {"sqnr": 25}], ids=str)
+def test_errors_as_large_as_can_be(goal, cost, tmp_path):
+    """Their sums, and their products with sensitivities, are beyond all floats; such a recipe is the last choice."""
+
+    def errors(name, before, after):
+        is_palette = len(np.unique(after)) <= 16
+        return (cost if name.startswith("layers_0") else 0.002) if is_palette else 0.001
+
+    options = {**goal, "recipes": [Linear(), Palette(4)], "errors": errors, "dry_run": True}
+    recipes = {one.name: one.recipe for one in compress(DEMO, tmp_path, **options).weights}
+    assert {recipe for name, recipe in recipes.items() if name.startswith("layers_0")} == {Linear()}
+    assert Palette(4) in recipes.values()
+    heavy = compress(DEMO, tmp_path, **options, sensitivity={"*": sys.float_info.max})
+    assert "size" not in goal or heavy.nbytes_after <= goal["size"]
 
 
 def test_progress_reaches_its_end(tmp_path):
@@ -319,6 +341,8 @@ def plan_with(name="head_weight", row=None, **changes):
         (plan_with(row={"recipe": None, "recipee": 1}), "head_weight in plan: expected a recipe and the figures .*, got 'recipee'"),
         (plan_with(row=[]), "head_weight in plan: expected an object with its recipe, got list"),
         (plan_with(version=2), "version of plan: expected 1, got 2"),
+        (plan_with(version=True), "version of plan: expected 1, got True"),
+        (plan_with(version=1.0), "version of plan: expected 1, got 1.0"),
         (plan_with(other=2), "plan: expected milblob, version and weights, got 'other'"),
         (plan_with(weights=[]), "weights of plan: expected an object with the name of each weight, got list"),
         (plan_with(row={"recipe": Prune(threshold=1e-9).to_dict()}), "got one for head_weight: expected a sparsity of 0.5 or more"),

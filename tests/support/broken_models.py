@@ -312,6 +312,11 @@ def _(m):
     out(m, "probabilities").dimensions[0].constant.size = 3
 
 
+@breaks("MIL022", "outputs of const: expected 1, got 2", "HERE.op[11] 'probabilities'", loader=True)
+def _(m):
+    op(m, "probabilities").outputs.add(name="more").type.CopyFrom(op(m, "probabilities").outputs[0].type)
+
+
 # ----------------------------------------------------------------------------------------------------------- operations
 
 
@@ -514,6 +519,20 @@ def _(m):
 @breaks("MIL049", "shape of the result: expected [2, 8], which the parts make, got [2, 6]", "KEEPING.op[3] 'dense'")
 def _(m):
     compressed(m, "sparse_to_dense", [2, 6], mask=(U1, [2, 8]), nonzero_data=(F16, [0]))
+
+
+@breaks("MIL049", "outputs of constexpr_lut_to_dense: expected 1, got 2", "KEEPING.op[3] 'dense'", loader=True)
+def _(m):
+    compressed(m, "lut_to_dense", [2, 6], indices=(U4, [2, 6]), lut=(F16, [1, 1, 16, 1]))
+    dense = m.mlProgram.functions["keeping"].block_specializations["CoreML8"].operations[3]
+    dense.outputs.add(name="more").type.CopyFrom(dense.outputs[0].type)
+
+
+@breaks("MIL049", "outputs of constexpr_lut_to_sparse: expected 2, got 1", "KEEPING.op[3] 'dense'", loader=True)
+def _(m):
+    compressed(
+        m, "lut_to_sparse", [0], indices_mask=(U1, [2, 8]), indices_nonzero_data=(U4, [0]), lut=(F16, [1, 1, 16, 1])
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- description

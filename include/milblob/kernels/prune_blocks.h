@@ -33,6 +33,7 @@ MB_STEP float mb_pairwise_few(const float *x, const uint64_t n) {
 
 /* The sum of n squares, of which the first `there` are of elements and the others zero. Calls itself at most 57 times deep. */
 static inline float mb_pairwise_squares(const mb_tier *tier, const uint8_t *src, bool is_f16, uint64_t there, uint64_t n) {
+    if (there == 0) return 0; /* or a block that is longer than its channels would take time for each element that is not there */
     if (n > MB_PAIRWISE_MOST) {
         const uint64_t half = n / 2 - n / 2 % 8, own = there < half ? there : half;
         const float first = mb_pairwise_squares(tier, src, is_f16, own, half);

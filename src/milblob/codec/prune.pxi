@@ -90,7 +90,8 @@ def prune_neighbours(mask, ties, Buffer src not None, uint64_t offset, uint64_t 
     _elements_check(src, offset, count, 2 if is_f16 else 4)
     if bits.data == NULL or numbers.data == NULL:
         raise ValueError("mask and ties: expected arrays, got None")
-    shape.outer, shape.channels, shape.inner, shape.n, shape.m = outer, channels, inner, n, m
+    # Of no elements: no loop over as many rows as somebody likes.
+    shape.outer, shape.channels, shape.inner, shape.n, shape.m = outer if elements else 0, channels, inner, n, m
     with nogil:
         found = C.mb_choose_neighbours(tier, src.data + offset, is_f16, &shape, <uint8_t *>bits.data,
                                        <uint64_t *>numbers.data, &largest)
@@ -119,7 +120,8 @@ cdef class PruneBlocks:
         if m < 1:
             raise ValueError(f"m: expected 1 or more, got {m}")
         self.sums_count = int(outer) * (int(channels) // m + (channels % m != 0)) * int(inner)
-        self._shape.outer, self._shape.channels, self._shape.inner, self._shape.m = outer, channels, inner, m
+        self._shape.outer = outer if self.count else 0  # as in prune_neighbours
+        self._shape.channels, self._shape.inner, self._shape.m = channels, inner, m
         self._is_f16 = is_f16
 
     cdef uint64_t _nbytes(self, uint64_t count) except *:

@@ -99,7 +99,7 @@ def as_plan(source: Any) -> CompressPlan:
 def _parsed(document: Mapping[str, Any]) -> CompressPlan:
     if document.get("milblob") != KIND:
         raise ValueError(f"plan: expected milblob: {KIND!r}, got {document.get('milblob')!r:.60}")
-    if document.get("version") != VERSION:
+    if type(document.get("version")) is not int or document["version"] != VERSION:  # 1.0 and True equal 1
         raise ValueError(f"version of plan: expected {VERSION}, got {document.get('version')!r:.60}")
     unknown = sorted(set(document) - {"milblob", "version", "weights"}, key=str)
     if unknown:

@@ -376,7 +376,11 @@ class Compressing:
         if self._chooser is None and not any(one.recipe.weighs for one in options):
             words = "expected a recipe that weighs elements (Linear needs search=True, Palette 'kmeans')"
             raise ValueError(f"importance of {tensor.name}: {words}, got {options[0].recipe}")
-        array, shape, inputs = array_of(given), tensor.shape, options[0].axes[0]
+        try:
+            array = array_of(given)
+        except TypeError as error:
+            raise TypeError(f"importance of {tensor.name}: {error}") from None
+        shape, inputs = tensor.shape, options[0].axes[0]
         channels = shape[inputs]
         if array.shape == (channels,):  # of the input channels, also where the last dimension has as many
             array = array.reshape([channels if axis == inputs else 1 for axis in range(len(shape))])

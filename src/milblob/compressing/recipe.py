@@ -1,6 +1,7 @@
 """What every recipe is: data that prints, compares and goes to JSON, and is applied to a weight in pieces."""
 
 import json
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -205,6 +206,15 @@ def require_number(name: str, value: Any) -> None:
     """Refuse what is no number. Raises: TypeError."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+
+
+def as_float(name: str, value: Any) -> float:
+    """Return a number as a float; an integer beyond all floats is infinite. Raises: TypeError: no number."""
+    require_number(name, value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def require_one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:

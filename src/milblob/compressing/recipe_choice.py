@@ -22,12 +22,13 @@ from .candidates import Candidate, computed
 from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, starts, walk
 from .pieces import CompressedParts, NotCompressibleError
 from .prepare import KEPT
-from .recipe import Recipe, require_number
+from .recipe import Recipe, as_float
 from .recipes import Linear, Palette, as_recipe
 from .recompress import all_weights
 
 Array = np.ndarray[Any, Any]
 
+_MOST_ERROR = 1e100  # of weights that get one recipe: sums over all weights, and products with bytes, are numbers
 _MOST_BITS = 2.0**32  # for an element: no weight takes as many, and the product with its count is a number
 
 LADDER: tuple[Recipe, ...] = (
@@ -262,11 +263,10 @@ def as_ladder(given: Iterable[Any] | None) -> tuple[Recipe, ...] | None:
 
 
 def _number(what: str, value: Any, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{what}: expected a number, got {type(value).__name__}")
-    if not math.isfinite(value) or value < least:
-        raise ValueError(f"{what}: expected a finite number{' of 0 or more' if least == 0 else ''}, got {value}")
-    return float(value)
+    number = as_float(what, value)
+    if not math.isfinite(number) or number < least:
+        raise ValueError(f"{what}: expected a finite number{' of 0 or more' if least == 0 else ''}, got {value!s:.40}")
+    return number
 
 
 def walked(measurements: Measurements) -> list[Point]:
@@ -354,11 +354,10 @@ def _measured_by(
 
 
 def _cost(errors: Errors, name: str, before: Array, after: Array) -> float:
-    cost = errors(name, before, after)
-    require_number(f"errors of {name}", cost)
+    cost = as_float(f"errors of {name}", errors(name, before, after))
     if not cost >= 0:
         raise ValueError(f"errors of {name}: expected zero or more, got {cost}")
-    return float(cost)
+    return cost
 
 
 def _relative(squared: float, power: float) -> float:
@@ -447,7 +446,8 @@ def _units(
                 one.own_nbytes * len(alike[first]) + one.shared_nbytes * len(set(alike[first]))
                 for first, one in zip(different, good, strict=True)
             )
-            error = math.fsum(one.relative * heaviest[first] for first, one in zip(different, good, strict=True))
+            errors = (one.relative * heaviest[first] for first, one in zip(different, good, strict=True))
+            error = min(math.fsum(min(error, _MOST_ERROR) for error in errors), _MOST_ERROR)
             recipes.append(recipe)
             choices.append(Choice(nbytes, error))
         if not recipes:

@@ -1,6 +1,5 @@
 """Recipes: how weights are compressed, as data that prints, compares, and goes to JSON and back."""
 
-import json
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields
@@ -10,6 +9,8 @@ import numpy as np
 
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
+from ..errors import FormatError
+from ..jsontext import parse_json
 from ..rewrite.planned import PartsPlan
 from ..values import palettize, prune, quantize
 from ..values.strided import Empty, computed, is_finite, not_finite, selected, unpacked_mask
@@ -338,7 +339,9 @@ class Prune(Recipe):
                 value = value.item()
                 set_options(self, **{name: value})
             if not 0 <= value <= most:
-                raise ValueError(f"{name}: expected 0 to {most:g}, got {value}")
+                raise ValueError(f"{name}: expected 0 to {most:g}, got {value!s:.40}")
+        if self.threshold is None and self.least_sparsity != Prune.least_sparsity:
+            raise ValueError("least_sparsity: expected it with a threshold, got it without")
         if self.n_m is not None:
             require("n_m", self.n_m, list | tuple, "two integers")
             pair = tuple(as_integer("n_m", number) for number in self.n_m)
@@ -522,11 +525,10 @@ def as_recipe(value: Any) -> Recipe:
         return value
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise ValueError(
-                f"recipe: expected a Linear, Palette or Prune, or one as JSON, got {value!r:.60}"
-            ) from None
+            value = parse_json(value, "JSON", None, unique=True)
+        except FormatError as error:
+            words = "recipe: expected a Linear, Palette or Prune, or one as JSON"
+            raise ValueError(f"{words}, got {value!r:.60} ({error})") from None
     require("recipe", value, Mapping, "a Linear, Palette or Prune, or one as JSON")
     kind = RECIPES.get(value["recipe"]) if isinstance(value.get("recipe"), str) else None
     if kind is None:

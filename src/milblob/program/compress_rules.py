@@ -61,6 +61,8 @@ def weight_refusal(program: Program, op: Any, mil_code: int, shape: Any, least: 
     dtype = BY_MIL_CODE.get(mil_code)
     if dtype not in (DType.FLOAT16, DType.FLOAT32):
         return f"expected float16 or float32, got {dtype}"
+    if op.output_count != 1:
+        return f"expected an operation with one output, got one with {op.output_count}"
     if shape is None or None in shape:
         return "expected a known shape, got an open one"
     if len(shape) < 2:

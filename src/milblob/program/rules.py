@@ -55,7 +55,7 @@ RULES = {
     "MIL021": Rule(
         "error", "a value in a weight file is a tensor of a data type that such files hold", "move it into the Program"
     ),
-    "MIL022": Rule("error", "the output of a const has the type of its value", "correct the type of the output"),
+    "MIL022": Rule("error", "a const has one output, of the type of its value", "correct the output"),
     "MIL023": Rule("error", "an operation is one that the opset has", "use another operation"),
     "MIL024": Rule("error", "an operation is not newer than the opset", "use a newer opset"),
     "MIL025": Rule("error", "an argument is one that the operation has", "leave it out"),

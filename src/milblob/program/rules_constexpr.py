@@ -13,6 +13,9 @@ from .types import TensorType
 Shape = tuple[int, ...]
 _BIT_WIDTHS = (1, 2, 4, 6, 8)
 
+WITH_MASKS = frozenset(["constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale"])
+"""Operations with two outputs, a mask and values; the others have one."""
+
 
 def constexpr_breaches(kind: str, parts: Mapping[str, TensorType], result: TensorType) -> Iterator[str]:
     """Yield what does not fit, in words.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .. import _codec
 from ..dtypes import DType
 from .rules import Breach, quoted, shortened
-from .rules_constexpr import constexpr_breaches
+from .rules_constexpr import WITH_MASKS, constexpr_breaches
 from .rules_operations import BLOCKS, Bound, newer_dtypes, operation_breaches, opset_index, table
 from .rules_outputs import outputs_of
 from .rules_types import brief, dtypes_of, fits, inner_types, type_breaches
@@ -254,6 +254,8 @@ class _Walk:
                 yield from self._yielded(op, kind, judged[1], outputs)
             if kind.startswith("constexpr_"):
                 yield from self._compressed(op, kind, arguments, outputs)
+        if kind == "const" and len(outputs) != 1:
+            yield Breach("MIL022", f"outputs of const: expected 1, got {len(outputs)}", op.path)
         if blocks:
             yield from self._nested(op, kind, blocks, arguments, [self._known(data).type for _, data in outputs])
         is_constant = is_constant or as_attributes or bool(blocks) or kind in _BY_SHAPE
@@ -310,7 +312,10 @@ class _Walk:
     def _compressed(
         self, op: Operation, kind: str, arguments: list[_Argument], outputs: list[tuple[str, bytes | None]]
     ) -> Iterator[Breach]:
-        """Yield where the parts of a compressed weight do not fit."""
+        """Yield where the parts of a compressed weight do not fit, or not as many outputs are there as it yields."""
+        count = 2 if kind in WITH_MASKS else 1
+        if len(outputs) != count:
+            yield Breach("MIL049", f"outputs of {kind}: expected {count}, got {len(outputs)}", op.path)
         types = ((key, bound[0].type) for key, bound in arguments if len(bound) == 1 and bound[0] is not None)
         parts = {key: declared for key, declared in types if isinstance(declared, TensorType)}
         result = self._known(outputs[-1][1]).type if outputs else None

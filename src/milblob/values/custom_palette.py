@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import array_of
 from .palettize import NBITS, Palettized
 from .strided import Empty, boxes
 from .unfit import UnfitError
@@ -83,10 +84,13 @@ def _measured(group: Array, codes: Array, entries: Array, vector: int) -> tuple[
 def _checked(returned: Any, count: int, vector: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """The entries, shape (entries, vector), and the indices."""
     try:
-        entries, codes = returned
-        entries, codes = np.asarray(entries, np.float64), np.asarray(codes).reshape(-1)
-    except (TypeError, ValueError):
-        raise ValueError("lut_function: expected (entries, indices) from it, got something else") from None
+        entries, codes = map(array_of, returned)
+        if entries.dtype.kind in "cO":  # NumPy would leave out what is imaginary, and make NaN of None
+            raise TypeError(f"expected real numbers as entries, got {entries.dtype}")
+        entries, codes = entries.astype(np.float64), codes.reshape(-1)
+    except (TypeError, ValueError) as error:
+        words = "lut_function: expected (entries, indices) from it, got something else"
+        raise ValueError(f"{words} ({error})") from None
     if entries.ndim == 1 and vector == 1:
         entries = entries[:, None]
     if entries.ndim != 2 or entries.shape[1] != vector or not 1 <= len(entries) <= 256:
