@@ -12,6 +12,8 @@ from milblob.compressing import palettes
 from milblob.compressing.pieces import NotCompressibleError, Pieces
 from milblob.compressing.recipe import Weight
 from milblob.compressing.recipes import as_recipe
+from milblob.values.palettize import palettize
+from milblob.values.quantize import quantize
 
 WHOLE = Linear(granularity="per_tensor")
 GROUPED = Palette(2, granularity="per_grouped_channel", group_size=2)
@@ -281,6 +283,56 @@ def test_importance_and_pruned_elements_of_a_search():
         kept = values != 0
         errors.append(float(np.sum(heavy * kept * (values.astype(np.float64) - array) ** 2)))
     assert errors[1] < errors[0] / 2
+
+
+GRIDS = {"channels": (None, (8, 1)), "blocks": (4, (8, 3)), "one": (None, (1, 1))}
+
+
+@pytest.mark.parametrize("is_weighed", [False, True], ids=["alike", "weighed"])
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("factor", [2.0**-100, 1, 2.0**100])
+def test_integers_count_for_the_square_of_their_scale(grid, factor, is_weighed):
+    """And of their importance: the palette is the one that NumPy's weights of single elements give."""
+    block, counts = GRIDS[grid]
+    granularity = "per_tensor" if grid == "one" else "per_channel" if block is None else "per_block"
+    first = Linear("int8", granularity=granularity, **({} if block is None else {"block": block}))
+    rng = np.random.default_rng(4)
+    sizes = rng.uniform(0.05, 1, counts) * factor
+    array = (rng.standard_normal((8, 12)) * np.repeat(np.repeat(sizes, 8 // counts[0], 0), 12 // counts[1], 1)).astype(
+        "f4"
+    )
+    heavy = rng.integers(0, 9, array.shape).astype(np.float32) if is_weighed else None
+    coded = quantize(array, "int8", blocks=tuple(n // m for n, m in zip(array.shape, counts, strict=True)))
+    assert coded.scale.shape == counts
+    worth = (
+        np.repeat(np.repeat(coded.scale, 8 // counts[0], 0), 12 // counts[1], 1).astype(np.float64) / coded.scale.max()
+    ) ** 2
+    due = palettize(coded.data.astype(np.float32), 2, importance=worth if heavy is None else worth * heavy)
+    alike = palettize(coded.data.astype(np.float32), 2)
+    assert (np.rint(due.palettes) == np.rint(alike.palettes)).all() == (grid == "one" and not is_weighed)
+    found = (first + Palette(2)).step(Pieces(array), Weight(array, (1, 0), 18, USES, importance=heavy)).lut
+    for entries in found.data.reshape(-1, 4):  # repeated for each scale
+        assert np.array_equal(entries, np.rint(due.palettes).reshape(-1).astype(np.int8))
+
+
+@pytest.mark.parametrize(
+    "recipe", [Palette(2, scale=True), replace(GROUPED, scale=True), Palette(2, vector=2, scale=True)], ids=str
+)
+def test_importance_of_elements_that_are_divided_by_their_scale(recipe):
+    """What alone counts is exact where there are as many entries. The unit of the weights and of importance does not matter."""
+    rng = np.random.default_rng(6)
+    array = rng.standard_normal((8, 12)).astype(np.float32)
+    heavy = np.zeros(array.shape, np.float32)
+    heavy[[0, 1, 4, 5], [3, 3, 7, 7]] = [1, 3, 2, 1]
+    _, counted = stored(recipe, array, importance=heavy)
+    _, alike = stored(recipe, array)
+    assert np.allclose(counted[heavy > 0], array[heavy > 0], rtol=1e-6, atol=0)
+    assert not np.allclose(alike[heavy > 0], array[heavy > 0], rtol=1e-2, atol=0)
+    for unit in (np.float32(2.0**-100), np.float32(2.0**100)):  # their squares are no numbers of float32
+        assert np.array_equal(stored(recipe, array * unit)[1], alike * unit)
+        assert np.array_equal(stored(recipe, array * unit, importance=heavy * unit)[1], counted * unit)
+    _, values = stored(recipe, array, importance=np.zeros_like(heavy))  # nothing counts: any entries will do
+    assert np.isfinite(values).all()
 
 
 @pytest.mark.parametrize("is_planned", [True, False], ids=["planned", "at once"])
