@@ -70,6 +70,21 @@ def test_error_is_within_one_step_of_the_least(units, most):
         assert found.error == best == found.least
 
 
+@given(UNITS, st.integers(0, 160))
+def test_the_least_error_is_that_of_all_mixtures(units, most):
+    """Of any two combinations, one that fits and one that does not: the line between them, at the size."""
+    rows = set(combinations(units))
+    fitting = [row for row in rows if row[0] <= most]
+    if not fitting:
+        return
+    least = min(error for _, error in fitting)
+    for nbytes, error in fitting:
+        for more, less in rows:
+            if more > most:
+                least = min(least, error + (less - error) * (most - nbytes) / (more - nbytes))
+    assert choose(units, most).least == pytest.approx(max(least, 0.0), abs=1e-9)
+
+
 @given(UNITS)
 def test_what_the_walk_visits_is_best_at_its_size(units):
     choices = starts(units)

@@ -175,6 +175,34 @@ def test_what_is_not_finite_is_kept_or_refused_without_a_warning(nan, is_weighed
     every(check, RECIPES, odd)
 
 
+@pytest.mark.parametrize("recipe", [Palette(3), Palette(None, "unique"), GROUPED], ids=str)
+def test_nan_and_infinity_are_kept_whatever_the_unit_is(recipe):
+    """They have places far beyond all other elements in the fit, however large these are."""
+    array = make("random", (8, 8), np.float32)
+    array[1, 2], array[4, 4], array[7, 0] = np.inf, np.nan, -np.inf
+    _, found = stored(recipe, array, nan="keep")
+    assert np.array_equal(found[~np.isfinite(array)], array[~np.isfinite(array)], equal_nan=True)
+    assert np.isfinite(found).sum() == 61
+    for unit in (np.float32(2.0**-90), np.float32(2.0**90)):
+        _, other = stored(recipe, array * unit, nan="keep")
+        assert np.array_equal(other, found * unit, equal_nan=True)
+
+
+def test_options_at_the_ends_of_their_ranges():
+    array = make("random", (4, 6), np.float32)
+    one, other = (
+        [stored(replace(GROUPED, channel_axis=axis), array)[1].tobytes() for axis in axes]
+        for axes in ((0, 1), (-2, -1))
+    )
+    assert one == other and one[0] != one[1]
+    with pytest.raises(NotCompressibleError, match="channel_axis: expected a dimension of 2, got -3"):
+        stored(replace(GROUPED, channel_axis=-3), array)
+    assert np.array_equal(stored(Prune(n_m=(0, 2)), array)[1], array)
+    assert not stored(Prune(n_m=(2, 2)), array)[1].any()
+    _, values = stored(Linear(granularity="per_block", block=1), array)
+    assert np.allclose(values, array, rtol=1e-6)
+
+
 def test_vectors_divide_the_groups_of_a_convolution():
     array = make("random", (8, 2, 3, 3), np.float16)
     stored(Palette(2, vector=4), array, groups=2)
