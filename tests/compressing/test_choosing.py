@@ -85,6 +85,10 @@ def test_the_least_error_is_that_of_all_mixtures(units, most):
     assert choose(units, most).least == pytest.approx(max(least, 0.0), abs=1e-9)
 
 
+def test_the_least_error_of_an_example():
+    assert choose([[Choice(0, 1.0), Choice(10, 0.0)]], 9) == ([0], 0, 1.0, pytest.approx(0.1))
+
+
 @given(UNITS)
 def test_what_the_walk_visits_is_best_at_its_size(units):
     choices = starts(units)

@@ -188,6 +188,19 @@ def test_nan_and_infinity_are_kept_whatever_the_unit_is(recipe):
         assert np.array_equal(other, found * unit, equal_nan=True)
 
 
+def test_every_kind_of_what_is_not_finite_needs_an_entry():
+    array = make("random", (8, 8), np.float32)
+    kinds = [np.nan, np.inf, -np.inf]
+    for count in (1, 2, 3):
+        array.reshape(-1)[:count] = kinds[:count]
+        assert np.isfinite(stored(Palette(2), array, nan="keep")[1]).sum() == 64 - count
+        if count > 1:
+            with pytest.raises(
+                NotCompressibleError, match=f"more entries than the {count} kinds of NaN and infinity need, got 2"
+            ):
+                stored(Palette(1), array, nan="keep")
+
+
 def test_options_at_the_ends_of_their_ranges():
     array = make("random", (4, 6), np.float32)
     one, other = (
