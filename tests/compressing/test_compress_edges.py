@@ -12,6 +12,9 @@ from milblob.compressing import palettes
 from milblob.compressing.pieces import NotCompressibleError, Pieces
 from milblob.compressing.recipe import Weight
 from milblob.compressing.recipes import as_recipe
+from milblob.values import palettize as palettizing
+from milblob.values import prune as pruning
+from milblob.values import quantize as quantizing
 from milblob.values.palettize import palettize
 from milblob.values.quantize import quantize
 
@@ -374,6 +377,65 @@ def test_importance_of_elements_that_are_divided_by_their_scale(recipe):
         assert np.array_equal(stored(recipe, array * unit, importance=heavy * unit)[1], counted * unit)
     _, values = stored(recipe, array, importance=np.zeros_like(heavy))  # nothing counts: any entries will do
     assert np.isfinite(values).all()
+
+
+PLANNED = [
+    Linear(), Linear("uint8"), Linear("int8", "linear"), Linear("int4", granularity="per_block", block=4),
+    Linear("uint4", "linear", "per_block", 4), Linear("uint4", "linear", "per_tensor"), Linear("int4", "linear", search=True),
+    Linear("uint4", "linear", "per_block", 8, search=True), Linear("uint4", granularity="per_block", block=(12, 0), search=True),
+    Palette(4), Palette(1), Palette(8), Palette(3, "uniform"), replace(GROUPED, group_size=1), replace(GROUPED, group_size=4, nbits=3),
+    Prune(0.5), Prune(0.9), Prune(n_m=(2, 4)), Prune(0.5, block=4), Prune(threshold=0.05, least_sparsity=0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("groups_count", [1, 1 << 12], ids=["groups in parts", "whole groups"])
+@pytest.mark.parametrize("opset", [16, 18])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_what_is_planned_is_what_is_made_at_once(dtype, opset, groups_count, monkeypatch):
+    """Each of many small parts is written to its place: bytes of integers, scales, zero points, indices, palettes, masks."""
+    monkeypatch.setattr(quantizing, "_PART_COUNT", 1 << 7)
+    monkeypatch.setattr(palettizing, "_PART_NBYTES", 1 << 8)
+    monkeypatch.setattr(palettizing, "_GROUPS_COUNT", groups_count)
+    monkeypatch.setattr(pruning, "_PART_NBYTES", 1 << 8)
+    array = (np.random.default_rng(7).standard_normal((24, 64)) * 0.1).astype(dtype)
+    weight = Weight(array, (1, 0), opset, USES)
+    made = []
+
+    def check(recipe):
+        is_new = isinstance(recipe, Palette) and (recipe.nbits == 3 or recipe.granularity != "per_tensor")
+        if opset < (18 if is_new else recipe.opset):
+            return
+        assert recipe.plan(weight) is not None
+        planned, whole = recipe.apply(weight), recipe.step(weight.begun, weight).compressed(opset)
+        assert planned.op == whole.op
+        assert {p.key: (p.dtype, p.shape, bytes(p.data)) for p in planned.parts} == {
+            p.key: (p.dtype, p.shape, bytes(p.data)) for p in whole.parts
+        }
+        for name in ("squared", "power", "largest"):
+            assert getattr(planned, name) == pytest.approx(getattr(whole, name), rel=1e-6)
+        made.append(recipe)
+
+    every(check, PLANNED)
+    assert len(made) >= (len(PLANNED) if opset == 18 else 8)
+
+
+@pytest.mark.parametrize("groups_count", [1, 64, 200, 1 << 12])
+@pytest.mark.parametrize("length", [63, 64])
+def test_planned_palettes_of_groups(length, groups_count, monkeypatch):
+    """Groups that end within a byte, too, are written one after another, however many are done at a time."""
+    monkeypatch.setattr(palettizing, "_PART_NBYTES", 1 << 8)
+    monkeypatch.setattr(palettizing, "_GROUPS_COUNT", groups_count)
+    array = make("random", (24, length), np.float16)
+    weight = Weight(array, (1, 0), 18, USES)
+
+    def check(nbits, size):
+        recipe = Palette(nbits, granularity="per_grouped_channel", group_size=size)
+        assert recipe.plan(weight) is not None
+        planned, whole = recipe.apply(weight), stored(recipe, array)[0]
+        assert [bytes(part.data) for part in planned.parts] == [bytes(part.data) for part in whole.parts]
+        assert planned[2:5] == pytest.approx(whole[2:5], rel=1e-6)
+
+    every(check, [1, 2, 3, 4, 8], [1, 2, 3, 24])
 
 
 @pytest.mark.parametrize("is_planned", [True, False], ids=["planned", "at once"])
