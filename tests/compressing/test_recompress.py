@@ -115,6 +115,29 @@ def test_what_coremltools_pruned_is_compressed_as_coremltools_does(kind, recipe,
     assert len(report.weights) >= 8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (Prune(0.5), Palette(4, scale=True), "Palette with others: expected scale=False: Core ML has no operation"),
+        (Linear(), Palette(4, scale=True), "Palette with others: expected scale=False: Core ML has no operation"),
+        (Linear(), Palette(4, vector=2), "Palette after Linear: expected vector=1: Core ML has no operation"),
+        (Palette(4), Linear(), "Linear after Palette: expected granularity 'per_tensor', got 'per_channel'"),
+        (Palette(4), Palette(2), "recipes: expected one of Linear + Palette, Linear + Prune, Palette + Linear"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_on_from_what_stays_and_says_why(first, second, words, model, tmp_path):
+    milblob.compress(model, tmp_path / "a.mlpackage", first, select="w_linear")
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", second, select="w_linear")
+    assert report.weights == []
+    assert f"): {words}" in dict(report.skipped)["w_linear"]
+    dense = milblob.compress(
+        tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", second, select="w_linear", requantize=True
+    )
+    assert [weight.recipe for weight in dense.weights] == [second]
+
+
 def test_through_dense_values_when_asked(tmp_path):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
     skipped = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(4))
