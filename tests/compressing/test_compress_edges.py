@@ -379,6 +379,28 @@ def test_importance_of_elements_that_are_divided_by_their_scale(recipe):
     assert np.isfinite(values).all()
 
 
+@pytest.mark.parametrize("is_weighed", [False, True], ids=["alike", "weighed"])
+@pytest.mark.parametrize("axes", [(1, 0), (0, 1)])
+def test_divided_elements_count_for_the_square_of_their_scale(axes, is_weighed):
+    """And of their importance: as NumPy divides and weighs them, so that the squared error of the weight is the least."""
+    rng = np.random.default_rng(5)
+    array = (rng.standard_normal((8, 12)) * rng.uniform(0.02, 1, 12) * rng.uniform(0.02, 1, (8, 1))).astype(np.float32)
+    by = np.abs(array).max(axes[1], keepdims=True)
+    worth = np.broadcast_to(by.astype(np.float64) ** 2, array.shape)
+    heavy = rng.integers(0, 9, array.shape).astype(np.float32) if is_weighed else None
+    due = palettize(array / by, 2, importance=worth if heavy is None else worth * heavy)
+    found = Palette(2, scale=True).step(Pieces(array), Weight(array, axes, 18, USES, importance=heavy))
+    assert np.array_equal(found.values(), due.palettes.reshape(-1)[due.indices] * by)
+    assert not np.array_equal(due.palettes, palettize(array / by, 2, importance=heavy).palettes)
+
+
+def test_palettes_of_few_entries_stay_floats_as_in_coremltools():
+    array = make("random", (16, 16), np.float16)
+    for nbits in (1, 2, 3, 4, 6):
+        parts = {part.key: part for part in stored(Palette(nbits) + WHOLE, array)[0].parts}
+        assert ("lut.scale" in parts) == (nbits > 3), nbits
+
+
 PLANNED = [
     Linear(), Linear("uint8"), Linear("int8", "linear"), Linear("int4", granularity="per_block", block=4),
     Linear("uint4", "linear", "per_block", 4), Linear("uint4", "linear", "per_tensor"), Linear("int4", "linear", search=True),
