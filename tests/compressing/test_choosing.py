@@ -122,6 +122,15 @@ def test_what_lies_above_the_hull_fills_the_rest():
     assert choose(units, 9).choices == [0, 1]  # the first step does not fit, the second does
 
 
+def test_what_fits_to_the_byte_is_taken():
+    units = [[Choice(0, 8.0), Choice(4, 6.0), Choice(10, 0.0)]]
+    assert [choose(units, size).choices for size in (3, 4, 9, 10)] == [[0], [1], [1], [2]]
+
+
+def test_what_lies_between_two_choices_is_no_step():
+    assert hull([Choice(0, 8.0), Choice(4, 4.0), Choice(8, 0.0)]) == [0, 2]
+
+
 @given(UNITS, st.integers(0, 60).map(lambda eighths: eighths / 8))
 def test_within_an_error_the_bytes_are_the_fewest(units, most):
     found = choose_within(units, most)
