@@ -70,6 +70,25 @@ def test_error_is_within_one_step_of_the_least(units, most):
         assert found.error == best == found.least
 
 
+@given(UNITS, st.integers(0, 160))
+def test_the_least_error_is_that_of_all_mixtures(units, most):
+    """Of any two combinations, one that fits and one that does not: the line between them, at the size."""
+    rows = set(combinations(units))
+    fitting = [row for row in rows if row[0] <= most]
+    if not fitting:
+        return
+    least = min(error for _, error in fitting)
+    for nbytes, error in fitting:
+        for more, less in rows:
+            if more > most:
+                least = min(least, error + (less - error) * (most - nbytes) / (more - nbytes))
+    assert choose(units, most).least == pytest.approx(max(least, 0.0), abs=1e-9)
+
+
+def test_the_least_error_of_an_example():
+    assert choose([[Choice(0, 1.0), Choice(10, 0.0)]], 9) == ([0], 0, 1.0, pytest.approx(0.1))
+
+
 @given(UNITS)
 def test_what_the_walk_visits_is_best_at_its_size(units):
     choices = starts(units)
@@ -101,6 +120,15 @@ def test_what_lies_above_the_hull_fills_the_rest():
     assert choose(units, 9).choices == [1]
     units = [[Choice(0, 9.0), Choice(10, 0.0)], [Choice(0, 4.0), Choice(6, 0.0)]]
     assert choose(units, 9).choices == [0, 1]  # the first step does not fit, the second does
+
+
+def test_what_fits_to_the_byte_is_taken():
+    units = [[Choice(0, 8.0), Choice(4, 6.0), Choice(10, 0.0)]]
+    assert [choose(units, size).choices for size in (3, 4, 9, 10)] == [[0], [1], [1], [2]]
+
+
+def test_what_lies_between_two_choices_is_no_step():
+    assert hull([Choice(0, 8.0), Choice(4, 4.0), Choice(8, 0.0)]) == [0, 2]
 
 
 @given(UNITS, st.integers(0, 60).map(lambda eighths: eighths / 8))

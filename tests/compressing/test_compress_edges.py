@@ -12,6 +12,11 @@ from milblob.compressing import palettes
 from milblob.compressing.pieces import NotCompressibleError, Pieces
 from milblob.compressing.recipe import Weight
 from milblob.compressing.recipes import as_recipe
+from milblob.values import palettize as palettizing
+from milblob.values import prune as pruning
+from milblob.values import quantize as quantizing
+from milblob.values.palettize import palettize
+from milblob.values.quantize import quantize
 
 WHOLE = Linear(granularity="per_tensor")
 GROUPED = Palette(2, granularity="per_grouped_channel", group_size=2)
@@ -173,6 +178,47 @@ def test_what_is_not_finite_is_kept_or_refused_without_a_warning(nan, is_weighed
     every(check, RECIPES, odd)
 
 
+@pytest.mark.parametrize("recipe", [Palette(3), Palette(None, "unique"), GROUPED], ids=str)
+def test_nan_and_infinity_are_kept_whatever_the_unit_is(recipe):
+    """They have places far beyond all other elements in the fit, however large these are."""
+    array = make("random", (8, 8), np.float32)
+    array[1, 2], array[4, 4], array[7, 0] = np.inf, np.nan, -np.inf
+    _, found = stored(recipe, array, nan="keep")
+    assert np.array_equal(found[~np.isfinite(array)], array[~np.isfinite(array)], equal_nan=True)
+    assert np.isfinite(found).sum() == 61
+    for unit in (np.float32(2.0**-90), np.float32(2.0**90)):
+        _, other = stored(recipe, array * unit, nan="keep")
+        assert np.array_equal(other, found * unit, equal_nan=True)
+
+
+def test_every_kind_of_what_is_not_finite_needs_an_entry():
+    array = make("random", (8, 8), np.float32)
+    kinds = [np.nan, np.inf, -np.inf]
+    for count in (1, 2, 3):
+        array.reshape(-1)[:count] = kinds[:count]
+        assert np.isfinite(stored(Palette(2), array, nan="keep")[1]).sum() == 64 - count
+        if count > 1:
+            with pytest.raises(
+                NotCompressibleError, match=f"more entries than the {count} kinds of NaN and infinity need, got 2"
+            ):
+                stored(Palette(1), array, nan="keep")
+
+
+def test_options_at_the_ends_of_their_ranges():
+    array = make("random", (4, 6), np.float32)
+    one, other = (
+        [stored(replace(GROUPED, channel_axis=axis), array)[1].tobytes() for axis in axes]
+        for axes in ((0, 1), (-2, -1))
+    )
+    assert one == other and one[0] != one[1]
+    with pytest.raises(NotCompressibleError, match="channel_axis: expected a dimension of 2, got -3"):
+        stored(replace(GROUPED, channel_axis=-3), array)
+    assert np.array_equal(stored(Prune(n_m=(0, 2)), array)[1], array)
+    assert not stored(Prune(n_m=(2, 2)), array)[1].any()
+    _, values = stored(Linear(granularity="per_block", block=1), array)
+    assert np.allclose(values, array, rtol=1e-6)
+
+
 def test_vectors_divide_the_groups_of_a_convolution():
     array = make("random", (8, 2, 3, 3), np.float16)
     stored(Palette(2, vector=4), array, groups=2)
@@ -294,6 +340,137 @@ def test_importance_and_pruned_elements_of_a_search():
         kept = values != 0
         errors.append(float(np.sum(heavy * kept * (values.astype(np.float64) - array) ** 2)))
     assert errors[1] < errors[0] / 2
+
+
+GRIDS = {"channels": (None, (8, 1)), "blocks": (4, (8, 3)), "one": (None, (1, 1))}
+
+
+@pytest.mark.parametrize("is_weighed", [False, True], ids=["alike", "weighed"])
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("factor", [2.0**-100, 1, 2.0**100])
+def test_integers_count_for_the_square_of_their_scale(grid, factor, is_weighed):
+    """And of their importance: the palette is the one that NumPy's weights of single elements give."""
+    block, counts = GRIDS[grid]
+    granularity = "per_tensor" if grid == "one" else "per_channel" if block is None else "per_block"
+    first = Linear("int8", granularity=granularity, **({} if block is None else {"block": block}))
+    rng = np.random.default_rng(4)
+    sizes = rng.uniform(0.05, 1, counts) * factor
+    array = (rng.standard_normal((8, 12)) * np.repeat(np.repeat(sizes, 8 // counts[0], 0), 12 // counts[1], 1)).astype(
+        "f4"
+    )
+    heavy = rng.integers(0, 9, array.shape).astype(np.float32) if is_weighed else None
+    coded = quantize(array, "int8", blocks=tuple(n // m for n, m in zip(array.shape, counts, strict=True)))
+    assert coded.scale.shape == counts
+    worth = (
+        np.repeat(np.repeat(coded.scale, 8 // counts[0], 0), 12 // counts[1], 1).astype(np.float64) / coded.scale.max()
+    ) ** 2
+    due = palettize(coded.data.astype(np.float32), 2, importance=worth if heavy is None else worth * heavy)
+    alike = palettize(coded.data.astype(np.float32), 2)
+    assert (np.rint(due.palettes) == np.rint(alike.palettes)).all() == (grid == "one" and not is_weighed)
+    found = (first + Palette(2)).step(Pieces(array), Weight(array, (1, 0), 18, USES, importance=heavy)).lut
+    for entries in found.data.reshape(-1, 4):  # repeated for each scale
+        assert np.array_equal(entries, np.rint(due.palettes).reshape(-1).astype(np.int8))
+
+
+@pytest.mark.parametrize(
+    "recipe", [Palette(2, scale=True), replace(GROUPED, scale=True), Palette(2, vector=2, scale=True)], ids=str
+)
+def test_importance_of_elements_that_are_divided_by_their_scale(recipe):
+    """What alone counts is exact where there are as many entries. The unit of the weights and of importance does not matter."""
+    rng = np.random.default_rng(6)
+    array = rng.standard_normal((8, 12)).astype(np.float32)
+    heavy = np.zeros(array.shape, np.float32)
+    heavy[[0, 1, 4, 5], [3, 3, 7, 7]] = [1, 3, 2, 1]
+    _, counted = stored(recipe, array, importance=heavy)
+    _, alike = stored(recipe, array)
+    assert np.allclose(counted[heavy > 0], array[heavy > 0], rtol=1e-6, atol=0)
+    assert not np.allclose(alike[heavy > 0], array[heavy > 0], rtol=1e-2, atol=0)
+    for unit in (np.float32(2.0**-100), np.float32(2.0**100)):  # their squares are no numbers of float32
+        assert np.array_equal(stored(recipe, array * unit)[1], alike * unit)
+        assert np.array_equal(stored(recipe, array * unit, importance=heavy * unit)[1], counted * unit)
+    _, values = stored(recipe, array, importance=np.zeros_like(heavy))  # nothing counts: any entries will do
+    assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("is_weighed", [False, True], ids=["alike", "weighed"])
+@pytest.mark.parametrize("axes", [(1, 0), (0, 1)])
+def test_divided_elements_count_for_the_square_of_their_scale(axes, is_weighed):
+    """And of their importance: as NumPy divides and weighs them, so that the squared error of the weight is the least."""
+    rng = np.random.default_rng(5)
+    array = (rng.standard_normal((8, 12)) * rng.uniform(0.02, 1, 12) * rng.uniform(0.02, 1, (8, 1))).astype(np.float32)
+    by = np.abs(array).max(axes[1], keepdims=True)
+    worth = np.broadcast_to(by.astype(np.float64) ** 2, array.shape)
+    heavy = rng.integers(0, 9, array.shape).astype(np.float32) if is_weighed else None
+    due = palettize(array / by, 2, importance=worth if heavy is None else worth * heavy)
+    found = Palette(2, scale=True).step(Pieces(array), Weight(array, axes, 18, USES, importance=heavy))
+    assert np.array_equal(found.values(), due.palettes.reshape(-1)[due.indices] * by)
+    assert not np.array_equal(due.palettes, palettize(array / by, 2, importance=heavy).palettes)
+
+
+def test_palettes_of_few_entries_stay_floats_as_in_coremltools():
+    array = make("random", (16, 16), np.float16)
+    for nbits in (1, 2, 3, 4, 6):
+        parts = {part.key: part for part in stored(Palette(nbits) + WHOLE, array)[0].parts}
+        assert ("lut.scale" in parts) == (nbits > 3), nbits
+
+
+PLANNED = [
+    Linear(), Linear("uint8"), Linear("int8", "linear"), Linear("int4", granularity="per_block", block=4),
+    Linear("uint4", "linear", "per_block", 4), Linear("uint4", "linear", "per_tensor"), Linear("int4", "linear", search=True),
+    Linear("uint4", "linear", "per_block", 8, search=True), Linear("uint4", granularity="per_block", block=(12, 0), search=True),
+    Palette(4), Palette(1), Palette(8), Palette(3, "uniform"), replace(GROUPED, group_size=1), replace(GROUPED, group_size=4, nbits=3),
+    Prune(0.5), Prune(0.9), Prune(n_m=(2, 4)), Prune(0.5, block=4), Prune(threshold=0.05, least_sparsity=0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("groups_count", [1, 1 << 12], ids=["groups in parts", "whole groups"])
+@pytest.mark.parametrize("opset", [16, 18])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_what_is_planned_is_what_is_made_at_once(dtype, opset, groups_count, monkeypatch):
+    """Each of many small parts is written to its place: bytes of integers, scales, zero points, indices, palettes, masks."""
+    monkeypatch.setattr(quantizing, "_PART_COUNT", 1 << 7)
+    monkeypatch.setattr(palettizing, "_PART_NBYTES", 1 << 8)
+    monkeypatch.setattr(palettizing, "_GROUPS_COUNT", groups_count)
+    monkeypatch.setattr(pruning, "_PART_NBYTES", 1 << 8)
+    array = (np.random.default_rng(7).standard_normal((24, 64)) * 0.1).astype(dtype)
+    weight = Weight(array, (1, 0), opset, USES)
+    made = []
+
+    def check(recipe):
+        is_new = isinstance(recipe, Palette) and (recipe.nbits == 3 or recipe.granularity != "per_tensor")
+        if opset < (18 if is_new else recipe.opset):
+            return
+        assert recipe.plan(weight) is not None
+        planned, whole = recipe.apply(weight), recipe.step(weight.begun, weight).compressed(opset)
+        assert planned.op == whole.op
+        assert {p.key: (p.dtype, p.shape, bytes(p.data)) for p in planned.parts} == {
+            p.key: (p.dtype, p.shape, bytes(p.data)) for p in whole.parts
+        }
+        for name in ("squared", "power", "largest"):
+            assert getattr(planned, name) == pytest.approx(getattr(whole, name), rel=1e-6)
+        made.append(recipe)
+
+    every(check, PLANNED)
+    assert len(made) >= (len(PLANNED) if opset == 18 else 8)
+
+
+@pytest.mark.parametrize("groups_count", [1, 64, 200, 1 << 12])
+@pytest.mark.parametrize("length", [63, 64])
+def test_planned_palettes_of_groups(length, groups_count, monkeypatch):
+    """Groups that end within a byte, too, are written one after another, however many are done at a time."""
+    monkeypatch.setattr(palettizing, "_PART_NBYTES", 1 << 8)
+    monkeypatch.setattr(palettizing, "_GROUPS_COUNT", groups_count)
+    array = make("random", (24, length), np.float16)
+    weight = Weight(array, (1, 0), 18, USES)
+
+    def check(nbits, size):
+        recipe = Palette(nbits, granularity="per_grouped_channel", group_size=size)
+        assert recipe.plan(weight) is not None
+        planned, whole = recipe.apply(weight), stored(recipe, array)[0]
+        assert [bytes(part.data) for part in planned.parts] == [bytes(part.data) for part in whole.parts]
+        assert planned[2:5] == pytest.approx(whole[2:5], rel=1e-6)
+
+    every(check, [1, 2, 3, 4, 8], [1, 2, 3, 24])
 
 
 @pytest.mark.parametrize("is_planned", [True, False], ids=["planned", "at once"])

@@ -250,6 +250,20 @@ def test_errors_as_large_as_can_be(goal, cost, tmp_path):
     assert "size" not in goal or heavy.nbytes_after <= goal["size"]
 
 
+def test_what_is_named_has_its_recipe_whatever_the_goal_is(tmp_path):
+    """A goal that all weights reach as they are leaves them; one with a recipe of its own takes that one all the same."""
+    report = compress(DEMO, tmp_path, sqnr=250, op_types={"gather": Linear()}, per_name={"head_weight": Palette(2)})
+    assert {weight.name: weight.recipe for weight in report.weights} == {
+        "embedding_weight": Linear(),
+        "head_weight": Palette(2),
+    }
+    report = compress(
+        DEMO, tmp_path, sqnr=-1e9, op_types={"gather": None}, per_name={"head_weight": None}, dry_run=True
+    )
+    names = {weight.name for weight in report.weights}
+    assert len(names) > 5 and not names & {"embedding_weight", "head_weight"}
+
+
 def test_progress_reaches_its_end(tmp_path):
     for options in ({"size": 90_000}, {"size": 180_000}, {"sqnr": 30}):
         rows = []

@@ -129,6 +129,8 @@ def test_what_is_pruned_last_is_what_coremltools_prunes(first, model, tmp_path):
 
     path, opset = model
     if opset < 18:
+        with pytest.raises(UnsupportedError, match="expected a model for iOS 18 or later, got one for iOS 1"):
+            milblob.compress(path, tmp_path / "b.mlpackage", first + Prune(0.5))
         return
     milblob.compress(path, tmp_path / "a.mlpackage", first)
     report = milblob.compress(path, tmp_path / "b.mlpackage", first + Prune(0.5))

@@ -9,6 +9,7 @@ import pytest
 import milblob
 from compress_models import save_model
 from milblob import Linear, Palette, Prune
+from onnx_models import save
 
 ct = pytest.importorskip("coremltools")
 pytestmark = pytest.mark.slow
@@ -235,3 +236,42 @@ def test_states(tmp_path):
     spec = ct.models.MLModel(str(tmp_path / "out.mlpackage"), skip_model_load=True).get_spec()
     assert [state.name for state in spec.description.state] == ["cache"]
     assert [finding for finding in milblob.check(tmp_path / "out.mlpackage") if finding.code != "owner-only"] == []
+
+
+@pytest.mark.parametrize("is_turned", [False, True], ids=["as it is", "transposed"])
+@pytest.mark.parametrize("where", ["inner block", "outer block", "operation"])
+def test_the_flag_of_a_product_in_a_loop(where, is_turned, tmp_path):
+    """It says which channels have a scale, whichever block its constant is in and if it stands in the operation itself."""
+    from coremltools.converters.mil import Builder as mb
+
+    weight = np.random.default_rng(2).standard_normal((64, 64)).astype(np.float32)
+
+    def body(i, v):
+        product = mb.matmul(x=v, y=mb.const(val=weight, name="w"), transpose_y=is_turned)
+        return mb.add(x=i, y=1), mb.tanh(x=product)
+
+    def build(x):
+        return mb.while_loop(_cond=lambda i, v: mb.less(x=i, y=3), _body=body, loop_vars=(0, x), name="y")[1]
+
+    path = save(tmp_path / "m.mlpackage", build, {"x": np.zeros((1, 64), np.float32)}, opset="iOS18", precision="fp32")
+    model = next(path.rglob("*.mlmodel"))
+    message = ct.utils.load_spec(str(path))
+    (block,) = message.mlProgram.functions["main"].block_specializations.values()
+    (loop,) = (op for op in block.operations if op.type == "while_loop")
+    inner = loop.blocks[1].operations
+    (product,) = (op for op in inner if op.type == "matmul")
+    flag = product.inputs["transpose_y"].arguments[0]
+    (constant,) = (op for op in inner if op.outputs and op.outputs[0].name == flag.name)
+    if where == "outer block":
+        block.operations.insert(0, constant)
+    elif where == "operation":
+        flag.value.CopyFrom(constant.attributes["val"])
+    if where != "inner block":
+        inner.remove(constant)
+    model.write_bytes(message.SerializeToString())
+    milblob.compress(path, tmp_path / "out.mlpackage", Linear())
+    axis = 0 if is_turned else 1  # of the output channels
+    with milblob.open(tmp_path / "out.mlpackage") as opened:
+        assert opened["w"].parts["scale"].shape == ((64, 1) if is_turned else (1, 64))
+        lost = np.abs(opened["w"].read() - weight)
+    assert (lost <= np.abs(weight).max(1 - axis, keepdims=True) / 254 * 1.001).all()

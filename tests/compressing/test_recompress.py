@@ -15,6 +15,7 @@ from milblob.cli import main
 from milblob.compressing.pieces import Pieces
 from milblob.compressing.recipe import Weight
 from milblob.values.palettize import palettize
+from onnx_models import save
 from paths import DATA, ROOT
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
@@ -64,6 +65,43 @@ def test_two_steps_make_what_one_makes(first, second, model, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("second", [Linear(), Palette(4), Palette(4) + WHOLE], ids=str)
+def test_bits_after_a_mask_mean_nothing(second, tmp_path):
+    """Whoever wrote them: what is made of a pruned weight has zeros there."""
+    pytest.importorskip("coremltools")
+    from coremltools.converters.mil import Builder as mb
+
+    weight = (
+        np.random.default_rng(8).standard_normal((67, 39)).astype(np.float32)
+    )  # 2613 elements: 5 bits of the last byte
+
+    def build(x):
+        return mb.linear(x=x, weight=mb.const(val=weight, name="w"), name="y")
+
+    path = save(tmp_path / "m.mlpackage", build, {"x": np.zeros((1, 39), np.float32)}, opset="iOS18", precision="fp32")
+    milblob.compress(path, tmp_path / "pruned.mlpackage", Prune(0.5))
+    milblob.compress(tmp_path / "pruned.mlpackage", tmp_path / "clean.mlpackage", second)
+    with milblob.open(tmp_path / "pruned.mlpackage") as opened:
+        mask = opened["w"].parts["mask"]
+        with milblob.BlobReader(mask.file) as blobs:
+            end = blobs.record(mask.offset).data_offset + 326
+        with open(mask.file, "r+b") as file:
+            file.seek(end)
+            last = file.read(1)[0]
+            assert last < 32
+            file.seek(end)
+            file.write(bytes([last | 0xE0]))
+    milblob.compress(tmp_path / "pruned.mlpackage", tmp_path / "out.mlpackage", second)
+    with (
+        milblob.open(tmp_path / "out.mlpackage", stored=True) as got,
+        milblob.open(tmp_path / "clean.mlpackage", stored=True) as due,
+    ):
+        assert list(got) == list(due) and len(list(got)) >= 3
+        for name, tensor in got.items():
+            assert bytes(tensor.read_packed()) == bytes(due[name].read_packed()), name
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "recipe"), [("palettize", Palette(4)), ("linear", Linear())], ids=["palette of a pruned one", "integers"]
 )
@@ -75,6 +113,29 @@ def test_what_coremltools_pruned_is_compressed_as_coremltools_does(kind, recipe,
     got, expected = described(tmp_path / "c.mlpackage"), described(tmp_path / "b.mlpackage")
     assert {name: row for name, (row, _) in got.items()} == {name: row for name, (row, _) in expected.items()}
     assert len(report.weights) >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (Prune(0.5), Palette(4, scale=True), "Palette with others: expected scale=False: Core ML has no operation"),
+        (Linear(), Palette(4, scale=True), "Palette with others: expected scale=False: Core ML has no operation"),
+        (Linear(), Palette(4, vector=2), "Palette after Linear: expected vector=1: Core ML has no operation"),
+        (Palette(4), Linear(), "Linear after Palette: expected granularity 'per_tensor', got 'per_channel'"),
+        (Palette(4), Palette(2), "recipes: expected one of Linear + Palette, Linear + Prune, Palette + Linear"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_on_from_what_stays_and_says_why(first, second, words, model, tmp_path):
+    milblob.compress(model, tmp_path / "a.mlpackage", first, select="w_linear")
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", second, select="w_linear")
+    assert report.weights == []
+    assert f"): {words}" in dict(report.skipped)["w_linear"]
+    dense = milblob.compress(
+        tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", second, select="w_linear", requantize=True
+    )
+    assert [weight.recipe for weight in dense.weights] == [second]
 
 
 def test_through_dense_values_when_asked(tmp_path):

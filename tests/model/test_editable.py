@@ -48,12 +48,13 @@ def package(tmp_path):
 # ----------------------------------------------------------------------------------------------------- every fixture
 
 
-@pytest.mark.parametrize("name, path", case_paths([name for name in MODEL_CASES if name != "wire"]))
+@pytest.mark.parametrize(
+    "name, path",
+    [row for row in case_paths([name for name in MODEL_CASES if name != "wire"]) if not row[1].endswith(".pb")],
+)
 def test_every_tensor_of_every_fixture(tmp_path, name, path):
     """What can be assigned to reads as assigned; all other tensors and all other bytes stay."""
     source = load_case(name).folder / path
-    if source.suffix == ".pb":
-        return
     target = tmp_path / source.name
     (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
     if not source.is_dir() and (source.parent / "weights").exists():

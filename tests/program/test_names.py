@@ -139,6 +139,7 @@ def test_names_are_those_made_in_python(seeds):
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_model_finds_each_tensor_by_its_name(stored):
+    found = 0
     for seed in range(60):
         data = as_model(random_program(seed))
         try:
@@ -158,6 +159,8 @@ def test_a_model_finds_each_tensor_by_its_name(stored):
         assert [
             (t.name, t.mil_dtype, t.declared_shape, t.where, t.op, t.function) for t in opened.values()
         ] == described
+        found += len(names)
+    assert found > 500
 
 
 def test_constants_are_equal_if_they_are_one_message_of_one_buffer():

@@ -219,7 +219,8 @@ def test_what_is_refused(array, options, words):
 def test_what_is_not_finite_is_met_and_counted_in_the_first_pass(monkeypatch, dtype, shape, where):
     """Whatever groups the elements, wherever they lie and however many parts there are. Sums that overflow are no such."""
     monkeypatch.setattr("milblob.values.prune._PART_NBYTES", 1 << 12)
-    ways = [{"n_m": (n, m), "dim": dim} for n, m in ((1, 2), (2, 4), (3, 7), (20, 40)) for dim in (0, 1)]
+    ways = [{"sparsity": 0.5}, {"sparsity": 0.0}, {"sparsity": 1.0}, {"threshold": 0.5}, {"threshold": 2.0}]
+    ways += [{"n_m": (n, m), "dim": dim} for n, m in ((1, 2), (2, 4), (3, 7), (20, 40)) for dim in (0, 1)]
     ways += [
         {"sparsity": part, "block": size, "dim": dim} for part in (0.0, 0.5, 1.0) for size in (3, 4) for dim in (0, 1)
     ]

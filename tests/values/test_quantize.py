@@ -178,6 +178,11 @@ def test_search_is_never_worse():
             return float(np.sum(importance.astype(np.float32) * (dense(result).astype(np.float64) - array) ** 2))
 
         assert weighted(heavy) <= weighted(found) * (1 + 1e-6)
+        for result in (found, heavy):
+            lost = np.abs(dense(result).astype(np.float64) - array)
+            assert result.squared == pytest.approx(float(np.sum(lost**2)), rel=1e-6)
+            assert result.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)), rel=1e-6)
+            assert result.largest == pytest.approx(float(lost.max()), rel=1e-6)
 
     every(check, [np.float16, np.float32], DTYPES, MODES, [(0, 0), (1, 0), (0, 1), (1, 32)])
 
