@@ -424,8 +424,9 @@ def _begin(work: _Vectors, k: int, random: np.random.Generator) -> Array:
     count, dims = work.rows.shape
     tries, is_rows = 2 + int(np.log(k)), dims > _LONG  # columns would be a copy, which long vectors do not need
     points = random.random(1 + (k - 1) * tries)
-    columns, heavy = (None if one is None else _flat(one if is_rows else one.T) for one in (work.rows, work.weights))
-    return work.rows[_codec.vectors_begin(columns, heavy, count, dims, is_rows, k, tries, points)]
+    numbers = _flat(work.rows if is_rows else work.rows.T)
+    heavy = None if work.weights is None else _flat(work.weights if is_rows else work.weights.T)
+    return work.rows[_codec.vectors_begin(numbers, heavy, count, dims, is_rows, k, tries, points)]
 
 
 def _flat(array: Array) -> _codec.Buffer:
