@@ -161,7 +161,7 @@ MB_KERNEL void mb_quantize_errors(const mb_tier *tier, const uint8_t *src, bool 
             const bool is_one = run == 1;
             mb_sums ignored;
             memset(&ignored, 0, sizeof ignored);
-            for (size_t i = 0, k = index; !is_one && i < (size_t)taken; i += (size_t)run, k++)
+            for (size_t i = 0, k = (size_t)index; !is_one && i < (size_t)taken; i += (size_t)run, k++)
                 for (size_t j = i; j < i + (size_t)run && j < (size_t)taken; j++) scales[j] = scale[k], zeros[j] = zero[k];
             tier->quantize[is_f16](bytes, off, src, taken, is_one ? scale + index : scales, is_one ? zero + index : zeros, 1, to, &ignored);
             for (size_t i = 0; is_one && weights == NULL && i < (size_t)taken; i++) errors[index + i] += (double)off[i] * (double)off[i];
