@@ -132,6 +132,7 @@ int main(int argc, char **argv) {
         mb_store_u16(halves + 2 * i, mb_f32_to_f16(mb_bits_of(a[i]), MB_F16_INF));
         if (i < SHORT) wide[i] = a[i], near[i] = b[i];
     }
+    for (size_t i = 0; i < MB_PATTERNS; i++) table[i] = (uint8_t)(i >> 8);
     for (int t = 0; t < mb_tier_count; t++) {
         const mb_tier *tier = &mb_tiers[t];
         cast(tier), decode(tier), compress(tier), read_all(tier);
