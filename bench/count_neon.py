@@ -135,7 +135,7 @@ def main():
     print(f"| kernel | instructions: plain | `neon` | ratio | cycles of {cpu}: plain | `neon` | ratio |")
     print("|---|---|---|---|---|---|---|")
     for name, tiers in found.items():
-        plain, neon = tiers["plain"], tiers["neon"]
+        plain, neon = tiers["plain"], tiers.get("neon", tiers["plain"])
         cells = [
             f"{before:.2f} | {after:.2f} | {before / after:.1f}" for before, after in zip(plain, neon, strict=True)
         ]
