@@ -222,6 +222,7 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
     if not words or alone or any(len(names) > 1 for names in chosen):
         kinds_text = "; ".join(", ".join(map(_flag, names)) for names in _KINDS)
         expected = f"one of {', '.join(map(_flag, _ALONE))}, or one of {kinds_text}, or one each of these"
+        expected += "; or --op-type, --per-name, --weights"
         got = " and ".join([*words, *map(_flag, alone)]) or "none"
         raise ValueError(f"compress: expected {expected}, got {got}")
     (pruning, palette, dtype) = (names[0] if names else None for names in chosen)
