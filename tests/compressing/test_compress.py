@@ -665,3 +665,43 @@ def test_a_const_with_two_outputs_stays(tmp_path):
     assert ("head_weight", "expected an operation with one output, got one with 2") in report.skipped
     assert set(milblob.load(out)) == set(milblob.load(path))
     assert [one.code for one in milblob.check(path)] == ["MIL022"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("recipe", [Linear(), Palette(4)], ids=["written at once", "computed before"])
+def test_what_appears_at_the_destination_meanwhile_is_not_replaced(recipe, force, tmp_path):
+    """Computing may take long; what is there then is somebody's, and was removed with everything in it."""
+    out = tmp_path / "out.mlpackage"
+
+    def select(name):
+        out.mkdir(exist_ok=True)
+        (out / "thesis.txt").write_text("mine")
+        return True
+
+    with pytest.raises(FileExistsError, match=r"out\.mlpackage: expected "):
+        milblob.compress(DEMO, out, recipe, select=select, force=force)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out.mlpackage", "thesis.txt"]
+    assert (out / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("file", ["model.mlmodel", "weights/weight.bin"])
+def test_a_source_that_changes_while_its_weights_are_measured_is_refused(file, tmp_path):
+    """What was measured, and what is written, would be of two models."""
+    path, out = shutil.copytree(DEMO, tmp_path / "m.mlpackage"), tmp_path / "out.mlpackage"
+    changed = []
+
+    def errors(name, before, after):
+        if not changed:
+            with open(path / "Data" / "com.apple.CoreML" / file, "r+b") as opened:
+                opened.seek(-1, os.SEEK_END)
+                last = opened.read(1)
+                opened.seek(-1, os.SEEK_END)
+                opened.write(last)
+            changed.append(name)
+        return 0.1
+
+    with pytest.raises(
+        milblob.FormatError, match="expected the one that was planned for, unchanged, got another or a changed"
+    ):
+        milblob.compress(path, out, bits=9, errors=errors)
+    assert [one.name for one in tmp_path.iterdir()] == ["m.mlpackage"]

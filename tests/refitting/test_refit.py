@@ -473,3 +473,21 @@ def test_their_blob_reader_finds_the_values(ct, tmp_path):
     for n, offset in offsets.items():
         assert np.asarray(reader.read_fp16_data(offset)).tobytes() == chosen[n].tobytes()
     assert not [f for f in milblob.check(package) if f.severity == "error"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_appears_at_the_destination_meanwhile_is_not_replaced(package, force, tmp_path):
+    """Reading new values may take long; what is there then is somebody's."""
+    target = tmp_path / "new" / "out.mlpackage"
+    target.parent.mkdir()
+
+    class Late(dict):
+        def __getitem__(self, name):
+            target.mkdir(exist_ok=True)
+            (target / "thesis.txt").write_text("mine")
+            return super().__getitem__(name)
+
+    new = Late({name: values + 1 for name, values in milblob.load(package, mmap=False).items() if name == "floats"})
+    with pytest.raises(FileExistsError, match=r"out\.mlpackage: expected "):
+        milblob.refit(package, new, output=target, force=force)
+    assert [path.name for path in target.parent.rglob("*")] == ["out.mlpackage", "thesis.txt"]

@@ -17,6 +17,7 @@ from hostile_bytes import FLOATS, blob_value, const, field, immediate, tensor_ty
 from merging import FILE, UNKNOWN, function, package_of, weights_of
 from milblob.cli import main
 from milblob.program import schema
+from milblob.rewrite import merge_functions
 from paths import DATA
 
 IOS18 = [
@@ -427,6 +428,23 @@ def test_a_source_that_changes_meanwhile(pair, tmp_path, changed):
     with pytest.raises(milblob.FormatError, match="expected the one that was planned for, unchanged"):
         milblob.merge_functions(pair, tmp_path / "m.mlpackage", progress=touch)
     assert not (tmp_path / "m.mlpackage").exists()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_appears_at_the_destination_meanwhile_is_not_replaced(pair, force, tmp_path, monkeypatch):
+    """Finding equal weights may take long; what is there then is somebody's."""
+    target = tmp_path / "merged.mlpackage"
+
+    class Later(merge_functions.Counter):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            target.mkdir()
+            (target / "thesis.txt").write_text("mine")
+
+    monkeypatch.setattr(merge_functions, "Counter", Later)
+    with pytest.raises(FileExistsError, match=r"merged\.mlpackage: expected "):
+        milblob.merge_functions(pair, target, force=force)
+    assert [path.name for path in target.iterdir()] == ["thesis.txt"]
 
 
 def test_force_replaces_a_package(pair, tmp_path):

@@ -6,7 +6,7 @@ ranges. Everything in a `Task` can be pickled. `execute.py` runs them.
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from .. import _codec
 from ..dtypes import DType
@@ -29,10 +29,9 @@ class SourceFile(NamedTuple):
 
     @classmethod
     def of(cls, mapping: MappedFile) -> "SourceFile":
-        """Describe a mapped file."""
-        status = os.fstat(mapping.fd)
-        path = os.path.abspath(str(mapping.name))
-        return cls(path, status.st_dev, status.st_ino, mapping.nbytes, status.st_mtime_ns)
+        """Describe a file as it was when it was mapped: what has changed since then shows, too."""
+        device, inode = cast(tuple[int, int], mapping.identity)
+        return cls(os.path.abspath(str(mapping.name)), device, inode, mapping.nbytes, cast(int, mapping.changed_ns))
 
     def open(self) -> MappedFile:
         """Map it.

@@ -49,12 +49,13 @@ class MappedFile:
         buffer: what `_codec` reads from and arrays are made over; None after close.
         name: the path as given, or None for memory.
         identity: device and inode of the file, or None for memory.
+        changed_ns: when the file had been changed last as it was opened, or None for memory.
         fd: its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and
             after close. Where another thread may close, use it only inside `held`: after a close the system reuses the
             number for the next file.
     """
 
-    __slots__ = ("_lock", "_mmap", "_users", "buffer", "fd", "identity", "name")
+    __slots__ = ("_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "name")
 
     def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True) -> None:
         """Map, or read, a path, a file object or a buffer.
@@ -77,6 +78,7 @@ class MappedFile:
         self.fd = -1
         self.name = name
         self.identity: tuple[int, int] | None = None
+        self.changed_ns: int | None = None
         take = self._map if is_mapped else self._read
         if isinstance(source, Location):
             self.name = name or source.path
@@ -117,7 +119,7 @@ class MappedFile:
         if not stat.S_ISREG(status.st_mode):
             kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "special file")
             raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name, code="not-a-model")
-        self.identity = status.st_dev, status.st_ino
+        self.identity, self.changed_ns = (status.st_dev, status.st_ino), status.st_mtime_ns
         return status.st_size
 
     def _map(self) -> Any:
