@@ -97,7 +97,7 @@ def test_what_is_measured_is_what_is_read(dtype):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("kind", ["constant", "negative", "zeros", "few"])
 def test_fewer_numbers_than_entries_lose_nothing(kind, dtype):
-    for recipe in (Palette(2), Palette(8), Palette(2, granularity="per_grouped_channel", group_size=1), Palette(None, "unique"),
+    for recipe in (Palette(2), Palette(8), Palette(2, scale=True), Palette(2, granularity="per_grouped_channel", group_size=1), Palette(None, "unique"),
                    Palette(4, vector=2), Palette(None, "unique", vector=2), Prune(0.0), Prune(0.0) + Palette(2)):  # fmt: skip
         array = make(kind, (4, 6), dtype)
         parts, values = stored(recipe, array)
