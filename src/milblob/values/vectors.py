@@ -373,12 +373,12 @@ def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.r
     """Merge two entries that are close, and put one where the error is: a way out of local minima. The best is kept."""
     if len(entries) < k or k < 3:
         return entries
-    codes = np.empty(len(work.rows), np.uint8)
+    codes, lost = np.empty(work.size, np.uint8), None
     for _ in range(min(_EXCHANGE_COUNT // (work.size * k * max(work.dims // _LONG, 1)), _MOST_EXCHANGES)):
-        _step(work, entries, codes)
-        counts = np.bincount(codes, minlength=k).astype(np.float64)
-        lost = _apart(work, entries, codes)
-        pairs = _codec.vectors_merges(entries, counts, *entries.shape)
+        if lost is None:  # the entries are new
+            _step(work, entries, codes)
+            counts, lost = np.bincount(codes, minlength=k).astype(np.float64), _apart(work, entries, codes)
+            pairs = _codec.vectors_merges(entries, counts, *entries.shape)
         first, second = pairs[int(random.integers(len(pairs)))]
         tried, both = entries.copy(), max(counts[first] + counts[second], 1)
         tried[first] = (entries[first] * counts[first] + entries[second] * counts[second]) / both
@@ -386,7 +386,7 @@ def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.r
         tried = _refined(work, tried, _EXCHANGE_STEPS)
         now = _step(work, tried)[1]
         if now < cost:
-            entries, cost = tried, now
+            entries, cost, lost = tried, now, None
     return entries
 
 
