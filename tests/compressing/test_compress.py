@@ -193,6 +193,48 @@ def test_an_operation_stands_for_the_weights_that_it_reads(path, tmp_path):
     }
 
 
+def edited(path, edit):
+    """DEMO at a path, with its operations as `edit` leaves them; it gets them by name of output."""
+    shutil.copytree(DEMO, path)
+    file = path / "Data" / "com.apple.CoreML" / "model.mlmodel"
+    model = schema.Model.FromString(file.read_bytes())
+    (block,) = model.mlProgram.functions["main"].block_specializations.values()
+    edit({op.outputs[0].name: op for op in block.operations})
+    file.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("named", ["query", "key"])
+def test_an_operation_whose_name_is_a_type_does_not_hide_others_of_this_type(named, tmp_path):
+    def edit(ops):
+        query, key = (ops[f"layers_0_attention_{name}"] for name in ("query", "key"))
+        key.inputs["weight"].CopyFrom(query.inputs["weight"])
+        one = query if named == "query" else key
+        one.attributes["name"].immediateValue.tensor.strings.values[:] = ["linear"]
+
+    path = edited(tmp_path / "m.mlpackage", edit)
+    words = "per_name: expected one recipe for layers_0_attention_query_weight, got several, by linear, type linear"
+    for recipe in (Linear("uint8"), None):
+        with pytest.raises(ValueError, match=words):
+            milblob.compress(path, tmp_path / "a.mlpackage", Linear(), per_name={"linear": recipe}, dry_run=True)
+    report = milblob.compress(path, tmp_path / "a.mlpackage", Linear(), per_name={"linear": Linear()}, dry_run=True)
+    assert {weight.recipe for weight in report.weights} == {Linear()}
+
+
+def test_what_reads_the_output_of_an_operation_reads_none_of_its_attributes(tmp_path):
+    def edit(ops):
+        reader = next(op for op in ops.values() if op.type == "softmax")
+        holder = ops[reader.inputs["x"].arguments[0].name]
+        holder.attributes["table"].CopyFrom(ops["head_weight"].attributes["val"])
+        found.append(reader.outputs[0].name)
+
+    found = []
+    path = edited(tmp_path / "m.mlpackage", edit)
+    for options in ({"op_types": {"softmax": None}}, {"per_name": {found[0]: None}}):
+        with pytest.raises(ValueError, match=next(iter(options)) + ": expected .* that read"):
+            milblob.compress(path, tmp_path / "a.mlpackage", Linear(), dry_run=True, **options)
+
+
 def test_neighbours_are_pruned_whatever_reads_a_weight_that_is_named(tmp_path):
     """As in coremltools, which skips them where only a general configuration asks for it."""
     recipe, words = Prune(n_m=(2, 4)), "expected only weights of conv and linear for blocks and n_m, got gather.x"

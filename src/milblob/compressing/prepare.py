@@ -319,7 +319,8 @@ class Compressing:
                 self.kept += [tensor.name] if tensor.name in self._plan else []
                 continue
             op = tensor.op_row
-            if (self._op_types or self._per_name) and op is not None:
+            is_output = op is not None and (constant is None or (op.type == "const" and constant.key == "val"))
+            if (self._op_types or self._per_name) and is_output:
                 for reader, _ in compress_rules.consumers(program, op):
                     self._readers.add(reader.type)
                     self._reader_names.update(numbers.names(tensor, reader) if self._per_name else ())
@@ -406,20 +407,20 @@ class Compressing:
         may_stay = False
         if self._chooser is not None:
             ladder, may_stay = self._chooser.recipes(opset), True
-        found: dict[str, tuple[tuple[Recipe, ...], bool]] = {}
+        found: dict[tuple[bool, str], tuple[tuple[Recipe, ...], bool]] = {}  # by (whether this is a type, name)
         for reader in readers:
             names = numbers.names(tensor, reader) if self._per_name else ()
             by_name = next((one for one in self._per_name if one.glob in names), None)
             if by_name is not None:
-                found[by_name.glob] = () if by_name.recipe is None else (by_name.recipe,), False
+                found[False, by_name.glob] = () if by_name.recipe is None else (by_name.recipe,), False
             elif reader.type in self._op_types:
                 one = self._op_types[reader.type]
-                found[reader.type] = () if one is None else (one,), False
+                found[True, reader.type] = () if one is None else (one,), False
             else:
-                found[reader.type] = ladder, may_stay
+                found[True, reader.type] = ladder, may_stay
         if len(set(found.values())) > 1:
             option = "op_types" if self._op_types else "per_name"
-            words = ", ".join(sorted(found))
+            words = ", ".join(f"{'type ' if is_type else ''}{name}" for is_type, name in sorted(found))
             raise ValueError(f"{option}: expected one recipe for {tensor.name}, got several, by {words}")
         return next(iter(found.values()))
 
