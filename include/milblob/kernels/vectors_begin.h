@@ -2,8 +2,6 @@
 #ifndef MILBLOB_VECTORS_BEGIN_H
 #define MILBLOB_VECTORS_BEGIN_H
 
-#include <math.h>
-
 #include "milblob/base.h"
 
 /* Vectors by columns: all first elements, all second ones, and so on; or by rows: a vector after the other.
@@ -92,12 +90,12 @@ MB_KERNEL uint32_t mb_vectors_begin(const mb_columns *from, uint32_t k, uint32_t
         double heavy = from->weights == NULL ? 1 : 0;
         for (uint32_t d = 0; d < from->dims && from->weights != NULL; d++) heavy += (double)from->weights[mb_column_at(from, i, d)];
         ends[i] = sum += heavy;
-        distances[i] = (double)INFINITY;
+        distances[i] = 0x1p1023; /* farther than any */
     }
     chosen[0] = mb_begin_draw(ends, count, *points++);
     sum = mb_begin_with(from, chosen[0], distances, distances);
     for (uint32_t number = 1; number < k; number++) {
-        double least = (double)INFINITY;
+        double least = 0;
         if (!(sum > 0)) return number;
         sum = 0;
         for (size_t i = 0; i < (size_t)count; i++) ends[i] = sum += distances[i];
