@@ -195,7 +195,7 @@ def test_an_array_that_changes_meanwhile():
         (np.array([1, np.nan], np.float16), {"sparsity": 0.5}, "array: expected finite elements, got 1 that are NaN or infinite"),
         (np.array([1, np.inf], np.float32), {"threshold": 0.5}, "array: expected finite elements, got 1"),
         (np.zeros((0, 3), np.float16), {"sparsity": 0.5}, "array: expected elements, got shape"),
-        (np.zeros(3, np.float16), {}, "prune: expected exactly one of sparsity, threshold and n_m"),
+        (np.zeros(3, np.float16), {}, "prune: expected exactly one of sparsity, threshold and n_m, got none"),
         (np.zeros(3, np.float16), {"sparsity": 0.5, "threshold": 1.0}, "prune: expected exactly one of"),
         (np.zeros(3, np.float16), {"sparsity": 1.5}, "sparsity: expected 0 to 1, got 1.5"),
         (np.zeros(3, np.float16), {"threshold": -1.0}, "threshold: expected zero or more, got -1.0"),

@@ -146,31 +146,40 @@ MB_KERNEL void mb_quantize(const mb_tier *tier, uint8_t *dst, bool is_packed, co
     mb_quantize_on(tier, dst, is_packed, src + (is_f16 ? 2 : 4) * begin, is_f16, count, grid, scale, zero, to, sums);
 }
 
+/* The squared errors of blocks of run elements, at most MB_LANES: all are quantized together, each element with a scale of its own.
+ * taken: elements, at most MB_CHUNK; scale, zero, errors: one per block                                                 */
+static inline void mb_few_errors(const mb_tier *tier, const uint8_t *src, bool is_f16, uint64_t taken, uint64_t run, const float *scale, const float *zero,
+                                 const mb_integers *to, const float *weights, double *errors) {
+    uint8_t bytes[MB_CHUNK];
+    float off[MB_CHUNK], scales[MB_CHUNK], zeros[MB_CHUNK];
+    mb_sums ignored;
+    memset(&ignored, 0, sizeof ignored);
+    for (size_t i = 0, k = 0; run > 1 && i < (size_t)taken; i += (size_t)run, k++)
+        for (size_t j = i; j < i + (size_t)run && j < (size_t)taken; j++) scales[j] = scale[k], zeros[j] = zero[k];
+    tier->quantize[is_f16](bytes, off, src, taken, run > 1 ? scales : scale, run > 1 ? zeros : zero, 1, to, &ignored);
+    if (run == 1 && weights == NULL) { /* the loop below, vectorized */
+        for (size_t i = 0; i < (size_t)taken; i++) errors[i] += (double)off[i] * (double)off[i];
+        return;
+    }
+    for (uint64_t i = 0, n; i < taken; i += n, errors++) {
+        n = mb_least(run, taken - i);
+        *errors += weights == NULL ? mb_few_squares(off + i, (unsigned)n) : mb_weighted_squares(off + i, weights + i, n);
+    }
+}
+
 /* The squared error of each block, without the integers.
  * in   as mb_quantize; weights: as many as elements, or NULL      out  errors: one per parameter, added to               */
 MB_KERNEL void mb_quantize_errors(const mb_tier *tier, const uint8_t *src, bool is_f16, uint64_t begin, uint64_t count, mb_grid *grid,
                                   const float *scale, const float *zero, const mb_integers *to, const float *weights, double *errors) {
     uint8_t bytes[MB_CHUNK];
-    float off[MB_CHUNK], scales[MB_CHUNK], zeros[MB_CHUNK];
+    float off[MB_CHUNK];
     src += (is_f16 ? 2 : 4) * begin;
     mb_grid_seek(grid, begin);
     for (uint64_t done = 0; done < count;) {
         uint64_t index, run;
         const uint64_t taken = mb_grid_runs(grid, mb_least(count - done, MB_CHUNK), &index, &run);
-        if (run <= MB_LANES) { /* many short blocks: all together, each element with a scale of its own */
-            const bool is_one = run == 1;
-            mb_sums ignored;
-            memset(&ignored, 0, sizeof ignored);
-            for (size_t i = 0, k = (size_t)index; !is_one && i < (size_t)taken; i += (size_t)run, k++)
-                for (size_t j = i; j < i + (size_t)run && j < (size_t)taken; j++) scales[j] = scale[k], zeros[j] = zero[k];
-            tier->quantize[is_f16](bytes, off, src, taken, is_one ? scale + index : scales, is_one ? zero + index : zeros, 1, to, &ignored);
-            for (size_t i = 0; is_one && weights == NULL && i < (size_t)taken; i++) errors[index + i] += (double)off[i] * (double)off[i];
-            for (uint64_t i = 0, n; !(is_one && weights == NULL) && i < taken; i += n, index++) {
-                n = mb_least(run, taken - i);
-                errors[index] += weights == NULL ? mb_few_squares(off + i, (unsigned)n) : mb_weighted_squares(off + i, weights + begin + done + i, n);
-            }
-        }
-        for (uint64_t i = 0, n; i < taken && run > MB_LANES; i += n, index++) {
+        if (run <= MB_LANES) mb_few_errors(tier, src, is_f16, taken, run, scale + index, zero + index, to, weights == NULL ? NULL : weights + begin + done, errors + index);
+        for (uint64_t i = 0, n; run > MB_LANES && i < taken; i += n, index++) {
             mb_sums sums;
             memset(&sums, 0, sizeof sums);
             n = mb_least(run, taken - i);

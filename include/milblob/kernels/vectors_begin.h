@@ -2,7 +2,7 @@
 #ifndef MILBLOB_VECTORS_BEGIN_H
 #define MILBLOB_VECTORS_BEGIN_H
 
-#include "milblob/base.h"
+#include "milblob/kernels/scale.h"
 
 /* Vectors by columns: all first elements, all second ones, and so on; or by rows: a vector after the other.
  * numbers: dims * count floats; weights: as many, of each element, or NULL for all alike                               */
@@ -45,8 +45,8 @@ MB_STEP void mb_begin_block(const mb_columns *from, uint64_t entry, const double
     for (size_t i = 0; i < number; i++) now[i] = before[first + i] < now[i] ? before[first + i] : now[i];
 }
 
-/* The sum of the squared distances if vector `entry` were one more entry; `kept` takes the distances unless it is NULL.
- * May be the same as `before`. */
+/* The sum of the squared distances if vector `entry` were one more entry. kept: takes the distances, or NULL; it may be the
+ * same array as `before`. */
 MB_KERNEL double mb_begin_with(const mb_columns *from, uint64_t entry, const double *before, double *kept) {
     double lanes[MB_BEGIN_LANES] = {0}, now[MB_BEGIN_BLOCK], total = 0;
     for (size_t first = 0; first < (size_t)from->count; first += MB_BEGIN_BLOCK) {
@@ -90,7 +90,7 @@ MB_KERNEL uint32_t mb_vectors_begin(const mb_columns *from, uint32_t k, uint32_t
         double heavy = from->weights == NULL ? 1 : 0;
         for (uint32_t d = 0; d < from->dims && from->weights != NULL; d++) heavy += (double)from->weights[mb_column_at(from, i, d)];
         ends[i] = sum += heavy;
-        distances[i] = 0x1p1023; /* farther than any */
+        distances[i] = (double)mb_float_of(MB_F32_INF);
     }
     chosen[0] = mb_begin_draw(ends, count, *points++);
     sum = mb_begin_with(from, chosen[0], distances, distances);

@@ -182,15 +182,13 @@ def _named(arguments: Namespace) -> dict[str, Any]:
     """The recipes for some weights, as arguments of `compress`.
 
     Raises:
-        ValueError: a name twice; or with a plan, which names the weights.
+        ValueError: a name twice.
     """
     found: dict[str, Any] = {}
     for option, key, rows in (
         ("--per-name", "per_name", arguments.per_name),
         ("--op-type", "op_types", arguments.op_type),
     ):
-        if rows and arguments.apply is not None:
-            raise ValueError(f"{option}: expected none with --apply, whose plan names the weights, got one")
         twice = [name for name, count in Counter(name for name, _ in rows).items() if count > 1]
         if twice:
             raise ValueError(f"{option}: expected each name once, got {twice[0]!r} twice")
@@ -222,7 +220,7 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
     if not words or alone or any(len(names) > 1 for names in chosen):
         kinds_text = "; ".join(", ".join(map(_flag, names)) for names in _KINDS)
         expected = f"one of {', '.join(map(_flag, _ALONE))}, or one of {kinds_text}, or one each of these"
-        expected += "; or --op-type, --per-name, --weights"
+        expected += "; or --weights; or --per-name or --op-type with a recipe"
         got = " and ".join([*words, *map(_flag, alone)]) or "none"
         raise ValueError(f"compress: expected {expected}, got {got}")
     (pruning, palette, dtype) = (names[0] if names else None for names in chosen)

@@ -79,7 +79,13 @@ def check(arguments: Namespace) -> None:
     for option, value in of_goals:
         if value and not has_goal:
             raise ValueError(f"{option}: expected --size, --bits, --sqnr or --frontier, which it is for, got none")
-    for option, is_given in (("-k", arguments.keep), ("--least", arguments.least != LEAST)):
+    not_of_plans = (
+        ("-k", arguments.keep),
+        ("--least", arguments.least != LEAST),
+        ("--per-name", arguments.per_name),
+        ("--op-type", arguments.op_type),
+    )
+    for option, is_given in not_of_plans:
         if arguments.apply is not None and is_given:
             raise ValueError(f"{option}: expected none with --apply, whose plan names the weights, got one")
     for path in (arguments.plan, arguments.frontier):  # before the work, not after it

@@ -339,15 +339,18 @@ class Compressing:
             opset = cast_rules.opset(program, op)
             recipes, may_stay = self._recipes(tensor, [reader for reader, _ in readers], opset, numbers)
             if not recipes:
-                self.skipped.append((tensor.name, "expected a recipe for it, got none: it stays as it is"))
+                self.skipped.append((tensor.name, "expected a recipe for it, got none"))
                 continue
             for recipe in recipes:
                 _require_opset(recipe, opset, model, tensor)
             objections = dict.fromkeys(recipes) if constant is not None else not_continued(tensor, recipes)
             if not self._extras.requantize and all(objections.values()):
-                reason = f"expected a dense weight, got one that is compressed ({tensor.op}) as no recipe goes on from"
-                reason = reason if len(objections) > 1 else str(objections[recipes[0]])
-                self.skipped.append((tensor.name, f"{reason} (requantize compresses its dense values)"))
+                reason = str(objections[recipes[0]])
+                if len(objections) > 1:
+                    reason = (
+                        f"expected a dense weight, or requantize, got one that no recipe goes on from ({tensor.op})"
+                    )
+                self.skipped.append((tensor.name, reason))
                 continue
             require_edits(cast(Source, tensor.source), program)
             axes = compress_rules.channel_axes(program, op, len(tensor.shape), partial(numbers.flag, program))

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..arguments import as_integer, require
+from ..arguments import as_count, as_integer, require
 from ..dtypes import as_dtype
 from ..errors import FormatError
 from ..jsontext import parse_json
@@ -215,9 +215,7 @@ class Palette(Recipe):
             require_one_of("nbits", self.nbits, palettize.NBITS)
             set_options(self, nbits=int(self.nbits))  # type: ignore[arg-type]
         require_one_of("granularity", self.granularity, ("per_tensor", "per_grouped_channel"))
-        set_options(self, group_size=as_integer("group_size", self.group_size))
-        if self.group_size < 1:
-            raise ValueError(f"group_size: expected 1 or more, got {self.group_size}")
+        set_options(self, group_size=as_count("group_size", self.group_size, 1))
         if self.granularity == "per_tensor" and self.group_size != Palette.group_size:
             raise ValueError("group_size: expected it with granularity 'per_grouped_channel', got it with 'per_tensor'")
         if self.channel_axis is not None:
@@ -328,8 +326,7 @@ class Prune(Recipe):
     least_sparsity: float = 0.5
 
     def __post_init__(self) -> None:
-        if sum(option is not None for option in (self.sparsity, self.threshold, self.n_m)) != 1:
-            raise ValueError("prune: expected exactly one of sparsity, threshold and n_m, got another number of them")
+        prune.require_one(sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m)
         for name, most in (("sparsity", 1.0), ("threshold", sys.float_info.max), ("least_sparsity", 1.0)):
             value = getattr(self, name)
             if value is None and name != "least_sparsity":
@@ -348,17 +345,17 @@ class Prune(Recipe):
             if len(pair) != 2 or not 0 <= pair[0] <= pair[1] or pair[1] < 1:
                 raise ValueError(f"n_m: expected (n, m) with n at most m, got {self.n_m}")
             set_options(self, n_m=pair)
-        if self.block is not None and (self.sparsity is None or as_integer("block", self.block) < 2):
-            raise ValueError(f"block: expected 2 or more, with a sparsity, got {self.block}")
-        if isinstance(self.dim, bool):
-            raise TypeError("dim: expected 0 or 1, got bool")
-        for name in ("block", "dim"):
-            if getattr(self, name) is not None:
-                set_options(self, **{name: as_integer(name, getattr(self, name))})
-        if self.dim is not None and (
-            as_integer("dim", self.dim) not in (0, 1) or (self.block is None and self.n_m is None)
-        ):
-            raise ValueError(f"dim: expected 0 or 1, with block or n_m, got {self.dim}")
+        if self.block is not None:
+            if self.sparsity is None:
+                raise ValueError("block: expected it with a sparsity, got it without")
+            set_options(self, block=as_count("block", self.block, 2))
+        if self.dim is not None:
+            if isinstance(self.dim, bool):
+                raise TypeError("dim: expected 0 or 1, got bool")
+            if self.block is None and self.n_m is None:
+                raise ValueError("dim: expected it with block or n_m, got it without")
+            set_options(self, dim=as_integer("dim", self.dim))
+            require_one_of("dim", self.dim, (0, 1))
 
     @property
     def needs_axes(self) -> bool:

@@ -24,9 +24,7 @@ from .strided import Empty
 from .unfit import UnfitError
 
 _PART_NBYTES = 1 << 22  # that one thread processes at a time
-_KEPT_NBYTES = (
-    1 << 24
-)  # of the sums of blocks that are kept until they are needed again; of more they are computed anew
+_KEPT_NBYTES = 1 << 24  # of sums of blocks that are kept for the next pass; the others are computed again
 _TIES_COUNT = 1 << 18  # elements in groups with ties that are sorted at a time
 
 Array = np.ndarray[Any, Any]
@@ -144,8 +142,7 @@ class Pruner:
             raise TypeError(f"array: expected float16 or float32, got {array.dtype}")
         if array.size == 0:
             raise UnfitError(f"array: expected elements, got shape {array.shape}")
-        if sum(option is not None for option in (sparsity, threshold, n_m)) != 1:
-            raise ValueError("prune: expected exactly one of sparsity, threshold and n_m, got another number of them")
+        require_one(sparsity=sparsity, threshold=threshold, n_m=n_m)
         self.shape, self.dtype = array.shape, kind.numpy
         self.figures = 0.0, 0.0, 0.0
         self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
@@ -452,6 +449,15 @@ class _Magnitudes:
 def _require_finite(bad: int) -> None:
     if bad:
         raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+
+
+def require_one(**options: object) -> None:
+    """Refuse none or several of the options of which one says what is pruned. Raises: ValueError."""
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) != 1:
+        *names, last = options
+        words = f"prune: expected exactly one of {', '.join(names)} and {last}"
+        raise ValueError(f"{words}, got {' and '.join(given) or 'none'}")
 
 
 def _sparsity(value: float | None) -> float:
