@@ -228,7 +228,7 @@ class Compressing:
                 result = reason.alone()
             else:
                 done(figures)
-                if self._directory is None:  # all that is left is asked how long it is
+                if self._directory is None:  # from now on, only the sizes of the parts are asked for
                     result = result._replace(write=_written_never)
         if isinstance(result, NotCompressibleError):
             counter.add_tensor(tensor.name, tensor)
