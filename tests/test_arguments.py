@@ -155,7 +155,7 @@ def test_goals_beyond_all_numbers(tmp_path):
 
 @pytest.mark.parametrize("recipe", [{"recipe": "Linear", 1: 2, "x": 3}, {"recipe": "Joint"}, '{"recipe": "Joint"}'])
 def test_recipes(given, recipe):
-    with pytest.raises(ValueError, match="^(Linear: expected its options|Joint: expected recipes), got "):
+    with pytest.raises(ValueError, match="^(Linear: expected its options [a-z, ]+|Joint: expected recipes), got "):
         milblob.compress(*given["compress"][:2], recipe)
 
 

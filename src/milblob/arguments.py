@@ -59,8 +59,8 @@ def as_count(what: str, value: Any, least: int = 0, *, nbits: int | None = None,
 
     Args:
         what, value, words: as for `as_integer`.
-        least: that it may be.
-        nbits: in which it must fit; None: any number is one.
+        least: the smallest number that is allowed.
+        nbits: how many bits it may have; None: any number of them.
 
     Raises:
         ValueError: it is too small, or too large. TypeError: it is something else.

@@ -411,7 +411,7 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Palette(4) + WHOLE + Prune(0.5), "recipes: expected one of"),
         (lambda: Joint(()), "recipes: expected one of"),
         (lambda: as_recipe({"recipe": "Round"}), "recipe: expected one of Linear, Palette, Prune, Joint, got 'Round'"),
-        (lambda: as_recipe({"recipe": "Linear", "nbits": 4}), "Linear: expected its options, got 'nbits'"),
+        (lambda: as_recipe({"recipe": "Linear", "nbits": 4}), "Linear: expected its options dtype, mode, granularity, block, search, got 'nbits'"),
         (lambda: as_recipe("int8"), "recipe: expected a Linear, Palette or Prune, or one as JSON, got 'int8'"),
         (
             lambda: as_recipe('{"recipe": "Palette", "nbits": 4, "nbits": 2}'),

@@ -349,7 +349,7 @@ def plan_with(name="head_weight", row=None, **changes):
         (plan_with("haed_weight", {"recipe": None}), "plan: expected names of weights in .*, got 'haed_weight'"),
         (plan_with("head_bias"), "plan: expected recipes only for weights that can be compressed so, got one for head_bias: expected two dim"),
         (plan_with(row={"recipe": {"recipe": "Round"}}), "head_weight in plan: recipe: expected one of .*, got 'Round'"),
-        (plan_with(row={"recipe": {"recipe": "Linear", "nbits": 4}}), "head_weight in plan: Linear: expected its options, got 'nbits'"),
+        (plan_with(row={"recipe": {"recipe": "Linear", "nbits": 4}}), "head_weight in plan: Linear: expected its options dtype, mode, granularity, block, search, got 'nbits'"),
         (plan_with(row={"recipe": {"recipe": "Palette", "nbits": 5}}), "head_weight in plan: nbits: expected one of"),
         (plan_with(row={}), "head_weight in plan: expected a recipe and the figures .*, got none"),
         (plan_with(row={"recipe": None, "recipee": 1}), "head_weight in plan: expected a recipe and the figures .*, got 'recipee'"),

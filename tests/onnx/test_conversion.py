@@ -601,7 +601,9 @@ def test_converters_may_be_of_any_part_of_a_model_and_of_no_onnx_file(tmp_path):
         for function in model.functions:
             milblob.onnx.convert(model, function=function, converters=own)
         milblob.onnx.convert(model, tmp_path / "m.onnx", weights="embed")
-    with pytest.raises(ValueError, match="^converters: expected none of an .onnx file, which is converted, got "):
+    with pytest.raises(
+        ValueError, match="^converters: expected none of an .onnx file, which is converted already, got "
+    ):
         milblob.onnx.Session(tmp_path / "m.onnx", converters=own)
 
 

@@ -62,12 +62,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--recipe", metavar="JSON", type=compress_goals.recipe, help="a recipe as milblob prints it with --json, alone"
     )
     compress_goals.add_options(parser, kinds)
-    named = "a recipe as JSON, or null: they stay; may be repeated"
     for option, metavar, whose in (
-        ("--per-name", "NAME=JSON", "for weights that match NAME, or that the operation of this name reads"),
-        ("--op-type", "TYPE=JSON", "for weights that operations of this type read"),
+        ("--per-name", "NAME=JSON", "weights that match NAME, or that the operation of this name reads"),
+        ("--op-type", "TYPE=JSON", "weights that operations of this type read"),
     ):
-        add(option, metavar=metavar, action="append", type=_named_recipe, default=[], help=f"{whose}: {named}")
+        words = f"a recipe for {whose}: as --json prints it, or null for none; may be repeated"
+        add(option, metavar=metavar, action="append", type=_named_recipe, default=[], help=words)
     add(
         "--block",
         metavar="N",
@@ -90,13 +90,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=(0, 1),
         help="the dimension of the neighbours of --n-m, or of --block with --sparsity",
     )
-    add("--least-sparsity", metavar="PART", type=float, help="weights with fewer zeros stay; default: 0.5")
+    add(
+        "--least-sparsity",
+        metavar="PART",
+        type=float,
+        help="of --threshold: weights with fewer zeros stay; default: 0.5",
+    )
     add(
         "--importance", metavar="FILE", help="arrays by name of weight: how much each element, or input channel, counts"
     )
-    add("--weights", metavar="FILE", help="new values for the model, such as a .gguf file, as for refit; then compress")
+    add("--weights", metavar="FILE", help="a file of new values for the model, as for refit, such as .gguf")
     options.add_mapping(parser, "with --weights, the array OLD is the weight NEW of the model; may be repeated")
-    add("--keep-nan", action="store_true", help="keep NaN and infinity, of palettes and pruning")
+    add("--keep-nan", action="store_true", help="keep NaN and infinity, in palettes and pruned weights")
     add("--requantize", action="store_true", help="compress what is compressed anew, from its dense values")
     options.add_keep(parser, "compress only weights whose name matches")
     least = f"compress only weights of more than N elements; default: {LEAST}"

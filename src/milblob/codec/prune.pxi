@@ -90,7 +90,7 @@ def prune_neighbours(mask, ties, Buffer src not None, uint64_t offset, uint64_t 
     _elements_check(src, offset, count, 2 if is_f16 else 4)
     if bits.data == NULL or numbers.data == NULL:
         raise ValueError("mask and ties: expected arrays, got None")
-    # Of no elements: no loop over as many rows as somebody likes.
+    # Without elements, no loop over rows, however many there are said to be.
     shape.outer, shape.channels, shape.inner, shape.n, shape.m = outer if elements else 0, channels, inner, n, m
     with nogil:
         found = C.mb_choose_neighbours(tier, src.data + offset, is_f16, &shape, <uint8_t *>bits.data,

@@ -228,7 +228,7 @@ class Compressing:
                 result = reason.alone()
             else:
                 done(figures)
-                if self._directory is None:  # all that is left is asked how long it is
+                if self._directory is None:  # from now on, only the sizes of the parts are asked for
                     result = result._replace(write=_written_never)
         if isinstance(result, NotCompressibleError):
             counter.add_tensor(tensor.name, tensor)
@@ -303,7 +303,7 @@ class Compressing:
         return [candidate for candidate, reason in chosen if not reason]
 
     def _candidates(self, model: Model) -> Iterator[Candidate]:
-        numbers, weights = _Numbers(model), list(all_weights(model))
+        parameters, weights = _Parameters(model), list(all_weights(model))
         names = {tensor.name for tensor in weights}
         for name in self._extras.importance:
             if name not in names:
@@ -323,7 +323,7 @@ class Compressing:
             if (self._op_types or self._per_name) and is_output:
                 for reader, _ in compress_rules.consumers(program, op):
                     self._readers.add(reader.type)
-                    self._reader_names.update(numbers.names(tensor, reader) if self._per_name else ())
+                    self._reader_names.update(parameters.names(tensor, reader) if self._per_name else ())
             words: str | None
             if constant is None:
                 words = compress_rules.weight_refusal(program, op, tensor.mil_dtype.mil_code, tensor.shape, self._least)
@@ -337,7 +337,7 @@ class Compressing:
             is_named = self._plan is not None or any(named.glob == tensor.name for named in self._per_name)
             uses = () if is_named else tuple((reader.type, key) for reader, key in readers)
             opset = cast_rules.opset(program, op)
-            recipes, may_stay = self._recipes(tensor, [reader for reader, _ in readers], opset, numbers)
+            recipes, may_stay = self._recipes(tensor, [reader for reader, _ in readers], opset, parameters)
             if not recipes:
                 self.skipped.append((tensor.name, "expected a recipe for it, got none"))
                 continue
@@ -353,7 +353,7 @@ class Compressing:
                 self.skipped.append((tensor.name, reason))
                 continue
             require_edits(cast(Source, tensor.source), program)
-            axes = compress_rules.channel_axes(program, op, len(tensor.shape), partial(numbers.flag, program))
+            axes = compress_rules.channel_axes(program, op, len(tensor.shape), partial(parameters.flag, program))
             options = tuple(
                 Option(one, axes or (1, 0), constant is None and objection is None)
                 for one, objection in objections.items()
@@ -364,7 +364,7 @@ class Compressing:
                 self.skipped.append((tensor.name, words))
                 continue
             convolutions = [reader for reader, _ in readers if reader.type in compress_rules.CONVOLUTIONS]
-            groups = max((numbers.of(program, reader, "groups", 1) for reader in convolutions), default=1)
+            groups = max((parameters.of(program, reader, "groups", 1) for reader in convolutions), default=1)
             heavy = self._importance(tensor, options)
             blocks = self._extras.blocks.get(tensor.name)
             yield Candidate(
@@ -397,30 +397,26 @@ class Compressing:
             raise type(error)(f"{error} (importance of {tensor.name})") from None
 
     def _recipes(
-        self, tensor: Tensor, readers: Sequence[Any], opset: int, numbers: "_Numbers"
+        self, tensor: Tensor, readers: Sequence[Any], opset: int, parameters: "_Parameters"
     ) -> tuple[tuple[Recipe, ...], bool]:
         """(recipes to choose from, none of them if it stays; whether it may stay as well)."""
         if self._plan is not None:
             recipe = self._plan[tensor.name]
-            return () if recipe is None else (recipe,), False
+            return _only(recipe)
         for named in self._per_name:
             if named.fits(tensor.name):
-                return () if named.recipe is None else (named.recipe,), False
-        ladder: tuple[Recipe, ...] = () if self._recipe is None else (self._recipe,)
-        may_stay = False
-        if self._chooser is not None:
-            ladder, may_stay = self._chooser.recipes(opset), True
+                return _only(named.recipe)
+        others = _only(self._recipe) if self._chooser is None else (self._chooser.recipes(opset), True)
         found: dict[tuple[bool, str], tuple[tuple[Recipe, ...], bool]] = {}  # by (whether this is a type, name)
         for reader in readers:
-            names = numbers.names(tensor, reader) if self._per_name else ()
+            names = parameters.names(tensor, reader) if self._per_name else ()
             by_name = next((one for one in self._per_name if one.glob in names), None)
             if by_name is not None:
-                found[False, by_name.glob] = () if by_name.recipe is None else (by_name.recipe,), False
+                found[False, by_name.glob] = _only(by_name.recipe)
             elif reader.type in self._op_types:
-                one = self._op_types[reader.type]
-                found[True, reader.type] = () if one is None else (one,), False
+                found[True, reader.type] = _only(self._op_types[reader.type])
             else:
-                found[True, reader.type] = ladder, may_stay
+                found[True, reader.type] = others
         if len(set(found.values())) > 1:
             option = "op_types" if self._op_types else "per_name"
             words = ", ".join(f"{'type ' if is_type else ''}{name}" for is_type, name in sorted(found))
@@ -434,6 +430,11 @@ class Compressing:
         # Not the part itself, nor this object: until all is written, that would hold the bytes that the spool has.
         spool, offset, dtype, shape = self._spool, self._spool.add(part.data), part.dtype, part.shape
         return StoredPart(part.key, dtype, shape, None, lambda: Held(Packed(spool.buffer(), offset, dtype, shape)))
+
+
+def _only(recipe: Recipe | None) -> tuple[tuple[Recipe, ...], bool]:
+    """A recipe, or none, without the choice to leave the weight as it is: as `Compressing._recipes`."""
+    return () if recipe is None else (recipe,), False
 
 
 def _written_never(put: Put) -> CompressionLoss:
@@ -487,8 +488,8 @@ class _Spool:
         self._file = self._mapping = None
 
 
-class _Numbers:
-    """Parameters of operations that are one bool or int32: written in place, or const operations that are read.
+class _Parameters:
+    """Parameters of operations that are one bool or int32, written in place or read from const operations; their names.
 
     Args:
         model: opened with all constants.

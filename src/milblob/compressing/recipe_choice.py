@@ -28,8 +28,8 @@ from .recompress import all_weights
 
 Array = np.ndarray[Any, Any]
 
-_MOST_ERROR = 1e100  # of weights that get one recipe: sums over all weights, and products with bytes, are numbers
-_MOST_BITS = 2.0**32  # for an element: no weight takes as many, and the product with its count is a number
+_MOST_ERROR = 1e100  # of weights that get one recipe: sums over all weights, and products with bytes, stay finite
+_MOST_BITS = 2.0**32  # for an element: no weight takes as many, and the product with its count stays finite
 
 LADDER: tuple[Recipe, ...] = (
     Linear("int8"),

@@ -531,9 +531,10 @@ def as_recipe(value: Any) -> Recipe:
     if kind is None:
         raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, got {value.get('recipe')!r:.60}")
     options = {key: option for key, option in value.items() if key != "recipe"}
-    unknown = sorted(set(options) - {one.name for one in fields(kind)}, key=str)
+    known = [one.name for one in fields(kind)]
+    unknown = sorted(set(options).difference(known), key=str)
     if unknown:
-        raise ValueError(f"{value['recipe']}: expected its options, got {unknown[0]!r:.60}")
+        raise ValueError(f"{value['recipe']}: expected its options {', '.join(known)}, got {unknown[0]!r:.60}")
     if kind is Joint and not options:
         raise ValueError("Joint: expected recipes, got none")
     return kind(**{key: tuple(option) if isinstance(option, list) else option for key, option in options.items()})

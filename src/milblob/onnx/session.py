@@ -128,7 +128,9 @@ class Session:
                     f"function: expected none of an .onnx file, which is one function, got {function!r:.100}"
                 )
             if converters:
-                raise ValueError(f"converters: expected none of an .onnx file, which is converted, got {[*converters]}")
+                raise ValueError(
+                    f"converters: expected none of an .onnx file, which is converted already, got {[*converters]}"
+                )
             self.stages: list[Stage] = [stage_of_file(path, self._options(), self._providers)]
         else:
             with opened(model) as source:

@@ -146,7 +146,7 @@ def refit(
             if dry_run:
                 plan.check()
                 return _report(plan, source, target, False, how).without(given, unchanged)
-            _require_output(old, source, target, force)  # again: what has appeared there meanwhile is somebody's
+            _require_output(old, source, target, force)  # again: what has appeared there meanwhile belongs to somebody
             with (
                 _all_problems(plan),
                 copied(

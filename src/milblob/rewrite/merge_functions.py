@@ -145,7 +145,7 @@ def merge_functions(
         model = list(_model(parts, chosen))
         counter = Counter(progress)
         counter.total_nbytes = blobs.nbytes + sum(map(_nbytes, model))
-        _require_target(target, names_of, force)  # again: what has appeared there meanwhile is somebody's
+        _require_target(target, names_of, force)  # again: what has appeared there meanwhile belongs to somebody
         with NewDirectory(target, replace=paths.is_directory(target)) as directory:
             folder = os.path.join(directory.name, "Data", "com.apple.CoreML")
             weights = os.path.join(folder, _WEIGHTS_NAME, _WEIGHT_FILE)

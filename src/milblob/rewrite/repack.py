@@ -372,7 +372,7 @@ class Repacking:
 
     def _write_directory(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
         records = arrangement.records
-        # Again: computing weights takes as long as it takes, and what has appeared there meanwhile is somebody's.
+        # Again: weights may take long to compute, and what has appeared there meanwhile belongs to somebody.
         require_destination(self._sources, model.kind, self._dst, self._force)
         root, gone = records.root, {name for name in records.gone if name not in records.files}
         changed = self._changed_files(model, arrangement)

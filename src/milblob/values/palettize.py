@@ -245,7 +245,7 @@ class Palettizer:
                 for at, packed in ordered(look_up, parts(self._each, self.dtype.itemsize, _PART_NBYTES // 4)):
                     yield PalettizedStretch(at, packed, number, palettes)
                     palettes = palettes[:0]
-        self._spare.clear()  # the plan of a dry run, or of a second attempt, stays for as long as the others do
+        self._spare.clear()  # a plan that was only measured may stay long
         squared, power = sum(one.squared for one in figures), sum(one.power for one in figures)
         self.figures = squared, power, max(one.largest for one in figures)
         self.gap = sum(one.gap for one in figures)

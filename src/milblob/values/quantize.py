@@ -25,7 +25,7 @@ DTYPES = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
 MODES = ("linear_symmetric", "linear")
 
 _PART_COUNT = 1 << 22  # elements that one thread processes at a time
-_BLOCKS_COUNT = 1 << 16  # blocks; more are not merged from parts that have elements of any of them
+_BLOCKS_COUNT = 1 << 16  # blocks whose ranges each part finds and which are merged; for more see _scales_in_boxes
 _CLIPPINGS = tuple(1 - i / 50 for i in range(40))  # parts of the range that a search tries
 
 Array = np.ndarray[Any, Any]
