@@ -2,9 +2,7 @@
 #ifndef MILBLOB_VECTORS_BEGIN_H
 #define MILBLOB_VECTORS_BEGIN_H
 
-#include <math.h>
-
-#include "milblob/base.h"
+#include "milblob/kernels/scale.h"
 
 /* Vectors by columns: all first elements, all second ones, and so on; or by rows: a vector after the other.
  * numbers: dims * count floats; weights: as many, of each element, or NULL for all alike                               */
@@ -87,17 +85,18 @@ MB_STEP uint64_t mb_begin_draw(const double *ends, uint64_t count, double point)
  * returns how many were chosen: fewer than k if each vector equals one of these     over-reads: none    fails: never   */
 MB_KERNEL uint32_t mb_vectors_begin(const mb_columns *from, uint32_t k, uint32_t tries, const double *points, double *distances, double *ends, uint64_t *chosen) {
     const uint64_t count = from->count;
+    const double infinite = (double)mb_float_of(0x7f800000u);
     double sum = 0;
     for (size_t i = 0; i < (size_t)count; i++) {
         double heavy = from->weights == NULL ? 1 : 0;
         for (uint32_t d = 0; d < from->dims && from->weights != NULL; d++) heavy += (double)from->weights[mb_column_at(from, i, d)];
         ends[i] = sum += heavy;
-        distances[i] = (double)INFINITY;
+        distances[i] = infinite;
     }
     chosen[0] = mb_begin_draw(ends, count, *points++);
     sum = mb_begin_with(from, chosen[0], distances, distances);
     for (uint32_t number = 1; number < k; number++) {
-        double least = (double)INFINITY;
+        double least = infinite;
         if (!(sum > 0)) return number;
         sum = 0;
         for (size_t i = 0; i < (size_t)count; i++) ends[i] = sum += distances[i];
