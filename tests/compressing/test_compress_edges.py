@@ -431,6 +431,7 @@ def test_what_is_planned_is_what_is_made_at_once(dtype, opset, groups_count, mon
     monkeypatch.setattr(quantizing, "_PART_COUNT", 1 << 7)
     monkeypatch.setattr(palettizing, "_PART_NBYTES", 1 << 8)
     monkeypatch.setattr(palettizing, "_GROUPS_COUNT", groups_count)
+    monkeypatch.setattr(palettizing, "_TABLE_NBYTES", 0)  # or small ones would be made at once
     monkeypatch.setattr(pruning, "_PART_NBYTES", 1 << 8)
     array = (np.random.default_rng(7).standard_normal((24, 64)) * 0.1).astype(dtype)
     weight = Weight(array, (1, 0), opset, USES)
@@ -459,6 +460,7 @@ def test_what_is_planned_is_what_is_made_at_once(dtype, opset, groups_count, mon
 def test_planned_palettes_of_groups(length, groups_count, monkeypatch):
     """Groups that end within a byte, too, are written one after another, however many are done at a time."""
     monkeypatch.setattr(palettizing, "_PART_NBYTES", 1 << 8)
+    monkeypatch.setattr(palettizing, "_TABLE_NBYTES", 0)  # or small ones would be made at once
     monkeypatch.setattr(palettizing, "_GROUPS_COUNT", groups_count)
     array = make("random", (24, length), np.float16)
     weight = Weight(array, (1, 0), 18, USES)

@@ -1,13 +1,16 @@
 """Arrays that compress makes on the way: each goes with the weight that it was made for, and nobody has to collect garbage."""
 
 import gc
+import tracemalloc
 import weakref
 
+import numpy as np
 import pytest
 
 import milblob
 from matrix import every
 from milblob import Linear, Palette, Prune
+from milblob.compressing.recipe import Weight
 from milblob.storage import scratch
 from paths import DATA
 
@@ -62,3 +65,51 @@ def test_arrays_go_with_their_weights(mappings, tmp_path):
 
     every(check, RECIPES, [{}, {"nan": "keep"}, {"dry_run": True}, {"sqnr": 3}])
     assert len(seen) > len(RECIPES) // 2
+
+
+WEIGHT = np.random.default_rng(3).standard_normal((1 << 12, 1 << 9)).astype(np.float16)
+ROWS = len(WEIGHT)
+PLANNED = {
+    Linear(): (ROWS, 0), Prune(0.5): (ROWS, 0), Prune(n_m=(2, 4)): (ROWS, WEIGHT.size // 8), Palette(4): (ROWS, 0),
+    Prune(0.5, block=4): (ROWS, WEIGHT.size // 8), Palette(1): (ROWS, 1 << 16), Palette(2): (ROWS, 1 << 16),
+    Palette(2, "uniform"): (ROWS, 1 << 16), Palette(1, granularity="per_grouped_channel", group_size=1 << 10): (ROWS, 4 << 16),
+    Prune(n_m=(1, 4)): (8, 8 * WEIGHT.shape[1] // 8), Palette(3, "uniform"): (8, None), Palette(1, "uniform"): (8, None),
+}  # fmt: skip
+"""Recipes that plan -> rows of the weight, and bytes that the plan keeps until it is carried out; None: there is none."""
+
+
+@pytest.mark.parametrize("recipe", PLANNED, ids=str)
+def test_what_plans_keep_lies_in_arrays_that_last(recipe, tmp_path):
+    """Thousands of plans wait at once. No plan keeps more than what it makes: of small weights that is made at once."""
+    rows, expected = PLANNED[recipe]
+    lasted = []
+
+    def lasting(shape, dtype):
+        lasted.append(np.memmap(tmp_path / f"{len(lasted)}", dtype, "w+", shape=shape))
+        return lasted[-1]
+
+    weight = Weight(WEIGHT[:rows], (1, 0), 18, (("linear", "weight"),), lasting=lasting)
+    plan = recipe.plan(weight)  # for the first time: what is made once, whatever the number of plans, does not count
+    if expected is None:
+        assert plan is None and not lasted
+        return
+    lasted.clear()
+    del plan
+    gc.collect()
+    tracemalloc.start()
+    try:
+        plan = recipe.plan(weight)
+        gc.collect()
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert sum(array.nbytes for array in lasted) == expected
+    assert kept < 32 << 10
+    once = recipe.plan(Weight(WEIGHT[:rows], (1, 0), 18, (("linear", "weight"),)))
+    written = [[], []]
+    figures = [
+        one.write(lambda *row, into=into: into.append((*row[:2], row[2].tobytes())))
+        for one, into in zip((plan, once), written, strict=True)
+    ]
+    assert written[0] and written[0] == written[1]
+    assert figures[0] == figures[1]

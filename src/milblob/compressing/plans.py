@@ -60,7 +60,7 @@ def linear_plan(
 
 
 def palette_plan(
-    array: Any, nbits: int, mode: str, axis: int | None, group_size: int | None, opset: int
+    array: Any, nbits: int, mode: str, axis: int | None, group_size: int | None, opset: int, lasting: Empty = np.empty
 ) -> PartsPlan | None:
     """Plan the palettes of a weight; None where all of it must be looked at for that.
 
@@ -68,6 +68,7 @@ def palette_plan(
         array: its values.
         nbits, mode, axis, group_size: as for `palettize`.
         opset: iOS version of the opset that it is in.
+        lasting: makes what is kept until the plan is carried out.
 
     Raises:
         NotCompressibleError: it cannot be palettized so.
@@ -78,12 +79,15 @@ def palette_plan(
     if nbits == 3 and not is_new:
         raise NotCompressibleError("expected an opset of iOS18 for 3 bits, got an earlier one")
     try:
-        work = palettize.Palettizer(array, nbits, mode=mode, axis=axis, group_size=group_size)
+        work = palettize.Palettizer(array, nbits, mode=mode, axis=axis, group_size=group_size, empty=lasting)
         if not work.is_apart:
             return None
         entries = 1 << nbits
         shape = (*work.counts, entries, 1) if is_new else (entries,)
-        few = work.fit().reshape(shape) if prod(shape) < WEIGHT_COUNT else None
+        is_few = prod(shape) < WEIGHT_COUNT
+        if is_few and array.size * nbits // 8 < work.kept_nbytes:
+            return None  # the indices themselves are shorter than what is kept to compute them later
+        few = work.fit().reshape(shape) if is_few else None
     except UnfitError as error:
         raise NotCompressibleError(str(error)) from None
     indices = PlannedPart("indices", INDICES[nbits], array.shape)

@@ -267,7 +267,8 @@ class Palette(Recipe):
         if self.nbits is None or self.vector > 1 or self.scale or self.lut_dtype or not self._is_alone(weight):
             return None
         axis, size = self._groups(weight)
-        return palette_plan(weight.array, self.nbits, self.mode, None if size is None else axis, size, weight.opset)
+        along = None if size is None else axis
+        return palette_plan(weight.array, self.nbits, self.mode, along, size, weight.opset, weight.lasting)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""

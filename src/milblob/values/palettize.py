@@ -24,6 +24,7 @@ NBITS = (1, 2, 3, 4, 6, 8)
 MODES = ("kmeans", "uniform", "unique")
 
 _PART_NBYTES = 1 << 24  # of one group, that one thread processes at a time
+_TABLE_NBYTES = 1 << 16  # of the indices of all numbers of 16 bits
 _GROUPS_COUNT = 1 << 18  # elements of small groups that one thread processes at a time
 _LLOYD_STEPS = 8
 _ENOUGH = 1e-5  # a gain of less than this part of the error ends Lloyd's steps
@@ -172,11 +173,13 @@ class Palettizer:
 
     Args:
         As palettize, without importance.
+        empty: makes the tables of the palettes that `fit` keeps.
 
     Attributes:
         shape, dtype: of the array.
         nbits: of an index.
         counts: number of groups in each dimension.
+        kept_nbytes: of the tables that `fit` keeps: 64 KiB for each palette of elements of 16 bits.
         figures, gap: (squared error, power, largest error) and gap, as in Palettized, once all stretches were yielded.
 
     Raises:
@@ -184,8 +187,9 @@ class Palettizer:
     """
 
     def __init__(
-        self, array: Any, nbits: int, *, mode: str = "kmeans", axis: int | None = None, group_size: int | None = None
-    ) -> None:
+        self, array: Any, nbits: int, *, mode: str = "kmeans", axis: int | None = None, group_size: int | None = None,
+        empty: Empty = np.empty,
+    ) -> None:  # fmt: skip
         array = np.asarray(array)
         self._kind = require_palette(array, nbits, mode)
         along, size = _groups_of(array.shape, axis, group_size)
@@ -197,13 +201,23 @@ class Palettizer:
         self._mode, self._count, self._each = mode, count, array.size // count
         self._flat = np.ascontiguousarray(array, self._kind.numpy).reshape(-1)
         self._spare: list[_codec.PaletteFit] = []
+        self.kept_nbytes = count * _TABLE_NBYTES if self._kind.nbits == 16 else 0
+        self._empty = empty
         self._fits: list[_Fitted] | None = None
+        self._tables: Array | None = None  # of these, one after the other
 
     def fit(self) -> Array:
-        """Return the palettes, shape (groups, 2**nbits), and keep them for stretches: 64 KiB each, so for few."""
-        self._fits = list(ordered(self._fitted, range(self._count), self._is_in_groups))
+        """Return the palettes, shape (groups, 2**nbits), and keep them for stretches."""
+        fits: list[_Fitted] = []
+        for number, one in enumerate(ordered(self._fitted, range(self._count), self._is_in_groups)):
+            if one.table is not None:
+                if self._tables is None:
+                    self._tables = self._empty((self._count, len(one.table)), np.uint8)
+                self._tables[number] = np.frombuffer(one.table, np.uint8)
+            fits.append(one._replace(table=None))
+        self._fits = fits
         self._spare.clear()  # 10 MiB each, and it may take long until the indices are asked for
-        return self._palettes(self._fits)
+        return self._palettes(fits)
 
     def stretches(self) -> Iterator[PalettizedStretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
@@ -219,9 +233,7 @@ class Palettizer:
 
         def several(first: int) -> tuple[int, list[_Fitted], Array]:
             numbers = range(first, min(first + step, self._count))
-            fits = (
-                [self._fitted(number) for number in numbers] if self._fits is None else [self._fits[n] for n in numbers]
-            )
+            fits = [self._known(number) for number in numbers]
             out = np.empty(len(numbers) * self._each, np.uint8)
             for number, one in enumerate(fits):
                 self._look_up(one, (first + number) * self._each, out[number * self._each :][: self._each])
@@ -233,7 +245,7 @@ class Palettizer:
                 yield PalettizedStretch(first * self._each, packed, first, self._palettes(fits))
         else:  # each shared out among the threads
             for number in range(self._count):
-                one = self._fitted(number) if self._fits is None else self._fits[number]
+                one = self._known(number)
                 begin, palettes = number * self._each, self._palettes([one])
                 figures.append(one._replace(table=None))
 
@@ -254,6 +266,13 @@ class Palettizer:
     def _is_in_groups(self) -> bool:
         """Whether threads take whole groups; else a group is shared out among them, and begins at a byte."""
         return self._count > 1 and (self._each < _GROUPS_COUNT * 16 or self._each * self.nbits % 8 != 0)
+
+    def _known(self, number: int) -> _Fitted:
+        """Return what `fit` kept of a group, with its table; without `fit` it is fitted now."""
+        if self._fits is None:
+            return self._fitted(number)
+        one = self._fits[number]
+        return one if self._tables is None else one._replace(table=self._tables[number].tobytes())
 
     def _fitted(self, number: int) -> _Fitted:
         try:
