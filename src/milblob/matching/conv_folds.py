@@ -10,11 +10,11 @@ import numpy as np
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
-from ..values.cast import cast_array, is_castable
 from .derivation import CheckpointArray, Derivation, Folded
 from .folds import EPSILONS, FORMS, Norm, Ratio, Vectors, channels, fitting, fold_weight, is_scaled, ratio, scale_of
 from .readers import Convolution
 from .renderings import block_of, sqnr_of
+from .rounding import casts_to
 from .same_elements import May
 from .siblings import Siblings
 
@@ -116,7 +116,7 @@ class FoldFinder:
         def is_exact(norm: Norm, vectors: Vectors) -> bool:
             scale = scale_of(norm, vectors)
             few = rows.astype(scale.dtype) * (scale[:_FEW, None] if scale.size > 1 else scale)
-            return _have_equal_bits(few, wanted, weight.mil_dtype) and _have_equal_bits(
+            return casts_to(few, wanted, weight.mil_dtype) and casts_to(
                 fold_weight(source, norm, vectors, convolution.groups), target, weight.mil_dtype
             )
 
@@ -172,7 +172,7 @@ class FoldFinder:
     def _fits(self, weight: Tensor, derivation: Derivation) -> bool:
         if not self._may(100_000 + 8 * weight.size):
             return False
-        return have_equal_bits(derivation.compute(self._array), weight)
+        return casts_to(derivation.compute(self._array), np.asarray(weight.read()), weight.mil_dtype)
 
 
 def likeliest(folds: Iterable[Fold], epsilon: float | None = None) -> list[Fold]:
@@ -206,18 +206,3 @@ def likeliest(folds: Iterable[Fold], epsilon: float | None = None) -> list[Fold]
 def _is_other_form(fold: Fold) -> bool:
     is_norm = fold.convolution.weight.rpartition("/")[2].startswith("const_")
     return is_norm != (fold.norm.form == FORMS[0])
-
-
-def have_equal_bits(values: Values, weight: Tensor) -> bool:
-    """Whether values are those of a weight to the bit, once they are cast to its dtype."""
-    return _have_equal_bits(values, np.asarray(weight.read()), weight.mil_dtype)
-
-
-def _have_equal_bits(values: Values, present: Values, dtype: DType) -> bool:
-    if values.size != present.size or not is_castable(values.dtype, dtype):
-        return False
-    try:
-        cast = cast_array(np.ascontiguousarray(values), dtype, overflow="inf")[0].reshape(-1)
-    except OverflowError:
-        return False
-    return bool(np.array_equal(cast.view(np.uint8), np.ascontiguousarray(present).reshape(-1).view(np.uint8)))

@@ -18,12 +18,13 @@ from ..model.sharing import by_blob
 from ..model.tensor import Tensor
 from ..values.cast import cast_array
 from .agreeing import agreeing, is_name_of
-from .conv_folds import Fold, FoldFinder, have_equal_bits, likeliest
+from .conv_folds import Fold, FoldFinder, likeliest
 from .derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked, Summed
 from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
 from .readers import Reader, Readers
 from .renderings import block_of, correlate, sqnr_of
+from .rounding import casts_to
 from .row_runs import RowIndex
 from .same_elements import same_elements
 from .siblings import PARAMETERS, VECTORS, Siblings
@@ -215,7 +216,7 @@ class _Learner:
         if not self.may(100_000 + 8 * weight.size):
             return False
         values = derivation.compute(self.array)
-        return have_equal_bits(values, weight)
+        return casts_to(values, np.asarray(weight.read()), weight.mil_dtype)
 
     def is_flat(self, name: str) -> bool:
         """Whether all elements of a weight are equal, so that its values say nothing about where it comes from."""
