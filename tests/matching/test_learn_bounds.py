@@ -66,5 +66,5 @@ def test_without_work_everything_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(learning, "_WORK_PER_ELEMENT", 0)
     array = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
     package = package_of(tmp_path, {"w": array})
-    with pytest.raises(ValueError, match="1 weight of the model that milblob cannot compute from the base: w"):
+    with pytest.raises(ValueError, match="1 constant of the model that milblob cannot compute from the base: w"):
         milblob.refit(package, {"w": array + 1}, base={"w": array})

@@ -195,6 +195,94 @@ def masked(mb, x, w):
     return mb.softmax(x=mb.add(x=mb.linear(x=x, weight=w["l.weight"]), y=mask), axis=-1)
 
 
+# Numbers that are computed from arrays and are too small to count as weights.
+
+
+def layer(mb, x, w):
+    return mb.relu(x=mb.linear(x=x, weight=w["l.weight"], bias=w["l.bias"]))
+
+
+LAYER = {"l__weight": (6, 6), "l__bias": (6,)}
+
+
+@network(**LAYER, pool__p_var=(1,))
+def generalized_mean(mb, x, w):
+    p = w["pool.p_var"]
+    x = mb.pow(x=mb.clip(x=layer(mb, x, w), alpha=np.float32(1e-6), beta=np.float32(3e4)), y=p[0])
+    return mb.pow(x=mb.reduce_mean(x=x, axes=[2, 3], keep_dims=True), y=np.float32(1) / p[0])
+
+
+@network(**LAYER, emb__weight=(30, 6))
+def centred_embedding(mb, x, w):
+    rows = mb.gather(x=w["emb.weight"], indices=np.arange(6, dtype=np.int32) * 5, axis=0)
+    return mb.add(x=layer(mb, x, w), y=mb.sub(x=mb.mul(x=rows, y=layer(mb, x, w)), y=w["emb.weight"].mean()))
+
+
+@network(**LAYER, s_var=(1,))
+def quantized_by_learnt_steps(mb, x, w):
+    s = w["s_var"][0]
+    x = mb.clip(x=layer(mb, x, w), alpha=np.float32(-128) * s, beta=np.float32(127) * s)
+    return mb.mul(x=mb.round(x=mb.real_div(x=x, y=s)), y=s)
+
+
+@network(**LAYER, t_var=(1,))
+def temperature(mb, x, w):
+    t = w["t_var"][0]
+    return mb.mul(x=mb.softmax(x=mb.real_div(x=layer(mb, x, w), y=t), axis=-1), y=t)
+
+
+@network(**LAYER, t=(1,))
+def gate(mb, x, w):
+    t = w["t"]
+    x = layer(mb, x, w)
+    return mb.add(x=mb.mul(x=x, y=(1 / (1 + np.exp(-t)))[0]), y=mb.mul(x=mb.tanh(x=x), y=t[0]))
+
+
+@network(**LAYER, alpha_var=(4,))
+def snake(mb, x, w):
+    alpha = w["alpha_var"].reshape(1, 4, 1, 1)
+    x = mb.slice_by_size(x=layer(mb, x, w), begin=[0, 0, 0, 0], size=[1, 4, 6, 6])
+    wave = mb.sin(x=mb.mul(x=x, y=alpha))
+    return mb.add(x=x, y=mb.mul(x=mb.mul(x=wave, y=wave), y=np.float32(1) / (alpha + np.float32(1e-9))))
+
+
+@network(l__weight=(6, 6), l__bias=(6,))
+def divided_by_its_norm(mb, x, w):
+    norm = np.sqrt(np.square(w["l.weight"]).sum())
+    return mb.real_div(x=mb.linear(x=x, weight=w["l.weight"], bias=w["l.bias"]), y=norm)
+
+
+@network(**LAYER, m__weight=(6, 6), logit_scale=(1,))
+def contrast(mb, x, w):
+    x = mb.mul(x=layer(mb, x, w), y=np.exp(w["logit_scale"])[0])
+    return mb.linear(x=x, weight=w["m.weight"])
+
+
+@network(**LAYER, act__weight=(8,), few__weight=(3,), beta=(1,))
+def activations(mb, x, w):
+    x = mb.prelu(x=layer(mb, x, w), alpha=w["act.weight"])
+    x = mb.mul(x=x, y=mb.sigmoid(x=mb.mul(x=x, y=w["beta"][0])))
+    return mb.prelu(x=mb.slice_by_size(x=x, begin=[0, 0, 0, 0], size=[1, 3, 6, 6]), alpha=w["few.weight"])
+
+
+@network(**LAYER, t=(1,))
+def gate_of_all_channels(mb, x, w):
+    return mb.mul(x=layer(mb, x, w), y=np.full((1, 8, 6, 6), 1 / (1 + np.exp(-w["t"][0])), np.float32))
+
+
+@network(**LAYER, first__alpha=(1,), second__alpha=(1,), third__alpha=(1,))
+def learnt_residuals(mb, x, w):
+    for name in ("first", "second", "third"):
+        x = mb.add(x=x, y=mb.mul(x=layer(mb, x, w), y=w[f"{name}.alpha"][0]))
+    return x
+
+
+NUMBERS = (
+    "generalized_mean", "centred_embedding", "quantized_by_learnt_steps", "temperature", "gate", "snake",
+    "divided_by_its_norm", "contrast", "activations", "gate_of_all_channels", "learnt_residuals",
+)  # fmt: skip
+
+
 def random_arrays(shapes, seed):
     """Return arrays as training leaves them."""
     rng = np.random.default_rng(seed)

@@ -96,7 +96,10 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
         output.print_json(report.to_dict())
     elif not arguments.quiet:
         output.say(_summary(report))
-        _say_others("follow from no array (equal elements, masks or integers)", report.constant)
+        for what in dict.fromkeys(report.constant.values()):
+            alike = tuple(name for name, words in report.constant.items() if words == what)
+            _say_others(f"follow from no array ({what})", alike)
+        _say_others("differ, and no constant of the model depends on them", report.without_effect)
         _say_others("stay as they are (--leave)", report.left)
         if report.unchanged:
             output.say(f"{output.plural(len(report.unchanged), 'initializer')} as in the model")

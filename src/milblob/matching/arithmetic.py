@@ -190,5 +190,37 @@ class Combined(Derivation):
         return f"{a} {self.operator} {b}"
 
 
+@dataclass(frozen=True)
+class Filled(Derivation):
+    """One number in all elements of a shape."""
+
+    of: Derivation
+    shape: tuple[int, ...]
+
+    def compute(self, arrays: Arrays) -> Values:
+        """See Derivation."""
+        values = self.of.compute(arrays)
+        return np.full(self.shape, values.reshape(-1)[0], values.dtype)
+
+    def sources(self) -> Iterator[str]:
+        """See Derivation."""
+        return self.of.sources()
+
+    def uses(self) -> Iterator[ArrayRange]:
+        """See Derivation."""
+        return self.of.uses()
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """See Derivation."""
+        return self.of.dtype(dtypes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Derivation."""
+        return {"filled": list(self.shape), "of": self.of.to_dict()}
+
+    def __str__(self) -> str:
+        return f"{self.of} in every element"
+
+
 def _float32(values: Values) -> Values:
     return values if values.dtype == np.float32 else values.astype(np.float32)

@@ -24,10 +24,11 @@ from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
 from .readers import Reader, Readers
 from .renderings import block_of, correlate, sqnr_of
+from .rest import Rest, is_weight
 from .rounding import casts_to
 from .row_runs import RowIndex
 from .same_elements import same_elements
-from .siblings import PARAMETERS, VECTORS, Siblings
+from .siblings import VECTORS, Siblings
 
 Values = np.ndarray[Any, Any]
 
@@ -35,7 +36,6 @@ _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 """About a nanosecond each, reckoned and not measured; what somebody made to take longer stays unknown."""
 
 _SAMPLE_COUNT = 1024
-_MASKED = -1000.0  # masks have this or less where nothing is to be seen
 _MAX_LAYOUTS = 6
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
@@ -47,16 +47,18 @@ def learn(
     weights: Mapping[str, Tensor],
     looked_at: Callable[[str, LazyTensor], None] = lambda *_: None,
     epsilon: float | None = None,
+    changed: Collection[str] | None = None,
 ) -> Lineage:
-    """Learn how the weights of a model follow from the arrays of a checkpoint.
+    """Learn how the weights and numbers of a model follow from the arrays of a checkpoint.
 
     Args:
         given: the arrays of the checkpoint by name.
         weights: the constants of the model, compressed weights in their dense form.
         looked_at: called with each array, once it was compared with all weights.
         epsilon: of batch norms, to try before the usual ones.
+        changed: the arrays that will have other values; None for all. Numbers can depend on these only.
     """
-    learner = _Learner(given, weights, epsilon)
+    learner = _Learner(given, weights, epsilon, given.keys() if changed is None else changed)
     learner.learn(looked_at)
     return learner.lineage()
 
@@ -64,8 +66,14 @@ def learn(
 class _Learner:
     """The state of one `learn`."""
 
-    def __init__(self, given: Mapping[str, LazyTensor], weights: Mapping[str, Tensor], epsilon: float | None) -> None:
-        self._epsilon = epsilon
+    def __init__(
+        self,
+        given: Mapping[str, LazyTensor],
+        weights: Mapping[str, Tensor],
+        epsilon: float | None,
+        changed: Collection[str],
+    ) -> None:
+        self._epsilon, self._changed = epsilon, changed
         self.given = {name: t for name, t in given.items() if t.mil_dtype not in (DType.STRING, DType.BOOL) and t.size}
         self.all_given = given
         self.weights = {name: t for name, t in weights.items() if _is_candidate(t)}
@@ -80,6 +88,7 @@ class _Learner:
         self.equal: dict[str, list[tuple[str, Layout]]] = {}
         self._indexes: dict[tuple[DType, int], RowIndex] = {}
         self._flat: dict[str, bool] = {}
+        self._rest: Rest
         count = sum(t.size for tensors in (self.given, self.weights) for t in tensors.values())
         self._work_left = _MIN_WORK + _WORK_PER_ELEMENT * count
 
@@ -110,6 +119,7 @@ class _Learner:
             if name not in self.claims and self.weights[name].mil_dtype in _FLOATS:
                 self._sum(name)
         self._settle_flat()
+        self._settle_rest()
 
     # ------------------------------------------------------------------------------------------------------------ equal
 
@@ -431,48 +441,42 @@ class _Learner:
         some = [one for one in given if any(self.siblings.is_named_for(one, parameter) for parameter in parameters)]
         return some or given
 
-    # ----------------------------------------------------------------------------------------------------------- result
+    # ------------------------------------------------------------------------------------------------------------- rest
 
-    def _is_parameter(self, name: str) -> bool:
-        """Whether a constant too small to be listed is what networks learn, such as a bias of three channels."""
-        is_learnt = any(reader.parameter in PARAMETERS for reader in self.readers.of[name])
-        return is_learnt and self.weights[name].size > 1 and self.weights[name].mil_dtype in _FLOATS
+    def _settle_rest(self) -> None:
+        """Explain what nothing claims yet, or say that it is unknown."""
+        given = {name: tensor for name, tensor in self.given.items() if name in self._changed}
+        rest = self._rest = Rest(self.weights, self.readers, self.claims, given, self.array, self.may)
+        for name in self.weights:
+            if not any(derivation is not None for derivation in self.claims.get(name, ())):
+                rest.settle(name, self.is_flat(name))
+        rest.settle_ambiguous()
+        for name, derivations in rest.claims.items():
+            for derivation in derivations:
+                self.claim(name, derivation)
+
+    # ----------------------------------------------------------------------------------------------------------- result
 
     def lineage(self) -> Lineage:
         """Return what was found."""
-        origins, unknown, constant = {}, {}, []
-        for name, weight in self.weights.items():
-            claims = self.claims.get(name, {})
+        origins, rest = {}, self._rest
+        for name, claims in self.claims.items():
             if any(derivation is not None for derivation in claims):
                 found = tuple(Claim(derivation, tuple(sorted(readers))) for derivation, readers in claims.items())
-                origins[name] = Origin(name, found, self.sqnr.get(name))
-            elif not (_is_weight(weight) or self._is_parameter(name)):
-                continue
-            elif weight.mil_dtype not in _FLOATS or self.is_flat(name) or _is_mask(weight):
-                constant.append(name)
-            else:
-                unknown[name] = "no array of the base, and nothing that milblob computes from them, has its values"
+                origins[name] = Origin(name, found, self.sqnr.get(name), name not in rest.rounded)
         used = {
             s for o in origins.values() for c in o.claims if c.derivation is not None for s in c.derivation.sources()
         }
-        return Lineage(origins, unknown, tuple(constant), tuple(name for name in self.all_given if name not in used))
-
-
-def _is_weight(tensor: Tensor) -> bool:
-    return tensor.chain is not None or tensor.is_blob or tensor.size >= 10
-
-
-def _is_mask(weight: Tensor) -> bool:
-    """Whether all elements are 0 or one very negative number, as no array that is trained: an attention mask."""
-    values = np.asarray(weight.read()).reshape(-1)
-    low = values.min(initial=0)
-    return bool(low <= _MASKED and ((values == 0) | (values == low)).all())
+        unused = tuple(name for name in self.all_given if name not in used)
+        alike = {given for found in self.equal.values() for given, _ in found}
+        in_order = {name: origins[name] for name in self.weights if name in origins}
+        return Lineage(in_order, rest.unknown, rest.constant, unused, frozenset(alike.intersection(unused)))
 
 
 def _is_candidate(tensor: Tensor) -> bool:
     if tensor.chain is None and (tensor.mil_dtype in (DType.STRING, DType.BOOL) or not tensor.size):
         return False
-    return _is_weight(tensor) or (tensor.op == "const" and tensor.mil_dtype in _FLOATS)
+    return is_weight(tensor) or tensor.mil_dtype in _FLOATS
 
 
 def _moved(of: Derivation, layout: Layout) -> Derivation:

@@ -27,12 +27,14 @@ class Origin(NamedTuple):
     Attributes:
         name: of the weight.
         claims: all of them give the present values. New values must agree, or be for different readers.
-        sqnr: in dB, of a compressed weight against its derivation; None if all bits are equal.
+        sqnr: in dB, of a compressed weight against its derivation; None if it is not compressed.
+        is_exact: whether the claims give the present values to the bit; else to one rounding.
     """
 
     name: str
     claims: tuple[Claim, ...]
     sqnr: float | None = None
+    is_exact: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
@@ -40,7 +42,7 @@ class Origin(NamedTuple):
             {"from": None if c.derivation is None else c.derivation.to_dict(), "readers": list(c.readers)}
             for c in self.claims
         ]
-        return {"name": self.name, "claims": claims, "sqnr": self.sqnr}
+        return {"name": self.name, "claims": claims, "sqnr": self.sqnr, "exact": self.is_exact}
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,16 @@ class Lineage:
     Attributes:
         origins: by the name of the weight.
         unknown: weight -> why its values could not be reproduced.
-        constant: weights that are no function of the checkpoint: equal elements, masks, integers.
+        constant: weights that are no function of the checkpoint -> what they are: one number, a mask, positions.
         unused: arrays of the checkpoint that no weight follows from.
+        unclear: those of them that have the values of a weight, more than were followed.
     """
 
     origins: dict[str, Origin]
     unknown: dict[str, str]
-    constant: tuple[str, ...]
+    constant: dict[str, str]
     unused: tuple[str, ...]
+    unclear: frozenset[str] = frozenset()
 
     def unused_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, list[int]]]:
         """Return the arrays of which only a part is used: name -> (axis, indices along it that are not used)."""
@@ -82,4 +86,4 @@ class Lineage:
         """Return everything as JSON can hold it."""
         origins = [origin.to_dict() for origin in self.origins.values()]
         document: dict[str, Any] = {"weights": origins, "unknown": self.unknown}
-        return {**document, "constant": list(self.constant), "unused": list(self.unused)}
+        return {**document, "constant": self.constant, "unused": list(self.unused)}

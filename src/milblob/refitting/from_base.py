@@ -1,7 +1,7 @@
 """New weights by way of the checkpoint that a model was converted from: what `refit(..., base=...)` writes."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,8 @@ class Rebased(NamedTuple):
         arrays: label -> new values, computed when they are read. A label says how they follow from the checkpoint.
         mapping: label -> the weights that get them, or WEIGHT@OPERATION.PARAMETER where only some readers do.
         unused: arrays of the checkpoint that no weight follows from.
-        constant: weights that follow from no array: all elements are equal, or it is a mask, or they are integers.
+        without_effect: arrays that differ, and that no constant of the model depends on.
+        constant: weights that follow from no array -> what they are: one number, a mask, positions, integers.
         left: weights that stay as they are, as the caller says.
         progress: to be called while they are written; None if nobody is to be told.
     """
@@ -43,7 +44,8 @@ class Rebased(NamedTuple):
     arrays: dict[str, StoredArray]
     mapping: dict[str, Names]
     unused: tuple[str, ...]
-    constant: tuple[str, ...]
+    without_effect: tuple[str, ...]
+    constant: Mapping[str, str]
     left: tuple[str, ...]
     progress: Progress | None
 
@@ -85,9 +87,11 @@ def rebase(
     half = counter.total_nbytes
     counter.total_nbytes = 2 * half
     with Model(path, constants=True) as model:
-        lineage = learn(old, dict(model), counter.add_tensor, epsilon)
+        changed = [name for name, tensor in old.items() if not _are_equal(tensor, tuned[name])]
+        lineage = learn(old, dict(model), counter.add_tensor, epsilon, changed)
         weights = {name: model[name] for name in lineage.origins}
-        problems = _unknown(lineage, is_selected, is_left) + _lost(lineage, old, tuned)
+        unused = _unused(lineage, old, tuned, changed)
+        problems = _unknown(lineage, is_selected, is_left) + _lost(unused.lost)
         result = _Writing(old, tuned, unshare)
         for origin in lineage.origins.values():
             if is_selected(origin.name) and not is_left(origin.name):
@@ -95,9 +99,12 @@ def rebase(
         problems += result.problems
         if problems:
             raise ValueError(f"weights: expected all to follow from the base, got {'; '.join(problems)}")
-    unused = tuple(name for name in new if name in out or name in lineage.unused)
+    others = tuple(name for name in new if name in out or name in lineage.unused)
     left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
-    return Rebased(result.arrays, result.mapping, unused, lineage.constant, left, _second_half(progress, half))
+    return Rebased(
+        result.arrays, result.mapping, others, tuple(unused.without_effect), lineage.constant, left,
+        _second_half(progress, half),
+    )  # fmt: skip
 
 
 def _second_half(progress: Progress | None, half: int) -> Progress | None:
@@ -144,27 +151,51 @@ def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]
 
 def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Callable[[str], bool]) -> list[str]:
     """Say which weights were not understood."""
-    names = [name for name in lineage.unknown if is_selected(name) and not is_left(name)]
-    if not names:
+    found = [f"{name} ({words})" for name, words in lineage.unknown.items() if is_selected(name) and not is_left(name)]
+    if not found:
         return []
-    advice = "--leave NAME leaves one as it is, such as a table of positions"
+    advice = "--leave NAME leaves one as it is, if it does not depend on the checkpoint"
     if not lineage.origins:
         advice = "none follows from it: is it the checkpoint that this model was converted from?"
-    return [f"{_weights(len(names))} that milblob cannot compute from the base: {some(names, _MAX_NAMES)} ({advice})"]
+    return [f"{_constants(len(found))} that milblob cannot compute from the base: {some(found, _MAX_NAMES)} ({advice})"]
 
 
-def _lost(lineage: Lineage, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> list[str]:
-    """Say which changes would be lost."""
-    names = [
-        name
-        for name in lineage.unused
-        if name in new and not name.endswith(_COUNTERS) and not _are_equal(base[name], new[name])
-    ]
+class _Unused(NamedTuple):
+    """Arrays that differ and do not, or not as a whole, go into the model.
+
+    Attributes:
+        lost: changes that would be lost.
+        without_effect: arrays that no constant of the model depends on.
+    """
+
+    lost: list[str]
+    without_effect: list[str]
+
+
+def _unused(
+    lineage: Lineage, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], changed: Collection[str]
+) -> _Unused:
+    """Say which changes would be lost, and which cannot matter.
+
+    Where every weight and every number of the model is explained, other arrays cannot matter. But some may have done
+    nothing in the base, and a converter leaves these out: a bias of zeros, a scale of ones.
+    """
+    is_explained = not lineage.unknown and bool(lineage.origins)
+    found = _Unused([], [])
+    for name in lineage.unused:
+        if name in changed and not name.endswith(_COUNTERS):
+            is_without = is_explained and name not in lineage.unclear and not _is_neutral(np.asarray(base[name].read()))
+            found[is_without].append(name)
     shapes = {name: tensor.shape for name, tensor in base.items()}
     for name, (axis, missing) in lineage.unused_parts(shapes).items():
-        old, tuned = (np.take(np.asarray(arrays[name].read()), missing, axis).tobytes() for arrays in (base, new))
-        if old != tuned:
-            names.append(f"{name} (of which a part is used)")
+        old, tuned = (np.take(np.asarray(arrays[name].read()), missing, axis) for arrays in (base, new))
+        if old.tobytes() != tuned.tobytes():
+            found[is_explained and not _is_neutral(old)].append(f"{name} (of which a part is used)")
+    return found
+
+
+def _lost(names: list[str]) -> list[str]:
+    """Return the problem that changes would be lost."""
     if not names:
         return []
     count = "1 array differs" if len(names) == 1 else f"{len(names):,} arrays differ"
@@ -172,8 +203,16 @@ def _lost(lineage: Lineage, base: Mapping[str, LazyTensor], new: Mapping[str, La
     return [f"{words}: {some(names, _MAX_NAMES)} (null in the mapping leaves one out)"]
 
 
-def _weights(count: int) -> str:
-    return "1 weight of the model" if count == 1 else f"{count:,} weights of the model"
+def _is_neutral(array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array may have done nothing: all elements are equal, or its one number is 0 or 1."""
+    values = array.reshape(-1)
+    if values.size == 1:
+        return bool(values[0] in (0, 1))
+    return bool(values.size == 0 or (values == values[0]).all())
+
+
+def _constants(count: int) -> str:
+    return "1 constant of the model" if count == 1 else f"{count:,} constants of the model"
 
 
 def _are_equal(a: LazyTensor, b: LazyTensor) -> bool:

@@ -117,7 +117,9 @@ def refit(
                 requantize=requantize, min_sqnr=min_sqnr, select=select, output=output, force=force, dry_run=dry_run,
                 progress=found.progress,
             )  # fmt: skip
-            return report._replace(unused=found.unused, constant=found.constant, left=found.left)
+            return report._replace(
+                unused=found.unused, constant=found.constant, left=found.left, without_effect=found.without_effect
+            )
         for name, value in (("leave", leave), ("epsilon", epsilon)):
             if value is not None:
                 raise ValueError(f"{name}: expected a base too, got none")

@@ -1,6 +1,7 @@
 """What `refit` reports: one row per weight, and what it did not use."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..dtypes import DType
@@ -47,7 +48,8 @@ class RefitReport(NamedTuple):
         changes: one row per weight, in the order of the weights that were given.
         done: False for a dry run.
         unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
-        constant: with a base: weights that do not follow from it: equal elements, masks of attention, integers.
+        constant: with a base: weights that do not follow from it -> what they are, such as positions.
+        without_effect: with a base: arrays that differ from it and that no constant of the model depends on.
         left: with a base: weights that stay as they are, as `leave` says.
         unchanged: of an ONNX model: initializers that hold what the model holds, or what the conversion gave them.
     """
@@ -57,7 +59,8 @@ class RefitReport(NamedTuple):
     changes: list[Refitted]
     done: bool
     unused: tuple[str, ...] = ()
-    constant: tuple[str, ...] = ()
+    constant: Mapping[str, str] = MappingProxyType({})
+    without_effect: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
 
@@ -81,9 +84,10 @@ class RefitReport(NamedTuple):
                 row["unshared"] = c.unshared
             rows.append(row)
         document = {"source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes}
-        names = {"unused": list(self.unused), "constant": list(self.constant), "left": list(self.left)}
-        names["unchanged"] = list(self.unchanged)
-        return {**document, "tensors": rows, **names}
+        names = {"unused": self.unused, "without_effect": self.without_effect, "left": self.left}
+        names["unchanged"] = self.unchanged
+        lists = {key: list(found) for key, found in names.items()}
+        return {**document, "tensors": rows, "constant": dict(self.constant), **lists}
 
     def without(self, given: Mapping[str, Any], unchanged: tuple[str, ...] = ()) -> "RefitReport":
         """Note which of the weights that were given are not used, and which there was no need to use."""

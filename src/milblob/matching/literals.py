@@ -1,0 +1,97 @@
+"""Numbers that the code of a network holds and no training changes: epsilons, 0.5, 1 / sqrt(d), small integers."""
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType
+from ..values.cast import cast_array
+
+Values = np.ndarray[Any, Any]
+
+_DIGITS = {DType.FLOAT64: 4, DType.FLOAT32: 4, DType.FLOAT16: 2, DType.BFLOAT16: 1}
+"""Significant digits of the decimals that count as literals: few enough that a number that was learnt is rarely one."""
+
+_MAX_DIMENSION = 1 << 16
+_MAX_DIMENSIONS = 256
+
+_NAMED = (
+    math.pi, math.e, math.log(2), math.log(10), math.sqrt(2 / math.pi), 0.044715, 1.702, 1 / 1.702,  # GELU
+    1.0507009873554805, 1.6732632423543772, 1.0507009873554805 * 1.6732632423543772,  # SELU
+    1 / 3, 2 / 3, 1 / 6, math.log(10000), 1 / math.log(10000), math.log2(math.e), 1e-45, 2.0**-149,
+    1 / 255, 1 / 127.5, 0.5 / 255, 2 / 255,  # pixels
+)  # fmt: skip
+_PIXELS = (
+    (0.485, 0.229), (0.456, 0.224), (0.406, 0.225),
+    (0.48145466, 0.26862954), (0.4578275, 0.26130258), (0.40821073, 0.27577711),
+)  # fmt: skip
+"""Mean and standard deviation of the channels of pictures: ImageNet's, and CLIP's."""
+
+
+class Literals:
+    """The numbers that code may hold, for the dimensions of one network.
+
+    Args:
+        dimensions: sizes of axes and heads, of which roots and reciprocals count too.
+    """
+
+    def __init__(self, dimensions: Iterable[int]) -> None:
+        usual = sorted({size for size in dimensions if 1 < size <= _MAX_DIMENSION})
+        numbers = [*_named(), *(number for size in usual[:_MAX_DIMENSIONS] for number in _of_dimension(size))]
+        self._numbers = np.asarray(numbers, np.float64)
+        self._of: dict[DType, frozenset[bytes]] = {}
+
+    def has(self, values: Values, dtype: DType) -> bool:
+        """Whether all of some values of a dtype are literals; zeros, infinities and NaN are."""
+        return all(self._has(float(value), dtype) for value in np.unique(values.reshape(-1)))
+
+    def _has(self, value: float, dtype: DType) -> bool:
+        size = abs(value)
+        if not math.isfinite(value) or (2 * size).is_integer() or math.frexp(size)[0] == 0.5:
+            return True
+        if _is_limit(size) or size >= _least_integer(dtype):
+            return True
+        digits = _DIGITS.get(dtype, 4)
+        decimals = (float(f"{size:.{digits}g}"), 1 / float(f"{1 / size:.{max(digits - 1, 1)}g}"))
+        if dtype not in self._of:
+            numbers = cast_array(self._numbers, dtype, overflow="inf")[0]
+            self._of[dtype] = frozenset(number.tobytes() for number in numbers)
+        some = cast_array(np.asarray([*decimals, size], np.float64), dtype, overflow="inf")[0]
+        bits = [number.tobytes() for number in some]
+        return bits[2] in bits[:2] or bits[2] in self._of[dtype]
+
+
+def _named() -> Iterator[float]:
+    for number in _NAMED:
+        yield from (number, 2 * number, number / 2, math.sqrt(number), 1 / math.sqrt(number))
+    for mean, deviation in _PIXELS:
+        yield from (mean, deviation, 1 / deviation, mean / deviation, 1 / (255 * deviation), 255 * mean)
+
+
+def _of_dimension(size: int) -> Iterator[float]:
+    root = math.sqrt(size)
+    yield from (root, 1 / root, root / 2, math.sqrt(root), 1 / math.sqrt(root), 1 / size, 2 / size)
+    yield from (math.log(size), 1 / math.log(size), 1 / math.sqrt(2 * size), (size - 1) / size)
+    if size > 2:
+        yield from (1 / (size - 1), 2 / (size - 1), math.sqrt(size - 1))
+
+
+def _is_limit(size: float) -> bool:
+    """Whether this is the largest number of a dtype, or half of it: masks have these."""
+    limits = (65504.0, float(np.finfo(np.float32).max), 3.3895313892515355e38)
+    return any(abs(size - limit) <= 1e-3 * limit or abs(2 * size - limit) <= 1e-3 * limit for limit in limits)
+
+
+def _least_integer(dtype: DType) -> float:
+    """Return where a dtype has only integers: nothing tells there whether a number was learnt, and few are so large."""
+    return {DType.FLOAT16: 1024.0, DType.BFLOAT16: 128.0}.get(dtype, 2.0**23)
+
+
+def dimensions_in(shapes: Iterable[Collection[int]], integers: Iterable[Values]) -> set[int]:
+    """Return the sizes that a network names: those of its constants, and those in its constants."""
+    found = {int(size) for shape in shapes for size in shape}
+    for values in integers:
+        found.update(int(value) for value in values.reshape(-1)[:64])
+    return found

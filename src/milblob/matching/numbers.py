@@ -1,0 +1,154 @@
+"""Explains constants of few elements, whose values alone say little: as functions of arrays of the checkpoint.
+
+A number of 11 bits is equal to some function of some array by accident once thousands are tried. So candidates are
+tried in the order of how likely they are, and a match counts only while the constant has more bits than there were
+candidates, by a margin.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+from ..model.lazy import LazyTensor
+from .arithmetic import FUNCTIONS, REDUCTIONS, Combined, Filled, Function, Literal, Reduced
+from .derivation import CheckpointArray, Derivation
+from .literals import Literals
+from .rounding import are_one_rounding_apart, casts_to
+from .same_elements import May
+
+Values = np.ndarray[Any, Any]
+
+_BITS = {DType.FLOAT64: 26.0, DType.FLOAT32: 26.0, DType.FLOAT16: 13.0, DType.BFLOAT16: 10.0}
+"""What the value of one element tells: its significant digits, and two bits of its size."""
+
+_MARGIN_BITS = 6.0  # one accident in 64 constants for which nothing of what is tried is the reason
+_MAX_CANDIDATES = 1 << 14
+_AFTER_FUNCTIONS = ("reciprocal", "negative", "sqrt", "square", "rsqrt")  # of a reduction
+_FACTORS = (2.0, 0.5, -2.0, -0.5, 4.0, 0.25, 127.0, -128.0, 128.0, -127.0, 255.0, 15.0, 7.0, -8.0, 1 / 127, 1 / 255)
+_SHIFTS = (1.0, -1.0, 1e-9, 1e-8, 1e-6, 1e-5)
+_MAX_CLAIMS = 8
+
+
+class Explained(NamedTuple):
+    """A function of arrays that has the values of a constant.
+
+    Attributes:
+        derivation: gives the present values.
+        is_exact: to the bit; else to one rounding.
+        is_of_one: of an array of one element.
+    """
+
+    derivation: Derivation
+    is_exact: bool
+    is_of_one: bool
+
+
+@dataclass(frozen=True)
+class Target:
+    """A constant of few elements, or many equal ones.
+
+    Attributes:
+        values: of the constant. dtype: of the constant.
+        order: the arrays of the checkpoint, those first that weights nearby in the Program follow from.
+    """
+
+    values: Values
+    dtype: DType
+    order: list[str]
+
+
+class Numbers:
+    """Explains constants of one model.
+
+    Args:
+        given: arrays of the checkpoint that may be the reason.
+        array: reads one.
+        literals: of the network.
+        may: the work budget.
+    """
+
+    def __init__(
+        self, given: Mapping[str, LazyTensor], array: Callable[[str], Values], literals: Literals, may: May
+    ) -> None:
+        self._given = {name: tensor for name, tensor in given.items() if tensor.mil_dtype in _BITS}
+        self._array, self._literals, self._may = array, literals, may
+        self._computed: dict[Derivation, Values | None] = {}
+
+    def explain(self, target: Target) -> list[Explained]:
+        """Return the functions of arrays that have the values of a constant, of which the first was the likeliest."""
+        flat = np.ascontiguousarray(target.values).reshape(-1)
+        is_filled = flat.size > 1 and bool((flat == flat[0]).all())
+        wanted = flat[:1] if is_filled else flat
+        bits = wanted.size * _BITS.get(target.dtype, 0.0)
+        most = min(int(2 ** min(bits - _MARGIN_BITS, 30.0)), _MAX_CANDIDATES) if bits > _MARGIN_BITS else 0
+        found: list[Explained] = []
+        last = most
+        for count, candidate in enumerate(self._candidates(target, wanted.size)):
+            if count >= last or len(found) == _MAX_CLAIMS:
+                break
+            values = self._compute(candidate)
+            if values is None or values.size != wanted.size:
+                continue
+            is_exact = casts_to(values, wanted, target.dtype)
+            if is_exact or are_one_rounding_apart(values, wanted, target.dtype):
+                shape = target.values.shape
+                whole = Filled(candidate, shape) if is_filled else candidate
+                is_of_one = all(self._given[name].size == 1 for name in candidate.sources())
+                found.append(Explained(whole, is_exact, is_of_one))
+                last = min(most, last, 4 * count + 64)  # others as likely must agree with it
+        if any(one.is_exact for one in found):
+            found = [one for one in found if one.is_exact]
+        return found
+
+    def _compute(self, derivation: Derivation) -> Values | None:
+        """Return the values of a candidate; None once the work budget is spent."""
+        if derivation not in self._computed:
+            count = max((self._given[name].size for name in derivation.sources()), default=0)
+            self._computed[derivation] = derivation.compute(self._array) if self._may(20_000 + 10 * count) else None
+        return self._computed[derivation]
+
+    def _candidates(self, target: Target, count: int) -> Iterator[Derivation]:
+        """Yield functions that leave `count` elements, the likeliest first."""
+        same = [
+            CheckpointArray(name) for name in target.order if name in self._given and self._given[name].size == count
+        ]
+        yield from same
+        for name in FUNCTIONS:
+            yield from (Function(one, name) for one in same)
+        near = [name for name in target.order if name in self._given and self._given[name].size > count]
+        yield from self._reductions(near[:4], count)
+        for number in _FACTORS:
+            yield from (Combined("*", one, Literal(number)) for one in same)
+        for number in _SHIFTS:
+            for one in same:
+                shifted = Combined("+", one, Literal(number))
+                yield from (shifted, Function(shifted, "reciprocal"))
+        yield from self._reductions(near[4:], count)
+
+    def _reductions(self, names: list[str], count: int) -> Iterator[Derivation]:
+        for name in names:
+            tensor = self._given[name]
+            reduced = [
+                Reduced(CheckpointArray(name), reduction, axes)
+                for axes in _axes(tensor.shape, count)
+                for reduction in REDUCTIONS
+            ]
+            yield from reduced
+            for function in _AFTER_FUNCTIONS:
+                yield from (Function(one, function) for one in reduced)
+
+
+def _axes(shape: tuple[int, ...], count: int) -> list[tuple[int, ...] | None]:
+    """Return along which axes an array must be reduced so that `count` elements are left."""
+    if count == 1:
+        return [None]
+    rank = len(shape)
+    kept = [at for at in range(rank) if shape[at] == count]
+    ways: list[tuple[int, ...] | None] = [tuple(axis for axis in range(rank) if axis != at) for at in kept]
+    if rank > 2:
+        ways += [(axis,) for axis in range(rank) if math.prod(shape) == count * shape[axis]]
+    return list(dict.fromkeys(ways))

@@ -1,0 +1,153 @@
+"""Settles what no search explains: numbers that code holds, tables that code computes, and what is unknown.
+
+What depends on the checkpoint and stays as it is makes a wrong model without a word. So every float constant of a
+Program that is not explained is unknown, however small it is.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType
+from ..model.lazy import LazyTensor
+from ..model.tensor import Tensor
+from .derivation import CheckpointArray, Derivation
+from .known_tables import recognise, resembles
+from .literals import Literals, dimensions_in
+from .numbers import Numbers, Target
+from .readers import Readers
+from .same_elements import May
+from .siblings import PARAMETERS
+
+Values = np.ndarray[Any, Any]
+Claims = Mapping[str, Mapping[Derivation | None, set[str]]]
+
+_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
+_SETTINGS = ("epsilon",)  # parameters of operations that no converter takes from a checkpoint
+
+
+class Rest:
+    """What becomes of the constants of a model that follow from no array as far as is known.
+
+    Args:
+        weights: of the model. readers: of them. claims: on weights that are explained.
+        given: the arrays of the checkpoint that will have other values: numbers can depend on these only.
+        array: reads one. may: the work budget.
+
+    Attributes:
+        claims: found here: weight -> derivations; None where code may hold the number as well.
+        constant: weight -> what it is, although it follows from no array.
+        unknown: weight -> what is known about it.
+        rounded: weights whose claims give the present values to one rounding only.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        readers: Readers,
+        claims: Claims,
+        given: Mapping[str, LazyTensor],
+        array: Callable[[str], Values],
+        may: May,
+    ) -> None:
+        self._weights, self._readers, self._given, self._array = weights, readers, given, array
+        small = (t for t in weights.values() if t.mil_dtype not in _FLOATS and 0 < t.size <= 8 and t.chain is None)
+        integers = (np.asarray(tensor.read()) for tensor in small)
+        self._literals = Literals(dimensions_in((tensor.shape for tensor in weights.values()), integers))
+        self._numbers = Numbers(given, array, self._literals, may)
+        self._near = _Nearness(weights, claims, given)
+        self._ambiguous: dict[Derivation, list[str]] = defaultdict(list)
+        self.claims: dict[str, list[Derivation | None]] = defaultdict(list)
+        self.constant: dict[str, str] = {}
+        self.unknown: dict[str, str] = {}
+        self.rounded: set[str] = set()
+
+    def settle(self, name: str, is_flat: bool) -> None:
+        """Find out about a weight that nothing claims. `is_flat`: whether all its elements are equal."""
+        weight = self._weights[name]
+        if weight.mil_dtype not in _FLOATS:
+            if is_weight(weight):
+                self.constant[name] = "integers"
+        elif not self._is_setting(name):
+            values = np.asarray(weight.read())
+            if values.size >= 10 and not is_flat:
+                self._settle_table(name, values)
+            else:
+                self._settle_number(name, values, is_flat)
+
+    def _settle_number(self, name: str, values: Values, is_flat: bool) -> None:
+        weight = self._weights[name]
+        found = self._numbers.explain(Target(values, weight.mil_dtype, self._near.order(name)))
+        shown = ", ".join(f"{value:g}" for value in values.reshape(-1)[: 1 if is_flat else 4])
+        if self._literals.has(values, weight.mil_dtype):
+            if is_weight(weight) or self._is_parameter(name):
+                self.constant[name] = f"only the number {shown}" if is_flat else f"the numbers {shown}"
+            for one in found:
+                if one.is_of_one and one.is_exact:
+                    self._ambiguous[one.derivation].append(name)
+        elif found:
+            self.claims[name] = [one.derivation for one in found]
+            if not all(one.is_exact for one in found):
+                self.rounded.add(name)
+        else:
+            reader = next((f", read by {reader.words} ({reader.op})" for reader in self._readers.of[name]), "")
+            self.unknown[name] = f"{shown}{reader}"
+
+    def settle_ambiguous(self) -> None:
+        """Claim numbers that code may hold, and that are a function of a single number of the checkpoint too.
+
+        Where the array itself is the value of one constant only, it is that constant. Else nothing tells.
+        """
+        for derivation, names in self._ambiguous.items():
+            is_sure = len(names) == 1 and isinstance(derivation, CheckpointArray)
+            for name in names:
+                self.constant.pop(name, None)
+                self.claims[name] += [derivation] if is_sure else [derivation, None]
+
+    def _settle_table(self, name: str, values: Values) -> None:
+        known = recognise(values, self._weights[name].mil_dtype, self._literals)
+        if known is None:
+            self.unknown[name] = f"{self._weights[name].mil_dtype} {list(values.shape)}"
+            return
+        for numbers in known.coefficients:
+            for array, tensor in self._given.items():
+                if tensor.size == numbers.size and resembles(numbers, self._array(array)):
+                    self.unknown[name] = f"{known.words}, with the numbers of {array}"
+                    return
+        self.constant[name] = known.words
+
+    def _is_setting(self, name: str) -> bool:
+        """Whether a constant is only what nobody trains, such as an epsilon."""
+        readers = self._readers.of[name]
+        if not readers:
+            return name.rpartition(".")[2] in _SETTINGS
+        return all(reader.parameter in _SETTINGS for reader in readers)
+
+    def _is_parameter(self, name: str) -> bool:
+        """Whether a constant too small to be listed is what networks learn, such as a bias of three channels."""
+        return self._weights[name].size > 1 and any(r.parameter in PARAMETERS for r in self._readers.of[name])
+
+
+class _Nearness:
+    """Orders arrays by how near in the Program the weights are that follow from them."""
+
+    def __init__(self, weights: Mapping[str, Tensor], claims: Claims, given: Mapping[str, LazyTensor]) -> None:
+        self._place = {name: place for place, name in enumerate(weights)}
+        self._of: dict[str, list[int]] = {name: [] for name in given}
+        for name, found in claims.items():
+            for derivation in found:
+                for source in derivation.sources() if derivation is not None else ():
+                    if source in self._of:
+                        self._of[source].append(self._place[name])
+
+    def order(self, name: str) -> list[str]:
+        """Return the arrays, the nearest to a constant first, and those that have no place last."""
+        here, last = self._place[name], len(self._place)
+        return sorted(self._of, key=lambda array: min((abs(place - here) for place in self._of[array]), default=last))
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Whether a constant is one that a listing shows by default."""
+    return tensor.chain is not None or tensor.is_blob or tensor.size >= 10
