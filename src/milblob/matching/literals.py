@@ -16,6 +16,7 @@ _DIGITS = {DType.FLOAT64: 4, DType.FLOAT32: 4, DType.FLOAT16: 2, DType.BFLOAT16:
 
 _MAX_DIMENSION = 1 << 16
 _MAX_DIMENSIONS = 256
+_MAX_HEAD = 512
 
 _NAMED = (
     math.pi, math.e, math.log(2), math.log(10), math.sqrt(2 / math.pi), 0.044715, 1.702, 1 / 1.702,  # GELU
@@ -39,7 +40,10 @@ class Literals:
 
     def __init__(self, dimensions: Iterable[int]) -> None:
         usual = sorted({size for size in dimensions if 1 < size <= _MAX_DIMENSION})
-        numbers = [*_named(), *(number for size in usual[:_MAX_DIMENSIONS] for number in _of_dimension(size))]
+        usual = usual[:_MAX_DIMENSIONS]
+        heads = {a // b for a in usual for b in usual if a % b == 0 and a // b <= _MAX_HEAD}  # width / heads, and such
+        numbers = [*_named(), *(number for size in usual for number in _of_dimension(size))]
+        numbers += [number for size in heads for number in (size**0.5, size**-0.5, size**0.25, size**-0.25)]
         self._numbers = np.asarray(numbers, np.float64)
         self._of: dict[DType, frozenset[bytes]] = {}
 
