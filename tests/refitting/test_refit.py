@@ -349,7 +349,7 @@ def test_command(cli, tmp_path, package):
     status, out, err = cli("refit", package, tmp_path / "w.npz", "--json", "-v")
     document = json.loads(out)
     assert status == 0 and number_of(package) == 1
-    keys = ["source", "output", "done", "nbytes", "tensors", "constant", "unused", "without_effect", "left"]
+    keys = ["source", "output", "done", "nbytes", "tensors", "note", "constant", "unused", "without_effect", "left"]
     keys.append("unchanged")
     assert list(document) == keys and document["done"] is True
     assert [row["name"] for row in document["tensors"]] == ["floats", "bytes", "ints"]

@@ -1,11 +1,13 @@
 """milblob.refit with a base: what coremltools did to the base is done to new weights, to the bit, or refused by name."""
 
+import json
 import random
 import shutil
 
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import milblob
 from finetuning import (
@@ -127,7 +129,7 @@ def test_checkpoints_that_differ_in_more_than_values(tmp_path):
     shorter = {
         **new,
         "b.weight": new["b.weight"][:-1],
-        "c.weight": new["c.weight"].astype(np.float16),
+        "c.weight": new["c.weight"].astype(np.int32),
         "more": new["b.bias"],
     }
     del shorter["b.bias"]
@@ -135,7 +137,7 @@ def test_checkpoints_that_differ_in_more_than_values(tmp_path):
         milblob.refit(model, shorter, base=base)
     for words in (
         "1 only in the base: b.bias", "1 only in the new weights: more",
-        "c.weight is float32 [12, 8, 3, 3] in the base, float16 [12, 8, 3, 3] now",
+        "c.weight is float32 [12, 8, 3, 3] in the base, int32 [12, 8, 3, 3] now",
         "b.weight is float32 [12] in the base, float32 [11] now",
     ):  # fmt: skip
         assert words in str(refused.value)
@@ -159,6 +161,72 @@ def test_changes_that_would_be_lost(tmp_path):
         milblob.refit(model, new, base=base, mapping={"head": "const_0_to_fp16"})
     with pytest.raises(KeyError, match="expected names of arrays of the base, got other"):
         milblob.refit(model, new, base=base, mapping={"other": None})
+
+
+@pytest.mark.slow
+def test_checkpoints_as_people_have_them(tmp_path, cli):
+    """Prefixes that wrappers add, another dtype, several files with an index; what was done is said."""
+    model, base, new = example("conv_norm", tmp_path)
+    wanted = shutil.copytree(model, tmp_path / "wanted.mlpackage")
+    rounded = {name: array.astype(ml_dtypes.bfloat16) for name, array in new.items()}
+    milblob.refit(wanted, {name: array.astype(np.float32) for name, array in rounded.items()}, base=base)
+    wrapped = {
+        "module.": {f"module.{name}": array for name, array in rounded.items()},
+        "_orig_mod.": {f"_orig_mod.{name}": array.astype(np.float64) for name, array in rounded.items()},
+        "'_orig_mod.' and 'model.'": {
+            f"model.{name.replace('.', '._orig_mod.')}": array for name, array in rounded.items()
+        },
+    }
+    for words, arrays in wrapped.items():
+        copy = shutil.copytree(model, tmp_path / f"{len(words)}.mlpackage")
+        assert words in milblob.refit(copy, arrays, base=base).note
+        assert constants(copy) == constants(wanted)
+    # The base may be the one with the prefix.
+    copy = shutil.copytree(model, tmp_path / "other.mlpackage")
+    milblob.refit(copy, rounded, base={f"net.{name}": array for name, array in base.items()})
+    assert constants(copy) == constants(wanted)
+    # Several files, as Hugging Face's libraries write them: the index, or the directory that has it.
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    places = {}
+    for number, (name, array) in enumerate(rounded.items()):
+        places[f"module.{name}"] = f"model-{number}.safetensors"
+        save_file({f"module.{name}": array}, folder / places[f"module.{name}"])
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    np.savez(tmp_path / "base.npz", **base)
+    for path in (folder, folder / "model.safetensors.index.json"):
+        copy = shutil.copytree(model, tmp_path / f"shards{path.suffix}.mlpackage")
+        status, _, err = cli("refit", copy, path, "--base", tmp_path / "base.npz")
+        assert status == 0 and "milblob: names that differ by 'module.' are the same\n" in err
+        assert constants(copy) == constants(wanted)
+
+
+def test_what_looks_like_an_array_is_not_left(tmp_path):
+    """Left out and left as it is, one after the other, would end in a model with old values."""
+    model, base, new = example("product_and_dropped_bias", tmp_path)
+    with milblob.open(model, "r+") as opened:
+        name = next(name for name, tensor in opened.items() if tensor.shape == (12, 12))
+        noise = np.random.default_rng(1).normal(size=(12, 12)) * 0.1
+        opened[name] = (np.asarray(opened[name].read()) + noise).astype(np.float16)
+    with pytest.raises(ValueError, match="got one that is like"):
+        milblob.refit(model, new, base=base, leave=name)
+    out = dict.fromkeys(("l.weight", "p"))
+    with pytest.raises(ValueError, match="got one that is like"):
+        milblob.refit(model, new, base=base, leave="*", mapping=out)
+
+
+def test_options_that_do_nothing(tmp_path):
+    model, base, new = example("conv_norm", tmp_path)
+    before = constants(model)
+    for options, words in (
+        ({"leave": "nope*"}, r"leave: expected names of constants in .*, got none that matches 'nope\*'"),
+        ({"leave": ["const_0*", "nope"]}, "got none that matches 'nope'"),
+        ({"leave": lambda name: False}, "leave: expected names of constants in .*, got none"),
+        ({"requantize": "fit"}, "requantize: expected a model with compressed weights, got none"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            milblob.refit(model, new, base=base, **options)
+    assert constants(model) == before
 
 
 def test_counters_of_batches_are_only_listed(tmp_path):
@@ -233,7 +301,7 @@ def test_compressed_weights_need_to_be_requantized(tmp_path):
     config = cto.OptimizationConfig(global_config=cto.OpLinearQuantizerConfig(weight_threshold=16))
     coded = tmp_path / "coded.mlpackage"
     cto.linear_quantize_weights(loaded, config).save(str(coded))
-    with pytest.raises(milblob.UnsupportedError, match="expected a weight that is stored dense"):
+    with pytest.raises(milblob.UnsupportedError, match="stored dense"):
         milblob.refit(coded, new, base=base)
 
 

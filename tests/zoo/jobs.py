@@ -133,7 +133,9 @@ def _differences(a, b):
                 count += differ
                 wide = np.abs(x.astype(np.float64) - y.astype(np.float64))
                 with np.errstate(all="ignore"):
-                    worst = max(worst, float(np.nanmax(wide / np.spacing(np.maximum(np.abs(y), np.finfo(y.dtype).tiny)))))
+                    worst = max(
+                        worst, float(np.nanmax(wide / np.spacing(np.maximum(np.abs(y), np.finfo(y.dtype).tiny))))
+                    )
     return {"elements": total, "differ": count, "ulp": round(worst, 1), "other constants": len(missing)}
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
 from architectures import NETWORKS, SEED, random_weights
 
 OPSETS = ("iOS15", "iOS16", "iOS17", "iOS18")
@@ -40,7 +39,9 @@ def made(name, folder, variant=None):
     try:
         _make(name, place, opset, precision)
     except Exception as error:  # coremltools and the libraries of networks raise anything
-        found["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300]
+        found["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[
+            :300
+        ]
     note.write_text(json.dumps(found))
     return place, found
 

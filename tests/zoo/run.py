@@ -1,6 +1,6 @@
 """Runs the jobs over the networks of the zoo, two at a time, and keeps what they found in results.json.
 
-    make zoo                        # all networks; ZOO="timm/levit_128s ..." names some; JOBS="refit onnx" runs some of the jobs
+make zoo                        # all networks; ZOO="timm/levit_128s ..." names some; JOBS="refit onnx" runs some of the jobs
 """
 
 import argparse
@@ -57,7 +57,11 @@ def several(names, folder, jobs, workers):
         for name, found in pool.map(start, names):
             results.setdefault(name, {}).update(found)
             RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
-            wrong = [f"{job}: {found[job].get('words') or found[job]}" for job in jobs if not found.get(job, {}).get("good", True)]
+            wrong = [
+                f"{job}: {found[job].get('words') or found[job]}"
+                for job in jobs
+                if not found.get(job, {}).get("good", True)
+            ]
             print(name, (found.get("made") or {}).get("error") or "; ".join(wrong)[:400] or "good", flush=True)
 
 

@@ -96,6 +96,8 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
         output.print_json(report.to_dict())
     elif not arguments.quiet:
         output.say(_summary(report))
+        if report.note:
+            output.say(report.note)
         for what in dict.fromkeys(report.constant.values()):
             alike = tuple(name for name, words in report.constant.items() if words == what)
             _say_others(f"follow from no array ({what})", alike)

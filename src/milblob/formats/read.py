@@ -12,6 +12,8 @@ from ..storage import paths
 from ..storage.foreign import Foreign, refusal
 from . import archive
 from .params import open_params
+from .shards import SUFFIX as INDEX
+from .shards import checkpoint_in
 
 SUFFIXES = (".npz", ".safetensors", ".npy", ".params", ".gguf", ".onnx")
 CACHES = ("tensor-cache.json", "ndarray-cache.json")
@@ -36,11 +38,15 @@ def array_kind(path: str) -> str | None:
             return "archive"
         if is_cache(path):
             return "tensor-cache"
-        return "npy" if _holds_npy(path) else None
+        if _holds_npy(path):
+            return "npy"
+        return "safetensors" if checkpoint_in(path) is not None else None
     if archive.is_archive_name(path):  # a file is known by its name alone: the file system is asked once
         return "archive"
     if _is_cache_name(path):
         return "tensor-cache"
+    if path.endswith(INDEX):
+        return "safetensors"
     suffix = os.path.splitext(path)[1].lower()
     return suffix[1:] if suffix in SUFFIXES else None
 
@@ -66,6 +72,7 @@ def open_arrays(
 ) -> Arrays[LazyTensor]:
     """Open .safetensors, .npz, .npy, .params, .gguf and .onnx files, directories of .npy files, weight files, listings.
 
+    A .safetensors.index.json stands for the files that it names, and a directory for the checkpoint in it.
     Of an ONNX model, these are its initializers, under the names that the weights of the ML Program have that it was
     converted from. Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called
     in their file; of an archive with several modules, "module/parameter".
@@ -104,7 +111,12 @@ def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays[LazyTens
     module, function = _MODULES.get(suffix, ""), "open_arrays"
     if is_cache(path):
         module, function = "tensor_cache", "open_cache"
+    elif path.endswith(INDEX):
+        module = "shards"
     elif paths.is_directory(path):
+        checkpoint = None if _holds_npy(path) else checkpoint_in(path)
+        if checkpoint is not None:
+            return _open(checkpoint, max_nbytes, tvm)
         module = "npy_dir"
     elif suffix == ".npy":
         module, function = "npy_dir", "open_file"

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 
 Values = np.ndarray[Any, Any]
@@ -13,6 +14,7 @@ _MIN_SQNR = 3.0  # dB; palettes of 2 entries reach 4
 _MAX_SHARE = 0.02  # of the elements may miss: borders between entries move when entries are rounded
 _SLACK = 2e-3  # of a value: float16, and scales of float16
 _MIN_CORRELATION = 0.5  # of a sample
+_MIN_COUNT = 16
 
 
 def sqnr_of(values: Values, rendered: Values, block: tuple[int, ...] | None = None) -> float | None:
@@ -87,8 +89,24 @@ def block_of(weight: Tensor) -> tuple[int, ...] | None:
     return tuple(block) if tuple(block) != weight.shape else None
 
 
+def is_like(values: Values, tensor: LazyTensor) -> bool:
+    """Whether values are more like an array, or its first rows, than chance: as a sum with another one is."""
+    count = values.size
+    if count < _MIN_COUNT or tensor.size < count or "FLOAT" not in tensor.mil_dtype.name:
+        return False
+    array = np.asarray(tensor.read())
+    ways = [array.reshape(-1)[:count], *([array.T.reshape(-1)] if array.ndim == 2 and array.size == count else [])]
+    places = np.unique(np.linspace(0, count - 1, 4096).astype(np.int64))
+    flat = values.reshape(-1)[places]
+    return any(_correlation(flat, way[places]) >= max(_MIN_CORRELATION, 6 / len(places) ** 0.5) for way in ways)
+
+
 def correlate(a: Values, b: Values) -> bool:
     """Whether two samples of elements are alike enough for all elements to be compared."""
+    return _correlation(a, b) >= _MIN_CORRELATION
+
+
+def _correlation(a: Values, b: Values) -> float:
     x, y = (values.astype(np.float64) - values.mean(dtype=np.float64) for values in (a, b))
     norm = math.sqrt(float((x * x).sum()) * float((y * y).sum()))
-    return norm > 0 and float((x * y).sum()) >= _MIN_CORRELATION * norm
+    return float((x * y).sum()) / norm if norm > 0 and math.isfinite(norm) else 0.0

@@ -1,26 +1,31 @@
 """New weights by way of the checkpoint that a model was converted from: what `refit(..., base=...)` writes."""
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..analysis.sides import Side
 from ..arguments import Names, names_in
+from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..formats.archive import is_archive
 from ..matching.derivation import Derivation
 from ..matching.learn import learn
 from ..matching.lineage import Claim, Lineage, Origin
+from ..matching.renderings import is_like
 from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.stored import StoredArray
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
+from ..selection import Select, selector
 from ..values.cast import cast_array, is_castable
 from ..wording import shortened, some
+from .checkpoints import renamed
+from .pairs import How
 
 _MAX_NAMES = 20
 _MAX_CLAIMS = 4
@@ -38,6 +43,7 @@ class Rebased(NamedTuple):
         without_effect: arrays that differ, and that no constant of the model depends on.
         constant: weights that follow from no array -> what they are: one number, a mask, positions, integers.
         left: weights that stay as they are, as the caller says.
+        note: what was done to names, in words.
         progress: to be called while they are written; None if nobody is to be told.
     """
 
@@ -47,6 +53,7 @@ class Rebased(NamedTuple):
     without_effect: tuple[str, ...]
     constant: Mapping[str, str]
     left: tuple[str, ...]
+    note: str
     progress: Progress | None
 
 
@@ -54,47 +61,48 @@ def rebase(
     path: str,
     new: Mapping[str, Any],
     base: Mapping[str, Any],
-    mapping: Mapping[str, Names],
-    is_selected: Callable[[str], bool],
-    is_left: Callable[[str], bool],
-    unshare: bool = False,
+    how: How,
+    leave: Select,
     epsilon: float | None = None,
-    progress: Progress | None = None,
 ) -> Rebased:
     """Learn from a base checkpoint how each weight of a model came to be, and do the same with another checkpoint.
 
     Args:
         path: of the model; it is only read.
         new, base: arrays by name.
-        mapping: None for each array that is to be left out.
-        is_selected: of the name of a weight: whether it is to change.
-        is_left: of the name of a weight: whether it may stay as it is, although nothing is known about it.
-        unshare: whether readers of one weight may get different values from now on.
+        how: as `refit` was asked. Its mapping has None for each array that is to be left out; its progress is called as
+            each array of the base was compared with the weights, which is half of the work.
+        leave: weights that may stay as they are, although nothing is known about them.
         epsilon: of batch norms, to try before the usual ones.
-        progress: called as each array of the base was compared with the weights; that is half of the work.
 
     Raises:
         ValueError: the checkpoints do not have the same arrays; a weight that does not follow from the base; an array
             that differs and that no weight follows from. Each is named.
     """
-    out = _left_out(mapping, base)
+    out, progress = _left_out(how.mapping, base), how.progress
+    is_left = selector(leave) if leave is not None else lambda _: False
     if is_archive(path):
         raise UnsupportedError("base: expected a Core ML model to refit, got an archive of TVM", file=path)
-    sides = [_tensors(arrays, out) for arrays in (base, new)]
-    _require_alike(*sides)
-    old, tuned = sides
+    new, note = renamed(base.keys(), new)
+    old, tuned = (_tensors(arrays, out) for arrays in (base, new))
+    _require_alike(old, tuned)
     counter = Counter(progress, old.values())
     half = counter.total_nbytes
     counter.total_nbytes = 2 * half
     with Model(path, constants=True) as model:
-        changed = [name for name, tensor in old.items() if not _are_equal(tensor, tuned[name])]
+        _require_left(model, leave)
+        _require_requantize(model, how, is_left)
+        changed = [name for name, tensor in old.items() if name in tuned and not _are_equal(tensor, tuned[name])]
         lineage = learn(old, dict(model), counter.add_tensor, epsilon, changed)
         weights = {name: model[name] for name in lineage.origins}
         unused = _unused(lineage, old, tuned, changed)
-        problems = _unknown(lineage, is_selected, is_left) + _lost(unused.lost)
-        result = _Writing(old, tuned, unshare)
+        different = {n: t for n, t in _tensors(base, set()).items() if n in changed or n in out}
+        left_out = [name for name in lineage.unknown if is_left(name)]
+        problems = [*_resembling({name: model[name] for name in left_out}, different)]
+        problems += _unknown(lineage, how.is_selected, is_left) + _lost(unused.lost)
+        result = _Writing(tuned, how.unshare)
         for origin in lineage.origins.values():
-            if is_selected(origin.name) and not is_left(origin.name):
+            if how.is_selected(origin.name) and not is_left(origin.name):
                 result.add(origin, weights[origin.name])
         problems += result.problems
         if problems:
@@ -103,8 +111,27 @@ def rebase(
     left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
     return Rebased(
         result.arrays, result.mapping, others, tuple(unused.without_effect), lineage.constant, left,
-        _second_half(progress, half),
+        note, _second_half(progress, half),
     )  # fmt: skip
+
+
+def _require_left(model: Model, leave: Select) -> None:
+    """Refuse to leave what is not there: whoever misspells a name shall not read that all is well."""
+    for glob in () if leave is None else [leave] if isinstance(leave, str) or callable(leave) else leave:
+        if not any(map(selector(glob), model)):
+            words = f"leave: expected names of constants in {model.path}, got none"
+            raise ValueError(words if callable(glob) else f"{words} that matches {glob!r:.200}")
+
+
+def _require_requantize(model: Model, how: How, is_left: Callable[[str], bool]) -> None:
+    """Refuse compressed weights at once where nothing says what becomes of them; learning may take minutes."""
+    compressed = (name for name, tensor in model.items() if tensor.chain is not None)
+    names = [name for name in compressed if how.is_selected(name) and not is_left(name)]
+    if names and not how.requantize:
+        words = (
+            f"weights: expected ones that are stored dense, got {len(names):,} compressed: {some(names, _MAX_NAMES)}"
+        )
+        raise UnsupportedError(f"{words} (add --requantize keep or fit)", file=model.path)
 
 
 def _second_half(progress: Progress | None, half: int) -> Progress | None:
@@ -134,12 +161,12 @@ def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]
     """Refuse checkpoints of two different networks, with all differences."""
     problems = []
     for have, lack, words in ((base, new, "only in the base"), (new, base, "only in the new weights")):
-        names = [name for name in have if name not in lack]
+        names = [name for name in have if name not in lack and not name.endswith(_COUNTERS)]
         if names:
             problems.append(f"{len(names):,} {words}: {some(names, _MAX_NAMES)}")
     for name, old in base.items():
         tuned = new.get(name)
-        if tuned is not None and (old.shape, old.mil_dtype) != (tuned.shape, tuned.mil_dtype):
+        if tuned is not None and not (old.shape == tuned.shape and _are_alike(old.mil_dtype, tuned.mil_dtype)):
             words = (
                 f"{name} is {old.mil_dtype} {list(old.shape)} in the base, {tuned.mil_dtype} {list(tuned.shape)} now"
             )
@@ -147,6 +174,20 @@ def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]
     if problems:
         words = "; ".join(shortened(problems, _MAX_NAMES))
         raise ValueError(f"weights: expected the arrays of the base, with other values; {words}")
+
+
+def _resembling(left: Mapping[str, Tensor], different: Mapping[str, LazyTensor]) -> Iterator[str]:
+    """Say what may not be left as it is, since it looks like an array that differs: it would keep old values."""
+    for name, weight in left.items():
+        values = np.asarray(weight.read())
+        array = next((array for array, tensor in different.items() if is_like(values, tensor)), None)
+        if array is not None:
+            yield f"{name}: expected a constant that no array gives, to leave it as it is; got one that is like {array}"
+
+
+def _are_alike(a: DType, b: DType) -> bool:
+    """Whether a checkpoint may have been saved in one dtype, and its base in another."""
+    return a is b or ("FLOAT" in a.name and "FLOAT" in b.name)
 
 
 def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Callable[[str], bool]) -> list[str]:
@@ -216,7 +257,7 @@ def _constants(count: int) -> str:
 
 
 def _are_equal(a: LazyTensor, b: LazyTensor) -> bool:
-    if a.size == 0 or a.mil_dtype.name == "STRING":
+    if a.size == 0 or a.mil_dtype is not b.mil_dtype or a.mil_dtype is DType.STRING:
         return bool(np.array_equal(np.asarray(a.read()), np.asarray(b.read())))
     return have_equal_bits(Elements(a), Elements(b))
 
@@ -224,8 +265,8 @@ def _are_equal(a: LazyTensor, b: LazyTensor) -> bool:
 class _Writing:
     """Collects what is to be written."""
 
-    def __init__(self, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], unshare: bool) -> None:
-        self._base, self._new, self._unshare = base, new, unshare
+    def __init__(self, new: Mapping[str, LazyTensor], unshare: bool) -> None:
+        self._new, self._unshare = new, unshare
         self.problems: list[str] = []
         self._labels: dict[tuple[Derivation | str, tuple[int, ...]], str] = {}
         self.arrays: dict[str, StoredArray] = {}
@@ -275,7 +316,7 @@ class _Writing:
                 present = np.array(weight.read())
                 self.arrays[label] = StoredArray(label, weight.mil_dtype, shape, lambda: present, "memory")
             else:
-                dtype = derivation.dtype(lambda name: self._base[name].mil_dtype)
+                dtype = derivation.dtype(lambda name: self._new[name].mil_dtype)
                 found: Derivation = derivation
                 self.arrays[label] = StoredArray(
                     label, dtype, shape, lambda: self._compute(found).reshape(shape), "memory"

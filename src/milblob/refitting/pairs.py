@@ -120,6 +120,8 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
     problems.raise_any()
     if not items:
         raise ValueError("weights: expected at least one, got none")
+    if how.requantize and not names.has_compressed:
+        raise ValueError(f"requantize: expected a model with compressed weights, got none in {model.path}")
     return items
 
 
@@ -179,6 +181,11 @@ class WeightsByName:
         if tensor is None:
             raise KeyError("")
         return tensor, _reading(tensor, operation)
+
+    @property
+    def has_compressed(self) -> bool:
+        """Whether the model has any compressed weight."""
+        return bool(self._by_name())
 
     def _weight(self, name: str) -> Tensor | None:
         found = self._model.lookup(name)

@@ -109,17 +109,16 @@ def refit(
         if base is not None:
             from .from_base import rebase
 
-            is_left = selector(leave) if leave is not None else lambda _: False
-            old = _arrays(base, stack, max_nbytes)
-            found = rebase(source, given, old, how.mapping, how.is_selected, is_left, unshare, epsilon, progress)
+            found = rebase(source, given, _arrays(base, stack, max_nbytes), how, leave, epsilon)
             report = refit(
                 source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, unshare=unshare,
                 requantize=requantize, min_sqnr=min_sqnr, select=select, output=output, force=force, dry_run=dry_run,
                 progress=found.progress,
             )  # fmt: skip
             return report._replace(
-                unused=found.unused, constant=found.constant, left=found.left, without_effect=found.without_effect
-            )
+                unused=found.unused, constant=found.constant, left=found.left, without_effect=found.without_effect,
+                note=found.note,
+            )  # fmt: skip
         for name, value in (("leave", leave), ("epsilon", epsilon)):
             if value is not None:
                 raise ValueError(f"{name}: expected a base too, got none")

@@ -51,6 +51,7 @@ class RefitReport(NamedTuple):
         constant: with a base: weights that do not follow from it -> what they are, such as positions.
         without_effect: with a base: arrays that differ from it and that no constant of the model depends on.
         left: with a base: weights that stay as they are, as `leave` says.
+        note: with a base: what was done to the names of the arrays, in words; "" if they are those of the base.
         unchanged: of an ONNX model: initializers that hold what the model holds, or what the conversion gave them.
     """
 
@@ -61,6 +62,7 @@ class RefitReport(NamedTuple):
     unused: tuple[str, ...] = ()
     constant: Mapping[str, str] = MappingProxyType({})
     without_effect: tuple[str, ...] = ()
+    note: str = ""
     left: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
 
@@ -87,7 +89,7 @@ class RefitReport(NamedTuple):
         names = {"unused": self.unused, "without_effect": self.without_effect, "left": self.left}
         names["unchanged"] = self.unchanged
         lists = {key: list(found) for key, found in names.items()}
-        return {**document, "tensors": rows, "constant": dict(self.constant), **lists}
+        return {**document, "tensors": rows, "note": self.note, "constant": dict(self.constant), **lists}
 
     def without(self, given: Mapping[str, Any], unchanged: tuple[str, ...] = ()) -> "RefitReport":
         """Note which of the weights that were given are not used, and which there was no need to use."""

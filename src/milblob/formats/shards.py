@@ -1,0 +1,56 @@
+"""A checkpoint in several safetensors files, with the index that Hugging Face's libraries write beside them."""
+
+import contextlib
+import os
+from typing import Any
+
+from ..errors import FormatError
+from ..model.manifest import read_json
+from ..model.stored import Arrays, StoredArray
+from ..storage.beneath import Location
+from . import safetensors
+
+SUFFIX = ".safetensors.index.json"
+_FILE = ".safetensors"
+
+
+def checkpoint_in(directory: str) -> str | None:
+    """Return the checkpoint in a directory: the only index, or the only .safetensors file; None if there is no such."""
+    names = os.listdir(directory)
+    for suffix in (SUFFIX, _FILE):
+        found = [name for name in names if name.endswith(suffix)]
+        if found:
+            return os.path.join(directory, found[0]) if len(found) == 1 else None
+    return None
+
+
+def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
+    """Open the arrays of all files that an index names.
+
+    Raises:
+        OSError: the index or a file cannot be opened.
+        FormatError: a broken index; a file that is not beside it; a file that lacks an array.
+        UnsupportedError: as `safetensors.open_arrays`.
+    """
+    directory = os.path.dirname(path)
+    document = read_json(Location(path), "index of safetensors files", unique=True, code="")
+    places = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise FormatError("index of safetensors files: expected a weight_map, array -> file; got none", file=path)
+    files: dict[str, Arrays[StoredArray]] = {}
+    with contextlib.ExitStack() as stack:
+        for name in dict.fromkeys(places.values()):
+            if os.path.basename(name) != name or not name.endswith(_FILE):
+                words = f"index of safetensors files: expected names of {_FILE} files beside it, got {name!r:.200}"
+                raise FormatError(words, file=path)
+            files[name] = stack.enter_context(safetensors.open_arrays(os.path.join(directory, name), max_nbytes))
+        for array, name in places.items():
+            if array not in files[name]:
+                words = f"array {array!r:.200}: expected in {name}, as the index says, got a file without it"
+                raise FormatError(words, file=path)
+        close = stack.pop_all().close
+
+    def find(name: str, file: Any) -> StoredArray:
+        return files[file][name]
+
+    return Arrays(places, find, close)
