@@ -327,8 +327,8 @@ def test_numbers_that_wrap():
     rows[0]["constants_size_bytes"] = (1 << 63) - 1
     rows.append(rows[0])
     data = made.tar_of(made.files_of() | {"metadata.json": json.dumps(document).encode()})
-    (finding,) = tvm.check_archive(data)
-    assert finding.code == "constants" and str(2 * ((1 << 63) - 1)) in finding.message
+    (finding,) = (finding for finding in tvm.check_archive(data) if finding.code == "constants")
+    assert str(2 * ((1 << 63) - 1)) in finding.message
 
 
 def test_names_with_lines_and_escapes():
