@@ -196,6 +196,26 @@ def make_arrays(folder, value):
     return folder
 
 
+def make_cache(folder, value):
+    folder.mkdir()
+    record = {"name": "w", "shape": [16], "dtype": "float32", "format": "raw", "nbytes": 64, "byteOffset": 0}
+    shard = {"dataPath": "w.bin", "format": "raw-shard", "nbytes": 64, "records": [record]}
+    (folder / "w.bin").write_bytes(np.full(16, value, np.float32).tobytes())
+    (folder / "tensor-cache.json").write_text(json.dumps({"metadata": {}, "records": [shard]}))
+    return folder
+
+
+def make_onnx(folder, value):
+    import onnx_ir as ir
+
+    folder.mkdir()
+    weight = ir.Value(name="w", const_value=ir.Tensor(np.full(16, value, np.float32), name="w"))
+    graph = ir.Graph([], [], nodes=[], initializers=[weight], opset_imports={"": 21}, name="g")
+    (folder / "sub").mkdir()
+    ir.save(ir.Model(graph, ir_version=10), folder / "m.onnx", external_data="sub/w.bin", size_threshold_bytes=0)
+    return folder / "m.onnx"
+
+
 def load(path):
     (values,) = milblob.load(path).values()
     return values
@@ -214,6 +234,7 @@ RACES = [
     (make_compiled, load, "model0"), (make_compiled, load, "model0/model.mil"), (make_compiled, load, "model0/weights.bin"),
     (make_listing, load, "sub"), (make_listing, load, "sub/w.bin"),
     (make_arrays, load_arrays, "sub"), (make_arrays, load_arrays, "sub/w.npy"), (make_arrays, load_arrays, "index.json"),
+    (make_cache, load_arrays, "w.bin"), (make_onnx, load_arrays, "sub"), (make_onnx, load_arrays, "sub/w.bin"),
 ]  # fmt: skip
 
 
