@@ -36,7 +36,7 @@ HELD = {
     ("cli/match.py", "_write", "open"), ("compressing/prepare.py", "_Spool.map", "mmap.mmap"), ("formats/npz.py", "save", "open"),
     ("formats/npz.py", "save", "zipfile.ZipFile"), ("formats/npz.py", "open_arrays", "open"), ("formats/npz.py", "open_arrays", "zipfile.ZipFile"),
     ("formats/safetensors.py", "open_arrays", "safetensors.safe_open"), ("formats/weights.py", "_put_stamp", "open"),
-    ("formats/weights.py", "_put_stamp", "MappedFile"), ("onnx/reference.py", "Reference.tofile", "self.held().tofile"),
+    ("formats/weights.py", "_put_stamp", "MappedFile"), ("onnx/reference.py", "WeightReference.tofile", "self.held().tofile"),
     ("onnx/runtime.py", "Handover.start", "import_runtime().InferenceSession"), ("tvm/unzip.py", "decompress", "MappedFile"),
 }  # fmt: skip
 # Opened again, and then compared with what was opened first, by its descriptor or by what is in it.

@@ -10,7 +10,7 @@ from ..formats.onnx_external import REFERENCE, hash_of, note_of
 from ..storage.mapped import MappedFile
 
 
-class Reference(ir.ExternalTensor):
+class WeightReference(ir.ExternalTensor):
     """External data whose values come from the file that milblob opened and checked.
 
     onnx-ir would open the file by its name when the values are asked for. The bytes stay mapped with this object.

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ..errors import MilblobError
 from ..storage.mapped import MappedFile
-from .reference import Reference
+from .reference import WeightReference
 
 HELD_NBYTES = 1 << 10
 """Tensors in memory are handed over beside the model from this size on."""
@@ -128,7 +128,7 @@ def start(model: ir.Model, options: Any, providers: Sequence[str], file: str | N
     with Handover(options) as handover:
         for name, value in model.graph.initializers.items():
             tensor = value.const_value
-            if isinstance(tensor, Reference):
+            if isinstance(tensor, WeightReference):
                 location = handover.place(tensor.mapping)
                 if location is not None:
                     value.const_value = _external(tensor, location, tensor.start, name)

@@ -14,7 +14,7 @@ from ..rewrite.destination import require_no_part
 from ..storage import paths
 from ..storage.output import NewFile
 from ..storage.transfer import copy_range, write_at
-from .reference import Reference
+from .reference import WeightReference
 from .weights import BESIDE_NBYTES, Weights, copy_name
 
 _MAX_MESSAGE_NBYTES = (2 << 30) - (1 << 20)
@@ -76,7 +76,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
                 at += nbytes
         for tensor in proto.graph.initializer:
             referred = model.graph.initializers[tensor.name].const_value
-            if isinstance(referred, Reference):
+            if isinstance(referred, WeightReference):
                 key, note = referred.note()
                 referred.metadata_props[key] = note
                 tensor.metadata_props.add(key=key, value=note)

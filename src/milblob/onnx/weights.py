@@ -15,7 +15,7 @@ from ..model.places import RecordPlace
 from ..program.types import TensorType
 from ..storage import paths
 from ..storage.mapped import MappedFile
-from .reference import Reference
+from .reference import WeightReference
 from .topology import Topology, Variable
 from .types import onnx_dtype
 
@@ -200,10 +200,10 @@ class Weights:
 
     def _reference(
         self, mapping: MappedFile, record: BlobRecord, dtype: ir.DataType, shape: tuple[int, ...]
-    ) -> Reference:
+    ) -> WeightReference:
         base, location = self._location(mapping)
         offset = record.data_offset + self.files[mapping]
-        return Reference(mapping, record.data_offset, record.nbytes, dtype, shape, location, offset, base)
+        return WeightReference(mapping, record.data_offset, record.nbytes, dtype, shape, location, offset, base)
 
     def _location(self, file: MappedFile) -> tuple[str, str]:
         found = self._locations.get(file)
