@@ -102,6 +102,25 @@ def test_every_link(every_way, tmp_path):
             assert caught.value.errno == errno.ELOOP
 
 
+def test_where_no_link_may_be(every_way, tmp_path):
+    """`links=False` refuses those that stay inside too, but not what is above the outer location."""
+    root = tmp_path / "root"
+    inside, outside, missing = grow(root)
+    links = [name for name in inside if (root / name.replace("\\", "/")).resolve() != root / name.replace("\\", "/")]
+    assert len(links) > 10
+    for top in (root, tmp_path / "alias", f"{root}/"):
+        place = Location(str(top))
+        for name in ("a/b/file", "a//b/./file", "a\\b\\file"):
+            assert read_place(place.beneath(name, links=False)) == b"inside", name
+        assert read_place(place.entry("a/x\\y:z", links=False)) == b"inside"
+        for name in (*links, *outside):
+            with pytest.raises(milblob.ResolveError):
+                read_place(place.beneath(name, links=False))
+        for name in missing:
+            with pytest.raises((FileNotFoundError, NotADirectoryError, milblob.ResolveError)):
+                read_place(place.beneath(name, links=False))
+
+
 def test_a_place_beneath_a_place(every_way, tmp_path):
     root = tmp_path / "root"
     grow(root)
