@@ -394,10 +394,10 @@ def test_files_that_may_not_be_read_are_findings(tmp_path, monkeypatch):
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     from milblob.tvm import archive
 
-    def refuse(root, name):
-        raise PermissionError(13, "Permission denied", name)
+    def refuse(place):
+        raise PermissionError(13, "Permission denied", place.path)
 
-    monkeypatch.setattr(archive, "_mapped", refuse)
+    monkeypatch.setattr(archive, "MappedFile", refuse)
     found = tvm.check_archive(path)
     assert [(f.code, f.where) for f in found if f.severity == "error"] == [
         ("metadata", "metadata.json"),

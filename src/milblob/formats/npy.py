@@ -102,6 +102,8 @@ def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, An
             if buffer.nbytes != nbytes:
                 words = f"size: expected {nbytes} bytes as when it was opened, got {buffer.nbytes}"
                 raise FormatError(words, file=path)
+            if read_header(bytes(memoryview(buffer)[:HEAD_NBYTES]), nbytes, "array", path) != header:
+                raise FormatError("header: expected the one that was there when it was opened, got another", file=path)
             return header.array_over(bytes(buffer) if nbytes <= _SMALL_NBYTES else buffer, 0)
 
     with closing(MappedFile(place)) as mapping:

@@ -347,8 +347,7 @@ def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, Lazy
     """
     if model.kind != "listing" or model.path is None:
         return tensors
-    with contextlib.closing(MappedFile(model.path)) as mapping:
-        _, rows, _ = parse_listing(memoryview(mapping.live()), model.path)
+    _, rows, _ = parse_listing(memoryview(model.package.sources[0].mapping.live()), model.path)
     notes = {row.name: row.note for row in rows if row.note is not None}
     result: dict[str, LazyTensor] = dict(tensors)
     for name in notes.keys() & result.keys():

@@ -7,7 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import UnsupportedError
-from ..formats.onnx import HASH_DIGITS, MADE, WEIGHTS
+from ..formats.onnx import MADE, WEIGHTS
+from ..formats.onnx_external import HASH_DIGITS
 from ..hashing import hash_bytes
 from .containers import MilProgramContainer, Port
 from .emit import ModelComponentContainer

@@ -3,16 +3,19 @@
 import os
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ..blobs.reader import BlobRecord
 from ..dtypes import DType
 from ..errors import ResolveError, UnsupportedError
 from ..model.places import RecordPlace
 from ..program.types import TensorType
 from ..storage import paths
+from ..storage.mapped import MappedFile
+from .reference import WeightReference
 from .topology import Topology, Variable
 from .types import onnx_dtype
 
@@ -34,14 +37,6 @@ _WIDENED = (DType.UINT1, DType.UINT3, DType.UINT6)  # no ONNX type: one element 
 _ALIGNMENT = 4096
 
 
-class _Record(NamedTuple):
-    """A record of a weight file: the file's path, and the place of the data."""
-
-    path: str
-    offset: int
-    nbytes: int
-
-
 class Weights:
     """The constants of one conversion.
 
@@ -52,7 +47,7 @@ class Weights:
         compressed: "keep" or "dense": whether compressed weights stay so where ONNX can say it.
 
     Attributes:
-        files: weight files that are referred to, in the order of their first use: real path -> offset in the copy.
+        files: weight files that are referred to, in the order of their first use, with their offsets in the copy.
         made: {name, why, nbytes} of weights that are in no weight file as they are, and were made in memory.
         pending: (tensor, weight) of large weights that are decoded when they are written.
         why_dense: why compressed weights are decoded, where a plan says so.
@@ -62,13 +57,13 @@ class Weights:
         self.mode = mode
         self.path = path
         self.compressed = compressed
-        self.files: dict[str, int] = {}
+        self.files: dict[MappedFile, int] = {}
         self.made: list[dict[str, Any]] = []
         self.pending: list[tuple[ir.ExternalTensor, Tensor]] = []
         self.why_dense: dict[Variable, str] = {}
         self._model = model
         self._compressed: dict[tuple[int, int], Any] | None = None
-        self._locations: dict[str, tuple[str, str]] = {}
+        self._locations: dict[MappedFile, tuple[str, str]] = {}
         self._names: dict[tuple[str, str], str] | None = None
         self._total = 0
 
@@ -95,8 +90,8 @@ class Weights:
         if value.kind == "blob" and self.mode != "embed" and declared.dtype not in _WIDENED:
             reader, record = value.view.place(value).record()  # type: ignore[attr-defined]
             if record.nbytes >= INLINE_NBYTES and reader.mapping.fd >= 0:
-                found = _Record(reader.name, record.data_offset, record.nbytes)
-                return self._external(found, dtype, tuple(size or 0 for size in declared.shape)), False
+                shape = tuple(size or 0 for size in declared.shape)
+                return self._reference(reader.mapping, record, dtype, shape), False
         array = variable.read()
         if not isinstance(array, np.ndarray):
             raise UnsupportedError(f"{variable.name}: expected a tensor, got a {value.kind}")
@@ -147,7 +142,7 @@ class Weights:
         if isinstance(place, RecordPlace) and self.mode != "embed":
             reader, record = place.record()
             if record.nbytes >= INLINE_NBYTES and reader.mapping.fd >= 0:
-                return self._external(_Record(reader.name or "", record.data_offset, record.nbytes), dtype, shape)
+                return self._reference(reader.mapping, record, dtype, shape)
         array = np.asarray(part.read_packed() if dtype == ir.DataType.UINT8 else part.read())
         return self.held(array.reshape(shape), dtype)
 
@@ -185,7 +180,7 @@ class Weights:
                 names.add(blob.file_name)
                 reader, _ = value.view.place(value).record()  # type: ignore[attr-defined]
                 if reader.mapping.fd >= 0:
-                    self._location(reader.name)
+                    self._location(reader.mapping)
 
     def attach(self, topology: Topology) -> None:
         """Say of every Variable that a constexpr operation computes which weight of the model it is."""
@@ -203,20 +198,22 @@ class Weights:
                     self._compressed[operation.row, tensor.chain.output] = tensor
         return self._compressed.get((operation_row, output))
 
-    def _external(self, record: _Record, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.ExternalTensor:
-        base, location = self._location(record.path)
-        offset = record.offset + self.files.get(record.path, 0)
-        return ir.ExternalTensor(location, offset, record.nbytes, dtype, shape=ir.Shape(shape), name="", base_dir=base)
+    def _reference(
+        self, mapping: MappedFile, record: BlobRecord, dtype: ir.DataType, shape: tuple[int, ...]
+    ) -> WeightReference:
+        base, location = self._location(mapping)
+        offset = record.data_offset + self.files[mapping]
+        return WeightReference(mapping, record.data_offset, record.nbytes, dtype, shape, location, offset, base)
 
-    def _location(self, file: str) -> tuple[str, str]:
+    def _location(self, file: MappedFile) -> tuple[str, str]:
         found = self._locations.get(file)
         if found is None:
             if self.mode == "copy":
                 found = os.path.dirname(os.path.abspath(self.path or "")), copy_name(self.path or "")
-                self.files[file] = sum(-(-os.stat(other).st_size // _ALIGNMENT) * _ALIGNMENT for other in self.files)
+                self.files[file] = sum(-(-other.nbytes // _ALIGNMENT) * _ALIGNMENT for other in self.files)
             else:
                 self.files[file] = 0
-                found = location_of(file, self.path, self._model.path)
+                found = location_of(file.name or "", self.path, self._model.path)
             self._locations[file] = found
         return found
 
