@@ -18,7 +18,7 @@ from ..model.sharing import by_blob
 from ..model.tensor import Tensor
 from ..values.cast import cast_array
 from .agreeing import agreeing, is_name_of
-from .conv_folds import Fold, FoldFinder, likeliest
+from .conv_folds import Fold, FoldFinder
 from .derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked, Summed
 from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
@@ -249,10 +249,8 @@ class _Learner:
             is_equal = name in self.equal
             owns = [given for given, layout in self.equal[name] if layout.axes is None] if is_equal else None
             for own in self._folds.candidates(convolution) if owns is None else dict.fromkeys(owns):
-                factors = self._folds.ratio(convolution, own)
-                if factors is not None:
-                    found += self._folds.folds(convolution, own, factors, with_scales=not is_equal)
-        for fold in likeliest(found, self._epsilon):
+                found += self._folds.folds(convolution, own, with_scales=not is_equal)
+        for fold in self._folds.chosen(found):
             self._claim_fold(fold)
 
     def _claim_fold(self, fold: Fold) -> None:
@@ -279,12 +277,8 @@ class _Learner:
                     self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr)
             convolution = self.readers.convolution(name)
             if name not in self.claims and convolution is not None:
-                folds += [
-                    fold
-                    for own in self._folds.candidates(convolution)
-                    for fold in self._folds.rendered(convolution, own, dense)
-                ]
-        for fold in likeliest(folds, self._epsilon):
+                folds += self._folds.rendered(convolution, dense)
+        for fold in self._folds.chosen(folds):
             self._claim_fold(fold)
             name = fold.convolution.weight
             sqnr = self._sqnr(name, np.asarray(self.weights[name].read()), fold.weight(self.weights[name].shape))
