@@ -1,4 +1,4 @@
-"""The batch norms and vectors of a checkpoint as factors of channels: a weight is compared with all of one size at once."""
+"""Batch norms and vectors of a checkpoint as factors of channels: a weight is compared with all of a size at once."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -102,6 +102,15 @@ class Scales:
                     found.append((distance, pair))
         found.sort(key=lambda row: row[0])
         return [pair for _, pair in found[:_MAX_PAIRS]]
+
+    def proportional(self, factors: Values, tolerance: float) -> list[tuple[Norm, float]]:
+        """Return the norms whose scales are the factors but for one number, and the number."""
+        wanted = factors[self._places]
+        with np.errstate(all="ignore"):
+            quotient = wanted / self._scales
+            middle = np.median(quotient, axis=1)
+            apart = np.quantile(np.abs(quotient / middle[:, None] - 1), 0.9, axis=1)
+        return [(self._rows[at], float(middle[at])) for at in np.flatnonzero(apart <= tolerance)]
 
     def near_bias(self, bias: Values, own: Values | None, tolerance: float) -> list[Steps]:
         """Return the norms that make a bias of a convolution's own one."""
