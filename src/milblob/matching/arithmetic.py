@@ -4,17 +4,19 @@ Everything is computed by NumPy in float32, as coremltools computes constants. W
 can differ in the last bit: `matching.rounding` says when values are equal to one rounding.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..dtypes import DType
-from .derivation import ArrayRange, Arrays, Derivation, Values
+from .derivation import Arrays, CheckpointArray, Derivation, Values
 
 _Function = Callable[[Values], Values]
 _Reduction = Callable[..., Any]
+
+_MAX_EPSILON = 1e-2
 
 FUNCTIONS: Mapping[str, _Function] = {
     "negative": np.negative,
@@ -61,10 +63,6 @@ class Literal(Derivation):
         """See Derivation."""
         return np.asarray(self.value, np.float32)
 
-    def sources(self) -> Iterator[str]:
-        """See Derivation."""
-        return iter(())
-
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
         return DType.FLOAT32
@@ -78,7 +76,7 @@ class Literal(Derivation):
 
 
 @dataclass(frozen=True)
-class Function(Derivation):
+class Applied(Derivation):
     """A function of each element: one of FUNCTIONS."""
 
     of: Derivation
@@ -88,14 +86,6 @@ class Function(Derivation):
         """See Derivation."""
         with np.errstate(all="ignore"):
             return np.asarray(FUNCTIONS[self.name](_float32(self.of.compute(arrays))), np.float32)
-
-    def sources(self) -> Iterator[str]:
-        """See Derivation."""
-        return self.of.sources()
-
-    def uses(self) -> Iterator[ArrayRange]:
-        """See Derivation."""
-        return self.of.uses()
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
@@ -131,14 +121,6 @@ class Reduced(Derivation):
             found = REDUCTIONS[self.name](_float32(self.of.compute(arrays)), axis=self.axes, keepdims=self.keepdims)
         return np.asarray(found, np.float32)
 
-    def sources(self) -> Iterator[str]:
-        """See Derivation."""
-        return self.of.sources()
-
-    def uses(self) -> Iterator[ArrayRange]:
-        """See Derivation."""
-        return self.of.uses()
-
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
         return DType.FLOAT32
@@ -167,15 +149,15 @@ class Combined(Derivation):
         with np.errstate(all="ignore"):
             return np.asarray(OPERATORS[self.operator](a, b), np.float32)
 
-    def sources(self) -> Iterator[str]:
+    @property
+    def steps(self) -> tuple[Derivation, ...]:
         """See Derivation."""
-        yield from self.a.sources()
-        yield from self.b.sources()
+        return (self.a, self.b)
 
-    def uses(self) -> Iterator[ArrayRange]:
-        """See Derivation."""
-        yield from self.a.uses()
-        yield from self.b.uses()
+    @property
+    def is_elementwise(self) -> bool:
+        """See Derivation. Rows are taken of sums of two arrays of one size only, such as the biases of a GRU."""
+        return self.operator == "+" and all(isinstance(step, CheckpointArray) for step in self.steps)
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
@@ -190,6 +172,51 @@ class Combined(Derivation):
         return f"{a} {self.operator} {b}"
 
 
+STANDARDS = ("variance", "sample variance", "deviation")
+"""What channels are divided by: the root of variance and epsilon; the same of n - 1; the root, and epsilon added."""
+
+
+@dataclass(frozen=True)
+class Standardized(Derivation):
+    """Weight standardization: each channel with a mean of 0 and a deviation of 1.
+
+    Attributes:
+        of: what is standardized.
+        axes: of a channel.
+        form: one of STANDARDS.
+        epsilon: added.
+    """
+
+    of: Derivation
+    axes: tuple[int, ...]
+    form: str
+    epsilon: float
+
+    def compute(self, arrays: Arrays) -> Values:
+        """See Derivation."""
+        whole, epsilon = _float32(self.of.compute(arrays)), np.float32(self.epsilon)
+        with np.errstate(all="ignore"):
+            away = whole - np.mean(whole, axis=self.axes, keepdims=True)
+            if self.form == STANDARDS[1]:
+                spread = np.var(whole, axis=self.axes, keepdims=True, ddof=1)
+            else:
+                spread = np.mean(away * away, axis=self.axes, keepdims=True)
+            root = np.sqrt(spread) + epsilon if self.form == STANDARDS[2] else np.sqrt(spread + epsilon)
+            return np.asarray(away / root, np.float32)
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """See Derivation."""
+        return DType.FLOAT32
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Derivation."""
+        row = {"standardized": self.form, "axes": list(self.axes), "epsilon": self.epsilon}
+        return row | {"of": self.of.to_dict()}
+
+    def __str__(self) -> str:
+        return f"{self.of}, standardized (epsilon {self.epsilon:g})"
+
+
 @dataclass(frozen=True)
 class Filled(Derivation):
     """One number in all elements of a shape."""
@@ -202,18 +229,6 @@ class Filled(Derivation):
         values = self.of.compute(arrays)
         return np.full(self.shape, values.reshape(-1)[0], values.dtype)
 
-    def sources(self) -> Iterator[str]:
-        """See Derivation."""
-        return self.of.sources()
-
-    def uses(self) -> Iterator[ArrayRange]:
-        """See Derivation."""
-        return self.of.uses()
-
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        return self.of.dtype(dtypes)
-
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
         return {"filled": list(self.shape), "of": self.of.to_dict()}
@@ -224,3 +239,13 @@ class Filled(Derivation):
 
 def _float32(values: Values) -> Values:
     return values if values.dtype == np.float32 else values.astype(np.float32)
+
+
+def kind_of(derivation: Derivation) -> tuple[Any, ...]:
+    """Return what is done, whatever it is done to: equal for two weights that one network computes in the same way."""
+    words: tuple[Any, ...] = tuple(getattr(derivation, key, None) for key in ("operator", "name", "form", "epsilon"))
+    if isinstance(derivation, Literal):  # a width is not the same for two weights, an epsilon is
+        words = (derivation.value if abs(derivation.value) <= _MAX_EPSILON else None,)
+    elif not derivation.steps:
+        words = ()
+    return (type(derivation).__name__, *words, *(kind_of(step) for step in derivation.steps))

@@ -1,7 +1,7 @@
 """Finds what was folded into the weights of convolutions: by values, channel by channel."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,11 +11,12 @@ from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from .derivation import CheckpointArray, Derivation, Folded
-from .folds import EPSILONS, FORMS, Norm, Ratio, Vectors, channels, fitting, fold_weight, is_scaled, ratio, scale_of
+from .folds import EPSILONS, FORMS, Norm, Ratio, Vectors, channels, ratio, scale_of
 from .readers import Convolution
 from .renderings import block_of, sqnr_of
 from .rounding import casts_to
 from .same_elements import May
+from .scales import Scales, Steps, variants
 from .siblings import Siblings
 
 Values = np.ndarray[Any, Any]
@@ -23,10 +24,12 @@ Values = np.ndarray[Any, Any]
 TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
 """How far the factors of channels may be from a scale before a fold is computed in full."""
 
+_TINY = {DType.FLOAT16: 2.0**-24}  # what an element may be off by besides: subnormal numbers have few digits
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 _MAX_RESIDUAL = 0.7  # of channels that were compressed; what 3 dB are
-_SOME = 64
-_FEW = 4  # channels that are compared before all are
+_COARSE = 0.2  # how far a factor of compressed channels may be from a scale where no bias tells
+_CHANNELS, _ELEMENTS, _WIDTH = 16, 16, 64  # of a sample that is compared with all arrays; and of one for factors
+_MAX_RENDERED = 8
 
 
 class Fold(NamedTuple):
@@ -35,25 +38,42 @@ class Fold(NamedTuple):
     Attributes:
         convolution: of the model.
         own: name of the weight before.
-        norm: what was folded.
+        steps: what was folded, one after the other.
         own_bias: name of the bias before; None if it had none.
         gives_bias: whether the fold gives the convolution's bias too.
     """
 
     convolution: Convolution
     own: str
-    norm: Norm
+    steps: Steps
     own_bias: str | None = None
     gives_bias: bool = False
 
-    def weight(self, shape: tuple[int, ...]) -> Folded:
+    def weight(self, shape: tuple[int, ...]) -> Derivation:
         """Return how the weight follows."""
-        norm = replace(self.norm, beta=None, mean=None)
-        return Folded(CheckpointArray(self.own), norm, self.convolution.groups, False, shape)
+        found: Derivation = CheckpointArray(self.own)
+        for norm in self.steps:
+            found = Folded(found, replace(norm, beta=None, mean=None), self.convolution.groups, False, shape)
+        return found
 
-    def bias(self, shape: tuple[int, ...]) -> Folded:
+    def bias(self, shape: tuple[int, ...]) -> Derivation:
         """Return how the bias follows."""
-        return Folded(None if self.own_bias is None else CheckpointArray(self.own_bias), self.norm, 0, True, shape)
+        own: Derivation | None = None if self.own_bias is None else CheckpointArray(self.own_bias)
+        for norm in self.steps:
+            own = Folded(own, norm, 0, True, shape)
+        if own is None:
+            raise ValueError("fold: expected a norm, got none")
+        return own
+
+    @property
+    def epsilon(self) -> float:
+        """Of its batch norm; 0 if it has none."""
+        return next((norm.epsilon for norm in self.steps if norm.variance is not None), 0.0)
+
+    @property
+    def words(self) -> str:
+        """What was folded."""
+        return ", ".join(map(str, self.steps))
 
 
 class FoldFinder:
@@ -76,133 +96,238 @@ class FoldFinder:
     ) -> None:
         self._given, self._weights, self._siblings, self._may = given, weights, siblings, may
         self._epsilon = epsilon
+        self._of_shape: dict[tuple[tuple[int, ...], int], list[str]] = defaultdict(list)
+        for name, tensor in given.items():
+            if tensor.ndim >= 2 and tensor.mil_dtype in _FLOATS:
+                self._of_shape[tensor.shape[:2], tensor.size].append(name)
+        self._samples: dict[tuple[tuple[int, ...], int], Values] = {}
+        self._scales: dict[tuple[int, bool], Scales] = {}
+        self._known_vectors: dict[tuple[str | None, ...], Vectors] = {}
 
     def _array(self, name: str) -> Values:
         return np.asarray(self._given[name].read())
 
-    def candidates(self, convolution: Convolution) -> list[str]:
-        """Return the arrays of a shape that a convolution's weight may have been made of."""
-        weight = self._weights[convolution.weight]
-        return [
-            name
-            for name, tensor in self._given.items()
-            if tensor.size == weight.size and tensor.mil_dtype in _FLOATS and tensor.ndim >= 2
-            and tensor.shape[:2] == weight.shape[:2] and self._may(100_000)
-        ]  # fmt: skip
+    def _vectors(self, norm: Norm) -> Vectors:
+        key = (norm.gamma, norm.beta, norm.mean, norm.variance, norm.dtype)
+        if key not in self._known_vectors:
+            self._known_vectors[key] = norm.vectors(self._array)
+        return self._known_vectors[key]
+
+    def _is_half(self, norm: Norm) -> bool:
+        first = norm.gamma or norm.variance
+        return first is not None and self._given[first].mil_dtype is DType.FLOAT16
+
+    def _scales_of(self, count: int, with_vectors: bool) -> Scales | None:
+        key = count, with_vectors
+        if key not in self._scales:
+            norms = [*self._siblings.norms.get(count, ()), *(self._siblings.scales(count) if with_vectors else ())]
+            if not self._may(200_000 * len(norms)):
+                return None
+            self._scales[key] = Scales(norms, count, self._vectors, self._epsilon)
+        return self._scales[key]
+
+    # ----------------------------------------------------------------------------------------------------- the arrays
+
+    def _sample(self, weight: Values, groups: int) -> Values:
+        """Return a few elements of a few channels: float64 [channels, elements]."""
+        rows = channels(weight, groups)
+        chosen, places = _spread(rows.shape[0], _CHANNELS), _spread(rows.shape[1], _ELEMENTS)
+        return np.asarray(rows[chosen[:, None], places], np.float64)
+
+    def candidates(self, convolution: Convolution, residual: float | None = None) -> list[str]:
+        """Return the arrays of which a sample allows that they are a convolution's weight but for a factor per channel.
+
+        Args:
+            convolution: in question.
+            residual: how much of a channel may be left; None for what the dtype of the weight rounds.
+        """
+        weight, groups = self._weights[convolution.weight], convolution.groups
+        key = weight.shape[:2], weight.size
+        names = self._of_shape.get(key, [])
+        work = 100_000 + 20_000 * len(names) + weight.size * (weight.chain is not None or groups > 0)
+        if weight.mil_dtype not in TOLERANCE or not names or not self._may(work):
+            return []
+        sample_key = weight.shape, groups
+        if sample_key not in self._samples:
+            arrays = (self._array(name).reshape(weight.shape) for name in names)
+            self._samples[sample_key] = np.stack([self._sample(array, groups) for array in arrays])
+        x, y = self._samples[sample_key], self._sample(np.asarray(weight.read()), groups)
+        with np.errstate(all="ignore"):
+            size = (x * x).sum(axis=2)
+            factors = np.where(size > 0, (x * y).sum(axis=2) / np.where(size > 0, size, 1), 0.0)
+            rest = np.nan_to_num(((y - factors[:, :, None] * x) ** 2).sum(axis=2), nan=np.inf)
+            allowed = (y * y).sum(axis=1)
+        if residual is not None:
+            fits = rest.sum(axis=1) <= residual**2 * allowed.sum()
+        else:
+            tiny = _TINY.get(weight.mil_dtype, 0.0) ** 2 * y.shape[1]
+            fits = (rest <= TOLERANCE[weight.mil_dtype] ** 2 * allowed + tiny).all(axis=1)
+        return [name for name, is_one in zip(names, fits.tolist(), strict=True) if is_one]
 
     def ratio(self, convolution: Convolution, own: str) -> Ratio | None:
         """Return the factor of each channel from an array to a convolution's weight; None if there is more to it."""
         weight = self._weights[convolution.weight]
-        if weight.mil_dtype not in TOLERANCE or not self._may(500_000 + 40 * weight.size):
+        if not self._may(40 * weight.size):
             return None
-        target, source = np.asarray(weight.read()), self._array(own).reshape(weight.shape)
-        tolerance = TOLERANCE[weight.mil_dtype]
-        if not is_scaled(target, source, convolution.groups, tolerance):
-            return None
-        found = ratio(target, source, convolution.groups)
-        return found if found.residual <= tolerance else None
+        found = ratio(np.asarray(weight.read()), self._array(own).reshape(weight.shape), convolution.groups)
+        return found if found.residual <= TOLERANCE[weight.mil_dtype] else None
 
-    def folds(self, convolution: Convolution, own: str, found: Ratio, with_scales: bool = True) -> list[Fold]:
-        """Return what may have been folded: what gives the weight to the bit, and the bias too where anything does."""
+    # ------------------------------------------------------------------------------------------------------ the folds
+
+    def folds(self, convolution: Convolution, own: str, with_scales: bool = True) -> list[Fold]:
+        """Return what may have been folded: what gives a sample of the weight to the bit, and all of the bias."""
         weight = self._weights[convolution.weight]
-        count = len(found.factors)
-        norms = [*self._siblings.norms.get(count, ()), *(self._siblings.scales(count) if with_scales else ())]
-        if not self._may(1_000_000 * len(norms)):
+        rows, wanted = (
+            channels(values, convolution.groups)
+            for values in (self._array(own).reshape(weight.shape), np.asarray(weight.read()))
+        )
+        scales = self._scales_of(len(rows), with_scales)
+        if scales is None or not self._may(300_000 + 300 * len(rows) * min(rows.shape[1], _WIDTH)):
             return []
-        source = self._array(own).reshape(weight.shape)
-        target = np.asarray(weight.read())
-        rows, wanted = (channels(values, convolution.groups)[:_FEW] for values in (source, target))
+        places = _spread(rows.shape[1], _WIDTH)
+        x, y = rows[:, places], np.ascontiguousarray(wanted[:, places])
+        factors, tolerance = ratio(y, x, 0).factors, TOLERANCE[weight.mil_dtype]
 
-        def is_exact(norm: Norm, vectors: Vectors) -> bool:
-            scale = scale_of(norm, vectors)
-            few = rows.astype(scale.dtype) * (scale[:_FEW, None] if scale.size > 1 else scale)
-            return casts_to(few, wanted, weight.mil_dtype) and casts_to(
-                fold_weight(source, norm, vectors, convolution.groups), target, weight.mil_dtype
-            )
+        def exact(found: Iterable[Steps]) -> list[Steps]:
+            return [
+                steps
+                for one in found
+                for steps in variants(one, self._is_half)
+                if self._may(50_000) and self._is_exact(steps, x[:4], y[:4], weight.mil_dtype, 4)
+                and self._is_exact(steps, x, y, weight.mil_dtype, len(x))
+            ]  # fmt: skip
 
-        fits = fitting(found.factors, norms, self._array, is_exact, TOLERANCE[weight.mil_dtype], self._epsilon)
-        plain = [Fold(convolution, own, norm) for norm in fits]
+        found = exact(scales.near(factors, tolerance)) or exact(scales.near_unusual(factors, tolerance))
+        if not found and with_scales:
+            found = exact(scales.near_pairs(factors, tolerance))
+        plain = [Fold(convolution, own, steps) for steps in found]
         return (self._with_bias(plain, convolution.bias) if convolution.bias is not None else []) or plain
 
-    def rendered(self, convolution: Convolution, own: str, dense: Values) -> list[Fold]:
+    def _is_exact(self, steps: Steps, x: Values, y: Values, dtype: DType, count: int) -> bool:
+        """Whether the first channels of a weight are those of an array with norms folded in."""
+        for norm in steps:
+            scale = scale_of(norm, self._vectors(norm))
+            with np.errstate(all="ignore"):
+                x = x.astype(scale.dtype) * (scale[:count, None] if scale.size > 1 else scale)
+        return casts_to(x, y, dtype)
+
+    def rendered(self, convolution: Convolution, dense: Values) -> list[Fold]:
         """Return what may have been folded before a weight was compressed.
 
-        The bias, which is not compressed, tells to the bit; without one, the compressed values tell.
+        The bias, which is not compressed, tells to the bit; without one, the factors tell, as far as they can.
         """
-        groups = convolution.groups
-        source = self._array(own).reshape(dense.shape)
-        few, wanted = (channels(values, groups)[:_SOME].astype(np.float64) for values in (source, dense))
-        rest = wanted - np.nan_to_num(ratio(wanted, few, 0).factors)[:, None] * few
-        if (rest**2).sum() > _MAX_RESIDUAL**2 * (wanted**2).sum() or not self._may(100 * dense.size):
-            return []
-        factors = ratio(dense, source, groups)
-        norms = self._siblings.norms.get(len(factors.factors), [])
+        wanted = channels(dense, convolution.groups)
+        scales, places = self._scales_of(len(wanted), True), _spread(wanted.shape[1], _WIDTH)
+        found: list[Fold] = []
+        for own in self.candidates(convolution, _MAX_RESIDUAL) if scales is not None else ():
+            rows = channels(self._array(own).reshape(dense.shape), convolution.groups)
+            if scales is None or not self._may(500_000 + 100 * len(rows) * len(places)):
+                break
+            factors = ratio(wanted[:, places], rows[:, places], 0).factors
+            if convolution.bias is None:
+                near = [Fold(convolution, own, steps) for steps in scales.near(factors, _COARSE)]
+                found += near[:_MAX_RENDERED]
+                continue
+            bias = self._weights[convolution.bias]
+            values = np.asarray(bias.read()).reshape(-1)
+            steps = [
+                one
+                for own_bias in self._own_biases(own, bias.size)
+                for one in scales.near_bias(
+                    values, None if own_bias is None else self._array(own_bias).reshape(-1), _COARSE
+                )
+            ]
+            for options in (steps, scales.near(factors, _COARSE)[:_MAX_RENDERED], scales.near_pairs(factors, _COARSE)):
+                plain = [Fold(convolution, own, way) for one in options for way in variants(one, self._is_half)]
+                fitting = self._with_bias(plain, convolution.bias)
+                if fitting:
+                    found += fitting
+                    break
+        return found
 
-        block = block_of(self._weights[convolution.weight])
-
-        def is_near(norm: Norm, vectors: Vectors) -> bool:
-            return sqnr_of(fold_weight(source, norm, vectors, groups), dense, block) is not None
-
-        plain = [
-            Fold(convolution, own, n)
-            for n in fitting(factors.factors, norms, self._array, is_near, _MAX_RESIDUAL, self._epsilon)
-        ]
-        if convolution.bias is None:
-            return plain
-        return self._with_bias(plain, convolution.bias)
+    def _own_biases(self, own: str, count: int) -> list[str | None]:
+        return [*self._siblings.vectors(own, count), None]
 
     def _with_bias(self, folds: list[Fold], bias: str) -> list[Fold]:
         weight = self._weights[bias]
+        values = np.asarray(weight.read()).reshape(-1)
         found, complete = [], set()
         for fold in folds:
-            shifts = [fold.norm]
-            if fold.norm.variance is None:
-                vectors = self._siblings.of_size(weight.size)  # each of which may be its shift
-                shifts += [replace(fold.norm, beta=name) for name in vectors if name != fold.norm.gamma]
-            for norm in shifts:
-                for own_bias in [*self._siblings.vectors(fold.own, weight.size), None]:
-                    whole = fold._replace(norm=norm, own_bias=own_bias, gives_bias=True)
-                    if own_bias is None and (fold.own, norm) in complete:
-                        continue  # a convolution that has a bias has used it: such as one of zeros
-                    if self._fits(weight, whole.bias(weight.shape)):
-                        found.append(whole)
-                        complete.add((fold.own, norm))
+            for own_bias in self._own_biases(fold.own, weight.size):
+                if own_bias is None and (fold.own, fold.steps) in complete:
+                    continue  # a convolution that has a bias has used it: such as one of zeros
+                whole = fold._replace(own_bias=own_bias, gives_bias=True)
+                for option in (whole, *self._shifted(whole, weight, values)):
+                    if self._fits(weight, option.bias(weight.shape)):
+                        found.append(option)
+                        complete.add((fold.own, fold.steps))
         return found
 
+    def _shifted(self, fold: Fold, weight: Tensor, values: Values) -> Iterator[Fold]:
+        """Yield a fold that ends with a scale with each vector that may have been added after it."""
+        last, scales = fold.steps[-1], self._scales_of(weight.size, True)
+        if last.variance is not None or scales is None or not self._may(50_000 + 50 * weight.size):
+            return
+        shift = values.astype(np.float64) - fold.bias(weight.shape).compute(self._array).reshape(-1)
+        for name in scales.near_shifts(shift, TOLERANCE.get(weight.mil_dtype, 0.0)):
+            if name != last.gamma and self._given[name].size == weight.size:
+                yield fold._replace(steps=(*fold.steps[:-1], replace(last, beta=name)))
+
     def _fits(self, weight: Tensor, derivation: Derivation) -> bool:
-        if not self._may(100_000 + 8 * weight.size):
+        if not self._may(50_000 + 8 * weight.size):
             return False
         return casts_to(derivation.compute(self._array), np.asarray(weight.read()), weight.mil_dtype)
 
+    # ------------------------------------------------------------------------------------------------------- choosing
 
-def likeliest(folds: Iterable[Fold], epsilon: float | None = None) -> list[Fold]:
-    """Choose between folds of the same arrays that differ in epsilon only, or in the order of the arithmetic.
+    def chosen(self, folds: Iterable[Fold]) -> list[Fold]:
+        """Choose between folds of the same arrays that differ in epsilon only, or in the order of the arithmetic.
 
-    Rounding hides small differences. One network rarely has several epsilons, so the one that most convolutions allow
-    is taken. Where it is none of EPSILONS, all stay: too many numbers are near each other. Of the forms, the pass that
-    made the weight decides: fuse_conv_batchnorm leaves constants without a name of their own ("const_3"), and
-    fuse_conv_scale calls them after the operation.
-    """
-    groups: dict[Any, list[Fold]] = defaultdict(list)
-    for fold in folds:
-        norm = fold.norm
-        groups[fold.convolution, fold.own, norm.gamma, norm.beta, norm.mean, norm.variance, fold.own_bias].append(fold)
-    votes: Counter[float | None] = Counter()
-    for group in groups.values():
-        votes.update({fold.norm.epsilon for fold in group})
-    votes[epsilon] = votes.total() + 1  # what the caller says is taken wherever it fits
-    rank: dict[float | None, int] = {epsilon: -1, **{value: place for place, value in enumerate(EPSILONS)}}
-    chosen = []
-    for group in groups.values():
-        usual = [fold for fold in group if fold.norm.epsilon in rank]
-        if usual:
-            chosen.append(min(usual, key=lambda f: (_is_other_form(f), -votes[f.norm.epsilon], rank[f.norm.epsilon])))
-        else:
-            group.sort(key=_is_other_form, reverse=True)
-            chosen += list({fold.norm.epsilon: fold for fold in group}.values())
-    return chosen
+        Rounding hides small differences. One network rarely has several epsilons, so the one that most convolutions
+        allow is taken, of those that give all of the weight. Where it is none of EPSILONS, all stay: too many numbers
+        are near each other. Of the forms, the pass that made the weight decides: fuse_conv_batchnorm leaves constants
+        without a name of their own ("const_3"), and fuse_conv_scale calls them after the operation.
+        """
+        groups: dict[Any, list[Fold]] = defaultdict(list)
+        for fold in folds:
+            arrays = tuple((norm.gamma, norm.beta, norm.mean, norm.variance) for norm in fold.steps)
+            groups[fold.convolution, fold.own, arrays, fold.own_bias].append(fold)
+        votes: Counter[float | None] = Counter()
+        for group in groups.values():
+            votes.update({fold.epsilon for fold in group})
+        votes[self._epsilon] = votes.total() + 1  # what the caller says is taken wherever it fits
+        rank: dict[float | None, int] = {self._epsilon: -1, **{value: place for place, value in enumerate(EPSILONS)}}
+        found = []
+        for group in groups.values():
+            usual = [fold for fold in group if fold.epsilon in rank]
+            usual.sort(key=lambda fold: (_is_other_form(fold), -votes[fold.epsilon], rank[fold.epsilon]))
+            one = next((fold for fold in usual if self._is_whole(fold)), None)
+            if one is not None:
+                found.append(one)
+            elif not usual:
+                group.sort(key=_is_other_form, reverse=True)
+                ways = {fold.epsilon: fold for fold in group}
+                found += [fold for fold in ways.values() if self._is_whole(fold)]
+        return found
+
+    def _is_whole(self, fold: Fold) -> bool:
+        """Whether a fold gives all of its weight: to the bit, or as near as compression comes."""
+        weight = self._weights[fold.convolution.weight]
+        if weight.chain is None:
+            return self._fits(weight, fold.weight(weight.shape))
+        if not self._may(300 * weight.size):
+            return False
+        values = fold.weight(weight.shape).compute(self._array)
+        return sqnr_of(values, np.asarray(weight.read()), block_of(weight)) is not None
+
+
+def _spread(count: int, most: int) -> Values:
+    """Return at most so many places, spread over all."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 
 def _is_other_form(fold: Fold) -> bool:
+    if len(fold.steps) > 1:
+        return False
     is_norm = fold.convolution.weight.rpartition("/")[2].startswith("const_")
-    return is_norm != (fold.norm.form == FORMS[0])
+    return is_norm != (fold.steps[0].form == FORMS[0])

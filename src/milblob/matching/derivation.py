@@ -35,17 +35,30 @@ class Derivation:
         """Return the values, in the dtype of the arrays or, after arithmetic, in that of the arithmetic."""
         raise NotImplementedError
 
+    @property
+    def steps(self) -> tuple["Derivation", ...]:
+        """The steps just below this one: that of the attribute `of`, unless a subclass says otherwise."""
+        return (self.of,) if hasattr(self, "of") else ()
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether each row follows from the same row of each step alone."""
+        return False
+
     def sources(self) -> Iterator[str]:
         """Yield the name of each array that takes part, perhaps several times."""
-        raise NotImplementedError
+        for step in self.steps:
+            yield from step.sources()
 
     def uses(self) -> Iterator[ArrayRange]:
         """Yield what of each array takes part."""
-        return (ArrayRange(name) for name in self.sources())
+        for step in self.steps:
+            yield from step.uses()
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """Return the dtype of what `compute` returns, from those of the arrays."""
-        raise NotImplementedError
+        found = {step.dtype(dtypes) for step in self.steps}
+        return found.pop() if len(found) == 1 else DType.FLOAT32
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step and those below it as JSON can hold them."""
@@ -65,6 +78,10 @@ class CheckpointArray(Derivation):
     def sources(self) -> Iterator[str]:
         """See Derivation."""
         yield self.name
+
+    def uses(self) -> Iterator[ArrayRange]:
+        """See Derivation."""
+        yield ArrayRange(self.name)
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
@@ -89,18 +106,6 @@ class Moved(Derivation):
         """See Derivation."""
         return np.ascontiguousarray(self.layout.apply(np.ascontiguousarray(self.of.compute(arrays))))
 
-    def sources(self) -> Iterator[str]:
-        """See Derivation."""
-        return self.of.sources()
-
-    def uses(self) -> Iterator[ArrayRange]:
-        """See Derivation."""
-        return self.of.uses()
-
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        return self.of.dtype(dtypes)
-
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
         return {"of": self.of.to_dict(), **self.layout._asdict()}
@@ -121,10 +126,6 @@ class RowRange(Derivation):
         """See Derivation."""
         return self.of.compute(arrays)[self.begin : self.end]
 
-    def sources(self) -> Iterator[str]:
-        """See Derivation."""
-        return self.of.sources()
-
     def uses(self) -> Iterator[ArrayRange]:
         """See Derivation."""
         if isinstance(self.of, CheckpointArray):
@@ -132,15 +133,11 @@ class RowRange(Derivation):
         elif isinstance(self.of, Moved) and isinstance(self.of.of, CheckpointArray) and self.of.layout.before is None:
             axes = self.of.layout.axes
             yield ArrayRange(self.of.of.name, 0 if axes is None else axes[0], self.begin, self.end)
-        elif isinstance(self.of, Summed):
-            for name in self.of.sources():
-                yield ArrayRange(name, 0, self.begin, self.end)
+        elif self.of.is_elementwise:
+            for step in self.of.steps:
+                yield from RowRange(step, self.begin, self.end).uses()
         else:
             yield from self.of.uses()
-
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        return self.of.dtype(dtypes)
 
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
@@ -156,27 +153,17 @@ class Stacked(Derivation):
 
     parts: tuple[Derivation, ...]
 
+    @property
+    def steps(self) -> tuple[Derivation, ...]:
+        """See Derivation."""
+        return self.parts
+
     def compute(self, arrays: Arrays) -> Values:
         """See Derivation."""
         values = [part.compute(arrays) for part in self.parts]
         if len({part.dtype for part in values}) > 1:
             values = [part.astype(np.float32) for part in values]
         return np.concatenate(values)
-
-    def sources(self) -> Iterator[str]:
-        """See Derivation."""
-        for part in self.parts:
-            yield from part.sources()
-
-    def uses(self) -> Iterator[ArrayRange]:
-        """See Derivation."""
-        for part in self.parts:
-            yield from part.uses()
-
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        found = {part.dtype(dtypes) for part in self.parts}
-        return found.pop() if len(found) == 1 else DType.FLOAT32
 
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
@@ -188,33 +175,37 @@ class Stacked(Derivation):
 
 
 @dataclass(frozen=True)
-class Summed(Derivation):
-    """The sum of two vectors, such as the two biases of an LSTM, in float32."""
+class Gathered(Derivation):
+    """Rows in any order, some perhaps several times: what `table[indices]` gives.
 
-    a: Derivation
-    b: Derivation
+    Attributes:
+        of: an array; Moved before, if another axis than the first is that of the rows.
+        rows: which, as the bytes of int32.
+    """
+
+    of: Derivation
+    rows: bytes
+
+    @property
+    def indices(self) -> Values:
+        """Which rows."""
+        return np.frombuffer(self.rows, np.int32)
 
     def compute(self, arrays: Arrays) -> Values:
         """See Derivation."""
-        a, b = (part.compute(arrays).astype(np.float32) for part in (self.a, self.b))
-        with np.errstate(all="ignore"):
-            return np.asarray(a.reshape(-1) + b.reshape(-1))
+        return np.asarray(self.of.compute(arrays)[self.indices])
 
-    def sources(self) -> Iterator[str]:
+    def uses(self) -> Iterator[ArrayRange]:
         """See Derivation."""
-        yield from self.a.sources()
-        yield from self.b.sources()
-
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        return DType.FLOAT32
+        for row in np.unique(self.indices).tolist():
+            yield from RowRange(self.of, row, row + 1).uses()
 
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
-        return {"sum": [self.a.to_dict(), self.b.to_dict()]}
+        return {"gathered": self.indices.tolist(), "of": self.of.to_dict()}
 
     def __str__(self) -> str:
-        return f"{self.a} + {self.b}"
+        return f"{self.of}, {len(self.indices):,} rows gathered"
 
 
 @dataclass(frozen=True)
@@ -244,11 +235,11 @@ class Folded(Derivation):
         convolution = np.zeros(self.shape, np.float32) if own is None else own
         return fold_weight(convolution.reshape(self.shape), self.norm, vectors, self.groups)
 
-    def sources(self) -> Iterator[str]:
+    @property
+    def steps(self) -> tuple[Derivation, ...]:
         """See Derivation."""
-        if self.of is not None:
-            yield from self.of.sources()
-        yield from self.norm.names(self.is_bias)
+        norm = (CheckpointArray(name) for name in self.norm.names(self.is_bias))
+        return (*(() if self.of is None else (self.of,)), *norm)
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""

@@ -4,8 +4,8 @@ coremltools 9's passes `fuse_conv_batchnorm`, `fuse_conv_scale` and `fuse_conv_b
 the weights, one channel after the other. The same operations in the same order on whole arrays give the same bits.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -197,12 +197,6 @@ def ratio(weight: Values, own: Values, groups: int) -> Ratio:
     return Ratio(factors, float(np.nan_to_num(relative, nan=np.inf).max(initial=0)), x.shape[1])
 
 
-def is_scaled(weight: Values, own: Values, groups: int, tolerance: float) -> bool:
-    """Whether a few elements of a few channels allow that two arrays of one shape differ by a factor per channel."""
-    x, y = (channels(values, groups)[:8, :64].astype(np.float64) for values in (own, weight))
-    return ratio(y, x, 0).residual <= tolerance
-
-
 def find_norms(shapes: Mapping[str, tuple[int, ...]]) -> list[Norm]:
     """Return the batch norms among the arrays of a checkpoint: a mean and a variance of one size under one prefix."""
     by_prefix: dict[str, dict[str, str]] = {}
@@ -224,25 +218,23 @@ def find_norms(shapes: Mapping[str, tuple[int, ...]]) -> list[Norm]:
     return found
 
 
-def epsilons(norm: Norm, vectors: Vectors, factors: Values) -> Iterable[float]:
-    """Yield the epsilons with which a batch norm may have been folded: those of EPSILONS, and what the factors say."""
+def epsilons(vectors: Vectors, factors: Values) -> list[float]:
+    """Return the epsilons other than the usual ones that a batch norm's factors say, the likeliest first."""
     variance, gamma = vectors.variance, vectors.gamma
     if variance is None:
-        yield 0.0
-        return
-    yield from EPSILONS
+        return []
     with np.errstate(all="ignore"):
         top = 1.0 if gamma is None else gamma.astype(np.float64)
         implied = (top / factors) ** 2 - variance.astype(np.float64)
         # Where the variance is small, epsilon counts most.
         order = np.argsort(variance)[: max(len(variance) // 8, 4)]
         guess = float(np.nanmedian(implied[order])) if np.isfinite(implied[order]).any() else 0.0
-    if guess > 0:  # a number of one or two digits, somewhere near what rounded weights say
-        unit = 10.0 ** (np.floor(np.log10(guess)) - 1)
-        near = {float(f"{guess + step * unit:.1e}") for step in range(-_NEAR, _NEAR + 1) if guess + step * unit > 0}
-        yield from sorted(
-            near - set(EPSILONS), key=lambda epsilon: (epsilon != float(f"{epsilon:.0e}"), abs(epsilon - guess))
-        )
+    if not 0 < guess < np.inf:
+        return []
+    # A number of one or two digits, somewhere near what rounded weights say.
+    unit = 10.0 ** (np.floor(np.log10(guess)) - 1)
+    near = {float(f"{guess + step * unit:.1e}") for step in range(-_NEAR, _NEAR + 1) if guess + step * unit > 0}
+    return sorted(near - set(EPSILONS), key=lambda epsilon: (epsilon != float(f"{epsilon:.0e}"), abs(epsilon - guess)))
 
 
 def _ends_with(name: str, word: str) -> bool:
@@ -255,65 +247,3 @@ def _one_of(known: Mapping[str, str], names: tuple[str, ...]) -> str | None:
 
 def _size(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64))
-
-
-def fitting(
-    factors: Values,
-    norms: Iterable[Norm],
-    arrays: Callable[[str], Values],
-    is_exact: Callable[[Norm, Vectors], bool],
-    tolerance: float,
-    epsilon: float | None = None,
-) -> list[Norm]:
-    """Return the norms that were folded: their scales are the factors, and what they give is the weight to the bit.
-
-    Args:
-        factors: as `ratio` found them.
-        norms: candidates of as many channels, or scales.
-        is_exact: whether the fold of a norm gives the weight.
-        tolerance: how far a scale may be from its factor before it is not computed in full.
-        epsilon: to try before the usual ones.
-    """
-    found = []
-    for norm in norms:
-        if not _is_possible(norm, norm.vectors(arrays), factors, tolerance):
-            continue
-        for candidate in _variants(norm, arrays):
-            vectors = candidate.vectors(arrays)
-            values = epsilons(candidate, vectors, factors)
-            if epsilon is not None and candidate.variance is not None:
-                values = (epsilon, *(value for value in values if value != epsilon))
-            for value in values:
-                tried = replace(candidate, epsilon=value)
-                if _is_near(scale_of(tried, vectors), factors, tolerance) and is_exact(tried, vectors):
-                    found.append(tried)
-                    if candidate.variance is None:
-                        break
-    return found
-
-
-def _variants(norm: Norm, arrays: Callable[[str], Values]) -> Iterator[Norm]:
-    forms = (norm.form,) if norm.variance is None else FORMS
-    first = norm.gamma or norm.variance
-    is_half = first is not None and arrays(first).dtype == np.float16
-    for dtype in ("float32", "float16") if is_half else ("float32",):
-        for form in forms:
-            yield replace(norm, form=form, dtype=dtype)
-
-
-def _is_possible(norm: Norm, vectors: Vectors, factors: Values, tolerance: float) -> bool:
-    """Whether some epsilon makes a norm's scales the factors, for half of the channels: they shrink as it grows."""
-    ends = (scale_of(replace(norm, epsilon=epsilon), vectors).astype(np.float64) for epsilon in (0.0, 1.0))
-    top, bottom = (np.abs(end) for end in ends)
-    with np.errstate(all="ignore"):
-        size = np.abs(factors)
-        inside = (size <= top * (1 + tolerance)) & (size >= bottom * (1 - tolerance))
-    known = np.isfinite(factors)
-    return bool(known.any() and 2 * inside[known].sum() >= known.sum()) if inside.shape == known.shape else True
-
-
-def _is_near(scale: Values, factors: Values, tolerance: float) -> bool:
-    with np.errstate(all="ignore"):
-        apart = np.abs(scale.astype(np.float64) - factors) / np.maximum(np.abs(factors), 1e-30)
-    known = apart[np.isfinite(factors)]
-    return known.size > 0 and float(np.nan_to_num(np.median(known), nan=np.inf)) <= tolerance

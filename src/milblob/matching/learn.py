@@ -4,7 +4,7 @@ Values decide, bit for bit; names and the operations that read a weight decide o
 they leave open stays open: a weight then has several claims, whose new values must agree.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from math import gcd
@@ -18,8 +18,11 @@ from ..model.sharing import by_blob
 from ..model.tensor import Tensor
 from ..values.cast import cast_array
 from .agreeing import agreeing, is_name_of
-from .conv_folds import Fold, FoldFinder, likeliest
-from .derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked, Summed
+from .arithmetic import Combined, kind_of
+from .conv_folds import Fold, FoldFinder
+from .derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked
+from .expressions import Expressed, Expressions
+from .gathers import Gathers
 from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
 from .readers import Reader, Readers
@@ -36,6 +39,7 @@ _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 """About a nanosecond each, reckoned and not measured; what somebody made to take longer stays unknown."""
 
 _SAMPLE_COUNT = 1024
+_MIN_EXPRESSED = 10  # elements; those of fewer are explained with more suspicion
 _MAX_LAYOUTS = 6
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
@@ -82,6 +86,9 @@ class _Learner:
         self.readers = Readers(self.weights)
         self.siblings = Siblings({name: tensor.shape for name, tensor in self.given.items()})
         self._folds = FoldFinder(self.given, self.weights, self.siblings, self.may, epsilon)
+        self._gathers = Gathers(self.given, self.may)
+        self._expressions = Expressions(self.given, self.siblings, self.may, epsilon)
+        self.rounded: set[str] = set()  # weights whose claims give them to one rounding only
         self.claims: dict[str, dict[Derivation | None, set[str]]] = defaultdict(dict)
         self.certain: dict[str, Derivation] = {}
         self.sqnr: dict[str, float] = {}  # of compressed weights
@@ -118,6 +125,10 @@ class _Learner:
         for name in rest:
             if name not in self.claims and self.weights[name].mil_dtype in _FLOATS:
                 self._sum(name)
+        for name in rest:
+            if name not in self.claims and self.weights[name].mil_dtype in _FLOATS:
+                self._gather(name)
+        self._express(name for name in rest if name not in self.claims)
         self._settle_flat()
         self._settle_rest()
 
@@ -249,10 +260,8 @@ class _Learner:
             is_equal = name in self.equal
             owns = [given for given, layout in self.equal[name] if layout.axes is None] if is_equal else None
             for own in self._folds.candidates(convolution) if owns is None else dict.fromkeys(owns):
-                factors = self._folds.ratio(convolution, own)
-                if factors is not None:
-                    found += self._folds.folds(convolution, own, factors, with_scales=not is_equal)
-        for fold in likeliest(found, self._epsilon):
+                found += self._folds.folds(convolution, own, with_scales=not is_equal)
+        for fold in self._folds.chosen(found):
             self._claim_fold(fold)
 
     def _claim_fold(self, fold: Fold) -> None:
@@ -279,12 +288,8 @@ class _Learner:
                     self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr)
             convolution = self.readers.convolution(name)
             if name not in self.claims and convolution is not None:
-                folds += [
-                    fold
-                    for own in self._folds.candidates(convolution)
-                    for fold in self._folds.rendered(convolution, own, dense)
-                ]
-        for fold in likeliest(folds, self._epsilon):
+                folds += self._folds.rendered(convolution, dense)
+        for fold in self._folds.chosen(folds):
             self._claim_fold(fold)
             name = fold.convolution.weight
             sqnr = self._sqnr(name, np.asarray(self.weights[name].read()), fold.weight(self.weights[name].shape))
@@ -382,13 +387,46 @@ class _Learner:
         weight = self.weights[name]
         if weight.size != max(weight.shape, default=0):
             return
-        every = self.siblings.of_size(weight.size)
+        vectors = [(other, CheckpointArray(other)) for other in self.siblings.of_size(weight.size)]
+        every = [(n, a if self.given[n].ndim == 1 else Moved(a, Layout(after=(weight.size,)))) for n, a in vectors]
         for reader in self.readers.of[name]:
             for option in self._beside(name, reader) or ():
-                for other in every:
-                    added = Summed(option, CheckpointArray(other))
+                for other, vector in every:
+                    added = Combined("+", option, vector)
                     if other not in option.sources() and self.fits(name, added):
                         self.claim(name, added, reader.words)
+
+    def _gather(self, name: str) -> None:
+        """Claim a weight whose rows are looked up in a table, or a vector that is several joined."""
+        weight = self.weights[name]
+        if weight.chain is not None or weight.size < _MIN_EXPRESSED:
+            return
+        values = np.asarray(weight.read())
+        if weight.size == max(weight.shape, default=0):
+            ways: Iterator[Derivation | None] = self._gathers.joined(values, weight.mil_dtype)
+        else:
+            ways = self._gathers.gathered(values, weight.mil_dtype)
+        for way in islice(ways, _MAX_CLAIMS):
+            if way is None or self.fits(name, way):
+                self.claim(name, way)
+
+    def _express(self, names: Iterable[str]) -> None:
+        """Claim weights that a short expression gives; of several of one array, that which most weights allow."""
+        found: dict[str, list[Expressed]] = {}
+        votes: Counter[Any] = Counter()
+        for name in names:
+            weight = self.weights[name]
+            if weight.mil_dtype in _FLOATS and weight.chain is None and weight.size >= _MIN_EXPRESSED:
+                found[name] = self._expressions.explain(np.asarray(weight.read()), weight.mil_dtype)
+                votes.update({kind_of(one.derivation) for one in found[name]})
+        for name, options in found.items():
+            best: dict[frozenset[str], Expressed] = {}
+            for one in sorted(options, key=lambda one: -votes[kind_of(one.derivation)]):
+                best.setdefault(frozenset(one.derivation.sources()), one)
+            for one in best.values():
+                self.claim(name, one.derivation)
+                if not one.is_exact:
+                    self.rounded.add(name)
 
     # ------------------------------------------------------------------------------------------------------------- flat
 
@@ -463,7 +501,7 @@ class _Learner:
         for name, claims in self.claims.items():
             if any(derivation is not None for derivation in claims):
                 found = tuple(Claim(derivation, tuple(sorted(readers))) for derivation, readers in claims.items())
-                origins[name] = Origin(name, found, self.sqnr.get(name), name not in rest.rounded)
+                origins[name] = Origin(name, found, self.sqnr.get(name), name not in rest.rounded | self.rounded)
         used = {
             s for o in origins.values() for c in o.claims if c.derivation is not None for s in c.derivation.sources()
         }

@@ -22,7 +22,7 @@ from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, require_selected, selector
 from .agreeing import agreeing
-from .conv_folds import Fold, FoldFinder, likeliest
+from .conv_folds import Fold, FoldFinder
 from .layouts import Layout
 from .readers import Readers
 from .report import Match, Matching, Tie
@@ -207,12 +207,12 @@ class _Work:
             if convolution is None:
                 continue
             for own in finder.candidates(convolution):
-                factors = finder.ratio(convolution, own)
-                found = finder.folds(convolution, own, factors) if factors is not None else []
+                found = finder.folds(convolution, own)
                 folds += found
-                if factors is not None and not found and factors.is_evidence:
+                factors = finder.ratio(convolution, own) if not found else None
+                if factors is not None and factors.is_evidence:
                     scaled.append((name, own, factors))
-        for fold in likeliest(folds):
+        for fold in finder.chosen(folds):
             self._add_fold(fold)
         for name, own, factors in scaled:
             if name not in self.taken and own not in self.used:
@@ -221,16 +221,16 @@ class _Work:
                 self._add_all(own, name, "scaled", words)
 
     def _add_fold(self, fold: Fold) -> None:
-        name, bias, norm = fold.convolution.weight, fold.convolution.bias, fold.norm
+        name, bias = fold.convolution.weight, fold.convolution.bias
         if name in self.taken:
             return
-        self._add_all(fold.own, name, "folded", str(norm))
-        shift = fold.own_bias or norm.beta
+        self._add_all(fold.own, name, "folded", fold.words)
+        shift = fold.own_bias or fold.steps[-1].beta
         if fold.gives_bias and bias is not None and bias not in self.taken:
             if shift is not None:
-                self._add_all(shift, bias, "folded", str(norm))
+                self._add_all(shift, bias, "folded", fold.words)
             self.taken.update(self.members.get(bias, [bias]))
-        self.used.update(norm.names(True))
+        self.used.update(source for norm in fold.steps for source in norm.names(True))
 
     def _add_all(self, given: str, name: str, how: str, folded: str) -> None:
         """Add a match for each weight of a blob."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
-from .arithmetic import FUNCTIONS, REDUCTIONS, Combined, Filled, Function, Literal, Reduced
+from .arithmetic import FUNCTIONS, REDUCTIONS, Applied, Combined, Filled, Literal, Reduced
 from .derivation import CheckpointArray, Derivation
 from .literals import Literals
 from .rounding import are_one_rounding_apart, casts_to
@@ -118,7 +118,7 @@ class Numbers:
         ]
         yield from same
         for name in FUNCTIONS:
-            yield from (Function(one, name) for one in same)
+            yield from (Applied(one, name) for one in same)
         near = [name for name in target.order if name in self._given and self._given[name].size > count]
         yield from self._reductions(near[:4], count)
         for number in _FACTORS:
@@ -126,7 +126,7 @@ class Numbers:
         for number in _SHIFTS:
             for one in same:
                 shifted = Combined("+", one, Literal(number))
-                yield from (shifted, Function(shifted, "reciprocal"))
+                yield from (shifted, Applied(shifted, "reciprocal"))
         yield from self._reductions(near[4:], count)
 
     def _reductions(self, names: list[str], count: int) -> Iterator[Derivation]:
@@ -139,7 +139,7 @@ class Numbers:
             ]
             yield from reduced
             for function in _AFTER_FUNCTIONS:
-                yield from (Function(one, function) for one in reduced)
+                yield from (Applied(one, function) for one in reduced)
 
 
 def _axes(shape: tuple[int, ...], count: int) -> list[tuple[int, ...] | None]:

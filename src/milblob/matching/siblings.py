@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from math import prod
 
-from .derivation import CheckpointArray, Derivation, Folded, Moved, RowRange, Stacked, Summed
+from .arithmetic import Combined
+from .derivation import CheckpointArray, Derivation, Folded, Moved, RowRange, Stacked
 from .folds import Norm, find_norms
 
 VECTORS = {
@@ -117,7 +118,9 @@ class Siblings:
             return [CheckpointArray(twin)]
         if "_ih_" in name:
             pairs = [(a, a.replace("_ih_", "_hh_")) for a in found if "_ih_" in a]
-            both: list[Derivation] = [Summed(CheckpointArray(a), CheckpointArray(b)) for a, b in pairs if b in found]
+            both: list[Derivation] = [
+                Combined("+", CheckpointArray(a), CheckpointArray(b)) for a, b in pairs if b in found
+            ]
             both.sort(key=lambda one: next(one.sources()) != twin)
             return [*both, *(CheckpointArray(other) for other in found)]
         if not found and not self.is_named_for(name, "weight"):

@@ -1,0 +1,470 @@
+"""Explains a weight as one array, or a function of it, times and plus something: for all elements, or per channel.
+
+What a converter computes from constants is short: weight norm, weight standardization, `1 + w`, a layer scale, a sum of
+two embeddings. A sample of the weight is compared with all arrays of its size. One from which it differs by a factor
+and a shift stays; then these are looked for among numbers and vectors, and what they give is computed in full.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+from ..model.lazy import LazyTensor
+from .arithmetic import FUNCTIONS, STANDARDS, Applied, Combined, Literal, Reduced, Standardized, kind_of
+from .derivation import CheckpointArray, Derivation, Moved, RowRange
+from .folds import EPSILONS, Norm, Vectors
+from .layouts import Layout, layouts
+from .rounding import are_one_rounding_apart, casts_to
+from .same_elements import May
+from .scales import Scales
+from .siblings import Siblings
+
+Values = np.ndarray[Any, Any]
+
+_TOLERANCE = {DType.FLOAT32: 2e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
+_TINY = {DType.FLOAT16: 2.0**-24}
+_CHANNELS, _ELEMENTS, _WIDTH = 8, 16, 64
+_MIN_ELEMENTS = 4  # of a channel: two of them give its factor and its shift
+_MAX_LAYOUTS = 4
+_MAX_ROWS = 8192
+_MAX_FOUND = 16
+_MAX_OPTIONS = 1024
+_NOISE = 1e-2
+_FLOATS = frozenset(_TOLERANCE)
+_GAINS = (
+    1.7881293296813965, 1.7015043497085571, 1.7139588594436646, 1.7131484746932983, 1.0008515119552612,
+    1.270926833152771, 1.2716004848480225, 1.70590341091156, 1.9193484783172607, 1.0002083778381348,
+    4.803835391998291, 2.338853120803833, 1.9203323125839233, 1.5939117670059204,
+)  # fmt: skip
+"""What normalizer-free networks multiply activations by, to keep their variance: SiLU, GELU, ReLU, ReLU6, SELU, ..."""
+
+
+class Expressed(NamedTuple):
+    """What gives the values of a weight: to the bit, or to one rounding."""
+
+    derivation: Derivation
+    is_exact: bool
+
+
+class _Affine(NamedTuple):
+    """A weight as `factors * of + shifts`, of which both are known about.
+
+    Attributes:
+        of: in the order of the weight's elements, of its shape.
+        axis: along which factors and shifts differ; None for one of each.
+        factors, shifts: float64, [channels] or [1].
+    """
+
+    of: Derivation
+    axis: int | None
+    factors: Values
+    shifts: Values
+
+
+class Expressions:
+    """Explains weights by the arrays of one checkpoint.
+
+    Args:
+        given: the arrays. siblings: of them.
+        may: the work budget.
+        epsilon: of batch norms, to try before the usual ones.
+    """
+
+    def __init__(
+        self, given: Mapping[str, LazyTensor], siblings: Siblings, may: May, epsilon: float | None = None
+    ) -> None:
+        self._given = {name: tensor for name, tensor in given.items() if "FLOAT" in tensor.mil_dtype.name}
+        self._siblings, self._may, self._epsilon = siblings, may, epsilon
+        self._of_size: dict[int, list[str]] = {}
+        for name, tensor in self._given.items():
+            self._of_size.setdefault(tensor.size, []).append(name)
+        self._scales: dict[int, Scales | None] = {}
+        self._sure = _sure_numbers(tensor.shape for tensor in self._given.values())
+        self._kinds: set[tuple[Any, ...]] = set()  # of what gave weights so far: one network has few
+
+    def explain(
+        self, values: Values, dtype: DType, fits: Callable[[Derivation], bool] | None = None, noise: float = 0.0
+    ) -> list[Expressed]:
+        """Return what gives values of a dtype; all that give them to the bit, or else to one rounding.
+
+        Args:
+            values: at least two that are not all equal.
+            dtype: of the weight.
+            fits: says whether a derivation is near enough; None for to the bit, or to one rounding.
+            noise: how far elements may be off, relative to the size of all, where the weight was compressed.
+        """
+        if dtype not in _FLOATS or not self._may(200_000):
+            return []
+        options = list(dict.fromkeys(islice(self._options(values, dtype, noise), _MAX_OPTIONS)))
+        usual = [option for option in options if kind_of(option) in self._kinds]
+        others = [option for option in options if kind_of(option) not in self._kinds]
+        near: list[Expressed] = []
+        for group in (usual, others):
+            found = [one for option in group if (one := self._tried(option, values, dtype, fits)) is not None]
+            exact = [one for one in found if one.is_exact]
+            if exact:
+                self._kinds.update(kind_of(one.derivation) for one in exact)
+                return exact
+            near += found
+        return near
+
+    def _tried(
+        self, option: Derivation, values: Values, dtype: DType, fits: Callable[[Derivation], bool] | None
+    ) -> Expressed | None:
+        """Return a derivation that gives values; None if it does not."""
+        if not self._may(50_000 + 20 * values.size):
+            return None
+        if fits is not None:
+            return Expressed(option, True) if fits(option) else None
+        computed, flat = option.compute(self._array).reshape(-1), values.reshape(-1)
+        places = np.unique(np.linspace(0, flat.size - 1, 64).astype(np.int64))
+        if computed.size != flat.size or not are_one_rounding_apart(computed[places], flat[places], dtype):
+            return None
+        if casts_to(computed, values, dtype):
+            return Expressed(option, True)
+        # A number of three digits is one rounding of float16 from any number, so it must give the very bits.
+        is_sure = all(number in self._sure for number in _numbers_in(option))
+        return Expressed(option, False) if is_sure and are_one_rounding_apart(computed, values, dtype) else None
+
+    def _array(self, name: str) -> Values:
+        return np.asarray(self._given[name].read())
+
+    def _options(self, values: Values, dtype: DType, noise: float) -> Iterator[Derivation]:
+        tolerance = max(_TOLERANCE[dtype], noise)
+        is_vector = values.size == max(values.shape, default=0)
+        for affine in self._affine(values, dtype, tolerance):
+            if affine.axis is None:
+                yield from self._with_numbers(affine, tolerance)
+            else:
+                yield from self._with_vectors(affine, values.shape, tolerance)
+        if is_vector:
+            yield from self._of_vectors(values.reshape(-1).astype(np.float64), tolerance)
+        if not noise:
+            yield from self._sums(values, tolerance)
+
+    # -------------------------------------------------------------------------------------- a factor and a shift
+
+    def _affine(self, values: Values, dtype: DType, tolerance: float) -> Iterator[_Affine]:
+        """Yield the arrays of which a weight is a multiple and a shift, the simplest first."""
+        names = self._of_size.get(values.size, [])
+        flat = values.reshape(-1)
+        tiny = _TINY.get(dtype, 0.0)
+        axes: list[int | None] = [None, *(at for at, size in enumerate(values.shape) if size > 1)]
+        for axis in axes:
+            positions = _positions(values.shape, axis, _CHANNELS, _ELEMENTS)
+            if positions is None or not names or not self._may(100_000 + 30_000 * len(names)):
+                continue
+            y = flat[positions].astype(np.float64)
+            for name in names:
+                tensor = self._given[name]
+                for layout in _orders(tensor.shape, values.shape):
+                    array = self._array(name).reshape(-1)
+                    x = array[layout.sources(tensor.shape, positions)].astype(np.float64)
+                    for function in ("", *FUNCTIONS) if axis is None else ("",):
+                        if function and not self._may(2_000):
+                            return
+                        moved = _applied(x, function)
+                        if not _fits(moved, y, tolerance, tiny):
+                            continue
+                        of: Derivation = CheckpointArray(name)
+                        of = of if layout.is_identity else Moved(of, layout)
+                        of = Applied(of, function) if function else of
+                        whole = _positions(values.shape, axis, values.size, _WIDTH)
+                        if whole is None or not self._may(50 * whole.size):
+                            continue
+                        everywhere = _applied(array[layout.sources(tensor.shape, whole)].astype(np.float64), function)
+                        yield _Affine(of, axis, *_factors(everywhere, flat[whole].astype(np.float64)))
+                        break
+
+    def _with_numbers(self, affine: _Affine, tolerance: float) -> Iterator[Derivation]:
+        """Yield an array times a number plus a number."""
+        factor, shift = float(affine.factors[0]), float(affine.shifts[0])
+        for number in self._numbers(factor, tolerance):
+            scaled = [_times(affine.of, number)]
+            if number != Literal(1) and factor:
+                scaled += [Combined("/", affine.of, one) for one in self._numbers(1 / factor, tolerance)[:2]]
+            for one in scaled:
+                for added in self._numbers(shift, tolerance):
+                    yield one if added == Literal(0) else Combined("+", one, added)
+
+    def _numbers(self, value: float, tolerance: float, most: int = 8) -> list[Derivation]:
+        """Return numbers of code and of the checkpoint near a value, the likeliest first."""
+        found: list[Derivation] = []
+        for name in self._of_size.get(1, []):
+            number = float(self._array(name).reshape(-1)[0])
+            for function in ("", "exp", "sigmoid", "tanh", "reciprocal", "square", "softplus"):
+                of = CheckpointArray(name)
+                if abs(float(_applied(np.asarray(number), function)) - value) <= tolerance * abs(value):
+                    flat = Moved(of, Layout(after=()))
+                    found.append(Applied(flat, function) if function else flat)
+        near = (Literal(one) for one in _literals(value) if abs(one - value) <= tolerance * max(abs(value), 1))
+        return [*near, *found][:most]
+
+    # ------------------------------------------------------------------------------------------------- per channel
+
+    def _scales_of(self, count: int) -> Scales | None:
+        if count not in self._scales:
+            norms = [*self._siblings.norms.get(count, ()), *self._siblings.scales(count)]
+            known: dict[Norm, Vectors] = {}
+
+            def vectors(norm: Norm) -> Vectors:
+                if norm not in known:
+                    known[norm] = norm.vectors(self._array)
+                return known[norm]
+
+            able = bool(norms) and self._may(200_000 * len(norms))
+            self._scales[count] = Scales(norms, count, vectors, self._epsilon) if able else None
+        return self._scales[count]
+
+    def _with_vectors(self, affine: _Affine, shape: tuple[int, ...], tolerance: float) -> Iterator[Derivation]:
+        """Yield an array times a vector plus a vector, one number for each channel."""
+        axis, count = affine.axis or 0, len(affine.factors)
+        array = np.asarray(affine.of.compute(self._array), np.float64).reshape(shape)
+        rest = tuple(at for at in range(len(shape)) if at != axis)
+        mean, deviation = array.mean(axis=rest), array.std(axis=rest)
+        size = np.abs(affine.factors) * np.sqrt((array**2).mean(axis=rest))
+        slack = max(tolerance, _NOISE)
+        along = tuple(count if at == axis else 1 for at in range(len(shape)))
+        if _mostly(np.abs(affine.shifts) <= slack * size):
+            yield from self._scaled(affine.of, affine.factors, along, tolerance)
+            direction = Combined("/", affine.of, Reduced(affine.of, "norm", rest, True))
+            lengths = np.sqrt((array**2).sum(axis=rest))
+            yield from self._scaled(direction, affine.factors * lengths, along, tolerance)
+        elif _mostly(np.abs(affine.shifts + affine.factors * mean) <= slack * np.abs(affine.factors) * deviation):
+            for of, form, epsilon, root in _standardized(affine.of, shape, axis, deviation, array.size // count):
+                if not self._may(200_000):
+                    return
+                whole = Standardized(of[0], of[1], form, epsilon)
+                moved = Moved(whole, Layout(after=shape)) if of[0] is not affine.of else whole
+                yield from self._scaled(moved, affine.factors * root, along, max(tolerance, 1e-3), array.size // count)
+        elif _mostly(np.abs(affine.factors - 1) <= max(tolerance, 1e-3)):
+            for one in self._shifts(affine.shifts, tolerance):
+                yield Combined("+", affine.of, Moved(one, Layout(after=along)))
+
+    def _scaled(
+        self, of: Derivation, factors: Values, along: tuple[int, ...], tolerance: float, width: int = 1
+    ) -> Iterator[Derivation]:
+        """Yield something times what may be the factors of its channels."""
+        middle = float(np.nanmedian(factors)) if np.isfinite(factors).any() else 0.0
+        if _mostly(np.abs(factors - middle) <= tolerance * abs(middle)):
+            for number, after in _gains(middle, width, tolerance):
+                yield _times(of, number) if after is None else _times(_times(of, number), after)
+            yield from (_times(of, number) for number in self._numbers(middle, tolerance))
+        scales = self._scales_of(len(factors))
+        if scales is None:
+            return
+        several = scales.near(factors, tolerance) or scales.near_pairs(factors, tolerance)
+        for steps in several[:_MAX_FOUND]:
+            for scale in _scale_derivations(steps):
+                yield Combined("*", of, Moved(scale, Layout(after=along)))
+        with np.errstate(all="ignore"):
+            inverse = scales.near(1 / factors, tolerance)
+        for steps in inverse[:_MAX_FOUND]:
+            for scale in _scale_derivations(steps):
+                yield Combined("/", of, Moved(scale, Layout(after=along)))
+        for norm, quotient in scales.proportional(factors, tolerance)[:_MAX_FOUND]:
+            others = ((one, None) for one in self._numbers(quotient, tolerance))
+            for one, after in (*_gains(quotient, width, tolerance), *others):
+                for scale in _scale_derivations((norm,)):
+                    scaled = Combined("*", of, Moved(_times(scale, one), Layout(after=along)))
+                    yield scaled if after is None else _times(scaled, after)
+
+    def _shifts(self, shifts: Values, tolerance: float) -> Iterator[Derivation]:
+        """Yield vectors, and rows of arrays, that may be the shifts of channels."""
+        for name, row in self._rows(len(shifts)):
+            values = self._array(name).reshape(-1, len(shifts))[row]
+            if (np.abs(values - shifts) <= tolerance * np.sqrt(np.mean(shifts**2))).all():
+                yield self._row(name, row)
+
+    def _row(self, name: str, row: int) -> Derivation:
+        of, shape = CheckpointArray(name), self._given[name].shape
+        if self._given[name].size == shape[-1]:
+            return of
+        rows = of if len(shape) == 2 else Moved(of, Layout(after=(self._given[name].size // shape[-1], shape[-1])))
+        return RowRange(rows, row, row + 1)
+
+    def _rows(self, count: int) -> Iterator[tuple[str, int]]:
+        """Yield vectors of a size, and rows of arrays."""
+        left = _MAX_ROWS
+        for name, tensor in self._given.items():
+            if tensor.ndim and tensor.shape[-1] == count and tensor.size // count <= left:
+                left -= tensor.size // count
+                yield from ((name, row) for row in range(tensor.size // count))
+
+    # ------------------------------------------------------------------------------------------------ vectors, sums
+
+    def _of_vectors(self, values: Values, tolerance: float) -> Iterator[Derivation]:
+        """Yield products of vectors, and scales and shifts of batch norms."""
+        scales = self._scales_of(len(values))
+        if scales is None:
+            return
+        ways = [*scales.near(values, tolerance), *scales.near_pairs(values, tolerance)]
+        for steps in ways[:_MAX_FOUND]:
+            yield from _scale_derivations(steps)
+        for steps in scales.near_bias(values, None, tolerance)[:_MAX_FOUND]:
+            (norm,) = steps
+            if norm.mean is not None and norm.beta is not None:
+                for scale in _scale_derivations(steps):
+                    yield Combined("-", _flat(norm.beta), Combined("*", _flat(norm.mean), scale))
+
+    def _sums(self, values: Values, tolerance: float) -> Iterator[Derivation]:
+        """Yield sums of two arrays, or an array and a row of another one."""
+        count = values.size
+        places = np.unique(np.linspace(0, count - 1, 32).astype(np.int64))
+        last = values.shape[-1] if values.ndim else 1
+        rows = list(self._rows(count)) if last == count else [(name, 0) for name in self._of_size.get(count, [])]
+        if len(rows) < 2 or not self._may(20_000 * len(rows) + len(rows) ** 2 // 8):
+            return
+        table = np.stack([self._array(name).reshape(-1, count)[row][places].astype(np.float64) for name, row in rows])
+        wanted = values.reshape(-1)[places].astype(np.float64)
+        size = float(np.sqrt(np.mean(wanted**2)))
+        rest = wanted - table
+        order = np.argsort(table[:, 0], kind="stable")
+        slack = tolerance * size
+        low = np.searchsorted(table[order, 0], rest[:, 0] - slack, "left")
+        high = np.searchsorted(table[order, 0], rest[:, 0] + slack, "right")
+        for first, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+            for other in order[begin:end].tolist():
+                if first < other and (np.abs(table[other] - rest[first]) <= slack).all():
+                    a, b = (Moved(self._row(*rows[at]), Layout(after=values.shape)) for at in (first, other))
+                    yield Combined("+", a, b)
+
+
+def _mostly(conditions: Values) -> bool:
+    """Whether nine of ten hold: a channel whose factor is almost 0 tells little."""
+    return bool(10 * np.count_nonzero(conditions) >= 9 * conditions.size)
+
+
+def _positions(shape: tuple[int, ...], axis: int | None, channels: int, elements: int) -> Values | None:
+    """Return places of some elements of some channels in a flattened array, [channels, elements]; None for too few."""
+    size = math.prod(shape)
+    if axis is None:
+        return np.unique(np.linspace(0, size - 1, min(size, channels * elements)).astype(np.int64))[None]
+    count, inner = shape[axis], math.prod(shape[axis + 1 :])
+    width = size // count
+    if width < _MIN_ELEMENTS:
+        return None
+    chosen = np.unique(np.linspace(0, count - 1, min(channels, count)).astype(np.int64))
+    random = np.random.default_rng(width)
+    some = np.arange(width) if width <= elements else np.sort(random.choice(width, elements, replace=False))
+    outside, inside = np.divmod(some, inner)
+    return np.asarray(outside * (count * inner) + chosen[:, None] * inner + inside)
+
+
+def _orders(old: tuple[int, ...], new: tuple[int, ...]) -> Iterable[Layout]:
+    if [size for size in old if size != 1] == [size for size in new if size != 1]:
+        return (Layout(after=None if old == new else new),)
+    return layouts(old, new)[:_MAX_LAYOUTS]
+
+
+def _applied(values: Values, function: str) -> Values:
+    with np.errstate(all="ignore"):
+        return np.asarray(FUNCTIONS[function](values) if function else values)
+
+
+def _factors(x: Values, y: Values) -> tuple[Values, Values]:
+    """Return the factor and the shift of each channel from x to y, [channels, elements]."""
+    with np.errstate(all="ignore"):
+        middle, level = x.mean(axis=1), y.mean(axis=1)
+        away = x - middle[:, None]
+        size = (away**2).sum(axis=1)
+        factors = np.where(size > 0, (away * (y - level[:, None])).sum(axis=1) / np.where(size > 0, size, 1), np.nan)
+        return factors, level - factors * middle
+
+
+def _fits(x: Values, y: Values, tolerance: float, tiny: float) -> bool:
+    """Whether y is x but for a factor and a shift of each channel."""
+    if not np.isfinite(x).all():
+        return False
+    factors, shifts = _factors(x, y)
+    with np.errstate(all="ignore"):
+        rest = np.abs(y - (factors[:, None] * x + shifts[:, None]))
+        return bool((rest <= tolerance * np.abs(y).max(axis=1, keepdims=True) + tiny).all())
+
+
+def _literals(value: float) -> Iterator[float]:
+    """Yield numbers near a value that code may hold."""
+    if not math.isfinite(value):
+        return
+    yield from (0.0, float(round(value)))
+    size, sign = abs(value), math.copysign(1.0, value)
+    if 1e-4 < size < 1e4:
+        square, inverse = round(size**2), round(1 / size**2)
+        yield from (sign * math.sqrt(square), sign / math.sqrt(inverse or 1), sign / (round(1 / size) or 1))
+    for digits in (1, 2, 3):
+        yield float(f"{value:.{digits}g}")
+
+
+def _gains(value: float, width: int, tolerance: float) -> list[tuple[Literal, Literal | None]]:
+    """Return the gains of normalizer-free networks near a value, for channels of so many elements.
+
+    What follows each is a decimal of the network, such as an alpha of 0.2, that a converter multiplied by afterwards.
+    """
+    found: list[tuple[Literal, Literal | None]] = []
+    for number in (gain / math.sqrt(width) for gain in (1.0, *_GAINS)):
+        if abs(number - value) <= tolerance * abs(value):
+            found.insert(0, (Literal(number), None))
+        elif abs((after := float(f"{value / number:.1g}")) * number - value) <= tolerance * abs(value):
+            found.append((Literal(number), Literal(after)))
+    return found
+
+
+def _times(of: Derivation, number: Derivation) -> Derivation:
+    return of if number == Literal(1) else Combined("*", of, number)
+
+
+def _sure_numbers(shapes: Iterable[tuple[int, ...]]) -> frozenset[float]:
+    """Return the numbers that code may hold of which few are near each other."""
+    found = {0.0, *EPSILONS, *(sign * one for n in range(1, 17) for one in (n, 1 / n) for sign in (1, -1))}
+    for shape in set(shapes):
+        for size in shape:
+            found |= {math.sqrt(size), 1 / math.sqrt(size or 1)}
+        width = math.prod(shape[1:]) or 1
+        found |= {gain / math.sqrt(width) for gain in (1.0, *_GAINS)}
+    return frozenset(float(one) for one in found)
+
+
+def _numbers_in(derivation: Derivation) -> Iterator[float]:
+    if isinstance(derivation, Literal):
+        yield derivation.value
+    for step in derivation.steps:
+        yield from _numbers_in(step)
+
+
+def _flat(name: str) -> Derivation:
+    return Moved(CheckpointArray(name), Layout(after=(-1,)))
+
+
+def _scale_derivations(steps: tuple[Norm, ...]) -> Iterator[Derivation]:
+    """Yield the product of norms' scales in the orders in which it may have been computed."""
+    norm = steps[0]
+    if len(steps) > 1:
+        for first in _scale_derivations(steps[:1]):
+            yield from (Combined("*", first, other) for other in _scale_derivations(steps[1:]))
+    elif norm.variance is None:
+        yield _flat(str(norm.gamma))
+    else:
+        variance = Combined("+", _flat(norm.variance), Literal(norm.epsilon))
+        if norm.gamma is None:
+            yield Applied(variance, "rsqrt")
+        else:
+            yield Combined("/", _flat(norm.gamma), Applied(variance, "sqrt"))
+            yield Combined("*", _flat(norm.gamma), Applied(variance, "rsqrt"))
+
+
+def _standardized(
+    of: Derivation, shape: tuple[int, ...], axis: int, deviation: Values, width: int
+) -> Iterator[tuple[tuple[Derivation, tuple[int, ...]], str, float, Values]]:
+    """Yield the ways in which channels are standardized: what along which axes, the form, epsilon, the divisors."""
+    ways = [(of, tuple(at for at in range(len(shape)) if at != axis))]
+    if axis == 0:  # torch's `batch_norm` of the weight as [1, channels, elements]
+        ways.insert(0, (Moved(of, Layout(after=(1, shape[0], width))), (0, 2)))
+    for form in STANDARDS:
+        spread = deviation**2 * (width / (width - 1) if form == STANDARDS[1] else 1.0)
+        for epsilon in EPSILONS:
+            root = np.sqrt(spread) + epsilon if form == STANDARDS[2] else np.sqrt(spread + epsilon)
+            yield from ((way, form, epsilon, root) for way in ways)

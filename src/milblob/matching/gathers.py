@@ -1,0 +1,185 @@
+"""Finds weights whose rows are rows of one array in any order, and vectors that are several arrays and zeros joined.
+
+Tables that were looked up when a model was converted are such: the bias of attention by relative positions.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType
+from ..model.lazy import LazyTensor
+from ..values.cast import cast_array
+from .arithmetic import Filled, Literal
+from .derivation import CheckpointArray, Derivation, Gathered, Moved, Stacked
+from .layouts import Layout
+from .same_elements import May
+
+Values = np.ndarray[Any, Any]
+
+_MIN_WIDTH = 2  # elements of a row; single ones are equal by accident
+_MAX_EQUAL = 8  # equal rows, or equal parts, that are followed
+_MAX_PARTS = 64
+_FEW = 16  # rows that are looked up before all are
+
+
+class Gathers:
+    """The arrays of one checkpoint as tables.
+
+    Args:
+        given: arrays by name.
+        may: the work budget.
+    """
+
+    def __init__(self, given: Mapping[str, LazyTensor], may: May) -> None:
+        self._given, self._may = given, may
+        self._tables: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        self._vectors: list[str] = []
+        for name, tensor in given.items():
+            if "FLOAT" not in tensor.mil_dtype.name or not tensor.size:
+                continue
+            for axis, size in enumerate(tensor.shape):
+                if size >= _MIN_WIDTH:
+                    self._tables[size].append((name, axis))
+            if tensor.size == max(tensor.shape, default=0) and tensor.size >= _MIN_WIDTH:
+                self._vectors.append(name)
+        self._hashed: dict[tuple[str, int, DType], tuple[Values, Values]] = {}
+        self._beginnings: dict[DType, dict[bytes, list[str]]] = {}
+        random = np.random.default_rng()  # nobody can make rows look equal
+        most = max(self._tables, default=0)
+        self._factors = random.integers(1, 1 << 63, most, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+    def _cast(self, name: str, dtype: DType) -> Values:
+        array = np.asarray(self._given[name].read())
+        return cast_array(np.ascontiguousarray(array), dtype, overflow="inf")[0]
+
+    # ------------------------------------------------------------------------------------------------------ gathered
+
+    def gathered(self, values: Values, dtype: DType) -> Iterator[Derivation | None]:
+        """Yield the ways in which a weight consists of rows of one array; None for more ways than are followed.
+
+        Nothing is known for certain before the result is compared: rows were compared by their hashes.
+        """
+        for axis, width in enumerate(values.shape):
+            tables = self._tables.get(width, ())
+            if not tables or not self._may(100_000 + 10 * values.size):
+                continue
+            outside = tuple(at for at in range(values.ndim) if at != axis)
+            wanted: Values | None = None
+            few = self._hashes(values.transpose(*outside, axis).reshape(-1, width)[:_FEW])
+            for name, along in tables:
+                found = self._table(name, along, dtype)
+                if found is None or not self._may(30_000):
+                    continue
+                hashes, order = found
+                if not np.isin(few, hashes).all():
+                    continue
+                if wanted is None:
+                    wanted = self._hashes(values.transpose(*outside, axis).reshape(-1, width))
+                low, high = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
+                if (low < high).all():
+                    shape = tuple(values.shape[at] for at in outside)
+                    yield from self._ways(
+                        name, along, order, low, high, Layout((*shape, width), _back(axis, values.ndim))
+                    )
+
+    def _ways(
+        self, name: str, along: int, order: Values, low: Values, high: Values, layout: Layout
+    ) -> Iterator[Derivation | None]:
+        """Yield the rows with each of those that are equal; new values must be equal too."""
+        tensor = self._given[name]
+        outside = [at for at in range(tensor.ndim) if at != along]
+        is_moved = along != tensor.ndim - 1 or tensor.ndim != 2
+        table: Derivation = CheckpointArray(name)
+        if is_moved:
+            axes = (*outside, along) if along != tensor.ndim - 1 else None
+            after = None if tensor.ndim == 2 else (tensor.size // tensor.shape[along], tensor.shape[along])
+            table = Moved(table, Layout(None, axes, after))
+        most = int((high - low).max())
+        for step in range(min(most, _MAX_EQUAL)):
+            rows = order[np.minimum(low + step, high - 1)].astype(np.int32)
+            yield Moved(Gathered(table, rows.tobytes()), layout)
+        if most > _MAX_EQUAL:
+            yield None
+
+    def _table(self, name: str, along: int, dtype: DType) -> tuple[Values, Values] | None:
+        """Return the sorted hashes of an array's rows, and which rows these are."""
+        key = name, along, dtype
+        if key not in self._hashed:
+            tensor = self._given[name]
+            if not self._may(100_000 + 20 * tensor.size):
+                return None
+            rows = np.moveaxis(self._cast(name, dtype), along, -1).reshape(-1, tensor.shape[along])
+            hashes = self._hashes(rows)
+            order = np.argsort(hashes, kind="stable")
+            self._hashed[key] = hashes[order], order
+        return self._hashed[key]
+
+    def _hashes(self, rows: Values) -> Values:
+        """Return a hash of each row: [rows] uint64."""
+        bits = np.ascontiguousarray(rows).view(f"u{rows.dtype.itemsize}").astype(np.uint64) + np.uint64(1)
+        mixed = bits * self._factors[: rows.shape[1]]
+        return np.asarray((mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64))
+
+    # -------------------------------------------------------------------------------------------------------- joined
+
+    def joined(self, values: Values, dtype: DType) -> Iterator[Derivation]:
+        """Yield the ways in which a vector is several arrays, one after the other, with zeros between some of them."""
+        flat = np.ascontiguousarray(values).reshape(-1)
+        parts: list[list[Derivation]] = []
+        place = 0
+        while place < flat.size and len(parts) < _MAX_PARTS and self._may(20_000):
+            begin = self._beginning(dtype).get(flat[place : place + 2].tobytes(), ())
+            options = [name for name in begin if self._is_at(name, flat, place, dtype)]
+            length = max((self._given[name].size for name in options), default=0)
+            ways: list[Derivation] = [self._flat(name) for name in options if self._given[name].size == length]
+            zeros = _zeros(flat[place:])
+            if not ways or zeros >= length:
+                length = length or zeros
+                ways.append(Filled(Literal(0.0), (length,)))
+            if length < _MIN_WIDTH:
+                return
+            parts.append(ways[:_MAX_EQUAL])
+            place += length
+        if place != flat.size or len(parts) < 2 or all(isinstance(ways[0], Filled) for ways in parts):
+            return
+        first = [ways[0] for ways in parts]
+        yield Stacked(tuple(first))
+        for at, ways in enumerate(parts):
+            yield from (Stacked((*first[:at], other, *first[at + 1 :])) for other in ways[1:])
+
+    def _flat(self, name: str) -> Derivation:
+        of = CheckpointArray(name)
+        return of if self._given[name].ndim == 1 else Moved(of, Layout(after=(self._given[name].size,)))
+
+    def _is_at(self, name: str, flat: Values, place: int, dtype: DType) -> bool:
+        part = flat[place : place + self._given[name].size]
+        return len(part) < flat.size and part.tobytes() == self._cast(name, dtype).tobytes()
+
+    def _beginning(self, dtype: DType) -> dict[bytes, list[str]]:
+        """Return the vectors by their first two elements."""
+        if dtype not in self._beginnings:
+            found: dict[bytes, list[str]] = defaultdict(list)
+            for name in islice(self._vectors, 1 << 16):
+                if self._may(30_000 + self._given[name].size):
+                    found[self._cast(name, dtype).reshape(-1)[:2].tobytes()].append(name)
+            self._beginnings[dtype] = found
+        return self._beginnings[dtype]
+
+
+def _zeros(values: Values) -> int:
+    """Return how many zeros an array begins with."""
+    others = np.flatnonzero(values.view(f"u{values.dtype.itemsize}"))
+    return int(others[0]) if others.size else values.size
+
+
+def _back(axis: int, ndim: int) -> tuple[int, ...] | None:
+    """Return the order of axes that moves the last one to its place."""
+    if axis == ndim - 1:
+        return None
+    order = list(range(ndim - 1))
+    order.insert(axis, ndim - 1)
+    return tuple(order)

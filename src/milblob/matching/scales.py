@@ -1,0 +1,161 @@
+"""Batch norms and vectors of a checkpoint as factors of channels: a weight is compared with all of a size at once."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .folds import EPSILONS, FORMS, Norm, Vectors, epsilons, scale_of
+
+Values = np.ndarray[Any, Any]
+Steps = tuple[Norm, ...]
+"""What was folded, one after the other."""
+
+_PLACES = 32  # channels that are compared
+_MAX_PAIRS = 256
+
+
+class Scales:
+    """The scales that the norms of one number of channels may be, with each usual epsilon.
+
+    Args:
+        norms: of this number of channels; vectors and single numbers as scales too.
+        count: channels.
+        vectors: reads the arrays of a norm.
+        epsilon: to try before the usual ones.
+    """
+
+    def __init__(
+        self, norms: Iterable[Norm], count: int, vectors: Callable[[Norm], Vectors], epsilon: float | None
+    ) -> None:
+        self._vectors = vectors
+        self._norms = list(norms)
+        self._places = np.unique(np.linspace(0, count - 1, _PLACES).astype(np.int64))
+        usual = dict.fromkeys(EPSILONS if epsilon is None else (epsilon, *EPSILONS))
+        self._rows = [
+            replace(norm, epsilon=value) for norm in self._norms for value in (usual if norm.variance else (0.0,))
+        ]
+        width = len(self._places)
+        self._scales, self._means, self._betas = (np.zeros((len(self._rows), width)) for _ in range(3))
+        for at, norm in enumerate(self._rows):
+            some = self._some(norm)
+            self._scales[at] = scale_of(norm, some)
+            for table, vector in ((self._means, some.mean), (self._betas, some.beta)):
+                if vector is not None:
+                    table[at] = vector
+
+    def _some(self, norm: Norm) -> Vectors:
+        whole = self._vectors(norm)
+        return Vectors(*(v if v is None or v.size == 1 else v[self._places] for v in whole))
+
+    def near(self, factors: Values, tolerance: float) -> list[Steps]:
+        """Return the norms whose scales are the factors of channels, NaN where one is not known; the nearest first."""
+        apart = _apart(self._scales, factors[self._places])
+        return [(self._rows[at],) for at in np.argsort(apart, kind="stable") if apart[at] <= tolerance]
+
+    def near_unusual(self, factors: Values, tolerance: float) -> Iterator[Steps]:
+        """Yield norms with another epsilon than the usual ones, as the factors tell it."""
+        some = factors[self._places]
+        for norm in self._norms:
+            if norm.variance is None or not self._is_possible(norm, some, tolerance):
+                continue
+            vectors = self._vectors(norm)
+            for epsilon in epsilons(vectors, factors):
+                tried = replace(norm, epsilon=epsilon)
+                if _apart(scale_of(tried, self._some(norm))[None].astype(np.float64), some)[0] <= tolerance:
+                    yield (tried,)
+
+    def _is_possible(self, norm: Norm, factors: Values, tolerance: float) -> bool:
+        """Whether some epsilon makes a norm's scales the factors, for half of the channels: they shrink as it grows."""
+        some = self._some(norm)
+        top, bottom = (np.abs(scale_of(replace(norm, epsilon=value), some).astype(np.float64)) for value in (0.0, 1.0))
+        with np.errstate(all="ignore"):
+            size = np.abs(factors)
+            inside = (size <= top * (1 + tolerance)) & (size >= bottom * (1 - tolerance))
+        known = np.isfinite(factors)
+        return bool(known.any() and 2 * inside[known].sum() >= known.sum())
+
+    def near_pairs(self, factors: Values, tolerance: float) -> list[Steps]:
+        """Return two norms, one of them with a variance at most, whose scales together are the factors."""
+        wanted = factors[self._places]
+        known = np.isfinite(wanted) & (wanted != 0)
+        if not known.any():
+            return []
+        with np.errstate(all="ignore"):
+            logs = np.nan_to_num(np.log(np.abs(self._scales[:, known])), nan=np.inf)
+            rest = np.log(np.abs(wanted[known])) - logs
+        # The other one must have this logarithm in the channel where scales differ most; then in all of them.
+        column = int(np.argmax(np.where(np.isfinite(logs), logs, 0).std(axis=0))) if len(logs) else 0
+        order = np.argsort(logs[:, column], kind="stable")
+        ordered = logs[order, column]
+        low = np.searchsorted(ordered, rest[:, column] - 2 * tolerance, "left")
+        high = np.searchsorted(ordered, rest[:, column] + 2 * tolerance, "right")
+        found: list[tuple[float, Steps]] = []
+        for first, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+            others = order[begin:end]
+            with np.errstate(all="ignore"):
+                apart = np.median(np.abs(logs[others] - rest[first]), axis=1) if len(others) else np.zeros(0)
+            for at, distance in zip(others.tolist(), apart.tolist(), strict=True):
+                pair = (self._rows[first], self._rows[at])
+                if distance <= 2 * tolerance and sum(norm.variance is not None for norm in pair) < 2:
+                    found.append((distance, pair))
+        found.sort(key=lambda row: row[0])
+        return [pair for _, pair in found[:_MAX_PAIRS]]
+
+    def proportional(self, factors: Values, tolerance: float) -> list[tuple[Norm, float]]:
+        """Return the norms whose scales are the factors but for one number, and the number."""
+        wanted = factors[self._places]
+        with np.errstate(all="ignore"):
+            quotient = wanted / self._scales
+            middle = np.median(quotient, axis=1)
+            apart = np.quantile(np.abs(quotient / middle[:, None] - 1), 0.9, axis=1)
+        return [(self._rows[at], float(middle[at])) for at in np.flatnonzero(apart <= tolerance)]
+
+    def near_bias(self, bias: Values, own: Values | None, tolerance: float) -> list[Steps]:
+        """Return the norms that make a bias of a convolution's own one."""
+        wanted = bias[self._places].astype(np.float64)
+        before = 0.0 if own is None else own[self._places].astype(np.float64)
+        with np.errstate(all="ignore"):
+            given = self._scales * (before - self._means) + self._betas
+            apart = np.abs(given - wanted) / (np.abs(wanted) + np.sqrt(np.mean(wanted**2)) + 1e-30)
+        middle = np.nan_to_num(np.median(apart, axis=1), nan=np.inf)
+        return [(self._rows[at],) for at in np.argsort(middle, kind="stable") if middle[at] <= tolerance]
+
+    def near_shifts(self, shift: Values, tolerance: float) -> list[str]:
+        """Return the vectors that are a shift of channels."""
+        wanted = shift[self._places].astype(np.float64)
+        with np.errstate(all="ignore"):
+            apart = np.median(np.abs(self._scales - wanted), axis=1) / (np.sqrt(np.mean(wanted**2)) + 1e-30)
+        return [
+            str(norm.gamma) for at, norm in enumerate(self._rows) if norm.form == "scale" and apart[at] <= tolerance
+        ]
+
+
+def variants(steps: Steps, is_half: Callable[[Norm], bool]) -> Iterator[Steps]:
+    """Yield the orders and dtypes of the arithmetic with which norms may have been computed."""
+    ways: list[list[Norm]] = []
+    for norm in steps:
+        forms = (norm.form,) if norm.variance is None else FORMS
+        dtypes = ("float32", "float16") if is_half(norm) else ("float32",)
+        ways.append([replace(norm, form=form, dtype=dtype) for dtype in dtypes for form in forms])
+    return _products(ways)
+
+
+def _products(ways: Sequence[list[Norm]]) -> Iterator[Steps]:
+    if not ways:
+        yield ()
+        return
+    for norm in ways[0]:
+        for rest in _products(ways[1:]):
+            yield (norm, *rest)
+
+
+def _apart(scales: Values, factors: Values) -> Values:
+    """Return the median of the relative differences of rows of scales from factors: [rows]."""
+    known = np.isfinite(factors) & (factors != 0)
+    if not known.any():
+        return np.full(len(scales), np.inf)
+    with np.errstate(all="ignore"):
+        apart = np.abs(scales[:, known] - factors[known]) / np.abs(factors[known])
+    return np.asarray(np.nan_to_num(np.median(apart, axis=1), nan=np.inf))
