@@ -195,6 +195,76 @@ def masked(mb, x, w):
     return mb.softmax(x=mb.add(x=mb.linear(x=x, weight=w["l.weight"]), y=mask), axis=-1)
 
 
+# Weights that are computed from arrays.
+
+
+@network(c__weight=(12, 8, 3, 3), c__bias=(12,), gamma=(12,), d__weight=(12, 12, 1, 1), delta=(12,), **norm("b", 12), **norm("e", 12))  # fmt: skip
+def layer_scales(mb, x, w):
+    """A batch norm and then a layer scale behind each convolution, as in FastViT and EfficientFormer."""
+    for conv, prefix, scale in (("c", "b", "gamma"), ("d", "e", "delta")):
+        bias = {"bias": w["c.bias"]} if conv == "c" else {}
+        x = batch_norm(mb, mb.conv(x=x, weight=w[f"{conv}.weight"], **bias), w, prefix)
+        x = mb.relu(x=mb.mul(x=x, y=w[scale].reshape(12, 1, 1)))
+    return x
+
+
+@network(c__weight_g=(12, 1, 1, 1), c__weight_v=(12, 8, 3, 3), d__original0=(1, 1, 3), d__original1=(6, 12, 3))
+def weight_norms(mb, x, w):
+    norm = mb.reduce_l2_norm(x=w["c.weight_v"], axes=[1, 2, 3], keep_dims=True)
+    x = mb.relu(x=mb.conv(x=x, weight=mb.mul(x=w["c.weight_g"], y=mb.real_div(x=w["c.weight_v"], y=norm)).val))
+    norm = mb.reduce_l2_norm(x=w["d.original1"], axes=[0, 1], keep_dims=True)
+    weight = mb.mul(x=w["d.original0"], y=mb.real_div(x=w["d.original1"], y=norm)).val
+    return mb.relu(x=mb.conv(x=mb.reshape(x=x, shape=(1, 12, 16)), weight=weight))
+
+
+def standardized(mb, weight, epsilon):
+    x = mb.reshape(x=weight, shape=(1, weight.shape[0], -1))
+    away = mb.sub(x=x, y=mb.reduce_mean(x=x, axes=[0, 2], keep_dims=True))
+    variance = mb.reduce_mean(x=mb.mul(x=away, y=away), axes=[0, 2], keep_dims=True)
+    return mb.real_div(x=away, y=mb.sqrt(x=mb.add(x=variance, y=np.float32(epsilon))))
+
+
+@network(c__weight=(12, 8, 3, 3), c__gain=(12, 1, 1, 1), d__weight=(16, 12, 1, 1), e__weight=(16, 16, 1, 1), e__gain=(16, 1, 1, 1))  # fmt: skip
+def weight_standardization(mb, x, w):
+    """With a gain and the scale of ReLU, as in normalizer-free networks; and plain, as in BiT."""
+    for name in "cde":
+        weight = w[f"{name}.weight"]
+        x_hat = standardized(mb, weight, 1e-6 if name == "d" else 1e-5)
+        if name != "d":
+            gain = w[f"{name}.gain"] * np.float32(1.7139588594436646 * weight[0].size ** -0.5)
+            x_hat = mb.mul(x=x_hat, y=gain.reshape(1, -1, 1))
+        x = mb.relu(x=mb.conv(x=x, weight=mb.reshape(x=x_hat, shape=weight.shape).val))
+    return mb.mul(x=x, y=np.float32(0.2))
+
+
+@network(l__weight=(12, 6), n__weight=(12,), A_log=(12, 8), emb__weight=(30, 12), b__gamma=(12,), b__bias=(12,))
+def plain_arithmetic(mb, x, w):
+    """`1 + w` of Gemma, `-exp(w)` of Mamba, an embedding times the root of its width, a bias times a layer scale."""
+    x = mb.mul(x=mb.linear(x=x, weight=w["l.weight"]), y=mb.add(x=np.float32(1), y=w["n.weight"]))
+    rows = mb.gather(x=mb.mul(x=w["emb.weight"], y=np.float32(12**0.5)), indices=mb.reduce_argmax(x=x, axis=-1), axis=0)
+    x = mb.add(x=mb.add(x=x, y=rows), y=mb.mul(x=w["b.bias"], y=w["b.gamma"]))
+    return mb.matmul(x=x, y=mb.mul(x=mb.exp(x=w["A_log"]), y=np.float32(-1)))
+
+
+@network(l__weight=(6, 6), table=(121, 8), biases=(8, 36), every=(8, 11, 11))
+def gathered_tables(mb, x, w):
+    """The bias of attention by relative positions, as in Swin and T5; by columns, as in LeViT; of a picture."""
+    at = np.arange(6)
+    index = (at[:, None] - at + 5) * 11 + (at[:, None] * 2 - at) % 11
+    bias = mb.transpose(x=mb.gather(x=w["table"], indices=index.reshape(-1).astype(np.int32), axis=0), perm=[1, 0])
+    x = mb.add(x=mb.linear(x=x, weight=w["l.weight"]), y=mb.reshape(x=bias, shape=(1, 8, 6, 6)))
+    x = mb.add(x=mb.relu(x=x), y=w["biases"][:, np.abs(at[:, None] - at) * 6 + at][None])
+    return mb.add(x=mb.relu(x=x), y=w["every"].reshape(8, 121)[:, index])
+
+
+@network(qkv__weight=(54, 6), q_bias=(18,), v_bias=(18,), cls_token=(1, 1, 54), pos_embed=(1, 5, 54))
+def joined_with_zeros(mb, x, w):
+    """The bias of BEiT's attention, whose keys have none; a token to which its position was added."""
+    bias = mb.concat(values=[w["q_bias"], np.zeros(18, np.float32), w["v_bias"]], axis=0)
+    x = mb.relu(x=mb.linear(x=x, weight=w["qkv.weight"], bias=bias))
+    return mb.mul(x=x, y=mb.add(x=w["cls_token"], y=w["pos_embed"][:, :1]))
+
+
 # Numbers that are computed from arrays and are too small to count as weights.
 
 

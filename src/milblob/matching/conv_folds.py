@@ -84,6 +84,9 @@ class FoldFinder:
         siblings: of the arrays.
         may: the work budget.
         epsilon: to try before the usual ones.
+
+    Attributes:
+        sqnr: in dB, of compressed weights whose fold was chosen.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class FoldFinder:
     ) -> None:
         self._given, self._weights, self._siblings, self._may = given, weights, siblings, may
         self._epsilon = epsilon
+        self.sqnr: dict[str, float] = {}
         self._of_shape: dict[tuple[tuple[int, ...], int], list[str]] = defaultdict(list)
         for name, tensor in given.items():
             if tensor.ndim >= 2 and tensor.mil_dtype in _FLOATS:
@@ -280,13 +284,14 @@ class FoldFinder:
 
     # ------------------------------------------------------------------------------------------------------- choosing
 
-    def chosen(self, folds: Iterable[Fold]) -> list[Fold]:
-        """Choose between folds of the same arrays that differ in epsilon only, or in the order of the arithmetic.
+    def chosen(self, folds: Iterable[Fold]) -> Iterator[Fold]:
+        """Choose between folds of the same arrays, one convolution after the other.
 
-        Rounding hides small differences. One network rarely has several epsilons, so the one that most convolutions
-        allow is taken, of those that give all of the weight. Where it is none of EPSILONS, all stay: too many numbers
-        are near each other. Of the forms, the pass that made the weight decides: fuse_conv_batchnorm leaves constants
-        without a name of their own ("const_3"), and fuse_conv_scale calls them after the operation.
+        They differ in epsilon only, or in the order of the arithmetic. Rounding hides small differences. One network
+        rarely has several epsilons, so the one that most convolutions allow is taken, of those that give all of the
+        weight. Where it is none of EPSILONS, all stay: too many numbers are near each other. Of the forms, the pass
+        that made the weight decides: fuse_conv_batchnorm leaves constants without a name of their own ("const_3"), and
+        fuse_conv_scale calls them after the operation.
         """
         groups: dict[Any, list[Fold]] = defaultdict(list)
         for fold in folds:
@@ -297,18 +302,16 @@ class FoldFinder:
             votes.update({fold.epsilon for fold in group})
         votes[self._epsilon] = votes.total() + 1  # what the caller says is taken wherever it fits
         rank: dict[float | None, int] = {self._epsilon: -1, **{value: place for place, value in enumerate(EPSILONS)}}
-        found = []
         for group in groups.values():
             usual = [fold for fold in group if fold.epsilon in rank]
             usual.sort(key=lambda fold: (_is_other_form(fold), -votes[fold.epsilon], rank[fold.epsilon]))
             one = next((fold for fold in usual if self._is_whole(fold)), None)
             if one is not None:
-                found.append(one)
+                yield one
             elif not usual:
                 group.sort(key=_is_other_form, reverse=True)
                 ways = {fold.epsilon: fold for fold in group}
-                found += [fold for fold in ways.values() if self._is_whole(fold)]
-        return found
+                yield from (fold for fold in ways.values() if self._is_whole(fold))
 
     def _is_whole(self, fold: Fold) -> bool:
         """Whether a fold gives all of its weight: to the bit, or as near as compression comes."""
@@ -318,7 +321,10 @@ class FoldFinder:
         if not self._may(300 * weight.size):
             return False
         values = fold.weight(weight.shape).compute(self._array)
-        return sqnr_of(values, np.asarray(weight.read()), block_of(weight)) is not None
+        found = sqnr_of(values, np.asarray(weight.read()), block_of(weight))
+        if found is not None:
+            self.sqnr[weight.name] = min(self.sqnr.get(weight.name, np.inf), found)
+        return found is not None
 
 
 def _spread(count: int, most: int) -> Values:

@@ -126,7 +126,7 @@ class Expressions:
             return None
         if casts_to(computed, values, dtype):
             return Expressed(option, True)
-        # A number of three digits is one rounding of float16 from any number, so it must give the very bits.
+        # Another number, or another epsilon, may be one rounding away now and more with new values.
         is_sure = all(number in self._sure for number in _numbers_in(option))
         return Expressed(option, False) if is_sure and are_one_rounding_apart(computed, values, dtype) else None
 
@@ -395,7 +395,7 @@ def _literals(value: float) -> Iterator[float]:
     if 1e-4 < size < 1e4:
         square, inverse = round(size**2), round(1 / size**2)
         yield from (sign * math.sqrt(square), sign / math.sqrt(inverse or 1), sign / (round(1 / size) or 1))
-    for digits in (1, 2, 3):
+    for digits in (1, 2):  # of three, one is near any number
         yield float(f"{value:.{digits}g}")
 
 
@@ -419,7 +419,7 @@ def _times(of: Derivation, number: Derivation) -> Derivation:
 
 def _sure_numbers(shapes: Iterable[tuple[int, ...]]) -> frozenset[float]:
     """Return the numbers that code may hold of which few are near each other."""
-    found = {0.0, *EPSILONS, *(sign * one for n in range(1, 17) for one in (n, 1 / n) for sign in (1, -1))}
+    found = {0.0, *(sign * one for n in range(1, 17) for one in (n, 1 / n) for sign in (1, -1))}
     for shape in set(shapes):
         for size in shape:
             found |= {math.sqrt(size), 1 / math.sqrt(size or 1)}
@@ -431,6 +431,8 @@ def _sure_numbers(shapes: Iterable[tuple[int, ...]]) -> frozenset[float]:
 def _numbers_in(derivation: Derivation) -> Iterator[float]:
     if isinstance(derivation, Literal):
         yield derivation.value
+    elif isinstance(derivation, Standardized):
+        yield derivation.epsilon
     for step in derivation.steps:
         yield from _numbers_in(step)
 

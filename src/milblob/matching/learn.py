@@ -26,7 +26,7 @@ from .gathers import Gathers
 from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
 from .readers import Reader, Readers
-from .renderings import block_of, correlate, sqnr_of
+from .renderings import block_of, correlate, may_render, sqnr_of
 from .rest import Rest, is_weight
 from .rounding import casts_to
 from .row_runs import RowIndex
@@ -58,12 +58,13 @@ def learn(
     Args:
         given: the arrays of the checkpoint by name.
         weights: the constants of the model, compressed weights in their dense form.
-        looked_at: called with each array, once it was compared with all weights.
+        looked_at: called with each array, once it was compared with all weights, and with each weight, once all was
+            tried for it.
         epsilon: of batch norms, to try before the usual ones.
         changed: the arrays that will have other values; None for all. Numbers can depend on these only.
     """
-    learner = _Learner(given, weights, epsilon, given.keys() if changed is None else changed)
-    learner.learn(looked_at)
+    learner = _Learner(given, weights, looked_at, epsilon, given.keys() if changed is None else changed)
+    learner.learn()
     return learner.lineage()
 
 
@@ -74,9 +75,11 @@ class _Learner:
         self,
         given: Mapping[str, LazyTensor],
         weights: Mapping[str, Tensor],
+        looked_at: Callable[[str, LazyTensor], None],
         epsilon: float | None,
         changed: Collection[str],
     ) -> None:
+        self._looked_at, self._waiting = looked_at, dict(weights)
         self._epsilon, self._changed = epsilon, changed
         self.given = {name: t for name, t in given.items() if t.mil_dtype not in (DType.STRING, DType.BOOL) and t.size}
         self.all_given = given
@@ -108,9 +111,14 @@ class _Learner:
         """Return an array of the checkpoint."""
         return np.asarray(self.given[name].read())
 
-    def learn(self, looked_at: Callable[[str, LazyTensor], None]) -> None:
+    def done(self, name: str) -> None:
+        """Tell the caller, once, that what takes time was tried for a weight."""
+        if (tensor := self._waiting.pop(name, None)) is not None:
+            self._looked_at(name, tensor)
+
+    def learn(self) -> None:
         """Fill `claims`, from what is certain to what depends on it."""
-        self._find_equal(looked_at)
+        self._find_equal()
         self._settle_equal()
         self._render(name for name, weight in self.weights.items() if weight.chain is not None)
         rest = [name for name in self.weights if name not in self.equal and not self.is_flat(name)]
@@ -131,13 +139,15 @@ class _Learner:
         self._express(name for name in rest if name not in self.claims)
         self._settle_flat()
         self._settle_rest()
+        for name in list(self._waiting):
+            self.done(name)
 
     # ------------------------------------------------------------------------------------------------------------ equal
 
-    def _find_equal(self, looked_at: Callable[[str, LazyTensor], None]) -> None:
+    def _find_equal(self) -> None:
         """Find for each weight the arrays that have its elements after a cast, and in which layout."""
         firsts = {name: self.weights[name] for name in self.members}
-        edges = same_elements(self.given, firsts, self.may, looked_at)
+        edges = same_elements(self.given, firsts, self.may, self._looked_at)
         for edge in sorted(edges, key=lambda edge: edge.rank):
             for first in edge.new.members:
                 for name in self.members[first]:
@@ -161,6 +171,7 @@ class _Learner:
                 else:  # nothing says whose it is: all of them must agree
                     chosen = mine + given
                 self._claim_equal(name, chosen, name in owner)
+                self.done(name)
 
     def _groups(self, is_flat: bool) -> Collection[list[str]]:
         """Return the weights, flat or not, that have the elements of some arrays, by these arrays."""
@@ -266,6 +277,7 @@ class _Learner:
 
     def _claim_fold(self, fold: Fold) -> None:
         name, bias = fold.convolution.weight, fold.convolution.bias
+        self.done(name)
         self.claim(name, fold.weight(self.weights[name].shape))
         if fold.gives_bias and bias is not None:
             reader = fold.convolution.reader._replace(parameter="bias")
@@ -288,12 +300,14 @@ class _Learner:
                     self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr)
             convolution = self.readers.convolution(name)
             if name not in self.claims and convolution is not None:
-                folds += self._folds.rendered(convolution, dense)
+                rendered = self._folds.rendered(convolution, dense)
+                folds += rendered
+                if rendered:
+                    continue
+            self.done(name)
         for fold in self._folds.chosen(folds):
             self._claim_fold(fold)
-            name = fold.convolution.weight
-            sqnr = self._sqnr(name, np.asarray(self.weights[name].read()), fold.weight(self.weights[name].shape))
-            self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr or 0.0)
+        self.sqnr |= self._folds.sqnr
 
     def _alike(self, name: str, dense: Values) -> Iterator[Derivation]:
         """Yield arrays, and ranges of rows of arrays, of which a sample is like a compressed weight."""
@@ -339,9 +353,10 @@ class _Learner:
         return Stacked(tuple(parts)) if len(parts) > 1 else None
 
     def _sqnr(self, name: str, dense: Values, option: Derivation) -> float | None:
-        if not self.may(300 * dense.size):
+        values, block = option.compute(self.array).reshape(dense.shape), block_of(self.weights[name])
+        if not may_render(values, dense, block) or not self.may(300 * dense.size):
             return None
-        return sqnr_of(option.compute(self.array).reshape(dense.shape), dense, block_of(self.weights[name]))
+        return sqnr_of(values, dense, block)
 
     # ------------------------------------------------------------------------------------------------------------- rows
 
@@ -418,6 +433,7 @@ class _Learner:
             weight = self.weights[name]
             if weight.mil_dtype in _FLOATS and weight.chain is None and weight.size >= _MIN_EXPRESSED:
                 found[name] = self._expressions.explain(np.asarray(weight.read()), weight.mil_dtype)
+                self.done(name)
                 votes.update({kind_of(one.derivation) for one in found[name]})
         for name, options in found.items():
             best: dict[frozenset[str], Expressed] = {}
@@ -488,6 +504,7 @@ class _Learner:
         for name in self.weights:
             if not any(derivation is not None for derivation in self.claims.get(name, ())):
                 rest.settle(name, self.is_flat(name))
+            self.done(name)
         rest.settle_ambiguous()
         for name, derivations in rest.claims.items():
             for derivation in derivations:

@@ -13,11 +13,14 @@ Values = np.ndarray[Any, Any]
 _MIN_SQNR = 3.0  # dB; palettes of 2 entries reach 4
 _MAX_SHARE = 0.02  # of the elements may miss: borders between entries move when entries are rounded
 _SLACK = 2e-3  # of a value: float16, and scales of float16
+_FEW_ROWS = 16
 _MIN_CORRELATION = 0.5  # of a sample
 _MIN_COUNT = 16
 
 
-def sqnr_of(values: Values, rendered: Values, block: tuple[int, ...] | None = None) -> float | None:
+def sqnr_of(
+    values: Values, rendered: Values, block: tuple[int, ...] | None = None, share: float = _MAX_SHARE
+) -> float | None:
     """Return in dB how near compressed values are to dense ones; None if they are something else.
 
     Whoever rounds or palettizes takes the nearest number that there is. Whoever prunes keeps numbers, or makes them 0.
@@ -27,6 +30,7 @@ def sqnr_of(values: Values, rendered: Values, block: tuple[int, ...] | None = No
     Args:
         values: what may have been compressed. rendered: the compressed values, decoded. Of one shape.
         block: shape of the blocks that have a scale or a palette of their own; None for the whole.
+        share: of the elements that may miss.
     """
     x, y = (_blocks(array.astype(np.float64), block) for array in (values, rendered))
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
@@ -38,7 +42,17 @@ def sqnr_of(values: Values, rendered: Values, block: tuple[int, ...] | None = No
         return None
     is_kept = y != 0
     missed = np.count_nonzero(~_is_nearest(x, y)[is_kept])
-    return 10 * math.log10(signal / noise) if missed <= max(_MAX_SHARE * np.count_nonzero(is_kept), 2) else None
+    return 10 * math.log10(signal / noise) if missed <= max(share * np.count_nonzero(is_kept), 2) else None
+
+
+def may_render(values: Values, rendered: Values, block: tuple[int, ...] | None) -> bool:
+    """Whether a few rows allow that compressed values are a rendering of dense ones: most arrays end here."""
+    rows = block[0] if block is not None and block[0] > _FEW_ROWS else _FEW_ROWS
+    if 2 * rows >= len(values):
+        return True
+    few, part = values[:rows], rendered[:rows]
+    inside = None if block is None else (min(block[0], rows), *block[1:])
+    return bool(not part.any() or sqnr_of(few, part, inside, 2 * _MAX_SHARE) is not None)
 
 
 def _is_nearest(x: Values, y: Values) -> Values:

@@ -16,10 +16,26 @@ order; float64 is computed in float32."""
 _TINY = {DType.FLOAT64: 2.0**-126, DType.FLOAT32: 2.0**-126, DType.FLOAT16: 2.0**-24, DType.BFLOAT16: 2.0**-126}
 
 
+_MAX_KEPT, _LEAST = 400, 2.0**-24  # elements; and the least number of float16
+
+
+def kept_from_zero(values: Values, dtype: DType) -> Values:
+    """Return values that are to be cast to float16 as coremltools casts them, where there are fewer than 400.
+
+    Its pass add_fp16_cast keeps numbers that would become 0 as the least one, for they may be epsilons.
+    """
+    if dtype is not DType.FLOAT16 or values.size >= _MAX_KEPT or values.dtype not in (np.float32, np.float64):
+        return values
+    with np.errstate(invalid="ignore"):
+        is_lost = (values != 0) & (np.abs(values) <= _LEAST / 2)
+    return np.where(is_lost, np.copysign(_LEAST, values), values).astype(values.dtype) if is_lost.any() else values
+
+
 def casts_to(values: Values, present: Values, dtype: DType) -> bool:
-    """Whether values are the present ones of a dtype to the bit, once they are cast to it."""
+    """Whether values are the present ones of a dtype to the bit, once they are cast to it as coremltools does."""
     if values.size != present.size or not is_castable(values.dtype, dtype):
         return False
+    values = kept_from_zero(values, dtype)
     try:
         cast = cast_array(np.ascontiguousarray(values), dtype, overflow="inf")[0].reshape(-1)
     except OverflowError:

@@ -15,6 +15,7 @@ from ..matching.derivation import Derivation
 from ..matching.learn import learn
 from ..matching.lineage import Claim, Lineage, Origin
 from ..matching.renderings import is_like
+from ..matching.rounding import kept_from_zero
 from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -71,7 +72,7 @@ def rebase(
         path: of the model; it is only read.
         new, base: arrays by name.
         how: as `refit` was asked. Its mapping has None for each array that is to be left out; its progress is called as
-            each array of the base was compared with the weights, which is half of the work.
+            each array of the base was compared, and each weight explained, which is half of the work.
         leave: weights that may stay as they are, although nothing is known about them.
         epsilon: of batch norms, to try before the usual ones.
 
@@ -86,10 +87,10 @@ def rebase(
     new, note = renamed(base.keys(), new)
     old, tuned = (_tensors(arrays, out) for arrays in (base, new))
     _require_alike(old, tuned)
-    counter = Counter(progress, old.values())
-    half = counter.total_nbytes
-    counter.total_nbytes = 2 * half
     with Model(path, constants=True) as model:
+        counter = Counter(progress, (*old.values(), *model.values()))
+        half = counter.total_nbytes
+        counter.total_nbytes = 2 * half
         _require_left(model, leave)
         _require_requantize(model, how, is_left)
         changed = [name for name, tensor in old.items() if name in tuned and not _are_equal(tensor, tuned[name])]
@@ -298,13 +299,13 @@ class _Writing:
         return all(self._cast(claim.derivation, weight).tobytes() == first.tobytes() for claim in claims[1:])
 
     def _cast(self, derivation: Derivation | None, weight: Tensor) -> np.ndarray[Any, Any]:
-        values = np.asarray(weight.read()) if derivation is None else self._compute(derivation)
+        values = np.asarray(weight.read()) if derivation is None else self._compute(derivation, weight.mil_dtype)
         if not is_castable(values.dtype, weight.mil_dtype):
             return values
         return cast_array(np.ascontiguousarray(values).reshape(weight.shape), weight.mil_dtype, overflow="inf")[0]
 
-    def _compute(self, derivation: Derivation) -> np.ndarray[Any, Any]:
-        return derivation.compute(lambda name: np.asarray(self._new[name].read()))
+    def _compute(self, derivation: Derivation, to: DType) -> np.ndarray[Any, Any]:
+        return kept_from_zero(derivation.compute(lambda name: np.asarray(self._new[name].read())), to)
 
     def _add(self, claim: Claim, weight: Tensor, target: str) -> None:
         derivation, shape = claim.derivation, weight.shape
@@ -319,7 +320,7 @@ class _Writing:
                 dtype = derivation.dtype(lambda name: self._new[name].mil_dtype)
                 found: Derivation = derivation
                 self.arrays[label] = StoredArray(
-                    label, dtype, shape, lambda: self._compute(found).reshape(shape), "memory"
+                    label, dtype, shape, lambda: self._compute(found, weight.mil_dtype).reshape(shape), "memory"
                 )
             self.mapping[label] = []
         self.mapping[label] = [*names_in(self.mapping[label]), target]
