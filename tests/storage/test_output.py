@@ -13,7 +13,8 @@ import pytest
 import milblob.storage.output
 from faults import FAILURES, generation, generation_of, read_only, temporaries
 from milblob import _codec
-from milblob.storage.output import NewDirectory, NewFile, lock, sweep, whole_file
+from milblob.storage.locks import lock
+from milblob.storage.output import NewDirectory, NewFile, sweep, whole_file
 
 OLD, NEW = b"old" * 1000, b"new state " * 2000
 posix = pytest.mark.skipif(

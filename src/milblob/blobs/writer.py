@@ -13,7 +13,9 @@ from .. import _codec
 from ..arguments import array_of, as_integer, as_path, require_flags
 from ..dtypes import DType, as_dtype
 from ..storage import paths
-from ..storage.output import NewFile, lock, sync, unlock
+from ..storage.disk import sync
+from ..storage.locks import lock, unlock
+from ..storage.output import NewFile
 from ..storage.transfer import copy_range, write_at
 from ..storage.turns import Turn
 from ..values.tensorvalue import as_array, stored_bytes

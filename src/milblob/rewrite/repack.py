@@ -19,8 +19,9 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths, pending
 from ..storage.beneath import Location
+from ..storage.locks import lock
 from ..storage.mapped import MappedFile
-from ..storage.output import NewDirectory, lock, whole_file
+from ..storage.output import NewDirectory, whole_file
 from ..storage.transfer import write_at
 from ..values.cast import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
 from .arrange import Arrangement, arrange

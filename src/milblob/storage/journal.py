@@ -22,7 +22,9 @@ from .._codec import Buffer
 from ..errors import FormatError, MilblobError, ResolveError
 from . import mapped, owners, paths, pending
 from .beneath import Directory, Location
-from .output import NewFile, is_named, lock, sweep, sync, sync_directory
+from .disk import sync, sync_directory
+from .locks import is_named, lock
+from .output import NewFile, sweep
 from .pending import (
     DIGEST_NBYTES,
     FIRST_NBYTES,
@@ -338,11 +340,11 @@ def _write_journal(
     try:
         new.commit()
     except BaseException:
-        # The rename may have succeeded and only its sync failed. If it cannot be undone, it counts.
+        # It may have had its name, and may have kept it. If that cannot be undone, and synced, it counts.
         status = paths.status(found.path, follow=False)
         if status is not None and status.st_ino == inode:
             os.unlink(found.path)
-            sync_directory(found.root)  # before any file that it needs is removed
+        sync_directory(found.root)  # before any file that it needs is removed
         progress.is_published = False
         raise
 
