@@ -149,14 +149,14 @@ def run_frontier(arguments: Namespace, extras: dict[str, Any]) -> int:
         extras: importance and the like, as arguments of `compress`.
     """
     check_keep(arguments, arguments.model)
-    with shown(arguments) as progress:
-        frontier = compress_frontier(
-            arguments.model, select=arguments.keep or None, least=arguments.least, progress=progress,
-            max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
-        )  # fmt: skip
-    if not frontier.alone:
-        raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")
     with NewFile(arguments.frontier, force=arguments.force) as new:
+        with shown(arguments) as progress:
+            frontier = compress_frontier(
+                arguments.model, select=arguments.keep or None, least=arguments.least, progress=progress,
+                max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
+            )  # fmt: skip
+        if not frontier.alone:
+            raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")
         write_at(new.fd, [frontier.to_svg().encode()], 0)
     if arguments.json:
         output.print_json(frontier.to_dict())

@@ -73,7 +73,7 @@ def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int 
     """
     if not isinstance(error, OSError) or error.errno not in _FULL or getattr(error, "is_described", False):
         return
-    words = f"{os.strerror(error.errno)}; expected room for {max(nbytes, has_nbytes)} bytes or more"
+    words = f"{error.strerror}; expected room for {max(nbytes, has_nbytes)} bytes or more"
     if error.errno == errno.ENOSPC and hasattr(os, "statvfs"):
         try:
             status = os.statvfs(os.path.dirname(path) or ".")
