@@ -241,8 +241,11 @@ def test_both_or_neither(tmp_path, monkeypatch):
         for suffix in (".json", ".bin"):
             real = getattr(files.NewFile, step)
             with monkeypatch.context() as patch:
-                fails = lambda self, real=real, suffix=suffix: broken() if self.path.endswith(suffix) else real(self)
-                patch.setattr(files.NewFile, step, fails)
+                patch.setattr(
+                    files.NewFile,
+                    step,
+                    lambda self, real=real, suffix=suffix: broken() if self.path.endswith(suffix) else real(self),
+                )
                 with pytest.raises(OSError, match="No space"):
                     write_weights(arrays, target, listing=listing)
             assert os.listdir(tmp_path) == []

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 
 from ..matching.match import match
 from ..matching.report import Matching, summary
+from ..rewrite.destination import require_outside
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
 from ..wording import some
 from . import options, output, tables
 from .progress import shown
-from .saving import check_target
 from .selection import check_keep
 from .tables import LAST, Column
 
@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
     """Run the command: 0 if every weight of the model was found, 1 if not."""
     if arguments.output is not None:
         for source in (arguments.weights, arguments.model):
-            check_target(source, arguments.output)
+            require_outside(source, arguments.output)
     check_keep(arguments, arguments.model, stored=False)
     with ExitStack() as stack:
         new = None if arguments.output is None else stack.enter_context(_new_file(arguments))

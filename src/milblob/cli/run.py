@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..rewrite.destination import require_outside
 from ..storage import paths
 from ..storage.output import NewFile, together
 from . import options, output, tables
 from .inputs import add_function, add_inputs, open_session, read_arrays, read_inputs, require_function_used
-from .saving import check_target, refuse_model
+from .saving import refuse_model
 
 if TYPE_CHECKING:
     from ..onnx import Session
@@ -89,7 +90,7 @@ def run(arguments: Namespace) -> int:
 def require_npz(model: str, target: str) -> None:
     """Refuse an output that is no .npz file, or part of the model. Raises: ValueError: it is."""
     refuse_model(target)
-    check_target(model, target)
+    require_outside(model, target)
     if os.path.splitext(target)[1].lower() != ".npz":
         raise ValueError(f"output {target}: expected an .npz file, got another suffix")
 

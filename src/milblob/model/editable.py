@@ -11,7 +11,7 @@ from ..program.scan import Program
 from ..storage import journal, paths, pending
 from ..storage.locks import lock, unlock
 from ..storage.mapped import MappedFile
-from ..storage.output import sweep
+from ..storage.temporary import sweep
 from ..storage.turns import Turn
 from .assigning import Stored, encode, is_in_text, require_fit, stored_of
 from .model import Model

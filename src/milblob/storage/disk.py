@@ -82,3 +82,20 @@ def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int 
             pass
     error.strerror, error.filename, error.filename2 = words, path, None
     error.is_described = True  # type: ignore[attr-defined]
+
+
+def sizes(fd: int) -> tuple[int, int]:
+    """Return how many bytes an open file has, and how many of the disk."""
+    status = os.fstat(fd)
+    return status.st_size, nbytes_on_disk(status)
+
+
+@contextlib.contextmanager
+def naming(path: str, fd: int, nbytes: int = 0) -> Iterator[None]:
+    """Say of a full disk in the block which file it is about, and what that needs; see `describe_full`."""
+    try:
+        yield
+    except OSError as error:
+        size, on_disk = sizes(fd)
+        describe_full(error, path, max(size, nbytes), on_disk)
+        raise

@@ -16,12 +16,11 @@ from typing import Self
 
 from .._codec import exchange
 from . import mounts, owners, paths
-from .disk import describe_full, nbytes_on_disk, opened, sync, sync_directory, sync_tree
+from .disk import describe_full, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
 from .locks import NO_LINKS, is_named, replacing, take, unlock
 from .pending import require_none
+from .temporary import SUFFIX, new_name, remove_tree, sweep
 
-PREFIX, SUFFIX = ".milblob-", ".tmp"
-_RANDOM_NBYTES = 8
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _BINARY = _CLOEXEC | getattr(os, "O_BINARY", 0)
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
@@ -59,6 +58,10 @@ class Whole:
         with together() as parts:
             parts.append(self)
 
+    def fail(self, error: BaseException) -> None:
+        """As `discard`; an error of a full disk says what it lacks for this."""
+        _fail([self], error)
+
     def __enter__(self) -> Self:
         return self
 
@@ -68,7 +71,7 @@ class Whole:
         if error is None:
             self.commit()
         else:
-            _give_up([self], error)
+            self.fail(error)
 
     def __del__(self) -> None:
         self.discard()
@@ -94,18 +97,17 @@ def together() -> Iterator[list[Whole]]:
             for part in parts:
                 stack.enter_context(part.named())
     except BaseException as error:
-        _give_up(parts, error)
+        _fail(parts, error)
         raise
     for part in parts:
         part.discard()  # what is only held
 
 
-def _give_up(parts: list[Whole], error: BaseException) -> None:
+def _fail(parts: list[Whole], error: BaseException) -> None:
     """Leave everything as it was; of a full disk say which output needs how much."""
-    sizes = [part.sizes() for part in parts] if isinstance(error, OSError) else []
-    if sizes:
-        largest = max(range(len(parts)), key=sizes.__getitem__)
-        describe_full(error, parts[largest].path, *map(sum, zip(*sizes, strict=True)))
+    found = [(part.sizes(), part.path) for part in parts] if isinstance(error, OSError) else []
+    if found:
+        describe_full(error, max(found)[1], *(sum(each) for each in zip(*(nbytes for nbytes, _ in found), strict=True)))
     for part in parts:
         part.discard()
 
@@ -183,10 +185,7 @@ class NewFile(Whole):
 
     def sizes(self) -> tuple[int, int]:
         """See Whole."""
-        if self.fd < 0:
-            return 0, 0
-        status = os.fstat(self.fd)
-        return status.st_size, nbytes_on_disk(status)
+        return (0, 0) if self.fd < 0 else sizes(self.fd)
 
     def _close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -295,20 +294,14 @@ class NewDirectory(Whole):
 
     def sizes(self) -> tuple[int, int]:
         """See Whole."""
-        nbytes = on_disk = 0
-        for directory, _, names in os.walk(self.name) if self.name else ():
-            for name in names:
-                with contextlib.suppress(OSError):
-                    status = os.lstat(os.path.join(directory, name))
-                    nbytes, on_disk = nbytes + status.st_size, on_disk + nbytes_on_disk(status)
-        return nbytes, on_disk
+        return _sizes_below(self.name)
 
     def discard(self) -> None:
         """See Whole."""
         name, self.name = self.name, ""
         is_ours = self._pid == os.getpid()  # a forked process has a copy of this object
         if name and is_ours:
-            _remove_tree(name)
+            remove_tree(name)
         fd, self._fd = self._fd, -1
         if fd >= 0:
             if is_ours:
@@ -316,39 +309,61 @@ class NewDirectory(Whole):
             os.close(fd)
 
 
-@contextlib.contextmanager
-def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Iterator[str]:
-    """Yield a name to write to; on success that file becomes `path`, on failure nothing is left.
+class NewNamedFile(Whole):
+    """A NewFile for libraries that need a name, and may themselves rename a file to it.
 
-    For libraries that need a name rather than a descriptor, and may themselves rename a file to it: the name is in a
-    temporary directory beside the final one. Everything else is as for `NewFile`.
+    Args:
+        path, force, locked: as for `NewFile`.
+
+    Attributes:
+        name: what to write, in a temporary directory beside the final name.
+        path: the final name, links resolved.
 
     Raises:
         As `NewFile`.
     """
-    target, old = _destination(path, force, locked)
-    parent = os.path.dirname(target) or "."
-    sweep(parent)
-    directory, fd = _create_directory(parent, 0o777)
-    name = os.path.join(directory, os.path.basename(target))
-    try:
-        mode = stat.S_IMODE(os.stat(directory).st_mode) & 0o666 if old is None else stat.S_IMODE(old.st_mode)
-        os.chmod(directory, 0o700)
-        yield name
-        with opened(name) as handle:
-            os.chmod(name, mode)  # before it is synced: a power failure loses permissions just like bytes
-            if old is not None:
-                owners.keep_file(handle, old)
+
+    def __init__(self, path: str, force: bool = False, *, locked: bool = False) -> None:
+        self._directory, self._fd = "", -1
+        self._inode = 0  # once it is complete
+        self._pid = os.getpid()
+        self.path, self._old = _destination(path, force, locked)
+        self._force, self._locked = force, locked
+        parent = os.path.dirname(self.path) or "."
+        sweep(parent)
+        self._directory, self._fd = _create_directory(parent, 0o777)
+        self.name = os.path.join(self._directory, os.path.basename(self.path))
+        self._mode = stat.S_IMODE((self._old or os.stat(self._directory)).st_mode)
+        self._mode &= 0o666 if self._old is None else ~0
+        os.chmod(self._directory, 0o700)
+
+    def complete(self) -> None:
+        """See Whole."""
+        if self._inode:
+            return
+        with opened(self.name) as handle:
+            os.chmod(self.name, self._mode)  # before it is synced: a power failure loses permissions just like bytes
+            if self._old is not None:
+                owners.keep_file(handle, self._old)
             sync(handle)
-            inode = os.fstat(handle).st_ino
-        with _placed(name, target, inode, force, locked):
-            pass
-    except OSError as error:
-        status = paths.status(name, follow=False)
-        describe_full(error, target, *((0, 0) if status is None else (status.st_size, nbytes_on_disk(status))))
-        raise
-    finally:
-        _remove_tree(directory)
+            self._inode = os.fstat(handle).st_ino
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """See Whole."""
+        with _placed(self.name, self.path, self._inode, self._force, self._locked):
+            yield
+
+    def sizes(self) -> tuple[int, int]:
+        """See Whole."""
+        return _sizes_below(self._directory)
+
+    def discard(self) -> None:
+        """See Whole."""
+        directory, self._directory = self._directory, ""
+        if directory and self._pid == os.getpid():  # a forked process has a copy of this object
+            remove_tree(directory)
+        fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
@@ -399,53 +414,6 @@ def _placed(
 # ------------------------------------------------------------------------------------------------------ temporary names
 
 
-def sweep(directory: str) -> None:
-    """Remove temporary files and directories left by killed processes: those that no process holds a lock on.
-
-    On Windows directories cannot be locked, so theirs stay.
-    """
-    names: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(directory or ".") as entries:
-        names = [entry.path for entry in entries if is_ours(entry.name)]
-    for name in names:
-        with contextlib.suppress(OSError):
-            _sweep(name)
-
-
-def is_ours(name: str) -> bool:
-    """Return whether a name is a temporary one of a milblob writer; `sweep` removes it once its writer is gone.
-
-    `.milblob-*.old` is not: it is a complete directory that was being replaced, and may be the only copy.
-    """
-    middle = name[len(PREFIX) : -len(SUFFIX)]
-    return (
-        name.startswith(PREFIX)
-        and name.endswith(SUFFIX)
-        and len(middle) == 2 * _RANDOM_NBYTES
-        and not set(middle) - set("0123456789abcdef")
-    )
-
-
-def _sweep(name: str) -> None:
-    if sys.platform == "win32":
-        os.unlink(name)  # Windows refuses this while it is open
-        return
-    fd = os.open(name, os.O_RDONLY | NO_LINKS)
-    try:
-        take(fd)
-        if is_named(fd, name):
-            if stat.S_ISDIR(os.fstat(fd).st_mode):
-                _remove_tree(name)
-            else:
-                os.unlink(name)
-    finally:
-        os.close(fd)
-
-
-def _temporary(directory: str) -> str:
-    return os.path.join(directory, f"{PREFIX}{os.urandom(_RANDOM_NBYTES).hex()}{SUFFIX}")
-
-
 def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
     """Create an empty file and lock it: (descriptor, name, or None if it has no name)."""
     if _TMPFILE and paths.is_directory("/proc/self/fd"):
@@ -459,7 +427,7 @@ def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
                 take(fd)  # for the time it has a temporary name
             return fd, None
     for _ in range(_ATTEMPTS):
-        name = _temporary(directory)
+        name = new_name(directory)
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, mode)
         if _hold(fd, name):
             return fd, name
@@ -470,7 +438,7 @@ def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
 def _create_directory(parent: str, mode: int) -> tuple[str, int]:
     """Create an empty directory and lock it: (name, descriptor that holds the lock, or -1 on Windows)."""
     for _ in range(_ATTEMPTS):
-        name = _temporary(parent)
+        name = new_name(parent)
         os.mkdir(name, mode)
         if sys.platform == "win32":
             return name, -1
@@ -510,10 +478,21 @@ def _link(fd: int, name: str) -> None:
 
 def _link_temporary(fd: int, directory: str) -> str:
     while True:
-        name = _temporary(directory)
+        name = new_name(directory)
         with contextlib.suppress(FileExistsError):
             _link(fd, name)
             return name
+
+
+def _sizes_below(directory: str) -> tuple[int, int]:
+    """Return the bytes of all files below a directory, and how many they have on the disk."""
+    nbytes = on_disk = 0
+    for folder, _, names in os.walk(directory) if directory else ():
+        for name in names:
+            with contextlib.suppress(OSError):
+                status = os.lstat(os.path.join(folder, name))
+                nbytes, on_disk = nbytes + status.st_size, on_disk + nbytes_on_disk(status)
+    return nbytes, on_disk
 
 
 def _exchanged(a: str, b: str) -> bool:
@@ -539,12 +518,6 @@ def _link_as(file: str | int, path: str) -> None:
         os.rename(file, path)
     else:
         os.unlink(file)
-
-
-def _remove_tree(name: str) -> None:
-    import shutil
-
-    shutil.rmtree(name, ignore_errors=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------- paths
