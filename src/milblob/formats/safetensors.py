@@ -15,7 +15,7 @@ from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
 from ..progress import Counter, Progress
 from ..storage.mapped import MappedFile, closed_on_error
-from ..storage.output import whole_file
+from ..storage.output import NewNamedFile
 from .encoding import PLAIN, elements
 
 NOTES = "milblob"
@@ -62,9 +62,9 @@ def save(
         arrays[key] = np.require(array, requirements="C")
         counter.add_tensor(name, tensor)
     metadata = {NOTES: json.dumps(notes)} if notes else None
-    with whole_file(path, force) as temporary:
+    with NewNamedFile(path, force) as new:
         try:
-            safetensors.numpy.save_file(arrays, temporary, metadata)
+            safetensors.numpy.save_file(arrays, new.name, metadata)
         except safetensors.SafetensorError as error:
             raise UnsupportedError(
                 f"safetensors file: expected tensors that it takes, got a refusal: {error}"

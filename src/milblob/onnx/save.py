@@ -1,7 +1,7 @@
 """Writing a converted model: the .onnx file and what lies beside it, whole or not at all."""
 
 import os
-from contextlib import ExitStack
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,10 @@ from ..errors import UnsupportedError
 from ..formats.onnx_external import REFERENCE, hash_of, note_of
 from ..rewrite.destination import require_no_part
 from ..storage import paths
-from ..storage.output import NewFile
+from ..storage.output import NewFile, together
 from ..storage.transfer import copy_range, write_at
 from .reference import WeightReference
-from .weights import BESIDE_NBYTES, Weights, copy_name
+from .weights import BESIDE_NBYTES, Weights
 
 _MAX_MESSAGE_NBYTES = (2 << 30) - (1 << 20)
 _ALIGNMENT = 64
@@ -36,7 +36,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
             OSError: it cannot be written.
         UnsupportedError: more than protobuf holds.
     """
-    beside = os.path.join(os.path.dirname(path), copy_name(path))
+    beside = os.path.join(os.path.dirname(path), weights.beside)
     pending = {tensor.name: weight for tensor, weight in weights.pending}
     large = [
         tensor
@@ -44,18 +44,20 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
         if tensor.name in pending or (weights.mode != "embed" and len(tensor.raw_data) >= BESIDE_NBYTES)
     ]
     copied = list(weights.files) if weights.mode == "copy" else []
-    for name in (path, beside) if large or copied else (path,):
+    replaced = [os.path.join(os.path.dirname(path), name) for name in weights.replaced]
+    for name in (path, beside, *replaced) if large or copied else (path,):
         if not force and paths.is_there(name):
             raise FileExistsError(f"{name}: expected no such file, got one (--force replaces it)")
         require_no_part(weights.sources, name, ".onnx")
     if not path.lower().endswith(".onnx"):
         words = f"output {path}: expected a name that ends in .onnx, by which milblob and others know the file"
         raise ValueError(f"{words}, got another")
-    with ExitStack() as stack:
-        new = stack.enter_context(NewFile(path, force=force))
+    with together() as parts:
+        new = NewFile(path, force=force)
+        parts.append(new)
         if large or copied:
             other = NewFile(beside, force=force)
-            stack.callback(other.discard)
+            parts.insert(0, other)  # the file that says where the weights are comes last
             at = 0
             for mapping in copied:
                 at = weights.files[mapping]
@@ -67,10 +69,10 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
                 data = np.frombuffer(tensor.raw_data, np.uint8) if weight is None else weight.read_packed()
                 nbytes = data.nbytes
                 write_at(other.fd, [data], at)
-                _refer(tensor, copy_name(path), at, data)
+                _refer(tensor, weights.beside, at, data)
                 value = model.graph.initializers[tensor.name]
                 value.const_value = ir.ExternalTensor(
-                    copy_name(path), at, nbytes, ir.DataType(tensor.data_type), shape=ir.Shape(list(tensor.dims)),
+                    weights.beside, at, nbytes, ir.DataType(tensor.data_type), shape=ir.Shape(list(tensor.dims)),
                     name=tensor.name, base_dir=os.path.dirname(os.path.abspath(path)),
                 )  # fmt: skip
                 at += nbytes
@@ -85,8 +87,9 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
                 mapping.require_named()
         message = serialized(proto, path, 'weights="copy" (--weights copy) has no limit')
         write_at(new.fd, [np.frombuffer(message, np.uint8)], 0)
-        if large or copied:
-            other.commit()  # first: without it the .onnx file means nothing
+    for name in replaced if large or copied else ():
+        with suppress(OSError):  # nothing refers to it any more
+            os.unlink(name)
 
 
 def _refer(tensor: Any, location: str, offset: int, data: Any) -> None:

@@ -1,7 +1,9 @@
 """Where the values of constants come from: a weight file by reference, a copy of it, or the .onnx file itself."""
 
 import os
-from itertools import chain
+import re
+from contextlib import closing, nullcontext
+from itertools import chain, count
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,8 @@ class Weights:
         made: {name, why, nbytes} of weights that are in no weight file as they are, and were made in memory.
         pending: (tensor, weight) of large weights that are decoded when they are written.
         why_dense: why compressed weights are decoded, where a plan says so.
+        beside: name of the file of weights beside the .onnx file, if there is one.
+        replaced: names of files that the .onnx file has in its place.
     """
 
     def __init__(self, model: "Model", mode: str, path: str | None, compressed: str = "keep") -> None:
@@ -61,6 +65,7 @@ class Weights:
         self.made: list[dict[str, Any]] = []
         self.pending: list[tuple[ir.ExternalTensor, Tensor]] = []
         self.why_dense: dict[Variable, str] = {}
+        self.beside, self.replaced = names_beside(path or "")
         self._model = model
         self._compressed: dict[tuple[int, int], Any] | None = None
         self._locations: dict[MappedFile, tuple[str, str]] = {}
@@ -119,7 +124,7 @@ class Weights:
         if self.mode == "embed" or self.path is None or nbytes < BESIDE_NBYTES or weight.mil_dtype.is_sub_byte:
             return self.held(np.asarray(weight.read()), dtype)
         weight.place.dense()  # what is wrong with it is said before anything is written
-        base, name = os.path.dirname(os.path.abspath(self.path)), copy_name(self.path)
+        base, name = os.path.dirname(os.path.abspath(self.path)), self.beside
         tensor = ir.ExternalTensor(name, 0, nbytes, dtype, shape=ir.Shape(shape), name="", base_dir=base)
         self.pending.append((tensor, weight))
         return tensor
@@ -209,7 +214,7 @@ class Weights:
         found = self._locations.get(file)
         if found is None:
             if self.mode == "copy":
-                found = os.path.dirname(os.path.abspath(self.path or "")), copy_name(self.path or "")
+                found = os.path.dirname(os.path.abspath(self.path or "")), self.beside
                 self.files[file] = sum(-(-other.nbytes // _ALIGNMENT) * _ALIGNMENT for other in self.files)
             else:
                 self.files[file] = 0
@@ -223,9 +228,21 @@ def _count(variable: Variable) -> int:
     return prod(variable.shape) if variable.shape is not None and None not in variable.shape else 0  # type: ignore[arg-type]
 
 
-def copy_name(path: str) -> str:
-    """Return the name of the file of weights beside an .onnx file."""
-    return f"{os.path.splitext(os.path.basename(path))[0]}.bin"
+def names_beside(path: str) -> tuple[str, list[str]]:
+    """Return a name for the file of weights beside an .onnx file, and those that it cannot have.
+
+    It cannot be one that the .onnx file which is replaced may refer to: between the two renames that file would read
+    weights that are not its own. So NAME.bin and NAME.onnx.bin take turns.
+    """
+    base, taken = os.path.basename(path), []
+    names = chain((f"{os.path.splitext(base)[0]}.bin", f"{base}.bin"), (f"{base}.{n}.bin" for n in count(2)))
+    with closing(MappedFile(path)) if paths.is_file(path) else nullcontext() as old:
+        for name in names:
+            text = re.escape(name.encode(errors="surrogateescape"))
+            if old is None or re.search(text, memoryview(old.live())) is None:
+                break
+            taken.append(name)
+    return name, taken
 
 
 def location_of(file: str, path: str | None, model: str | None) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from ..model.recovery import settle
 from ..storage import paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
-from ..storage.output import PREFIX
+from ..storage.temporary import PREFIX
 from .report import Report
 from .tar import BLOCK, MAX_MEMBERS, Member, walk_tar
 from .unzip import MAGIC, decompress, header_of, most_nbytes

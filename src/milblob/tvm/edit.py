@@ -19,8 +19,9 @@ from ..rewrite.copying import new_file, set_mode
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
+from ..storage.locks import lock, unlock
 from ..storage.mapped import MappedFile
-from ..storage.output import NewDirectory, NewFile, lock, unlock
+from ..storage.output import NewDirectory, NewFile
 from ..storage.transfer import copy_range, write_at
 from ..wording import shortened
 from .archive import METADATA
