@@ -50,7 +50,11 @@ def _copied(path, out):
 
 def _refit(path, out):
     with milblob.open(path) as model:
-        values = {name: np.zeros(t.shape, np.float32) for name, t in list(model.items())[:3] if t.size < 1 << 20 and t.ndim < 60}
+        values = {
+            name: np.zeros(t.shape, np.float32)
+            for name, t in list(model.items())[:3]
+            if t.size < 1 << 20 and t.ndim < 60
+        }
     milblob.refit(path, values, cast=True, requantize="fit", output=out / "refitted.mlpackage")
 
 
@@ -84,7 +88,9 @@ CALLS = {
     "diff": lambda path, out: milblob.diff(path, path),
     "match": lambda path, out: milblob.match(path, path),
     "to_text": lambda path, out: milblob.to_text(path, io.BytesIO()),
-    "repack": lambda path, out: milblob.repack(path, out / "repacked.mlpackage", dedupe=True, cast={"float32": "float16"}),
+    "repack": lambda path, out: milblob.repack(
+        path, out / "repacked.mlpackage", dedupe=True, cast={"float32": "float16"}
+    ),
     "compress": lambda path, out: milblob.compress(path, out / "int8.mlpackage", milblob.Linear("int8"), least=8),
     "compress_frontier": lambda path, out: milblob.compress_frontier(path),
     "merge_functions": lambda path, out: milblob.merge_functions({"a": path, "b": path}, out / "merged.mlpackage"),
@@ -129,7 +135,12 @@ def damaged(data, rng):
 
     model = Model_pb2.Model()
     model.ParseFromString(data)
-    operations = [op for function in model.mlProgram.functions.values() for block in function.block_specializations.values() for op in block.operations]
+    operations = [
+        op
+        for function in model.mlProgram.functions.values()
+        for block in function.block_specializations.values()
+        for op in block.operations
+    ]
     for _ in range(rng.randint(1, 3)):
         if operations:
             _change(rng.choice(operations), operations, rng)
@@ -156,7 +167,9 @@ def _change(op, operations, rng):
     elif kind == 2:
         op.type = rng.choice(_TYPES)
     elif kind == 3 and op.outputs:
-        rng.choice(op.outputs).name = rng.choice([*_NAMES, *(one.outputs[0].name for one in operations[:40] if one.outputs)])
+        rng.choice(op.outputs).name = rng.choice(
+            [*_NAMES, *(one.outputs[0].name for one in operations[:40] if one.outputs)]
+        )
     elif kind == 4 and op.outputs:
         dimensions = rng.choice(op.outputs).type.tensorType.dimensions
         if rng.random() < 0.3:
@@ -174,7 +187,9 @@ def _change(op, operations, rng):
     elif kind == 7:
         for value in op.attributes.values():
             if value.HasField("blobFileValue"):
-                value.blobFileValue.offset = rng.choice((0, 63, 64, 2**40, 2**64 - 1, value.blobFileValue.offset // 2 + 64))
+                value.blobFileValue.offset = rng.choice(
+                    (0, 63, 64, 2**40, 2**64 - 1, value.blobFileValue.offset // 2 + 64)
+                )
     elif op.inputs:
         argument = op.inputs[rng.choice(sorted(op.inputs))]
         if argument.arguments:

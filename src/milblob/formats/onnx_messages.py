@@ -23,7 +23,7 @@ _VALUES = frozenset((RAW, FLOATS, INTS, TEXTS, LONGS, DOUBLES, UNSIGNED))
 _VARINT, _BYTES = 0, 2
 _MAX_FIELDS = 1 << 22  # of all messages that are looked into; those of a million operations
 _MAX_DEPTH = 32  # of graphs in each other
-_MAX_DIMENSIONS = 1 << 10
+_MAX_DIMENSIONS = 64  # of NumPy
 
 _Field = tuple[int, int, int, int, int]
 _Span = tuple[int, int]

@@ -34,6 +34,7 @@ WEIGHT_COUNT = 10
 BESIDE_NBYTES = 1 << 20
 """What a conversion makes anew goes to a file beside the .onnx file from this size on."""
 EMBED_NBYTES = 2 << 30  # what protobuf can hold in one message
+_COPIES = 4  # of what is made, at the same time: the values, their message, its bytes, and those that are being made
 
 _WIDENED = (DType.UINT1, DType.UINT3, DType.UINT6)  # no ONNX type: one element to a byte
 _ALIGNMENT = 4096
@@ -71,6 +72,7 @@ class Weights:
         self._locations: dict[MappedFile, tuple[str, str]] = {}
         self._names: dict[tuple[str, str], str] | None = None
         self._total = 0
+        self._spent = 0
 
     @property
     def sources(self) -> list[str]:
@@ -151,6 +153,21 @@ class Weights:
         array = np.asarray(part.read_packed() if dtype == ir.DataType.UINT8 else part.read())
         return self.held(array.reshape(shape), dtype)
 
+    def spend(self, nbytes: int) -> None:
+        """Count memory that the conversion is about to take, against the budget of the model.
+
+        It counts for this conversion alone: another one of the same open model may take as much.
+
+        Raises:
+            LimitError: more than is left.
+        """
+        self._spent += nbytes
+        self._model.package.budget.require(self._spent)
+
+    def spend_values(self, count: int, itemsize: int) -> None:
+        """Count values that are about to be made, and that go into a message; as `spend`."""
+        self.spend(_COPIES * count * itemsize)
+
     def is_small(self, nbytes: int) -> bool:
         """Whether an initializer stands in the .onnx file, and equal ones once."""
         return nbytes < INLINE_NBYTES
@@ -159,8 +176,9 @@ class Weights:
         """Return a tensor in memory.
 
         Raises:
-            UnsupportedError: with weights="embed", more than protobuf can hold.
+            LimitError: as `spend`. UnsupportedError: with weights="embed", more than protobuf can hold.
         """
+        self.spend_values(array.size, dtype.numpy().itemsize)
         if array.dtype != dtype.numpy():
             array = array.astype(dtype.numpy())
         self._total += array.nbytes
