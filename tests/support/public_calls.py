@@ -5,7 +5,6 @@ NO_MODEL says of the others why they are not in it. `tests/test_public_calls.py`
 """
 
 import contextlib
-import copy
 import io
 import pathlib
 import random
@@ -31,13 +30,14 @@ def _everything_of(path, out):
             for operation in function.walk() if hasattr(function, "walk") else ():
                 repr(operation)
         model.find(type="const")
-        copy.copy(model)
 
 
 def _assign(path, out):
     place = _copied(path, out)
     with milblob.open(place, "r+") as model:
-        for name, tensor in [(name, tensor) for name, tensor in model.items() if tensor.ndim < 60][:2]:
+        for name, tensor in [
+            (name, tensor) for name, tensor in model.items() if tensor.ndim < 60 and tensor.nbytes < 1 << 24
+        ][:2]:
             with contextlib.suppress(milblob.MilblobError, TypeError):
                 model[name] = np.zeros(tensor.shape, tensor.dtype)
 

@@ -13,7 +13,7 @@ from ..dtypes import BY_BLOB_CODE, DType
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..storage import pending
 from ..storage.foreign import explained
-from ..storage.mapped import MappedFile
+from ..storage.mapped import MappedFile, Opened
 from ..values import parallel
 from ..values.arrays import copy_into, filled
 
@@ -85,7 +85,7 @@ def in_data(records: np.ndarray[Any, Any], offset: int) -> str:
     return f" ({where} of the record at byte {at}: a reference names the offset of the record)"
 
 
-class BlobReader:
+class BlobReader(Opened):
     """A blob v2 file ("weight.bin"), memory-mapped.
 
     Args:

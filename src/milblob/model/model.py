@@ -16,6 +16,7 @@ from ..errors import MilblobError, UnsupportedError
 from ..program.scan import Program
 from ..storage import paths
 from ..storage.beneath import Location
+from ..storage.mapped import Opened
 from ..values.tensorvalue import MAX_RANK
 from .manifest import read_json
 from .package import Package, Source
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _MAX_TAILS = 32  # prefixes that may be left out of a name; a limit for hostile names with a million slashes
 
 
-class Model(MappingABC[str, Tensor]):
+class Model(Opened, MappingABC[str, Tensor]):
     """An open model: a mapping from names to `Tensor`. Made by `milblob.open`.
 
     Attributes:

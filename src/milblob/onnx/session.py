@@ -13,6 +13,7 @@ from ..arguments import as_count, as_mapping, as_path, require, require_flags
 from ..budget import Budget
 from ..closeness import hint
 from ..errors import UnsupportedError
+from ..storage.mapped import Opened
 from .conversion import opened
 from .ports import SessionInput, SessionOutput
 from .registry import Converter
@@ -77,7 +78,7 @@ class SessionState(MutableMapping[str, "np.ndarray[Any, Any]"]):
         return f"<SessionState: {', '.join(f'{name} {one}' for name, one in self._kinds.items()) or 'none'}>"
 
 
-class Session:
+class Session(Opened):
     """A model that runs: NumPy arrays, PIL images and labels in and out, under the model's own names.
 
     It runs the conversion of `milblob.onnx.convert` in onnxruntime. Nothing is written, and weights in the model's

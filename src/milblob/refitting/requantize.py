@@ -13,7 +13,7 @@ from ..program.constexpr import Chain
 from ..program.scan import Compressed, reading_op
 from ..values import stored_parts
 from ..values.cast import cast_array
-from ..values.dense import Packed, pack, read
+from ..values.dense import Dense, Packed, pack, read
 from ..values.tensorvalue import stored_bytes
 from .pairs import How, RefitItem, readers_of
 from .pairs import read as read_values
@@ -208,6 +208,7 @@ class Requantized:
         self._arrays = {}
         try:
             if not self._repack():
+                self._dense(self._chain)  # whose parts must fit each other, before new ones are made of them
                 self._solve(self._chain, values, None)
         except MilblobError:
             raise
@@ -240,6 +241,10 @@ class Requantized:
 
     def _decoded(self, node: Compressed) -> Array:
         """Return what an operation yields with the new parts, by the decoder that reads models."""
+        return read(self._dense(node))
+
+    def _dense(self, node: Compressed) -> Dense:
+        """Return what computes an operation, with the new parts, once all of them were checked."""
         program = self._item.tensor.program
 
         def stored(row: Any) -> Packed:
@@ -250,7 +255,7 @@ class Requantized:
             return pack(array, tensor.mil_dtype)
 
         chain = Chain(stored, lambda op: "" if program is None else program.path(op), lambda nbytes: None)
-        return read(chain.dense(node))
+        return chain.dense(node)
 
     def _array(self, node: Compressed, key: str) -> Array:
         """Return a part as numbers: the new ones, or those that are there."""

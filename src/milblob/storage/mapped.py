@@ -8,7 +8,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from .._codec import Buffer
 from ..arguments import as_path
@@ -34,6 +34,15 @@ def closed_on_error(opened: Any) -> Iterator[None]:
     except BaseException:
         opened.close()
         raise
+
+
+class Opened:
+    """What holds open files: like a file object, it is neither copied nor pickled."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse, in words that say what to do."""
+        words = f"{type(self).__name__}: expected to stay where it was opened, got a copy of it or its pickle"
+        raise TypeError(f"{words}; open the path there again")
 
 
 class MappedFile:
