@@ -16,7 +16,7 @@ SANITIZED := build/sanitize
 WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo check test thorough lint style types stubs neon tvm-oracle onnx onnxmltools finetune fuzz sanitize leaks bench performance build clean
+.PHONY: help demo check test thorough lint style types stubs neon tvm-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -70,6 +70,11 @@ onnx: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## core
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why --torch 300 --seed 17
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/make_networks.py
+
+ZOO :=
+zoo: $(VENV)/.zoo $(VENV)/.built ## 170 networks of torchvision, timm and transformers: docs/conformance.md; an hour; ZOO="timm/levit_128s ..." names some
+	PYTHONPATH="$(CURDIR)/src" $(VENV)/zoo/$(notdir $(BIN))/python tests/zoo/run.py --folder build/zoo -- $(ZOO)
+	$(VENV)/zoo/$(notdir $(BIN))/python tests/zoo/table.py
 
 onnxmltools: $(VENV)/.onnxmltools113 $(VENV)/.onnxmltools116 $(VENV)/.built ## ML Programs through ONNXMLTools 1.13 and 1.16: docs/onnx.md
 	PYTHONPATH="$(CURDIR)/src" $(VENV)/onnxmltools113/$(notdir $(BIN))/python tests/onnxmltools/live.py
@@ -163,6 +168,13 @@ $(VENV)/.torch: pyproject.toml | $(VENV)/.python
 	$(PY) -m venv --clear $(VENV)/torch
 	$(VENV)/torch/$(notdir $(BIN))/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(VENV)/torch/$(notdir $(BIN))/python -m pip install --quiet --group finetune
+	@touch $@
+
+# torch, torchvision, timm and transformers, for the zoo of networks.
+$(VENV)/.zoo: pyproject.toml | $(VENV)/.python
+	$(PY) -m venv --clear $(VENV)/zoo
+	$(VENV)/zoo/$(notdir $(BIN))/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(VENV)/zoo/$(notdir $(BIN))/python -m pip install --quiet --group zoo
 	@touch $@
 
 # Each ONNXMLTools in an environment of its own, with what it works with.
