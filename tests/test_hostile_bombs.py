@@ -38,6 +38,14 @@ PRELUDE = """
         package = write_package(folder, b"")
         (package / "Manifest.json").write_bytes(data)
         return package
+
+    def linked_package(nbytes):
+        package = json_package(b"")
+        (package / "Manifest.json").rename(package / "large")
+        (package / "Manifest.json").symlink_to("large")
+        with open(package / "large", "r+b") as file:
+            file.truncate(nbytes)
+        return package
 """
 
 # name: (expression for the source, options, what must come out: words of the error or a number of tensors, MiB allowed)
@@ -81,6 +89,7 @@ BOMBS = {
     "Manifest 100,000 deep": ("json_package(b'[' * 100_000)", "", "nesting too deep", 100),
     "Manifest of many objects": ("json_package(b'[' + b'{},' * 5_000_000 + b'{}]')", "", "expected a key itemInfoEntries", 600),
     "Manifest too large": ("json_package(b' ' * (17 << 20))", "", "expected at most 16777216 bytes", 150),
+    "Manifest that is a link to what is too large": ("linked_package(400 << 20)", "", "expected at most 16777216 bytes", 150),
     "text, types nested": ("text(b'list<' * 1_000_000)", "", "at most 100 levels", 150),
     "text, blocks nested": ("text(b'cond() { ' * 1_000_000)", "", "at most 100 levels", 150),
     "text, lists nested": ("text(b'tensor<fp16, [1]> x = const()[val = tensor<fp16, [1]>(' + b'[' * 1_000_000)", "", "nested lists", 150),

@@ -325,6 +325,48 @@ def test_files_are_short():
         assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES, path.name
 
 
+MAKERS = {
+    "arange",
+    "empty",
+    "eye",
+    "full",
+    "indices",
+    "linspace",
+    "meshgrid",
+    "ones",
+    "pad",
+    "repeat",
+    "tile",
+    "tri",
+    "zeros",
+}
+"""What makes arrays of any size from a few numbers."""
+# Where a conversion to ONNX makes such arrays after the budget of the model has allowed them.
+BOUNDED = {
+    ("emit", "arange"), ("emit", "full"), ("packed", "repeat"), ("packed", "arange"), ("samples", "full"), ("session", "zeros"),
+}  # fmt: skip
+
+
+def numpy_calls(tree):
+    """(name of the function, whether all sizes stand in the call) of every call of NumPy."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "np":
+            given = [one for one in node.args if not ast.unparse(one).startswith("np.")]  # dtypes aside
+            named = {one.id for argument in given for one in ast.walk(argument) if isinstance(one, ast.Name)}
+            yield node.func.attr, not named - {"bool", "object"}
+
+
+def test_converters_make_arrays_through_the_container():
+    """Which counts them first; and no size is multiplied in NumPy's integers, which wrap."""
+    made = set()
+    for inside, folder, tree in our_modules():
+        for name, is_fixed in numpy_calls(tree):
+            assert name not in ("prod", "product", "cumprod"), f"{inside}: math.prod multiplies sizes"
+            if folder == "onnx" and name in MAKERS and not is_fixed:
+                made.add((inside.stem, name))
+    assert made == BOUNDED, "container.filled and container.numbers are bounded"
+
+
 def test_import_brings_little():
     """Nothing but milblob beyond what NumPy brings; ml_dtypes, protobuf and JSON come with their first use."""
     code = """

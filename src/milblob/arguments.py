@@ -90,8 +90,11 @@ def array_of(values: Any) -> "np.ndarray[Any, Any]":
     """Return the array that NumPy makes of what somebody gives.
 
     Raises:
-        TypeError: a masked array with masked elements. NumPy would take what lies under the mask for their values.
+        TypeError: a masked array with masked elements: NumPy would take what lies under the mask for their values. A
+            path, of which NumPy would make one object.
     """
+    if isinstance(values, os.PathLike):
+        raise TypeError(f"array: expected values, got the path {os.fspath(values)!r:.200}; milblob.load reads a file")
     if isinstance(values, np.ndarray) and type(values) is not np.ndarray:
         count = int(np.count_nonzero(getattr(values, "mask", False)))
         if count:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from .wording import escape
+from .wording import escape, with_short_numbers
 
 
 class MilblobError(Exception):
@@ -29,6 +29,7 @@ class MilblobError(Exception):
     def __init__(
         self, what: str, *, offset: int | None = None, where: str = "", file: str | None = None, code: str = ""
     ) -> None:
+        what = with_short_numbers(what)
         super().__init__(what)
         if code:
             self.code = code

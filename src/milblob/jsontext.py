@@ -6,6 +6,7 @@ from .errors import FormatError
 
 MAX_NBYTES = 16 << 20  # a list of `{}` of this size already makes 400 MB of objects
 _MAX_SIZE = (1 << 63) - 1
+_MAX_RANK = 64  # of NumPy; the product of many more sizes takes minutes, and cannot be printed
 
 
 def parse_json(
@@ -55,6 +56,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def as_shape(value: Any) -> tuple[int, ...] | None:
     """Return a shape from a document as a tuple; None if it is not a shape."""
-    if not isinstance(value, list) or not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in value):
+    if (
+        not isinstance(value, list)
+        or len(value) > _MAX_RANK
+        or not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in value)
+    ):
         return None
     return tuple(value)

@@ -1,8 +1,10 @@
-"""Words of messages: long lists cut short, names from files made safe to print."""
+"""Words of messages: long lists and numbers cut short, names from files made safe to print."""
 
+import re
 from collections.abc import Iterable
 
 MAX_NAMES = 8
+_LONG_NUMBER = re.compile(r"\d[\d,]{40,}")
 
 
 def escape(text: str) -> str:
@@ -11,6 +13,11 @@ def escape(text: str) -> str:
     Names come from files: nothing in them may start a new line, or reach the terminal as a control sequence.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def with_short_numbers(text: str) -> str:
+    """Return a text whose numbers of more than 40 digits are cut short: products of sizes that a file declares."""
+    return _LONG_NUMBER.sub(lambda found: f"{found[0][:8]}... ({len(found[0].replace(',', ''))} digits)", text)
 
 
 def some(names: Iterable[str], most: int = MAX_NAMES) -> str:

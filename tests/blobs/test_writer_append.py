@@ -377,7 +377,7 @@ def test_new_file_at_every_call(faults, path, mode, code):
         exits.add((outcome.exit, data == new))
         assert temporaries(path.parent) == [] or outcome.exit == "killed"
         with contextlib.suppress(FileNotFoundError):
-            milblob.storage.output.sweep(str(path.parent))
+            milblob.storage.temporary.sweep(str(path.parent))
         path.write_bytes(old)
     if mode == "short":
         assert exits == {("ok", True)}

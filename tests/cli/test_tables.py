@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ import milblob
 import tvm_archives
 from children import child_environment
 from hostile_bytes import const, field, immediate, model, program, write_package
-from milblob.cli import main, patterns
+from milblob.cli import main, output, patterns
 from milblob.cli.folding import fold_names, width_of
 from paths import DATA, DEMO
 from thorough import half
@@ -216,6 +217,29 @@ def test_folded_names_fit_and_stay_distinct(names, width):
             assert columns_of(form) <= width
             assert form == name or columns_of(name) > width or form.endswith(tuple("0123456789"))
             assert width_of(form) == columns_of(form)
+
+
+@pytest.mark.parametrize("width", range(16, 60, 4))
+def test_a_folded_name_stands_for_one_name_only(width):
+    """Whoever reads the dots as "anything" finds no other weight of the model."""
+    parts = ("attention_self_query", "attention_self_key", "attention_output_dense", "attention_output_LayerNorm")
+    parts += ("output_dense", "output_LayerNorm", "intermediate_dense")
+    names = [
+        f"encoder_layer_{i}_{part}_{end}_to_fp16" for i in range(12) for part in parts for end in ("weight", "bias")
+    ]
+    names += ["embeddings_word_embeddings_weight", "relative_bias_5_to_fp16", "relative_bias_11_to_fp16", "pooler_bias"]
+    for name, form in fold_names(names, width, "…").items():
+        if "~" not in form:
+            pattern = re.compile(".*".join(map(re.escape, form.split("…"))))
+            assert [other for other in names if pattern.fullmatch(other)] == [name]
+
+
+def test_json_says_nothing_to_the_terminal(capsys):
+    """Control characters that JSON allows, those that turn text around, and halves of characters are escapes."""
+    document = {"a\x9b31m\u202e\u2066b": ["\ud800", "\U000e0001", "é 漢 😀", "\u2028"], "n": 1.5}
+    output.print_json(document)
+    printed = capsys.readouterr().out
+    assert all(line.isprintable() for line in printed.split("\n")) and json.loads(printed) == document
 
 
 def test_folding_keeps_what_tells_names_apart():

@@ -459,7 +459,7 @@ def test_command_with_goals_and_plans(tmp_path, capsys):
     assert tree(out) == tree(tmp_path / "b.mlpackage") == tree(tmp_path / "c.mlpackage")
     capsys.readouterr()
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "d.mlpackage"), "--bits", "5", "--plan", str(plan)]) == 2
-    assert "plan.json: expected no file of that name, got one (--force replaces it)" in capsys.readouterr().err
+    assert "plan.json: expected no such file, got one (--force replaces it)" in capsys.readouterr().err
     assert not (tmp_path / "d.mlpackage").exists()
 
 

@@ -8,6 +8,7 @@ import random
 import struct
 import sys
 import zipfile
+from collections import Counter
 
 import ml_dtypes
 import numpy as np
@@ -22,6 +23,7 @@ from milblob.formats import safetensors as safetensors_format
 from milblob.formats.read import array_kind
 from milblob.storage import paths
 from paths import DATA
+from race import exchanging
 
 SOURCES = [
     *[f"{case}/weight.bin" for case in ("blob_all_dtypes", "blob_sub_byte", "blob_empty", "blob_handmade")],
@@ -581,3 +583,40 @@ def test_a_file_is_known_by_its_name_and_one_question(name, tmp_path, monkeypatc
     monkeypatch.setattr(paths, "status", lambda path, **options: asked.append(path))  # nothing is there
     kind = {"a.npz": "npz", "a.tar": "archive", "tensor-cache.json": "tensor-cache"}.get(name)
     assert array_kind(str(tmp_path / name)) == kind and asked == [str(tmp_path / name)]
+
+
+def test_a_file_of_another_type_in_the_place_of_one_that_was_opened(tmp_path):
+    """Its header is read again with its values: what was float32 does not become other numbers of the same size."""
+    (tmp_path / "a").mkdir()
+    file = tmp_path / "a" / "w.npy"
+    np.save(file, np.arange(16, dtype=np.float32))
+    (tmp_path / "a" / "index.json").write_text('{"format": "milblob", "tensors": {"w": {"file": "w.npy"}}}')
+    with read.open_arrays(tmp_path / "a") as arrays:
+        array = arrays["w"]
+        np.save(file, np.full(16, 7, np.float32))
+        assert array.read().tolist() == [7] * 16
+        np.save(file, np.arange(16, dtype=np.int32))
+        with pytest.raises(FormatError, match="header: expected the one that was there when it was opened"):
+            array.read()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_race_of_files(suffix, tmp_path):
+    """Of two files that are exchanged all the time, one or the other is read: never the header of one over the other."""
+    module = {".npz": npz, ".safetensors": safetensors_format}[suffix]
+    expected = {}
+    for name, dtype, first in (("one", ml_dtypes.uint4, 0), ("two", np.uint8, 100)):  # of one header; one has notes
+        array = (np.arange(16, dtype=np.uint8) + first).astype(dtype)
+        expected[str(array.dtype)] = array.tolist()
+        milblob.write_weights({"w": array}, tmp_path / "w.bin", listing=tmp_path / "w.json", force=True)
+        with milblob.open(tmp_path / "w.json") as model:
+            module.save(model, str(tmp_path / f"{name}{suffix}"))
+    met = Counter()
+    with exchanging(tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"):
+        while met.total() < 4000 or (len(met) < 2 and met.total() < 80_000):
+            with read.open_arrays(tmp_path / f"one{suffix}") as arrays:
+                array = arrays["w"].read()
+            assert array.tolist() == expected[str(array.dtype)]
+            met[str(array.dtype)] += 1
+    assert len(met) == 2, met

@@ -237,14 +237,18 @@ def test_both_or_neither(tmp_path, monkeypatch):
     target.unlink()
     from milblob.storage import output as files
 
-    monkeypatch.setattr(
-        files.NewFile,
-        "commit",
-        lambda self, real=files.NewFile.commit: broken() if self.path.endswith(".json") else real(self),
-    )
-    with pytest.raises(OSError, match="No space"):
-        write_weights(arrays, target, listing=listing)
-    assert os.listdir(tmp_path) == []
+    for step in ("complete", "named"):  # of the listing, and of the weights
+        for suffix in (".json", ".bin"):
+            real = getattr(files.NewFile, step)
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    files.NewFile,
+                    step,
+                    lambda self, real=real, suffix=suffix: broken() if self.path.endswith(suffix) else real(self),
+                )
+                with pytest.raises(OSError, match="No space"):
+                    write_weights(arrays, target, listing=listing)
+            assert os.listdir(tmp_path) == []
 
 
 def test_force_replaces_and_open_views_stay(tmp_path):

@@ -15,7 +15,7 @@ from faults import temporaries
 from milblob import hashing
 from milblob.cli import main
 from milblob.hashing import hash_bytes
-from milblob.storage.output import sweep
+from milblob.storage.temporary import sweep
 
 OLD = {"a": np.full(300, 1, np.float32), "b": np.full(300, 2, np.float32)}
 NEW = {"b": np.full(300, 3, np.float32), "a": np.full(300, 4, np.float32)}  # as many bytes, other names at each offset

@@ -51,6 +51,29 @@ def test_models(source, kind):
         assert model.kind == kind
 
 
+@pytest.mark.parametrize("order", ["as written", "description first", "network first"])
+def test_a_neural_network_is_no_onnx_model(order):
+    """Whatever is in it, of every version: fields of Core ML's numbers are none of ONNX."""
+    coremltools = pytest.importorskip("coremltools")
+    import coremltools.proto.Model_pb2 as proto
+    from coremltools.models.neural_network import NeuralNetworkBuilder
+
+    array = coremltools.models.datatypes.Array(3)
+    builder = NeuralNetworkBuilder([("x", array)], [("y", array)])
+    builder.add_inner_product("fc" + ":" * 99, np.eye(3, dtype=np.float32), None, 3, 3, False, "x", "y")
+    for version in range(1, 10):
+        rest = proto.Model()
+        rest.CopyFrom(builder.spec)
+        rest.ClearField("specificationVersion")
+        number = proto.Model(specificationVersion=version).SerializeToString()
+        description = proto.Model(description=rest.description).SerializeToString()
+        whole = number + rest.SerializeToString()
+        rest.ClearField("description")
+        parts = {"description first": description + number + rest.SerializeToString(), "as written": whole}
+        parts["network first"] = rest.SerializeToString() + number + description
+        assert identify(parts[order]) == "mlmodel"
+
+
 def test_listings(tmp_path):
     milblob.write_weights({"a": np.zeros(12, np.float32)}, tmp_path / "w.bin", listing=tmp_path / "w.json")
     assert identify(tmp_path / "w.json") == "listing" and identify(tmp_path / "w.bin") == "blob"

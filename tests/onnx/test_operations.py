@@ -3,6 +3,7 @@ value inference says, or a formula in NumPy where it has none."""
 
 import pathlib
 import re
+import sys
 import warnings
 from math import erf
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import onnx_boxes
 import onnx_options
 import onnx_sampling
 import onnx_structures
+from children import run_child
 from milblob import UnsupportedError
 from milblob.dtypes import DType
 from milblob.onnx import registry
@@ -24,7 +26,7 @@ from milblob.onnx.conversion import DecodedWarning
 from milblob.onnx.lower import FROM, lower, onnx_version
 from milblob.program.rules_operations import table
 from onnx_models import run, save
-from thorough import half
+from thorough import half, sized
 
 F, INT = np.float32, np.int32
 random = np.random.default_rng(7)
@@ -840,3 +842,33 @@ def test_windows_of_an_open_length_and_of_a_large_one(tmp_path):
         view = np.lib.stride_tricks.sliding_window_view
         np.testing.assert_array_equal(found[0], view(x, 3, axis=1)[:, ::2])
         np.testing.assert_array_equal(found[1], view(y, 30))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="Linux has RLIMIT_AS and /proc: memory that hostile input takes is not limited here",
+)
+def test_enormous_numbers_take_little_memory_and_time(tmp_path):
+    """Of each operation, in every size that is declared and every integer: a refusal, or a model; no crash and no hang."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    for name in CASES:
+        build, arrays, *_ = cases_of(name, opsets_of(name)[0], "fp32")[0]
+        feeds = {f"v{number}": array for number, array in enumerate(arrays)}
+
+        def one(build=build, **values):
+            return build(mb, *values.values())
+
+        save(tmp_path / f"{name}.mlpackage", one, feeds, opset=opsets_of(name)[0])
+    code = """
+        import pathlib
+        import hostile_numbers
+        hostile_numbers.convert_all(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+    """
+    step = sized(5, 1)
+    *problems, counts = run_child(code, tmp_path, step, memory_nbytes=2560 << 20, timeout=900).splitlines()
+    assert problems == []
+    tried, peak = map(int, counts.split())
+    assert tried > 20 * len(CASES) // step
+    assert peak < 1000, f"{peak} MiB"

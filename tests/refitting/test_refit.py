@@ -326,7 +326,7 @@ def test_copy_at_every_call(faults, tmp_path, mode, code):
         state = number_of(target) if target.exists() else None
         assert state == 2 or outcome.exit != "ok"
         states.add(state)
-        milblob.storage.output.sweep(str(target.parent))
+        milblob.storage.temporary.sweep(str(target.parent))
         assert left(target.parent) == [], outcome
         shutil.rmtree(target, ignore_errors=True)
         if state is None:  # now with something to replace

@@ -10,7 +10,7 @@ import pytest
 
 import milblob
 from faults import temporaries
-from milblob.storage.output import sweep
+from milblob.storage.temporary import sweep
 from repacking import blobs_of, small_package, tree, values
 
 pytestmark = [

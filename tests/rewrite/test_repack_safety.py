@@ -20,7 +20,8 @@ from faults import temporaries
 from milblob import repack
 from milblob.rewrite import copying, execute
 from milblob.rewrite import tasks as plan
-from milblob.storage.output import NewDirectory, lock
+from milblob.storage.locks import lock
+from milblob.storage.output import NewDirectory
 from repacking import (
     FILE,
     WEIGHTS,

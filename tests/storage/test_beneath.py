@@ -102,6 +102,25 @@ def test_every_link(every_way, tmp_path):
             assert caught.value.errno == errno.ELOOP
 
 
+def test_where_no_link_may_be(every_way, tmp_path):
+    """`links=False` refuses those that stay inside too, but not what is above the outer location."""
+    root = tmp_path / "root"
+    inside, outside, missing = grow(root)
+    links = [name for name in inside if (root / name.replace("\\", "/")).resolve() != root / name.replace("\\", "/")]
+    assert len(links) > 10
+    for top in (root, tmp_path / "alias", f"{root}/"):
+        place = Location(str(top))
+        for name in ("a/b/file", "a//b/./file", "a\\b\\file"):
+            assert read_place(place.beneath(name, links=False)) == b"inside", name
+        assert read_place(place.entry("a/x\\y:z", links=False)) == b"inside"
+        for name in (*links, *outside):
+            with pytest.raises(milblob.ResolveError):
+                read_place(place.beneath(name, links=False))
+        for name in missing:
+            with pytest.raises((FileNotFoundError, NotADirectoryError, milblob.ResolveError)):
+                read_place(place.beneath(name, links=False))
+
+
 def test_a_place_beneath_a_place(every_way, tmp_path):
     root = tmp_path / "root"
     grow(root)
@@ -196,6 +215,26 @@ def make_arrays(folder, value):
     return folder
 
 
+def make_cache(folder, value):
+    folder.mkdir()
+    record = {"name": "w", "shape": [16], "dtype": "float32", "format": "raw", "nbytes": 64, "byteOffset": 0}
+    shard = {"dataPath": "w.bin", "format": "raw-shard", "nbytes": 64, "records": [record]}
+    (folder / "w.bin").write_bytes(np.full(16, value, np.float32).tobytes())
+    (folder / "tensor-cache.json").write_text(json.dumps({"metadata": {}, "records": [shard]}))
+    return folder
+
+
+def make_onnx(folder, value):
+    import onnx_ir as ir
+
+    folder.mkdir()
+    weight = ir.Value(name="w", const_value=ir.Tensor(np.full(16, value, np.float32), name="w"))
+    graph = ir.Graph([], [], nodes=[], initializers=[weight], opset_imports={"": 21}, name="g")
+    (folder / "sub").mkdir()
+    ir.save(ir.Model(graph, ir_version=10), folder / "m.onnx", external_data="sub/w.bin", size_threshold_bytes=0)
+    return folder / "m.onnx"
+
+
 def load(path):
     (values,) = milblob.load(path).values()
     return values
@@ -214,6 +253,7 @@ RACES = [
     (make_compiled, load, "model0"), (make_compiled, load, "model0/model.mil"), (make_compiled, load, "model0/weights.bin"),
     (make_listing, load, "sub"), (make_listing, load, "sub/w.bin"),
     (make_arrays, load_arrays, "sub"), (make_arrays, load_arrays, "sub/w.npy"), (make_arrays, load_arrays, "index.json"),
+    (make_cache, load_arrays, "w.bin"), (make_onnx, load_arrays, "sub"), (make_onnx, load_arrays, "sub/w.bin"),
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from faults import FAILURES, generation, read_only, temporaries
 from journal_bytes import journal_bytes
 from milblob.storage import journal, pending
 from milblob.storage.journal import Patch, Replacement, commit, recover
-from milblob.storage.output import lock
+from milblob.storage.locks import lock
 from milblob.storage.pending import JOURNAL, Pending
 from milblob.storage.transfer import write_at
 from paths import DATA

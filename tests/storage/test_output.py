@@ -13,7 +13,8 @@ import pytest
 import milblob.storage.output
 from faults import FAILURES, generation, generation_of, read_only, temporaries
 from milblob import _codec
-from milblob.storage.output import NewDirectory, NewFile, lock, sweep, whole_file
+from milblob.storage.locks import lock
+from milblob.storage.output import NewDirectory, NewFile, NewNamedFile, sweep
 
 OLD, NEW = b"old" * 1000, b"new state " * 2000
 posix = pytest.mark.skipif(
@@ -40,7 +41,7 @@ def replace_file(path, tmpfile=True, force=True, content=None):
 
 
 def replace_through_a_name(path):
-    with whole_file(path, True) as name, open(name, "wb", buffering=0) as file:
+    with NewNamedFile(path, True) as new, open(new.name, "wb", buffering=0) as file:
         write_all(file.fileno(), NEW)
 
 
@@ -251,7 +252,7 @@ def test_exception_leaves_everything(tmp_path):
     for make in (
         lambda: NewFile(str(path)),
         lambda: NewDirectory(str(tmp_path / "dir")),
-        lambda: whole_file(str(path), True),
+        lambda: NewNamedFile(str(path), True),
     ):
         with pytest.raises(KeyboardInterrupt), make():
             raise KeyboardInterrupt
@@ -352,7 +353,7 @@ def test_only_regular_files_and_directories_are_replaced(tmp_path):
     (tmp_path / "file").write_bytes(OLD)
     (tmp_path / "directory").mkdir()
     for path, words in (("pipe", "a device, a pipe"), ("directory", "a directory")):
-        for make in (lambda: NewFile(str(tmp_path / path)), lambda: whole_file(str(tmp_path / path), True).__enter__()):  # noqa: B023
+        for make in (lambda: NewFile(str(tmp_path / path)), lambda: NewNamedFile(str(tmp_path / path), True)):  # noqa: B023
             with pytest.raises(FileExistsError, match=words):
                 make()
     with pytest.raises(FileExistsError, match="expected a regular file or nothing"):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from milblob.storage import owners
-from milblob.storage.output import NewDirectory, NewFile, whole_file
+from milblob.storage.output import NewDirectory, NewFile, NewNamedFile
 from outcomes import Case
 from writers import WRITERS, act
 
@@ -87,7 +87,7 @@ def test_a_tree_keeps_what_it_has_names_for(tmp_path):
     assert described(outside / "secret") == (*OWNER, 0o666)
 
 
-@pytest.mark.parametrize("how", [NewFile, whole_file])
+@pytest.mark.parametrize("how", [NewFile, NewNamedFile])
 def test_a_file_that_cannot_be_given_away_is_written_all_the_same(tmp_path, monkeypatch, how):
     """As for users who are not root; its group may then not write to it either."""
     path = tmp_path / "file"
@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_given_away_is_written_all_the_same(tmp_path, monk
         if how is NewFile:
             os.write(new.fd, b"new")
         else:
-            with open(new, "wb") as file:
+            with open(new.name, "wb") as file:
                 file.write(b"new")
     assert path.read_bytes() == b"new" and described(path) == (0, 0, 0o644)
 

@@ -23,7 +23,7 @@ from milblob.compat import storage
 from milblob.model.editable import EditableModel
 from milblob.refitting import refit as refitting
 from milblob.storage import journal, paths, pending
-from milblob.storage.output import NewFile, whole_file
+from milblob.storage.output import NewFile, NewNamedFile
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32",
@@ -486,8 +486,8 @@ def test_nothing_is_written_over_a_pending_change(faults, trees):
                 blobs.write(np.zeros(9, "u1"))
 
         def by_name(weights=weights):
-            with whole_file(str(weights), True) as name:
-                pathlib.Path(name).write_bytes(other)
+            with NewNamedFile(str(weights), True) as new:
+                pathlib.Path(new.name).write_bytes(other)
 
         with pytest.raises(RuntimeError, match="journal: expected none, got one of an interrupted change"):
             storage._BlobStorageWriter(str(weights))

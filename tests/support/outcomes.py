@@ -83,7 +83,7 @@ class Case:
         self.seen["new" if now == self.new else "old"] += 1
         again = self.again()
         assert again == (self.new_again if now == self.new else self.new), (outcome, again)
-        milblob.storage.output.sweep(str(self.folder))  # as the next one that writes there does
+        milblob.storage.temporary.sweep(str(self.folder))  # as the next one that writes there does
         after = snapshot(self.folder)
         left = [name for name in after if any(mark in name for mark in LEFT)]
         assert left == [], outcome

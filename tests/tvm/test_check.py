@@ -64,6 +64,21 @@ def graph_and_parameters(dtype="float32", shape=(1, 2), name="p0"):
 
 STORAGE = made.graph_of([("a", "uint8", (1, 2)), ("b", "float32", (1, 2)), ("p0", "float32", (1, 2))], [("f", "float32", (1, 9), 3), ("g", "float32", (1, 99), 3)])  # fmt: skip
 
+
+def main(document):
+    return only(document)["memory"]["functions"]["main"][0]
+
+
+def depending(url):
+    row = {"short_name": "crt", "url": url, "url_type": "mlf_path"}
+    return metadata(lambda d: only(d).update(external_dependencies=[row]))
+
+
+def without_an_argument():
+    graph = made.graph_with(lambda graph: graph["arg_nodes"].remove(2))
+    return made.tar_of(made.files_of() | {MODULE: graph})
+
+
 # (code, severity, archive, where, words): one failing archive each.
 FINDINGS = [
     ("not-an-archive", "error", b"hello" * 200, "", "expected a tar"),
@@ -102,6 +117,15 @@ FINDINGS = [
     ("missing-param", "error", with_params(made.params_of({})), PARAMS, "argument 'p0' of the graph: expected a parameter, got none"),
     ("missing-param", "warning", made.tar_of(made.files_of(5) | {PARAMS: made.params_of({})}), PARAMS, "argument 'p0' of the graph"),
     ("constants", "warning", metadata(lambda d: only(d)["memory"]["functions"]["main"][0].update(constants_size_bytes=9)), "metadata.json", "expected 8 as its parameters have, got 9"),
+    ("graph-argument", "error", without_an_argument(), MODULE, "node 'p0': expected an argument, got none"),
+    ("graph-input", "error", metadata(lambda d: main(d)["inputs"].update(z={"dtype": "int8", "size": 2})), "metadata.json", "input 'z': expected an argument of the graph"),
+    ("graph-input", "warning", metadata(lambda d: main(d)["inputs"]["a"].update(size=3)), "metadata.json", "expected 2 as in the graph, got 3"),
+    ("io-size", "warning", metadata(lambda d: main(d).update(io_size_bytes=99)), "metadata.json", "expected 18 as in the graph, got 99"),
+    ("dependency", "error", depending("../../etc"), "metadata.json", "expected a place in the archive, got one outside"),
+    ("dependency", "error", depending("/etc"), "metadata.json", "expected a place in the archive, got one outside"),
+    ("dependency", "error", depending("./runtime"), "metadata.json", "expected it in the archive, got none"),
+    ("dependency", "error", depending(7), "metadata.json", "expected a string, got 7"),
+    ("storage-twice", "warning", metadata(lambda d: only(d)["memory"]["sids"].append({"storage_id": 0, "size_bytes": 9})), "metadata.json", "expected one size, got 2 and 9"),
     ("storage", "note", made.tar_of(made.files_of() | {MODULE: json.dumps(STORAGE).encode()}), "metadata.json", "3: 396 for 8"),
     ("params", "error", with_params(made.params_of({"p0": made.C})[:-1]), PARAMS, "expected 8 more bytes, got 7, of tensor 'p0'"),
     ("params", "error", with_params(b"no"), PARAMS, "header of .params file"),
@@ -175,6 +199,16 @@ def test_broken_parts_do_not_hide_others():
     files |= {MODULE: b"{", PARAMS: b"no", "stray.txt": b""}
     codes = {finding.code for finding in tvm.check_archive(made.tar_of(files))}
     assert codes == {"metadata", "date", "graph", "params", "extra-member"}
+
+
+def test_an_unknown_style_does_not_hide_others():
+    def change(document):
+        only(document).update(style="foo", export_datetime="no")
+        main(document).update(io_size_bytes=99)
+
+    files = made.changed(made.files_of(), change) | {PARAMS: made.params_of({"p0": made.C, "q": made.C})}
+    codes = {finding.code for finding in tvm.check_archive(made.tar_of(files))}
+    assert {"metadata", "date", "graph-param", "io-size"} <= codes
 
 
 def test_parameters_of_an_archive_without_metadata_are_checked():

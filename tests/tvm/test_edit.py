@@ -449,7 +449,7 @@ def swap_for_ever(path):
 
 def test_two_writers_at_once(tmp_path):
     """The second is told so, and nothing of the first is lost."""
-    from milblob.storage.output import lock
+    from milblob.storage.locks import lock
 
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     fd = os.open(path, os.O_RDONLY)

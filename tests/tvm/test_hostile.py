@@ -327,8 +327,8 @@ def test_numbers_that_wrap():
     rows[0]["constants_size_bytes"] = (1 << 63) - 1
     rows.append(rows[0])
     data = made.tar_of(made.files_of() | {"metadata.json": json.dumps(document).encode()})
-    (finding,) = tvm.check_archive(data)
-    assert finding.code == "constants" and str(2 * ((1 << 63) - 1)) in finding.message
+    (finding,) = (finding for finding in tvm.check_archive(data) if finding.code == "constants")
+    assert str(2 * ((1 << 63) - 1)) in finding.message
 
 
 def test_names_with_lines_and_escapes():
@@ -394,10 +394,10 @@ def test_files_that_may_not_be_read_are_findings(tmp_path, monkeypatch):
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     from milblob.tvm import archive
 
-    def refuse(root, name):
-        raise PermissionError(13, "Permission denied", name)
+    def refuse(place):
+        raise PermissionError(13, "Permission denied", place.path)
 
-    monkeypatch.setattr(archive, "_mapped", refuse)
+    monkeypatch.setattr(archive, "MappedFile", refuse)
     found = tvm.check_archive(path)
     assert [(f.code, f.where) for f in found if f.severity == "error"] == [
         ("metadata", "metadata.json"),

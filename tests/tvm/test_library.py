@@ -152,7 +152,7 @@ def test_storage_that_is_used_again_is_reported_wrongly():
     files["metadata.json"] = json.dumps(document).encode()
     with tvm.open(made.tar_of(files)) as library:
         assert library.modules["default"].storage == {0: (2, 2), 1: (8, 8), 2: (8, 8), 3: (256, 640), 4: (432, 1200)}
-        (found,) = library.validate()
+        (found,) = (finding for finding in library.validate() if finding.code != "io-size")
         assert (found.severity, found.code, found.where) == ("note", "storage", "metadata.json")
         assert "3: 640 for 256, 4: 1200 for 432" in found.message
 

@@ -1,7 +1,10 @@
 """milblob.tvm.read_params and write_params, compared with what TVM 0.27 itself said (tests/data/tvm/oracle.json)."""
 
+import contextlib
 import hashlib
 import json
+import os
+import shutil
 import struct
 
 import ml_dtypes
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 import milblob
 import tvm_archives as made
-from milblob import FormatError, UnsupportedError, tvm
+from milblob import FormatError, ResolveError, UnsupportedError, tvm
 from milblob.formats.read import open_arrays
 from milblob.model.lazy import LazyTensor
 from paths import DATA
@@ -425,6 +428,21 @@ def test_tensor_cache_as_tvm_reads_it(name):
         same(array, expected)
 
 
+def test_a_shard_that_is_not_the_one_of_its_cache(tmp_path):
+    """TVM writes the MD5 of each shard: one of another cache, or one that was changed, is listed and not read."""
+    shutil.copytree(DATA / "tvm" / "cache", tmp_path / "c")
+    shard = tmp_path / "c" / "params_shard_0.bin"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with open_arrays(tmp_path / "c") as arrays:
+        names = [name for name in arrays if arrays[name].file == os.fspath(shard)]
+        assert names and len(names) < len(arrays)
+        for name in arrays:
+            with pytest.raises(FormatError, match="MD5 of shard") if name in names else contextlib.nullcontext():
+                arrays[name].read()
+
+
 def cache_of(tmp_path, name="tensor-cache.json", **changes):
     """A cache of one tensor, with fields of its shard or record changed."""
     record = {"name": "w", "shape": [2], "dtype": "float32", "format": "raw", "nbytes": 8, "byteOffset": 0}
@@ -473,7 +491,7 @@ def test_caches_that_are_none(tmp_path):
     with pytest.raises(FileNotFoundError):
         tvm.read_params(path)
     (tmp_path / "s.bin").symlink_to(path)
-    with pytest.raises(FormatError, match="symbolic link"):
+    with pytest.raises(ResolveError, match="symbolic link"):
         tvm.read_params(path)
 
 

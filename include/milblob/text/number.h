@@ -225,7 +225,23 @@ static inline const char *mb_real_decimal(const uint8_t *text, uint64_t nbytes, 
     return NULL;
 }
 
-/* Read a real at *at: [-](nan | inf | hexadecimal float | decimal).
+/* Read the fraction bits of a NaN, (0x hexadecimal digits), where *at is at the parenthesis: at most 13 digits, not 0. */
+static inline const char *mb_real_payload(const uint8_t *text, uint64_t nbytes, uint64_t *at, mb_real *real) {
+    static const char expected[] = "nan, or nan(0x1) with its fraction bits";
+    if (nbytes - *at < 3 || text[*at + 1] != '0' || text[*at + 2] != 'x') return expected;
+    *at += 3;
+    for (uint32_t count = 0; *at < nbytes && count < 13; count++, (*at)++) {
+        uint8_t letter = text[*at], low = letter | 0x20;
+        if (letter >= '0' && letter <= '9') real->mantissa = real->mantissa << 4 | (uint64_t)(letter - '0');
+        else if (low >= 'a' && low <= 'f') real->mantissa = real->mantissa << 4 | (uint64_t)(low - 'a' + 10);
+        else break;
+    }
+    if (*at >= nbytes || text[*at] != ')' || real->mantissa == 0) return expected;
+    (*at)++;
+    return NULL;
+}
+
+/* Read a real at *at: [-](nan | nan(0x1) | inf | hexadecimal float | decimal).
  * in   text, nbytes; *at: where it starts                out  *real; *at: after it, or where it went wrong
  * over-reads: none      fails: returns NULL when good, else static words for what was expected at *at
  * lifetime: keeps nothing
@@ -247,6 +263,7 @@ static inline const char *mb_real_read(const uint8_t *text, uint64_t nbytes, uin
     if (left >= 3 && memcmp(src, "nan", 3) == 0) real->kind = MB_REAL_NAN;
     if (real->kind == MB_REAL_FINITE) return mb_real_decimal(text, nbytes, at, real);
     *at += 3;
+    if (real->kind == MB_REAL_NAN && *at < nbytes && text[*at] == '(') return mb_real_payload(text, nbytes, at, real);
     return NULL;
 }
 
@@ -266,7 +283,9 @@ static inline bool mb_real_round(const mb_real *real, mb_real_format format, uin
         return true;
     }
     if (real->kind == MB_REAL_NAN) {
-        *bits = sign | (format.finite_only ? most + 1 : all_ones | (uint64_t)1 << (nfraction - 1));
+        if (real->mantissa != 0 && (format.finite_only || real->mantissa >> nfraction != 0)) return false;
+        uint64_t fraction = real->mantissa != 0 ? real->mantissa : (uint64_t)1 << (nfraction - 1);
+        *bits = sign | (format.finite_only ? most + 1 : all_ones | fraction);
         return true;
     }
     if (real->mantissa == 0) {

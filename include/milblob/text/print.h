@@ -124,7 +124,14 @@ MB_STEP uint32_t mb_real_write(uint8_t *dst, uint64_t bits, uint32_t fraction_nb
     dst += bits >> (fraction_nbits + exponent_nbits) & 1; /* without a branch: weights have either sign */
     if (biased == ones && (!finite_only || fraction == ((uint64_t)1 << fraction_nbits) - 1)) {
         memcpy(dst, fraction != 0 ? "nan" : "inf", 3);
-        return (uint32_t)(dst + 3 - start);
+        dst += 3;
+        if (fraction == 0 || finite_only || fraction == (uint64_t)1 << (fraction_nbits - 1)) return (uint32_t)(dst - start);
+        memcpy(dst, "(0x", 3); /* a NaN that is not the usual quiet one, as C writes it: nan(0x1) */
+        dst += 3;
+        for (uint32_t nbits = (63 - mb_leading_zeros(fraction)) / 4 * 4 + 4; nbits != 0; nbits -= 4)
+            *dst++ = (uint8_t)"0123456789abcdef"[fraction >> (nbits - 4) & 15];
+        *dst++ = ')';
+        return (uint32_t)(dst - start);
     }
     if (biased == 0 && fraction == 0) {
         memcpy(dst, "0x0p+0", 6);

@@ -13,6 +13,7 @@ from ..dtypes import BY_BLOB_CODE
 from ..errors import FormatError
 from ..model.identify import is_blob_head
 from ..storage.foreign import foreign, refusal
+from ..wording import with_short_numbers
 
 MAX_ALIKE = 1000  # findings of one code per file; a last finding counts the rest
 
@@ -95,7 +96,7 @@ class Findings:
         self._counts[key] += 1
         self._severities.setdefault(key, severity)
         if self._counts[key] <= MAX_ALIKE:
-            self.items.append(Finding(severity, code, message, file, offset, where))
+            self.items.append(Finding(severity, code, with_short_numbers(message), file, offset, where))
 
     def close(self) -> list[Finding]:
         """Return all findings, with one more for each kind that was cut short."""

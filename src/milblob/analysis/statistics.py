@@ -1,8 +1,10 @@
 """Statistics of a tensor's values: counts, extremes, mean and spread, special and distinct values."""
 
+import contextlib
 import math
+import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..threads import ordered
 from .histogram import Bin, Histogram
+from .sides import Side
 
 _WIDE = {
     DType.FLOAT32: _codec.WIDE_F32,
@@ -103,8 +106,8 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
 
     Args:
         source: a Tensor (a compressed weight is decoded, a part at a time), an array of a file that is not yet read (a
-            StoredArray, a Parameter of TVM), or anything NumPy makes an array of, in any
-            memory order.
+            StoredArray, a Parameter of TVM), or anything NumPy makes an array of, in any memory order. A path, an open
+            model or a mapping of arrays: all of its tensors together, as `Statistics.merge`.
         dtype: what the elements of an array are: a DType, a name or a NumPy dtype; default: the array's own. uint3 and
             uint6 must be named, their arrays are uint8.
         histogram: count into bins too. A second pass, by NumPy, for dtypes of 32 and 64 bits; at no cost for others.
@@ -114,10 +117,16 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
         Statistics. For strings, only count and shape.
 
     Raises:
-        As `Tensor.read`; TypeError for an array of a dtype that MIL lacks, or whose elements are not of `dtype`
-            (integers may be narrowed).
+        As `Tensor.read`, and `milblob.open` for a path; TypeError for an array of a dtype that MIL lacks, or whose
+            elements are not of `dtype` (integers may be narrowed).
     """
     require_flags(histogram=histogram, distinct=distinct)
+    if isinstance(source, str | os.PathLike | Mapping):
+        if dtype is not None:
+            raise ValueError("dtype: expected none for the tensors of a file or a mapping, which have their own")
+        with contextlib.ExitStack() as stack:
+            tensors = Side.open(source, False, stack).tensors.values()
+            return Statistics.merge(statistics_of(tensors, histogram=histogram, distinct=distinct))
     if isinstance(source, LazyTensor):
         if source.mil_dtype is DType.STRING:
             return _nothing(DType.STRING, source.shape, source.size)

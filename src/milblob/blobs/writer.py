@@ -13,7 +13,9 @@ from .. import _codec
 from ..arguments import array_of, as_integer, as_path, require_flags
 from ..dtypes import DType, as_dtype
 from ..storage import paths
-from ..storage.output import NewFile, lock, sync, unlock
+from ..storage.disk import naming, sync
+from ..storage.locks import lock, unlock
+from ..storage.output import NewFile
 from ..storage.transfer import copy_range, write_at
 from ..storage.turns import Turn
 from ..values.tensorvalue import as_array, stored_bytes
@@ -262,7 +264,7 @@ class BlobWriter:
             stop = start + view.nbytes
             if start < 0 or stop > nbytes:
                 raise ValueError(f"data: expected bytes inside the {nbytes} of the record, got {start} to {stop}")
-            write_at(self._fd, [view], data_offset + start)
+            self._put([view], data_offset + start)
             if done and done[-1][1] == start:
                 start = done.pop()[0]
             done.append((start, stop))
@@ -289,7 +291,8 @@ class BlobWriter:
                 data = memoryview(buffer)[found.data_offset : found.data_offset + found.nbytes]
                 return self._add(found.dtype, found.count, [data], found.nbytes)
             _, data_offset = _codec.blob_place(self._end, self._align)
-            copy_range(mapping, found.data_offset, found.nbytes, self._fd, data_offset)
+            with naming(self.path, self._fd, data_offset + found.nbytes):
+                copy_range(mapping, found.data_offset, found.nbytes, self._fd, data_offset)
             return self._add(found.dtype, found.count, None, found.nbytes)
 
     # -------------------------------------------------------------------------------------------------- inside a record
@@ -307,7 +310,7 @@ class BlobWriter:
         metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, padding_nbits)
         if self.mode == "a" and self._count == self._count_before:
             self._marked, metadata = offset, metadata[:MARK_AT] + MARK
-            write_at(self._fd, [MARK], offset + MARK_AT)  # before the sentinel: a kill may come between two bytes
+            self._put([MARK], offset + MARK_AT)  # before the sentinel: a kill may come between two bytes
         head = bytes(offset - self._end) + metadata + bytes(data_offset - offset - 64)
         if pieces is not None and nbytes <= _SMALL_NBYTES:
             at = self._make_room(len(head) + nbytes)
@@ -320,7 +323,7 @@ class BlobWriter:
             self._flush()
             at, first = self._end, [head]
             for piece in (b"",) if pieces is None else pieces:
-                write_at(self._fd, [*first, piece], at)
+                self._put([*first, piece], at)
                 at += sum(map(len, first)) + len(piece)
                 first = []
             self._base = data_offset + nbytes
@@ -339,8 +342,13 @@ class BlobWriter:
     def _flush(self) -> None:
         """Write the staging buffer to the file."""
         if self._end > self._base:
-            write_at(self._fd, [memoryview(self._staging)[: self._end - self._base]], self._base)
+            self._put([memoryview(self._staging)[: self._end - self._base]], self._base)
         self._base = self._end
+
+    def _put(self, pieces: list[Any], offset: int) -> None:
+        """Write at an offset of the file; of a full disk say how much the file needs so far."""
+        with naming(self.path, self._fd, self._end):
+            write_at(self._fd, pieces, offset)
 
     # ----------------------------------------------------------------------------------------------------------- close
 
@@ -370,7 +378,7 @@ class BlobWriter:
                     _require_filled(offset, nbytes, done)
                 self._flush()
                 if self._new is not None:
-                    write_at(self._fd, [_codec.blob_header(self._count)], 0)
+                    self._put([_codec.blob_header(self._count)], 0)
                     os.ftruncate(self._fd, self._end)  # removes what a failed write left after the last record
                     self._new.commit()
                 elif self._count > self._count_before:
@@ -389,12 +397,13 @@ class BlobWriter:
         mark that stays does no harm: no reader looks at it in a counted record.
         """
         nbytes = max(self._end, self._nbytes_before)  # never less: another process may have it mapped
-        os.ftruncate(self._fd, nbytes)
+        with naming(self.path, self._fd, nbytes):
+            os.ftruncate(self._fd, nbytes)
         # The remains of an interrupted append or a failed write must not look like a record after the last.
-        write_at(self._fd, [bytes(min(nbytes - self._end, 128))], self._end)
+        self._put([bytes(min(nbytes - self._end, 128))], self._end)
         self._to_disk()
         self._is_counted = True
-        write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
+        self._put([self._count.to_bytes(4, "little")], 0)
         self._to_disk()
         with contextlib.suppress(OSError):  # the records count already, with or without the mark
             write_at(self._fd, [bytes(len(MARK))], self._marked + MARK_AT)

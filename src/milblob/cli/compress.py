@@ -129,10 +129,8 @@ def run(arguments: Namespace) -> int:
         report = compress(
             arguments.model, arguments.output, recipe, select=arguments.keep or None, least=arguments.least,
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
-            **compress_goals.goal(arguments), **extras, **given, **named,
+            save_plan=arguments.plan, **compress_goals.goal(arguments), **extras, **given, **named,
         )  # fmt: skip
-    if arguments.plan is not None:
-        report.plan.save(arguments.plan, force=arguments.force)
     is_idle = not report.weights and not report.kept
     if is_idle:  # said with -q and --json too: nothing of what was asked for was done
         output.say(f"no weight compressed: {_reasons(report)}")

@@ -9,13 +9,12 @@ from ..compressing.frontier_svg import short
 from ..compressing.recipe import Recipe
 from ..compressing.recipes import as_recipe
 from ..model import open as opening
-from ..storage import paths
+from ..rewrite.destination import require_outside
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
 from ..wording import some
 from . import options, output, tables
 from .progress import shown
-from .saving import check_target
 from .selection import check_keep
 
 if TYPE_CHECKING:
@@ -93,9 +92,8 @@ def check(arguments: Namespace) -> None:
             continue
         for model in (arguments.model, arguments.output):
             if model is not None:
-                check_target(model, path)
-        if not arguments.force and paths.is_there(path):
-            raise FileExistsError(f"{path}: expected no file of that name, got one (--force replaces it)")
+                require_outside(model, path)
+        NewFile(path, force=arguments.force).discard()
     if arguments.frontier is None:
         if arguments.output is None:
             raise ValueError("-o: expected the path of the result, got none")
@@ -149,14 +147,14 @@ def run_frontier(arguments: Namespace, extras: dict[str, Any]) -> int:
         extras: importance and the like, as arguments of `compress`.
     """
     check_keep(arguments, arguments.model)
-    with shown(arguments) as progress:
-        frontier = compress_frontier(
-            arguments.model, select=arguments.keep or None, least=arguments.least, progress=progress,
-            max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
-        )  # fmt: skip
-    if not frontier.alone:
-        raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")
     with NewFile(arguments.frontier, force=arguments.force) as new:
+        with shown(arguments) as progress:
+            frontier = compress_frontier(
+                arguments.model, select=arguments.keep or None, least=arguments.least, progress=progress,
+                max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
+            )  # fmt: skip
+        if not frontier.alone:
+            raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")
         write_at(new.fd, [frontier.to_svg().encode()], 0)
     if arguments.json:
         output.print_json(frontier.to_dict())

@@ -8,10 +8,11 @@ from ..errors import UnsupportedError
 from ..formats import weights
 from ..formats.write import save
 from ..model.identify import BLOB_SUFFIXES
+from ..rewrite.destination import require_outside
 from ..storage import paths
 from . import options
 from .progress import shown
-from .saving import check_target, refuse_model, report, say_widened, with_hint
+from .saving import refuse_model, report, say_widened, with_hint
 from .selection import describe_filter, open_chosen
 
 EXAMPLES = ("convert Model.mlpackage weights.npz", "convert new.safetensors weight.bin")
@@ -46,12 +47,12 @@ def run(arguments: Namespace) -> int:
     listing = None
     if to_weights:
         listing = arguments.listing or os.path.splitext(target)[0] + ".json"
-        check_target(source, listing)
+        require_outside(source, listing)
     elif arguments.listing or arguments.align != 64:
         raise ValueError(f"output {target}: expected a weight file (.bin), which --listing and --align are about")
     if arguments.tvm is not None and not {".params"} & {os.path.splitext(path)[1].lower() for path in (source, target)}:
         raise ValueError(f"{source}, {target}: expected a .params file, which --tvm is about")
-    check_target(source, target)
+    require_outside(source, target)
     with ExitStack() as stack:
         chosen = open_chosen(
             stack,

@@ -5,9 +5,10 @@ from contextlib import ExitStack
 
 from ..errors import UnsupportedError
 from ..formats.write import save
+from ..rewrite.destination import require_outside
 from . import options
 from .progress import shown
-from .saving import check_target, refuse_model, report, say_widened, with_hint
+from .saving import refuse_model, report, say_widened, with_hint
 from .selection import describe_filter, open_chosen
 
 EXAMPLES = ("extract Model.mlpackage -o weights.safetensors", "extract Model.mlpackage -k 'head*' -o head/")
@@ -30,7 +31,7 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     target = arguments.output
     refuse_model(target)
-    check_target(arguments.model, target)
+    require_outside(arguments.model, target)
     with ExitStack() as stack:
         chosen = open_chosen(
             stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored, noted=True

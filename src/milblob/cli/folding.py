@@ -3,12 +3,14 @@
 import os
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
 
 _TOKEN = re.compile(r"[._/]*[^._/]+|[._/]+$")
 _NUMBERS = re.compile(r"\{[^{}…]*\}")
 _MAX_TRIES = 24
+_MAX_CANDIDATES = 2000  # names with one beginning that are compared with a form
 _MAX_NCHARS = 1000
 _LEAST_NCHARS = 3  # of a part of a name that tells it from others, where not even those fit
 
@@ -46,11 +48,11 @@ def _tail_of(text: str, width: int) -> str:
 
 
 def fold_names(names: Iterable[str], width: int, mark: str) -> dict[str, str]:
-    """Shorten names, so that each takes at most `width` columns and no two distinct ones become the same.
+    """Shorten names, so that each takes at most `width` columns and stands for one name only.
 
-    First all names lose a stretch at one place, as near to the middle as keeps them distinct. If there is no such
-    place, those that would look the same keep the parts between `.`, `_` and `/` in which they differ. If these do not
-    fit either, a number tells the names apart.
+    Whoever reads the mark as "anything" must not find another name. First all names lose a stretch at one place, as
+    near to the middle as keeps them apart. If there is no such place, those that stand for several keep the parts
+    between `.`, `_` and `/` in which they differ. If these do not fit either, a number tells the names apart.
 
     Args:
         names: any; a name may occur several times.
@@ -68,16 +70,48 @@ def fold_names(names: Iterable[str], width: int, mark: str) -> dict[str, str]:
     widths = {name: width_of(name) for name in distinct}
     has_numbers = any("{" in name for name in distinct)
     best: dict[str, str] = {}
-    best_score = (-1, 0)
+    best_score, unclear = (-1, 0), set(distinct)
     for head in tries[::step]:
         found = {name: _cut(name, head, room, mark) if widths[name] > width else name for name in distinct}
+        several = _standing_for_several(found, mark)
         # Numbers in braces, which stand for many names, stay whole where that is possible.
-        score = (len(set(found.values())), sum(len(_NUMBERS.findall(form)) for form in found.values()))
-        if score > best_score:
-            best, best_score = found, score
-        if score[0] == len(distinct) and not has_numbers:
+        score = (-len(several), sum(len(_NUMBERS.findall(form)) for form in found.values()))
+        if not best or score > best_score:
+            best, best_score, unclear = found, score, several
+        if not several and not has_numbers:
             break
-    return best if best_score[0] == len(distinct) else _separated(best, width, mark)
+    return _separated(best, unclear, width, mark) if unclear else best
+
+
+def _standing_for_several(forms: dict[str, str], mark: str) -> set[str]:
+    """Return the names whose form another name fits too, with anything at the marks; or fits that of many others."""
+    ordered = sorted(forms)
+    found = set()
+    for name, form in forms.items():
+        head, *rest = form.split(mark)
+        if not rest:
+            continue
+        tail, inner = rest[-1], rest[:-1]
+        for count, at in enumerate(range(bisect_left(ordered, head), len(ordered))):
+            other = ordered[at]
+            if not other.startswith(head):
+                break
+            is_fitting = other.endswith(tail) and len(other) >= len(head) + len(tail) and other != name
+            if count >= _MAX_CANDIDATES or (
+                is_fitting and _has_in_order(other, len(head), len(other) - len(tail), inner)
+            ):
+                found.add(name)
+                break
+    return found
+
+
+def _has_in_order(text: str, begin: int, end: int, parts: list[str]) -> bool:
+    for part in parts:
+        at = text.find(part, begin, end)
+        if at < 0:
+            return False
+        begin = at + len(part)
+    return True
 
 
 def _cut(name: str, head: int, room: int, mark: str) -> str:
@@ -85,21 +119,20 @@ def _cut(name: str, head: int, room: int, mark: str) -> str:
     return start + mark + _tail_of(name, room - width_of(start))
 
 
-def _separated(folded: dict[str, str], width: int, mark: str) -> dict[str, str]:
-    """Tell those names apart that `folded` makes equal."""
-    by_form: dict[str, list[str]] = {}
-    for name, form in folded.items():
-        by_form.setdefault(form, []).append(name)
-    alike = [name for names in by_form.values() if len(names) > 1 for name in names]
-    taken = {form for form, names in by_form.items() if len(names) == 1}
+def _separated(folded: dict[str, str], unclear: set[str], width: int, mark: str) -> dict[str, str]:
+    """Tell those names apart whose forms in `folded` stand for several."""
     result = dict(folded)
     # Names that only a hostile file has are told apart by numbers: the parts of long ones take long to compare.
-    result.update(_by_parts([name for name in alike if len(name) <= _MAX_NCHARS], width, mark))
+    if all(len(name) <= _MAX_NCHARS for name in folded):
+        parts = _by_parts([*folded], width, mark)
+        result.update((name, parts[name]) for name in folded if name in unclear)
+    left = _standing_for_several(result, mark)
+    taken = {form for name, form in result.items() if name not in left}
     numbers: dict[str, int] = {}
-    for name in alike:
+    for name in result:
         form = result[name]
-        while form in taken:
-            number = numbers[result[name]] = numbers.get(result[name], 1) + 1
+        while name in left and (form == result[name] or form in taken):
+            number = numbers[result[name]] = numbers.get(result[name], 0) + 1
             suffix = f"~{number}"
             form = head_of(result[name], width - len(suffix)) + suffix
         taken.add(form)

@@ -2,14 +2,16 @@
 
 import json
 from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
 
 from ..matching.match import match
 from ..matching.report import Matching, summary
+from ..rewrite.destination import require_outside
 from ..storage.output import NewFile
+from ..storage.transfer import write_at
 from ..wording import some
 from . import options, output, tables
 from .progress import shown
-from .saving import check_target
 from .selection import check_keep
 from .tables import LAST, Column
 
@@ -45,9 +47,11 @@ def run(arguments: Namespace) -> int:
     """Run the command: 0 if every weight of the model was found, 1 if not."""
     if arguments.output is not None:
         for source in (arguments.weights, arguments.model):
-            check_target(source, arguments.output)
+            require_outside(source, arguments.output)
     check_keep(arguments, arguments.model, stored=False)
-    with shown(arguments) as progress:
+    with ExitStack() as stack:
+        new = None if arguments.output is None else stack.enter_context(_new_file(arguments))
+        progress = stack.enter_context(shown(arguments))
         found = match(
             arguments.weights,
             arguments.model,
@@ -56,8 +60,9 @@ def run(arguments: Namespace) -> int:
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
-    if arguments.output is not None:
-        _write(found, arguments.output, arguments.force)
+        if new is not None:
+            text = json.dumps(found.refit_mapping, ensure_ascii=False, indent=1)
+            write_at(new.fd, [f"{text}\n".encode()], 0)
     if arguments.json:
         output.print_json(found.to_dict())
     else:
@@ -65,12 +70,11 @@ def run(arguments: Namespace) -> int:
     return _EXIT_LEFT if found.ties or found.unmatched_names else 0
 
 
-def _write(found: Matching, path: str, force: bool) -> None:
-    if not path.lower().endswith(".json"):
-        raise ValueError(f"output {path}: expected a name that ends in .json, got another")
-    text = json.dumps(found.refit_mapping, ensure_ascii=False, indent=1)
-    with NewFile(path, force=force) as file, open(file.fd, "wb", closefd=False) as stream:
-        stream.write(f"{text}\n".encode())
+def _new_file(arguments: Namespace) -> NewFile:
+    """Return the file of -o, before the work. Raises: ValueError: another suffix. As `NewFile`."""
+    if not arguments.output.lower().endswith(".json"):
+        raise ValueError(f"output {arguments.output}: expected a name that ends in .json, got another")
+    return NewFile(arguments.output, force=arguments.force)
 
 
 def _print(found: Matching, arguments: Namespace) -> None:

@@ -53,9 +53,21 @@ def plural(count: int, noun: str) -> str:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document. Not ASCII only, but safe for any encoding of stdout."""
+    """Print one JSON document. Not ASCII only, but safe for any encoding of stdout, and for any terminal.
+
+    A control character that JSON allows, such as U+009B or one that turns the direction of text, is an escape of JSON:
+    the document stays the same.
+    """
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
-    print(json.dumps(document, ensure_ascii=encoding != "utf8", indent=1))
+    text = json.dumps(document, ensure_ascii=encoding != "utf8", indent=1)
+    print("\n".join(map(_escaped_json, text.split("\n"))))
+
+
+def _escaped_json(line: str) -> str:
+    """Return a line of JSON with its unprintable characters as escapes, those beyond 16 bits as two."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def say(message: str) -> None:

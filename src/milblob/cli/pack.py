@@ -11,10 +11,11 @@ from ..formats.read import open_arrays
 from ..formats.weights import write_weights
 from ..model.identify import identify
 from ..model.lazy import LazyTensor
+from ..rewrite.destination import require_outside
 from ..selection import selector
 from . import options, output
 from .progress import shown
-from .saving import check_target, is_model_name, report
+from .saving import is_model_name, report
 from .selection import describe_filter, kept
 
 EXAMPLES = ("pack new.safetensors -o weight.bin", "pack new.safetensors -o weight.bin -k 'head*' --listing weight.mil")
@@ -47,8 +48,8 @@ def run(arguments: Namespace) -> int:
             raise ValueError(
                 f"{source}: expected a file of arrays, got a model; `milblob convert MODEL weight.bin` takes one"
             )
-        check_target(source, target)
-        check_target(source, listing)
+        require_outside(source, target)
+        require_outside(source, listing)
     with ExitStack() as stack:
         chosen, skipped = _open(stack, arguments)
         dtypes = _dtypes(chosen, arguments.dtype)

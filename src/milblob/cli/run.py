@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..rewrite.destination import require_outside
 from ..storage import paths
-from ..storage.output import whole_file
+from ..storage.output import NewFile, together
 from . import options, output, tables
 from .inputs import add_function, add_inputs, open_session, read_arrays, read_inputs, require_function_used
-from .saving import check_target, refuse_model
+from .saving import refuse_model
 
 if TYPE_CHECKING:
     from ..onnx import Session
@@ -45,25 +46,29 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    for target in (arguments.output, arguments.state_out):
-        if target is not None:
-            require_npz(arguments.model, target, arguments.force)
-    if arguments.output is not None and arguments.output == arguments.state_out:
+    targets = [path for path in (arguments.output, arguments.state_out) if path is not None]
+    for target in targets:
+        require_npz(arguments.model, target)
+    if len({paths.real(target) for target in targets}) < len(targets):
         raise ValueError(f"--state-out: expected another file than -o, got {arguments.state_out}")
     require_function_used(arguments, arguments.model)
-    session = open_session(arguments.model, arguments, optimize=arguments.optimize)
-    for option, file in (("--state-in", arguments.state_in), ("--state-out", arguments.state_out)):
-        if file is not None and not session.states:
-            raise ValueError(f"{option}: expected a model with states, got {arguments.model}, which has none")
-    if arguments.state_in is not None:
-        session.states = session.make_state(read_arrays(arguments.state_in, arguments))
-    inputs = session.convert_inputs(read_inputs(arguments, session.inputs))
-    found = session.predict(inputs, raw=True)
-    if arguments.output is not None:
-        save(arguments.output, found, arguments.force)
-    if arguments.state_out is not None:
-        save(arguments.state_out, session.states, arguments.force)
-    rows = [_described(name, array, session) for name, array in found.items()]
+    # The states last: who goes on from them has the outputs, and who does not makes the same outputs again.
+    with together() as parts:
+        files = [NewFile(target, force=arguments.force) for target in targets]
+        parts += files
+        session = open_session(arguments.model, arguments, optimize=arguments.optimize)
+        for option, file in (("--state-in", arguments.state_in), ("--state-out", arguments.state_out)):
+            if file is not None and not session.states:
+                raise ValueError(f"{option}: expected a model with states, got {arguments.model}, which has none")
+        if arguments.state_in is not None:
+            session.states = session.make_state(read_arrays(arguments.state_in, arguments))
+        inputs = session.convert_inputs(read_inputs(arguments, session.inputs))
+        found = session.predict(inputs, raw=True)
+        rows = [_described(name, array, session) for name, array in found.items()]
+        if arguments.output is not None:
+            save(files[0], found)
+        if arguments.state_out is not None:
+            save(files[-1], session.states)
     if arguments.json:
         about = {
             "path": arguments.model, "output": arguments.output, "outputs": rows,
@@ -82,23 +87,17 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def require_npz(model: str, target: str, force: bool) -> None:
-    """Refuse an output before anything is computed or written.
-
-    Raises:
-        ValueError: it is no .npz file, or part of the model. FileExistsError: it is there, and `force` is not given.
-    """
+def require_npz(model: str, target: str) -> None:
+    """Refuse an output that is no .npz file, or part of the model. Raises: ValueError: it is."""
     refuse_model(target)
-    check_target(model, target)
+    require_outside(model, target)
     if os.path.splitext(target)[1].lower() != ".npz":
         raise ValueError(f"output {target}: expected an .npz file, got another suffix")
-    if not force and paths.is_there(target):
-        raise FileExistsError(f"{target}: expected no such file, got one (--force replaces it)")
 
 
-def save(path: str, arrays: Mapping[str, Any], force: bool) -> None:
+def save(new: NewFile, arrays: Mapping[str, Any]) -> None:
     """Write arrays, texts among them, to an .npz file that `numpy.load` reads without pickles."""
-    with whole_file(path, force) as name, zipfile.ZipFile(name, "w", zipfile.ZIP_STORED) as archive:
+    with open(new.fd, "wb", closefd=False) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for key, array in arrays.items():
             values = np.asarray(array)
             with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:

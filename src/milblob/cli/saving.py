@@ -1,6 +1,5 @@
 """Shared by the commands that write tensors to another file: check the output, report."""
 
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -9,26 +8,11 @@ from ..errors import UnsupportedError
 from ..formats.onnx import OnnxArray
 from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
-from ..storage import paths
 from ..wording import some
 from . import output
 
 _WIDENED = ("int4", "uint1", "uint2", "uint3", "uint4", "uint6")
 _MAX_NAMES = 20
-
-
-def check_target(source: str, target: str) -> None:
-    """Refuse an output that is the source, lies inside it, or contains it.
-
-    Raises:
-        ValueError: it does.
-    """
-    real_source, real_target = os.path.realpath(source), os.path.realpath(target)
-    inside = real_target == real_source or real_target.startswith(real_source + os.sep)
-    around = paths.is_directory(real_target) and real_source.startswith(real_target.rstrip(os.sep) + os.sep)
-    if inside or around:
-        how = "holds" if around else "is, or is in,"
-        raise ValueError(f"output {target}: expected a place outside the model, got one that {how} {source}")
 
 
 def is_model_name(path: str) -> bool:

@@ -10,13 +10,14 @@ from ..formats.read import open_arrays
 from ..formats.write import save
 from ..model.lazy import LazyTensor
 from ..refitting.refit import refit
+from ..rewrite.destination import require_outside
 from ..tvm import Library
 from ..tvm import open as open_library
 from ..tvm.arrays import named_parameters
 from . import options
 from .progress import shown
 from .refit import say_refit
-from .saving import check_target, report
+from .saving import report
 from .selection import check_keep, kept
 
 EXAMPLES = ("tvm params model.tar -o weights.npz", "tvm params model.tar --with parameters.npz -o retrained.tar")
@@ -54,7 +55,7 @@ def _write_out(arguments: Namespace) -> int:
         raise ValueError("output: expected -o OUT, or --with NEW and the archive to change, got neither")
     if arguments.cast or arguments.dry_run:
         raise ValueError(f"output {target}: expected --with NEW, which --cast and --dry-run are about")
-    check_target(arguments.model, target)
+    require_outside(arguments.model, target)
     with ExitStack() as stack:
         library = stack.enter_context(open_library(arguments.model, max_nbytes=arguments.max_nbytes))
         named = _named(library, arguments.module)

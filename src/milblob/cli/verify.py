@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..storage.output import NewFile
 from . import options, output, tables
 from .inputs import add_function, add_inputs, open_session, read_inputs, require_function_used
 from .progress import shown
@@ -53,13 +54,16 @@ def run(arguments: Namespace) -> int:
 
     if arguments.worst is not None:
         for model in (arguments.a, arguments.b):
-            require_npz(model, arguments.worst, arguments.force)
+            require_npz(model, arguments.worst)
     if arguments.inputs:
         for option, value in (("--runs", arguments.runs), ("--seed", arguments.seed)):
             if value is not None:
                 raise ValueError(f"{option}: expected none with -i, which gives the inputs, got one")
     require_function_used(arguments, arguments.a, arguments.b)
     with ExitStack() as stack:
+        worst = None
+        if arguments.worst is not None:
+            worst = stack.enter_context(NewFile(arguments.worst, force=arguments.force))
         first, second = (stack.enter_context(open_session(path, arguments)) for path in (arguments.a, arguments.b))
         inputs = read_inputs(arguments, first.inputs) if arguments.inputs else None
         with shown(arguments) as progress:
@@ -67,8 +71,8 @@ def run(arguments: Namespace) -> int:
                 first, second, inputs, runs=arguments.runs, seed=arguments.seed or 0, limit=arguments.limit,
                 progress=progress,
             )  # fmt: skip
-    if arguments.worst is not None:
-        save(arguments.worst, _stacked(found.worst), arguments.force)
+        if worst is not None:
+            save(worst, _stacked(found.worst))
     if arguments.json:
         output.print_json(found.to_dict())
     elif not arguments.quiet:

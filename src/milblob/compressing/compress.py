@@ -10,9 +10,11 @@ from ..arguments import Names, as_count, as_mapping, as_path, require, require_c
 from ..errors import FormatError, UnsupportedError
 from ..progress import Counter, Progress
 from ..rewrite.changes import Options
-from ..rewrite.repack import Repacking
+from ..rewrite.destination import require_outside
+from ..rewrite.repack import Repacking, RepackReport
 from ..selection import Select, selector
 from ..storage import paths
+from ..storage.output import NewFile, Whole
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
 from .prepare import Compressing, Extras, NamedRecipe, Outcome, RefusedError, spool_directory
 from .recipe import HeldBlocks, Recipe
@@ -143,6 +145,7 @@ def compress(
     executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    save_plan: str | os.PathLike[str] | None = None,
 ) -> CompressReport:
     """Compress the weights of a model; everything else stays as it is, byte for byte.
 
@@ -192,6 +195,8 @@ def compress(
         executor: any concurrent.futures.Executor that copies what stays.
         progress: called as weights are computed (see `Progress`).
         max_nbytes: as for `open`.
+        save_plan: a JSON file for the plan of what is done, in a dry run too. It takes its name just before the result:
+            if one of them cannot be written, neither is.
 
     Returns:
         CompressReport, with what each weight loses.
@@ -228,7 +233,25 @@ def compress(
         raise ValueError("mapping: expected weights, whose names it maps, got none")
     is_selected, directory = None if select is None else selector(select), None if dry_run else spool_directory(output)
     with contextlib.ExitStack() as stack:
-        path = source
+        path, plan_file = source, None
+        if save_plan is not None:
+            plan_path = as_path(save_plan)
+            for model in (source, output):
+                require_outside(model, plan_path)
+            plan_file = NewFile(plan_path, force=force)  # before the work: what is wrong with it is said now
+            stack.callback(plan_file.discard)
+        reports: list[CompressReport] = []
+
+        def complete(done: RepackReport) -> list[Whole]:
+            rows = [_report(outcome) for outcome in work.outcomes]
+            sizes = done.nbytes, done.nbytes_after
+            report = CompressReport(source, output, rows, work.skipped, *sizes, done.done, work.kept, done.stale)
+            reports.append(report)
+            if plan_file is None:
+                return []
+            report.plan.write(plan_file)
+            return [plan_file]
+
         if weights is not None:
             from .new_values import new_values
 
@@ -245,19 +268,8 @@ def compress(
             )  # fmt: skip
             with contextlib.closing(work), contextlib.suppress(RefusedError):
                 options = Options({}, compress=work)
-                done = Repacking([path], output, options, force, executor, None, max_nbytes).run(dry_run)
-                rows = [_report(outcome) for outcome in work.outcomes]
-                return CompressReport(
-                    source,
-                    output,
-                    rows,
-                    work.skipped,
-                    done.nbytes,
-                    done.nbytes_after,
-                    done.done,
-                    work.kept,
-                    done.stale,
-                )
+                Repacking([path], output, options, force, executor, None, max_nbytes, complete).run(dry_run)
+                return reports[0]
     raise FormatError("model: expected no change while it is read, got another one", file=source)
 
 

@@ -59,16 +59,24 @@ class CompressPlan(NamedTuple):
             force: replace it if it exists.
 
         Raises:
-            FileExistsError: it exists. OSError: it cannot be written. ValueError: a recipe with a function, which
-                no file can hold; the weight is named.
+            FileExistsError: it exists. OSError: it cannot be written. As `write`.
+        """
+        with NewFile(as_path(path), force=force) as new:
+            self.write(new)
+
+    def write(self, new: NewFile) -> None:
+        """Write the plan to a file that has no name yet.
+
+        Raises:
+            OSError: it cannot be written. ValueError: a recipe with a function, which no file can hold; the weight is
+                named.
         """
         for name, weight in self.weights.items():
             if weight.recipe is not None and not weight.recipe.is_data:
                 words = "expected recipes that come back from JSON, got one with a lut_function"
                 raise ValueError(f"plan: {words} for {name} (leave it out, and give it in per_name)")
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
-        with NewFile(as_path(path), force=force) as new:
-            write_at(new.fd, [text.encode()], 0)
+        write_at(new.fd, [text.encode()], 0)
 
 
 def as_plan(source: Any) -> CompressPlan:

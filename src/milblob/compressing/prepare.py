@@ -27,7 +27,9 @@ from ..progress import Counter
 from ..rewrite.compressed import CompressedWeight, StoredPart
 from ..rewrite.decompress import Decompression, plan_decompression
 from ..rewrite.planned import CompressionLoss, Computation, PartsPlan, Put, Streamed
+from ..storage.disk import naming
 from ..storage.scratch import Scratch
+from ..storage.transfer import write_at
 from ..values.dense import Held, Packed
 from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
@@ -464,6 +466,7 @@ class _Spool:
         self._end = 0
 
     def open(self, directory: str) -> None:
+        self._directory = os.path.join(directory, "")
         self._file = tempfile.TemporaryFile(dir=directory, prefix=".milblob-", buffering=0)  # noqa: SIM115  # see close
 
     def add(self, data: Any) -> int:
@@ -471,8 +474,9 @@ class _Spool:
         offset = self._end
         view = memoryview(data).cast("B")
         self._end += view.nbytes
-        while self._file is not None and view.nbytes:
-            view = view[self._file.write(view) :]
+        if self._file is not None:
+            with naming(self._directory, self._file.fileno(), self._end):
+                write_at(self._file.fileno(), [view], offset)
         return offset
 
     def map(self) -> None:

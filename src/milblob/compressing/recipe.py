@@ -221,4 +221,4 @@ def require_one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Refuse what is none of a few choices. Raises: ValueError."""
     # 4.0 and True equal integers, and are none.
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer) or value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}")
+        raise ValueError(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r:.100}")

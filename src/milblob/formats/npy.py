@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import FormatError, UnsupportedError
+from ..jsontext import as_shape
 from ..storage.beneath import Location
 from ..storage.foreign import foreign, refusal
 from ..storage.mapped import MappedFile
@@ -74,8 +75,9 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
         raise UnsupportedError(words, file=file)
     if dtype.kind not in "?biufU":
         raise UnsupportedError(f"{what}: expected a dtype that MIL has, got {dtype}", file=file)
-    if any(type(size) is not int or size < 0 for size in shape):
-        raise FormatError(f"{what}: expected sizes of 0 or more, got {shape}", file=file)
+    if as_shape(list(shape)) is None:  # Python prints no numbers of more than 4300 digits, unless hexadecimal
+        sizes = ", ".join(str(size) if abs(size) >> 64 == 0 else f"{size:#x}"[:20] for size in shape[:80])
+        raise FormatError(f"{what}: expected at most 64 sizes of 0 to 2^63 - 1, got {sizes}", file=file)
     require_shape(shape, 0, file)
     expected = stream.tell() + prod(shape) * dtype.itemsize
     if expected != nbytes:
@@ -102,6 +104,8 @@ def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, An
             if buffer.nbytes != nbytes:
                 words = f"size: expected {nbytes} bytes as when it was opened, got {buffer.nbytes}"
                 raise FormatError(words, file=path)
+            if read_header(bytes(memoryview(buffer)[:HEAD_NBYTES]), nbytes, "array", path) != header:
+                raise FormatError("header: expected the one that was there when it was opened, got another", file=path)
             return header.array_over(bytes(buffer) if nbytes <= _SMALL_NBYTES else buffer, 0)
 
     with closing(MappedFile(place)) as mapping:

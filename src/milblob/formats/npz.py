@@ -94,7 +94,12 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     """
     mapping = MappedFile(path)
     with closed_on_error(mapping):
-        with _as_ours(path), zipfile.ZipFile(path) as archive:
+        with (
+            _as_ours(path),
+            mapping.held() as fd,
+            open(fd, "rb", closefd=False) as file,  # not by its name, which may lead elsewhere by now
+            zipfile.ZipFile(file) as archive,
+        ):
             directory = archive.infolist()
         budget = Budget(max_nbytes, path)
         budget.add_file(path, mapping.nbytes, mapping.identity)

@@ -13,15 +13,14 @@ import numpy as np
 from .. import _codec
 from ..budget import Budget
 from ..dtypes import DType
-from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from ..errors import FormatError, UnsupportedError
 from ..hashing import hash_bytes
 from ..jsontext import parse_json
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StretchPlace
-from ..storage import paths
-from ..storage.beneath import Location
 from ..storage.mapped import MappedFile, closed_on_error
 from ..values.tensorvalue import require_shape
+from .onnx_external import HASH_DIGITS, External, ExternalFiles
 from .onnx_messages import DOUBLES, FLOATS, INTS, LONGS, RAW, TEXTS, UNSIGNED, Initializer, read_messages
 
 Array = np.ndarray[Any, Any]
@@ -29,8 +28,6 @@ Array = np.ndarray[Any, Any]
 WEIGHTS, MADE = "milblob.weights", "milblob.made"
 """Keys of the metadata that `milblob.onnx.convert` leaves: which weight an initializer holds where its name is another,
 {initializer: weight}; and what no weight is as it stands, {initializer: {"why": words, "hash": of its bytes}}."""
-
-HASH_DIGITS = 32
 
 
 class _Type(NamedTuple):
@@ -75,15 +72,17 @@ class OnnxArray(LazyTensor):
         file: path of the file that holds the elements.
         offset: of the first element in that file; None where they are in pieces, varints or texts.
         stored_nbytes: bytes of the elements, packed; those that a file of this size would have in raw_data.
+        external: where they are in another file; None for others.
     """
 
-    __slots__ = ("_declared", "_place", "dtype_text", "file", "initializer", "offset", "stored_nbytes")
+    __slots__ = ("_declared", "_place", "dtype_text", "external", "file", "initializer", "offset", "stored_nbytes")
 
     def __init__(self, name: str, row: Initializer, kind: _Type, place: StretchPlace | None, file: str) -> None:
         # Not LazyTensor's: a DType is there to be asked for, and may be none that MIL has.
         self.name, self.initializer, self.dtype_text, self._declared = name, row.name, kind.text, row.dims
         self.file, self._place = file, place
         self.offset: int | None = None
+        self.external: External | None = None
         self.stored_nbytes = (prod(row.dims) * kind.nbits + 7) // 8
 
     @property
@@ -198,13 +197,11 @@ class _Source:
         self._path = path
         self._mapping = mapping
         self._budget = budget
-        self._others: dict[str, MappedFile | MilblobError] = {}
+        self._files = ExternalFiles(path, budget)
 
     def close(self) -> None:
         self._mapping.close()
-        for other in self._others.values():
-            if isinstance(other, MappedFile):
-                other.close()
+        self._files.close()
 
     def find(self, name: str, row: Initializer) -> OnnxArray:
         """Return the array of a row.
@@ -358,68 +355,19 @@ class _Source:
 
     def _external(self, name: str, row: Initializer, kind: _Type) -> OnnxArray:
         given = row.external or {}
-        location = given.get("location", "")
-        if not location:
-            raise self._refuse(name, "external data", "a location", "none")
-        needed = (prod(row.dims) * kind.nbits + 7) // 8
-        offset, nbytes = self._number(name, given, "offset", 0), self._number(name, given, "length", needed)
         if kind.dtype is DType.STRING:
             raise self._refuse(name, "external data", "elements of fixed size", kind.text)
-        if nbytes != needed:
-            words = f"{needed} for {kind.text} {list(row.dims)}"
-            raise self._refuse(name, "length of external data", words, nbytes)
-        place = os.path.join(os.path.dirname(self._path), *location.replace("\\", "/").split("/"))
-        opened = self._open(name, location)
+        found = self._files.find(name, given, row.note, (prod(row.dims) * kind.nbits + 7) // 8)
 
         def load() -> Array:
-            if isinstance(opened, MilblobError):
-                raise opened
-            if offset + nbytes > opened.nbytes:
-                words = f"bytes inside the {opened.nbytes} of {location}"
-                got = f"{offset} to {offset + nbytes} (convert again if that file was written anew)"
-                raise self._refuse(name, "place of external data", words, got)
-            view, _ = _view(name, opened, offset, nbytes, row.dims, kind)
+            view, _ = _view(name, found.checked(), found.offset, found.nbytes, row.dims, kind)
             return view()
 
+        place = os.path.join(os.path.dirname(self._path), *given["location"].replace("\\", "/").split("/"))
         form = "packed" if kind.nbits < 8 else "values"
         array = OnnxArray(name, row, kind, self._place(name, row, kind, load, form, place), place)
-        array.offset = offset
+        array.offset, array.external = found.offset, found
         return array
-
-    def _number(self, name: str, given: dict[str, str], key: str, default: int) -> int:
-        text = given.get(key, "")
-        if not text:
-            return default
-        if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise self._refuse(name, f"{key} of external data", "a number of bytes", repr(text))
-        return int(text)
-
-    def _open(self, name: str, location: str) -> MappedFile | MilblobError:
-        """Open a file that the model names; what is wrong with it is raised when values are read."""
-        found = self._others.get(location)
-        if found is not None:
-            return found
-        try:
-            base = os.path.dirname(self._path)
-            place = Location(base or ".").beneath(location)
-            step = base
-            for part in location.replace("\\", "/").split("/"):  # as every runtime does
-                step = os.path.join(step, part)
-                if paths.is_link(step):
-                    words = (
-                        f"external data: expected no symbolic link on the way to {location!r:.200}, got {part!r:.100}"
-                    )
-                    raise ResolveError(words, file=self._path, code="escaping-file")
-            found = MappedFile(place)
-            self._budget.add_file(found.name, found.nbytes, found.identity)
-        except MilblobError as error:
-            error.file = error.file or self._path
-            found = error
-        except OSError as error:
-            words = f"external data of {name!r:.100}: expected at {location!r:.200}, got {error.strerror or error}"
-            found = ResolveError(words, file=self._path, code="missing-file")
-        self._others[location] = found
-        return found
 
 
 def _view(

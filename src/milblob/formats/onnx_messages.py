@@ -3,7 +3,7 @@
 The libraries of ONNX parse the whole file into objects first, values included.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from .. import _codec
 from ..errors import FormatError, UnsupportedError
 from ..storage.foreign import is_onnx
 from ..storage.mapped import MappedFile
+from .onnx_external import REFERENCE
 
 MIN_CONSTANT = 10
 """Elements from which on the tensor of a Constant node is listed, as a value in an operation of an ML Program is."""
@@ -22,7 +23,7 @@ _VALUES = frozenset((RAW, FLOATS, INTS, TEXTS, LONGS, DOUBLES, UNSIGNED))
 _VARINT, _BYTES = 0, 2
 _MAX_FIELDS = 1 << 22  # of all messages that are looked into; those of a million operations
 _MAX_DEPTH = 32  # of graphs in each other
-_MAX_DIMENSIONS = 1 << 10
+_MAX_DIMENSIONS = 64  # of NumPy
 
 _Field = tuple[int, int, int, int, int]
 _Span = tuple[int, int]
@@ -38,6 +39,7 @@ class Initializer(NamedTuple):
         spans: field that holds elements -> places (offset, nbytes) in the file, in their order.
         external: key -> value of what refers to another file; None if the elements are here.
         indices: where the elements of a sparse tensor stand; None for others.
+        note: what milblob noted about the bytes in another file; "" for nothing.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Initializer(NamedTuple):
     spans: dict[int, list[_Span]]
     external: dict[str, str] | None = None
     indices: "Initializer | None" = None
+    note: str = ""
 
 
 def read_messages(mapping: MappedFile) -> tuple[dict[str, Initializer], dict[str, str]]:
@@ -80,12 +83,7 @@ class _Walk:
         graphs = list(self._messages(fields, 7))
         if len(graphs) != 1:
             raise self._error("graph of ONNX model", "one", f"{len(graphs)}", graphs[-1] if graphs else (0, 0))
-        metadata = {}
-        for span in self._messages(fields, 14):
-            entry = {
-                number: self._text((at, nbytes)) for number, wire, _, at, nbytes in self._fields(span) if wire == 2
-            }
-            metadata[entry.get(1, "")] = entry.get(2, "")
+        metadata = dict(self._pairs(self._messages(fields, 14)))
         functions = list(self._messages(fields, 25))
         del fields
         self._graph(graphs[0], "", 1)
@@ -156,6 +154,7 @@ class _Walk:
         code, name, is_external = 0, "", False
         spans: dict[int, list[_Span]] = {}
         entries: list[_Span] = []
+        metadata: list[_Span] = []
         for number, wire, value, at, nbytes in self._fields(span):
             if number == 1:
                 dims += [value] if wire == _VARINT else self._varints((at, nbytes))
@@ -175,19 +174,20 @@ class _Walk:
                 entries.append((at, nbytes))
             elif number == 14 and wire == _VARINT:
                 is_external = value == 1
+            elif number == 16 and wire == _BYTES:
+                metadata.append((at, nbytes))
         sizes = tuple(size - (1 << 64) if size >> 63 else size for size in dims)
         if any(size < 0 for size in sizes):
             raise self._error(f"shape of {name!r:.100}", "sizes of 0 and more", f"{list(sizes)!s:.100}", span)
-        return Initializer(name, sizes, code, spans, self._external(entries) if is_external else None)
-
-    def _external(self, entries: list[_Span]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for span in entries:
-            pair = {number: self._text((at, nbytes)) for number, wire, _, at, nbytes in self._fields(span) if wire == 2}
-            if pair.get(1, "") in found:
-                raise self._error("external data", "each key once", f"{pair.get(1, '')!r:.100} twice", span)
-            found[pair.get(1, "")] = pair.get(2, "")
-        return found
+        if not is_external:
+            return Initializer(name, sizes, code, spans)
+        external: dict[str, str] = {}
+        for key, text in self._pairs(entries):
+            if key in external:
+                raise self._error("external data", "each key once", f"{key!r:.100} twice", span)
+            external[key] = text
+        note = dict(self._pairs(metadata)).get(REFERENCE, "")
+        return Initializer(name, sizes, code, spans, external, note=note)
 
     def _sparse(self, span: _Span) -> Initializer:
         """Read a SparseTensorProto: values, their indices, and the sizes of the whole."""
@@ -223,6 +223,12 @@ class _Walk:
             if number == wanted:
                 self._require_bytes(wire, f"field {wanted}", (at, nbytes))
                 yield at, nbytes
+
+    def _pairs(self, spans: Iterable[_Span]) -> Iterator[tuple[str, str]]:
+        """Yield the keys and values of entries."""
+        for span in spans:
+            pair = {number: self._text((at, nbytes)) for number, wire, _, at, nbytes in self._fields(span) if wire == 2}
+            yield pair.get(1, ""), pair.get(2, "")
 
     def _require_bytes(self, wire: int, what: str, span: _Span) -> None:
         if wire != _BYTES:

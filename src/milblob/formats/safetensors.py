@@ -15,7 +15,7 @@ from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
 from ..progress import Counter, Progress
 from ..storage.mapped import MappedFile, closed_on_error
-from ..storage.output import whole_file
+from ..storage.output import NewNamedFile
 from .encoding import PLAIN, elements
 
 NOTES = "milblob"
@@ -62,9 +62,9 @@ def save(
         arrays[key] = np.require(array, requirements="C")
         counter.add_tensor(name, tensor)
     metadata = {NOTES: json.dumps(notes)} if notes else None
-    with whole_file(path, force) as temporary:
+    with NewNamedFile(path, force) as new:
         try:
-            safetensors.numpy.save_file(arrays, temporary, metadata)
+            safetensors.numpy.save_file(arrays, new.name, metadata)
         except safetensors.SafetensorError as error:
             raise UnsupportedError(
                 f"safetensors file: expected tensors that it takes, got a refusal: {error}"
@@ -99,11 +99,12 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     mapping = MappedFile(path)
     with closed_on_error(mapping):
         try:
-            with safetensors.safe_open(path, framework="numpy") as file:
-                notes = parse_notes((file.metadata() or {}).get(NOTES, "{}"), path)
+            with mapping.held_name() as same, safetensors.safe_open(same or path, framework="numpy"):
+                pass
         except safetensors.SafetensorError as error:
             raise FormatError(f"safetensors file: expected a sound one, got: {error}", file=path) from None
         header, start = _read_header(mapping, path)
+        notes = parse_notes(str(header.pop("__metadata__", {}).get(NOTES, "{}")), path)
         names = named(header, notes, path)
         budget = Budget(max_nbytes, path)
         budget.add_file(path, mapping.nbytes, mapping.identity)
@@ -115,7 +116,11 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
 
 
 def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:
-    """Read the header, which the library has validated: (name -> entry, byte offset of the data)."""
+    """Read the header: (name -> entry, byte offset of the data).
+
+    The library has validated it, but perhaps in another file, where it could only be given the path: so what is used
+    of it is checked.
+    """
     data = memoryview(mapping.live())
     start = 8 + int.from_bytes(data[:8], "little")
 
@@ -130,8 +135,17 @@ def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:
         raise
     except (ValueError, RecursionError) as error:
         raise FormatError(f"header of safetensors file: expected JSON, got: {error}", file=path) from None
-    header.pop("__metadata__", None)
+    for name, entry in header.items() if isinstance(header, dict) else [("header", None)]:
+        if not isinstance(entry, dict) or not (_is_entry(entry) or name == "__metadata__"):
+            words = f"header of safetensors file: expected dtype, shape and offsets of {name!r:.100}, got others"
+            raise FormatError(words, file=path)
     return header, start
+
+
+def _is_entry(entry: dict[str, Any]) -> bool:
+    place = as_shape(entry.get("data_offsets"))
+    has_type = isinstance(entry.get("dtype"), str) and as_shape(entry.get("shape")) is not None
+    return has_type and place is not None and len(place) == 2
 
 
 def _found(

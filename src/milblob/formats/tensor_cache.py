@@ -1,9 +1,11 @@
 """Tensor caches of newer TVM and MLC: `tensor-cache.json`, formerly `ndarray-cache.json`, and its shards."""
 
+import hashlib
 import os
 from math import prod
 from typing import Any
 
+from .._codec import Buffer
 from ..arguments import as_path
 from ..budget import Budget
 from ..errors import FormatError, UnsupportedError
@@ -18,6 +20,31 @@ from .read import CACHES
 
 _SHARD, _BF16 = "raw-shard", "f32-to-bf16"
 _FORMATS = ("raw", _BF16)
+
+
+class _Shard(MappedFile):
+    """A shard, compared with the MD5 that the cache has of it before the first of its tensors is read."""
+
+    __slots__ = ("_digits",)
+
+    def __init__(self, source: Location, digits: str | None) -> None:
+        self._digits = digits
+        super().__init__(source)
+
+    def check_size(self) -> Buffer:
+        """Return the buffer if the shard still has all of its bytes, and they are those of the cache.
+
+        Raises:
+            FormatError: they are not.
+        """
+        buffer = super().check_size()
+        if self._digits is not None:
+            found = hashlib.md5(memoryview(buffer), usedforsecurity=False).hexdigest()
+            if found != self._digits.lower():
+                words = f"MD5 of shard: expected {self._digits!r:.60} as the cache has it, got {found}"
+                raise FormatError(f"{words} (write the cache and its shards together)", file=self.name)
+            self._digits = None
+        return buffer
 
 
 def read_cache(path: str | os.PathLike[str]) -> Views:
@@ -83,10 +110,8 @@ def _open_shard(shard: Any, path: str) -> MappedFile:
         raise UnsupportedError(f"format of shard {name!r:.100}: expected {_SHARD}, got {kind!r:.100}", file=path)
     if os.path.basename(name) != name or name in ("", ".", "..") or "\\" in name or "\0" in name:
         raise FormatError(f"shard: expected a file beside the cache, got {name!r:.200}", file=path)
-    full = os.path.join(os.path.dirname(path), name)
-    if paths.is_link(full):
-        raise FormatError(f"shard: expected a file beside the cache, got a symbolic link {name!r:.200}", file=path)
-    mapping = MappedFile(full)
+    digits = _field(shard, "md5sum", str, path) if "md5sum" in shard else None
+    mapping = _Shard(Location(os.path.dirname(path) or ".").entry(name, links=False), digits)
     if mapping.nbytes != nbytes:
         words = f"size of shard {name}: expected {nbytes} bytes, got {mapping.nbytes}"
         mapping.close()

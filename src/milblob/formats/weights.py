@@ -21,7 +21,7 @@ from ..progress import Counter, Progress
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile, closed_on_error
-from ..storage.output import NewFile, whole_file
+from ..storage.output import NewFile, together
 from ..storage.transfer import write_at
 from ..wording import some
 from .encoding import elements
@@ -126,8 +126,8 @@ def save(
         write_at(fd, [text.encode()], 0)
 
     if listing is None:
-        with whole_file(path, force) as temporary:
-            write_records(BlobWriter(temporary, align=align, sync=False))
+        with NewFile(path, force=force) as new:
+            write_records(_Into(path, new.fd, align))
     else:
         is_of = force and paths.is_file(listing) and _is_of(listing, path)
         if is_of:
@@ -209,41 +209,11 @@ def _write_pair(
         is_first: rename the listing before the weights: without weights, or with others, it is refused. Otherwise, if
             it replaces another file's listing, after the weights: until then the old listing stays valid.
     """
-    is_new = [not paths.is_there(listing), not paths.is_there(path)]
-    inodes: list[int] = []  # of the new listing and the new weights
-    listed = NewFile(listing, force=force)
-    try:
-        with whole_file(path, force) as temporary:
-            write_records(BlobWriter(temporary, align=align, sync=False))
-            fd = os.open(temporary, os.O_RDWR | getattr(os, "O_BINARY", 0))
-            try:
-                write_listing(listed.fd, _put_stamp(fd, temporary))
-                inodes += [os.fstat(listed.fd).st_ino, os.fstat(fd).st_ino]
-            finally:
-                os.close(fd)
-            if is_first:
-                listed.commit()
-        if not is_first:
-            listed.commit()
-    except BaseException:
-        names = [listing, path]
-        are_done = [bool(inodes) and _is_file(*pair) for pair in zip(names, inodes or [0, 0], strict=True)]
-        if not all(are_done):  # else both are in place and only the sync failed
-            for name, is_done, was_none in zip(names, are_done, is_new, strict=True):
-                if is_done and was_none:
-                    with contextlib.suppress(OSError):
-                        os.unlink(paths.real(name))
-        raise
-    finally:
-        listed.discard()
-
-
-def _is_file(path: str, inode: int) -> bool:
-    """Whether a name leads to the file of that inode."""
-    try:
-        return os.stat(path).st_ino == inode
-    except OSError:
-        return False
+    with together() as parts:
+        blobs, listed = NewFile(path, force=force), NewFile(listing, force=force)
+        parts += [listed, blobs] if is_first else [blobs, listed]
+        write_records(_Into(path, blobs.fd, align))
+        write_listing(listed.fd, _put_stamp(blobs.fd, path))
 
 
 def _put_stamp(fd: int, path: str) -> Stamp:
@@ -347,8 +317,7 @@ def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, Lazy
     """
     if model.kind != "listing" or model.path is None:
         return tensors
-    with contextlib.closing(MappedFile(model.path)) as mapping:
-        _, rows, _ = parse_listing(memoryview(mapping.live()), model.path)
+    _, rows, _ = parse_listing(memoryview(model.package.sources[0].mapping.live()), model.path)
     notes = {row.name: row.note for row in rows if row.note is not None}
     result: dict[str, LazyTensor] = dict(tensors)
     for name in notes.keys() & result.keys():

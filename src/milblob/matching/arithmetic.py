@@ -28,6 +28,7 @@ FUNCTIONS: Mapping[str, _Function] = {
     "square": np.square,
     "abs": np.abs,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "1 - sigmoid": lambda x: 1 - 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
     "softplus": lambda x: np.logaddexp(x, 0),
 }

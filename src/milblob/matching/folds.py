@@ -6,6 +6,7 @@ the weights, one channel after the other. The same operations in the same order 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -208,10 +209,10 @@ def find_norms(shapes: Mapping[str, tuple[int, ...]]) -> list[Norm]:
     found = []
     for known in by_prefix.values():
         mean, variance = _one_of(known, _MEANS), _one_of(known, _VARIANCES)
-        if mean is None or variance is None or _size(shapes[mean]) != _size(shapes[variance]):
+        if mean is None or variance is None or prod(shapes[mean]) != prod(shapes[variance]):
             continue
         gamma, beta = (
-            name if name is not None and _size(shapes[name]) == _size(shapes[mean]) else None
+            name if name is not None and prod(shapes[name]) == prod(shapes[mean]) else None
             for name in (_one_of(known, _GAMMAS), _one_of(known, _BETAS))
         )
         found.append(Norm(gamma, beta, mean, variance))
@@ -243,7 +244,3 @@ def _ends_with(name: str, word: str) -> bool:
 
 def _one_of(known: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     return next((known[name] for name in names if name in known), None)
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))

@@ -23,7 +23,11 @@ _NAMED = (
     1.0507009873554805, 1.6732632423543772, 1.0507009873554805 * 1.6732632423543772,  # SELU
     1 / 3, 2 / 3, 1 / 6, math.log(10000), 1 / math.log(10000), math.log2(math.e), 1e-45, 2.0**-149,
     1 / 255, 1 / 127.5, 0.5 / 255, 2 / 255,  # pixels
+    1.7139588594436646, 1.7881293296813965, 1.7015043497085571,  # gains of activations in networks without norms
 )  # fmt: skip
+_DEVIATIONS = [math.sqrt(1 + 0.04 * count) for count in range(1, 33)]
+"""What networks without norms expect after so many residual blocks with an alpha of 0.2."""
+
 _PIXELS = (
     (0.485, 0.229), (0.456, 0.224), (0.406, 0.225),
     (0.48145466, 0.26862954), (0.4578275, 0.26130258), (0.40821073, 0.27577711),
@@ -70,6 +74,8 @@ class Literals:
 def _named() -> Iterator[float]:
     for number in _NAMED:
         yield from (number, 2 * number, number / 2, math.sqrt(number), 1 / math.sqrt(number))
+    for number in _DEVIATIONS:
+        yield from (number, 1 / number)
     for mean, deviation in _PIXELS:
         yield from (mean, deviation, 1 / deviation, mean / deviation, 1 / (255 * deviation), 255 * mean)
 

@@ -9,8 +9,9 @@ from ..errors import FormatError, ResolveError
 from ..program import wire_edits
 from ..program.scan import Program
 from ..storage import journal, paths, pending
+from ..storage.locks import lock, unlock
 from ..storage.mapped import MappedFile
-from ..storage.output import lock, sweep, unlock
+from ..storage.temporary import sweep
 from ..storage.turns import Turn
 from .assigning import Stored, encode, is_in_text, require_fit, stored_of
 from .model import Model

@@ -115,7 +115,12 @@ def _stamp(document: dict[str, Any], file: str | None) -> Stamp | None:
     if "nbytes" not in document and "hash" not in document:
         return None
     nbytes, digits = document.get("nbytes"), document.get("hash")
-    if type(nbytes) is not int or not isinstance(digits, str) or not re.fullmatch(_HASH, digits):
+    if (
+        type(nbytes) is not int
+        or not 0 <= nbytes < 1 << 63
+        or not isinstance(digits, str)
+        or not re.fullmatch(_HASH, digits)
+    ):
         words = f"listing: expected nbytes and hash of the weight file, got {nbytes!r:.100} and {digits!r:.100}"
         raise FormatError(words, file=file)
     return Stamp(nbytes, digits)

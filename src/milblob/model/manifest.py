@@ -23,7 +23,7 @@ def read_json(place: Location, what: str = "JSON", *, unique: bool = False, code
         FormatError: not a regular file, too large, not JSON, or nested too deeply.
     """
     # Read, not mapped: faster for a few kilobytes. A file that is too large is refused first.
-    with closing(MappedFile(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)) as mapping:
+    with closing(MappedFile(place, small_nbytes=MAX_NBYTES + 1)) as mapping:
         return parse_json(memoryview(mapping.live()), what, place.path, unique=unique, code=code)
 
 

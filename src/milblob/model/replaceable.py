@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..storage import paths
 from ..storage.beneath import Location
-from ..storage.output import is_ours
+from ..storage.temporary import is_ours
 from .identify import BLOB_SUFFIXES, is_blob_head
 from .manifest import find_root_model, read_json
 from .package import Package

@@ -54,10 +54,18 @@ def blob_users(model: Model) -> dict[Key, list[str]]:
     return {key: [user.name for user in users] for key, users in record_users(model).items()}
 
 
+def _real(path: str) -> str:
+    """Return a path without links; as it is where it can be no path, as a model may name one."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # NUL, half a character
+        return path
+
+
 def by_blob(tensors: Mapping[str, LazyTensor]) -> dict[str, list[str]]:
     """Put weights together that are stored as the same records, such as those of two functions, by the first's name."""
     found: dict[Any, list[str]] = {}
-    real = functools.cache(os.path.realpath)
+    real = functools.cache(_real)
     for name, tensor in tensors.items():
         key: Any = name
         if isinstance(tensor, Tensor):

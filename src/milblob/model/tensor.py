@@ -9,7 +9,7 @@ from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
 from ..errors import MilblobError
 from ..program.compression import Compression, describe
-from ..program.scan import Compressed, Program, Use
+from ..program.scan import Compressed, Parts, Program, Use
 from .lazy import LazyTensor
 from .package import Package, Source
 from .places import Place, RecordPlace, Shape, declared, path_of, stored_place, with_assigned
@@ -169,7 +169,7 @@ class Tensor(LazyTensor):
         """Parameter -> stored part of a compressed weight (which may be compressed itself); empty for others."""
         if self.chain is None:
             return _EMPTY
-        return MappingProxyType({key: self.part(row) for key, row in self.chain.parts.items()})
+        return MappingProxyType(Parts(self.chain.op, {key: self.part(row) for key, row in self.chain.parts.items()}))
 
     def part(self, row: Any) -> "Tensor":
         """Return a part of a compressed weight by its row; for milblob's own modules."""

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import ProgramError, UnsupportedError
+from ..hashing import hash_bytes
 from .topology import Operator, Scope, Topology, Variable
 from .types import NUMPY, onnx_dtype, onnx_shape, tensor_type
 
@@ -24,7 +25,7 @@ Input = ir.Value | Variable | None
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 _RESULTS = dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), _INT64)
 _RESULTS |= dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "Not"), _BOOL)
-_MAX_FILLED = 1 << 24
+_NODE_NBYTES = 4096  # that a node with its output takes: in Python, in messages, and in the checker of ONNX
 _INTEGERS = frozenset(kind for kind in NUMPY if kind.name.startswith(("INT", "UINT")))
 _LIKE = {"Where": 1, "DequantizeLinear": 1}  # which input has the element type of the result
 
@@ -78,28 +79,43 @@ class ModelComponentContainer:
     # ------------------------------------------------------------------------------------------------------- constants
 
     def constant(self, array: Any, dtype: ir.DataType | None = None) -> ir.Value:
-        """Return an initializer; equal ones are one. A Python number needs a `dtype`."""
+        """Return an initializer; equal ones are one. A Python number needs a `dtype`.
+
+        What is computed for it comes from `filled` or `numbers`, which bound it before it is made.
+        """
         array = np.asarray(array, None if dtype is None else NUMPY.get(dtype))
-        tensor = ir.Tensor(array, dtype) if array.dtype.kind != "O" else _texts(array)
-        key = (tensor.dtype, array.shape, array.tobytes() if array.dtype.kind != "O" else tuple(array.reshape(-1)))
+        if array.dtype.kind == "O":
+            self.weights.spend_values(sum(map(len, map(str, array.reshape(-1)))), 1)
+            tensor, content = _texts(array), hash_bytes("\0".join(map(str, array.reshape(-1))).encode())
+        else:
+            tensor, content = self.weights.held(array, dtype or ir.DataType.from_numpy(array.dtype)), hash_bytes(array)
+        key = (tensor.dtype, array.shape, content)
         found = self._shared.get(key)
         if found is None:
             found = self._shared[key] = self.add_initializer("constant", tensor)
         return found
+
+    def filled(self, shape: Sequence[int], number: float, dtype: Any) -> "np.ndarray[Any, Any]":
+        """Return an array of one value, in a NumPy dtype.
+
+        Raises:
+            LimitError: more than the budget of the model has left.
+        """
+        self.weights.spend(prod(max(size, 1) for size in shape) * np.dtype(dtype).itemsize)
+        return np.full(list(shape), number, dtype)
+
+    def numbers(self, count: int, step: int = 1, dtype: Any = np.int64) -> "np.ndarray[Any, Any]":
+        """Return `count` numbers from 0 on; as `filled`."""
+        self.weights.spend(count * np.dtype(dtype).itemsize)
+        return np.arange(0, count * step, step, dtype)
 
     def ints(self, values: Iterable[int]) -> ir.Value:
         """Return a 1-dimensional int64 initializer: axes, sizes."""
         return self.constant(np.array(list(values), np.int64))
 
     def full(self, shape: Sequence[int], number: float, dtype: ir.DataType) -> ir.Value:
-        """Return an initializer of one value.
-
-        Raises:
-            UnsupportedError: so large that only a damaged file can mean it.
-        """
-        if prod(shape) > _MAX_FILLED:
-            raise UnsupportedError(f"constant: expected at most {_MAX_FILLED} elements, got the shape {list(shape)}")
-        return self.constant(np.full(list(shape), number).astype(dtype.numpy()), dtype)
+        """Return an initializer of one value; as `filled`."""
+        return self.constant(self.filled(shape, number, dtype.numpy()), dtype)
 
     def scalar(self, number: Any, like: "Input | ir.DataType") -> ir.Value:
         """Return an initializer of rank 0 with the element type of a value."""
@@ -114,6 +130,7 @@ class ModelComponentContainer:
         return self._add(self.topology.unique_name(name), tensor)
 
     def _add(self, name: str, tensor: Any) -> ir.Value:
+        self.weights.spend(_NODE_NBYTES)
         value = ir.Value(name=name, const_value=tensor)
         tensor.name = name
         self.initializers[name] = value
@@ -250,7 +267,11 @@ class ModelComponentContainer:
 
         Returns:
             The output, or a tuple of several.
+
+        Raises:
+            LimitError: more nodes than the budget of the model has left: blocks in blocks may be converted many times.
         """
+        self.weights.spend(_NODE_NBYTES * outputs + sum(_nbytes(value) for value in attributes.values()))
         values = [None if value is None else self._as_value(value) for value in inputs]
         while values and values[-1] is None:
             values.pop()
@@ -399,6 +420,11 @@ class ModelComponentContainer:
 
 def _texts(array: Any) -> ir.StringTensor:
     return ir.StringTensor([str(v).encode() for v in array.reshape(-1)], shape=ir.Shape(array.shape))
+
+
+def _nbytes(value: Any) -> int:
+    """What an attribute takes in memory, where it may be long."""
+    return sum(8 + len(item) if isinstance(item, str) else 8 for item in value) if isinstance(value, list) else 0
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:

@@ -3,18 +3,16 @@
 import json
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ..errors import UnsupportedError
-from ..formats.onnx import HASH_DIGITS, MADE, WEIGHTS
+from ..formats.onnx import MADE, WEIGHTS
+from ..formats.onnx_external import HASH_DIGITS
 from ..hashing import hash_bytes
 from .containers import MilProgramContainer, Port
 from .emit import ModelComponentContainer
 from .topology import Topology, Variable
 from .types import onnx_dtype, onnx_shape, tensor_type
-
-_MAX_DEFAULT_NBYTES = 64 << 20
 
 
 def make_inputs(raw: MilProgramContainer, topology: Topology, container: ModelComponentContainer) -> list[ir.Value]:
@@ -22,6 +20,7 @@ def make_inputs(raw: MilProgramContainer, topology: Topology, container: ModelCo
 
     Raises:
         UnsupportedError: an input that is no tensor, or an optional one whose shape is open.
+        LimitError: defaults of optional inputs that are larger than the budget of the model.
     """
     by_name = {variable.raw_name: variable for variable in topology.scope.inputs}
     made = []
@@ -90,11 +89,12 @@ def _default(port: Port, value: ir.Value, container: ModelComponentContainer) ->
     if len(port.default_shape) == len(shape):
         shape = [own if size is None else size for own, size in zip(port.default_shape, shape, strict=True)]
     dtype = value.dtype or ir.DataType.FLOAT
-    if any(size is None for size in shape) or int(np.prod([s or 0 for s in shape])) > _MAX_DEFAULT_NBYTES:
+    if any(size is None for size in shape):
         words = f"input {port.name}: expected an optional input of known shape, got {value.shape}"
         raise UnsupportedError(words)
-    array = np.full([size or 0 for size in shape], port.default, dtype.numpy())
-    value.const_value = ir.Tensor(array, dtype, name=port.name)
+    array = container.filled([size or 0 for size in shape], port.default or 0, dtype.numpy())
+    value.const_value = container.weights.held(array, dtype)
+    value.const_value.name = port.name
     container.initializers[port.name] = value
     container.purposes[port.name] = "an optional input, as its default"
 

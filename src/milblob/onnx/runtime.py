@@ -1,30 +1,31 @@
 """onnxruntime: an ONNX model in memory becomes a session that reads the weights where they are, and copies none.
 
-onnxruntime maps external data itself, as long as the location does not leave a folder. So locations are made relative
-to the root of the file system: a model's weight files may lie anywhere, also behind symbolic links. What stands in
-memory (a weight that was decoded) is handed over beside the model, which thereby stays below protobuf's 2 GiB.
+onnxruntime opens external data by name, long after milblob has looked at the file. So it gets no name that somebody
+could give to another file: the descriptor of the open file has a path of its own (`MappedFile.held_name`), below the
+root of the file system, which is the folder that references may not leave. Where there is no such path, and for what
+stands in memory (a weight that was decoded), it gets the values themselves, beside the model, which thereby stays below
+protobuf's 2 GiB.
 """
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Self
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ..errors import MilblobError
-from ..storage import paths
 from ..storage.mapped import MappedFile
+from .reference import WeightReference
 
 HELD_NBYTES = 1 << 10
 """Tensors in memory are handed over beside the model from this size on."""
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
-_HELD = "milblob/held"  # never opened: onnxruntime has these before it looks for files
-_NATIVE = frozenset(
-    ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
-)
+_ROOT = os.path.abspath(os.sep)
+HELD = "milblob/held"
+"""The location of what is handed over. It is never opened: onnxruntime has these values before it looks for files."""
 
 
 def import_runtime() -> Any:
@@ -57,14 +58,66 @@ def make_options(optimize: bool, threads: int | None) -> Any:
     return options
 
 
-def start(
-    model: ir.Model, mappings: Sequence[MappedFile], options: Any, providers: Sequence[str], file: str | None
-) -> Any:
-    """Return an onnxruntime.InferenceSession of a model in memory.
+class Handover:
+    """What a session of onnxruntime is started with beside the model; a context manager around its start.
+
+    Args:
+        options: from `make_options`; changed here.
+
+    Attributes:
+        values: handed over in memory, which a session does not keep alive itself.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self.values: dict[str, Any] = {}
+        self._options = options
+        self._stack = ExitStack()
+        self._places: dict[MappedFile, str | None] = {}
+
+    def place(self, mapping: MappedFile) -> str | None:
+        """Return where onnxruntime finds an open file until it has started; None if it must get the bytes."""
+        if mapping not in self._places:
+            path = self._stack.enter_context(mapping.held_name())
+            is_below = path is not None and path.startswith(_ROOT)
+            self._places[mapping] = path[len(_ROOT) :].replace(os.sep, "/") if path and is_below else None
+        return self._places[mapping]
+
+    def add(self, name: str, array: "np.ndarray[Any, Any]", dtype: int) -> None:
+        """Hand over the values of an initializer, one element or more to a byte."""
+        stored = np.require(array, requirements="C").view(f"u{array.itemsize}")
+        self.values[name] = import_runtime().OrtValue.ortvalue_from_numpy_with_onnx_type(stored, dtype)
+
+    def start(self, data: bytes, providers: Sequence[str], file: str | None) -> Any:
+        """Return an onnxruntime.InferenceSession of a serialized model.
+
+        Raises:
+            MilblobError: onnxruntime cannot open it.
+        """
+        self._options.add_session_config_entry(_FOLDER, _ROOT)
+        if self.values:
+            self._options.add_external_initializers(list(self.values), list(self.values.values()))
+        for name, value in self.values.items():  # this one is for the graph; here it is told to use it uncopied
+            self._options.add_initializer(name, value)
+        try:
+            return import_runtime().InferenceSession(data, self._options, providers=list(providers))
+        except Exception as error:
+            if isinstance(error, MemoryError):
+                raise
+            words = f"onnxruntime: expected a model that it can open, got {first_words(error)}"
+            raise MilblobError(words, file=file, code="runtime") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def start(model: ir.Model, options: Any, providers: Sequence[str], file: str | None) -> tuple[Any, dict[str, Any]]:
+    """Return an onnxruntime.InferenceSession of a model in memory, and what it needs as long as it lives.
 
     Args:
         model: from `convert` without a path; its large tensors in memory are let go of.
-        mappings: the open files of the model that it was converted from.
         options: from `make_options`; changed here.
         providers: of onnxruntime, the preferred first.
         file: the model's path, for messages.
@@ -72,44 +125,20 @@ def start(
     Raises:
         MilblobError: onnxruntime cannot open it.
     """
-    runtime = import_runtime()
-    known = {paths.real(mapping.name): mapping for mapping in mappings if mapping.name is not None}
-    held: dict[str, Any] = {}
-    root = os.path.abspath(os.sep)
-    for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor):
-            path, offset = paths.real(os.fspath(tensor.path)), tensor.offset or 0
-            mapping = known.get(path)
-            if (mapping is None or _is_same(mapping, path)) and os.path.splitdrive(path)[0] + os.sep == root:
-                location = os.path.relpath(path, root).replace(os.sep, "/")
-                value.const_value = _external(tensor, location, offset, root, name)
-                continue
-            tensor = _read(tensor, offset, mapping)
-        if tensor is not None and tensor.nbytes >= HELD_NBYTES and str(tensor.dtype.numpy()) in _NATIVE:
-            held[name] = runtime.OrtValue.ortvalue_from_numpy(np.require(tensor.numpy(), requirements="C"))
-            value.const_value = _external(tensor, _HELD, 0, root, name)
-    options.add_session_config_entry(_FOLDER, root)
-    if held:
-        options.add_external_initializers(list(held), list(held.values()))
-    data = ir.serde.serialize_model(model).SerializeToString()
-    return open_session(data, options, providers, file)
-
-
-def open_session(source: Any, options: Any, providers: Sequence[str], file: str | None) -> Any:
-    """Return an onnxruntime.InferenceSession of a path or of a serialized model.
-
-    Raises:
-        MilblobError: onnxruntime cannot open it.
-    """
-    runtime = import_runtime()
-    try:
-        return runtime.InferenceSession(source, options, providers=list(providers))
-    except Exception as error:
-        if isinstance(error, MemoryError):
-            raise
-        words = f"onnxruntime: expected a model that it can open, got {first_words(error)}"
-        raise MilblobError(words, file=file, code="runtime") from error
+    with Handover(options) as handover:
+        for name, value in model.graph.initializers.items():
+            tensor = value.const_value
+            if isinstance(tensor, WeightReference):
+                location = handover.place(tensor.mapping)
+                if location is not None:
+                    value.const_value = _external(tensor, location, tensor.start, name)
+                    continue
+                tensor = value.const_value = tensor.held()
+            if tensor is not None and tensor.nbytes >= HELD_NBYTES and _is_native(tensor.dtype):
+                handover.add(name, tensor.numpy(), int(tensor.dtype))
+                value.const_value = _external(tensor, HELD, 0, name)
+        data = ir.serde.serialize_model(model).SerializeToString()
+        return handover.start(data, providers, file), handover.values
 
 
 def first_words(error: BaseException) -> str:
@@ -117,21 +146,11 @@ def first_words(error: BaseException) -> str:
     return f"{' '.join(str(error).rpartition(' : ')[2].split()) or type(error).__name__:.400}"
 
 
-def _external(tensor: Any, location: str, offset: int, root: str, name: str) -> ir.ExternalTensor:
+def _external(tensor: Any, location: str, offset: int, name: str) -> ir.ExternalTensor:
     shape = ir.Shape(tensor.shape)
-    return ir.ExternalTensor(location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=root)
+    return ir.ExternalTensor(location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=_ROOT)
 
 
-def _read(tensor: ir.ExternalTensor, offset: int, mapping: MappedFile | None) -> Any:
-    """Return a tensor in memory: from the file that was opened, if there is one, whatever its path leads to now."""
-    if mapping is None:
-        return ir.Tensor(tensor.numpy().copy(), tensor.dtype, name=tensor.name)
-    packed = np.frombuffer(memoryview(mapping.check_size())[offset : offset + tensor.nbytes], np.uint8)
-    proto = onnx.TensorProto(data_type=int(tensor.dtype), dims=tensor.shape.numpy(), raw_data=packed.tobytes())
-    return ir.serde.deserialize_tensor(proto)
-
-
-def _is_same(mapping: MappedFile, path: str) -> bool:
-    """Whether a path still leads to the file that was opened."""
-    status = paths.status(path)
-    return status is not None and mapping.identity == (status.st_dev, status.st_ino)
+def _is_native(dtype: ir.DataType) -> bool:
+    """Whether elements are bytes, so that an array has them as onnxruntime does."""
+    return dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED) and dtype.bitwidth >= 8

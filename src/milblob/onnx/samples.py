@@ -15,6 +15,7 @@ MAX_COUNT = 1 << 24
 """Elements of one random input, where its shape may vary."""
 
 _OPEN = (1, 16)  # sizes of an axis of which nothing is known
+_DRAWN_NBYTES = 12  # of an element: drawn in double precision, and then rounded
 _UNBOUNDED = 64  # of an axis without an upper bound
 # Nodes whose result holds the numbers of their first input; of _MIXING, of any input.
 _PASSING = frozenset([
@@ -36,6 +37,9 @@ def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> It
         sessions: of models with the same inputs; what one of them knows counts for all.
         count: of runs; None: four, or as many as there are enumerated shapes.
         seed: any integer of zero or more.
+
+    Raises:
+        LimitError: an input that is larger than the budget of the first model.
     """
     random = np.random.default_rng(seed)
     kinds = {name: [session.inputs[name] for session in sessions] for name in sessions[0].inputs}
@@ -48,6 +52,7 @@ def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> It
             if number % 2 and all(one.is_optional for one in ports):
                 continue
             shape = _shape(ports, share, number)
+            sessions[0].budget.require(_DRAWN_NBYTES * prod(shape))
             most = min((found[name] for found in bounds if name in found), default=2)
             values[name] = _values(ports, shape, most, random)
         yield values

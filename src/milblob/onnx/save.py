@@ -1,19 +1,21 @@
 """Writing a converted model: the .onnx file and what lies beside it, whole or not at all."""
 
 import os
-from contextlib import ExitStack
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from .._codec import Buffer
 from ..errors import UnsupportedError
+from ..formats.onnx_external import REFERENCE, hash_of, note_of
 from ..rewrite.destination import require_no_part
 from ..storage import paths
-from ..storage.mapped import MappedFile
-from ..storage.output import NewFile
+from ..storage.output import NewFile, together
 from ..storage.transfer import copy_range, write_at
-from .weights import BESIDE_NBYTES, Weights, copy_name
+from .reference import WeightReference
+from .weights import BESIDE_NBYTES, Weights
 
 _MAX_MESSAGE_NBYTES = (2 << 30) - (1 << 20)
 _ALIGNMENT = 64
@@ -34,7 +36,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
             OSError: it cannot be written.
         UnsupportedError: more than protobuf holds.
     """
-    beside = os.path.join(os.path.dirname(path), copy_name(path))
+    beside = os.path.join(os.path.dirname(path), weights.beside)
     pending = {tensor.name: weight for tensor, weight in weights.pending}
     large = [
         tensor
@@ -42,59 +44,72 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
         if tensor.name in pending or (weights.mode != "embed" and len(tensor.raw_data) >= BESIDE_NBYTES)
     ]
     copied = list(weights.files) if weights.mode == "copy" else []
-    for name in (path, beside) if large or copied else (path,):
+    replaced = [os.path.join(os.path.dirname(path), name) for name in weights.replaced]
+    for name in (path, beside, *replaced) if large or copied else (path,):
         if not force and paths.is_there(name):
             raise FileExistsError(f"{name}: expected no such file, got one (--force replaces it)")
         require_no_part(weights.sources, name, ".onnx")
     if not path.lower().endswith(".onnx"):
         words = f"output {path}: expected a name that ends in .onnx, by which milblob and others know the file"
         raise ValueError(f"{words}, got another")
-    with ExitStack() as stack:
-        new = stack.enter_context(NewFile(path, force=force))
+    with together() as parts:
+        new = NewFile(path, force=force)
+        parts.append(new)
         if large or copied:
             other = NewFile(beside, force=force)
-            stack.callback(other.discard)
+            parts.insert(0, other)  # the file that says where the weights are comes last
             at = 0
-            for file in copied:
-                mapping = MappedFile(file)
-                try:
-                    at = weights.files[file]
-                    copy_range(mapping, 0, mapping.nbytes, other.fd, at)
-                    at += mapping.nbytes
-                finally:
-                    mapping.close()
+            for mapping in copied:
+                at = weights.files[mapping]
+                copy_range(mapping, 0, mapping.nbytes, other.fd, at)
+                at += mapping.nbytes
             for tensor in large:
                 at = -(-at // _ALIGNMENT) * _ALIGNMENT
                 weight = pending.get(tensor.name)
                 data = np.frombuffer(tensor.raw_data, np.uint8) if weight is None else weight.read_packed()
                 nbytes = data.nbytes
                 write_at(other.fd, [data], at)
-                _refer(tensor, copy_name(path), at, nbytes)
+                _refer(tensor, weights.beside, at, data)
                 value = model.graph.initializers[tensor.name]
                 value.const_value = ir.ExternalTensor(
-                    copy_name(path), at, nbytes, ir.DataType(tensor.data_type), shape=ir.Shape(list(tensor.dims)),
+                    weights.beside, at, nbytes, ir.DataType(tensor.data_type), shape=ir.Shape(list(tensor.dims)),
                     name=tensor.name, base_dir=os.path.dirname(os.path.abspath(path)),
                 )  # fmt: skip
                 at += nbytes
-        message = _serialized(proto, path)
+        for tensor in proto.graph.initializer:
+            referred = model.graph.initializers[tensor.name].const_value
+            if isinstance(referred, WeightReference):
+                key, note = referred.note()
+                referred.metadata_props[key] = note
+                tensor.metadata_props.add(key=key, value=note)
+        if weights.mode == "reference":
+            for mapping in weights.files:
+                mapping.require_named()
+        message = serialized(proto, path, 'weights="copy" (--weights copy) has no limit')
         write_at(new.fd, [np.frombuffer(message, np.uint8)], 0)
-        if large or copied:
-            other.commit()  # first: without it the .onnx file means nothing
+    for name in replaced if large or copied else ():
+        with suppress(OSError):  # nothing refers to it any more
+            os.unlink(name)
 
 
-def _refer(tensor: Any, location: str, offset: int, nbytes: int) -> None:
+def _refer(tensor: Any, location: str, offset: int, data: Any) -> None:
+    note = note_of(offset, data.nbytes, hash_of(Buffer(data), 0, data.nbytes))
+    tensor.metadata_props.add(key=REFERENCE, value=note)
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = 1
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(nbytes))):
-        entry = tensor.external_data.add()
-        entry.key, entry.value = key, value
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(data.nbytes))):
+        tensor.external_data.add(key=key, value=value)
 
 
-def _serialized(proto: Any, path: str) -> bytes:
+def serialized(proto: Any, path: str, hint: str) -> bytes:
+    """Return the bytes of a message.
+
+    Raises:
+        UnsupportedError: more than protobuf holds.
+    """
     if proto.ByteSize() > _MAX_MESSAGE_NBYTES:
-        hint = 'weights="copy" (--weights copy) has no limit'
-        words = f"output: expected less than 2 GiB in one file, got {proto.ByteSize()} bytes; {hint}"
+        words = f"message: expected less than 2 GiB in one file, got {proto.ByteSize()} bytes; {hint}"
         raise UnsupportedError(words, file=path)
     data: bytes = proto.SerializeToString(deterministic=True)
     return data

@@ -3,12 +3,14 @@
 import os
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from math import prod
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from ..arguments import as_count, as_mapping, as_path, require, require_flags
+from ..budget import Budget
 from ..closeness import hint
 from ..errors import UnsupportedError
 from .conversion import opened
@@ -27,8 +29,9 @@ class SessionState(MutableMapping[str, "np.ndarray[Any, Any]"]):
     Made by `Session.make_state`. A prediction replaces the arrays; what is assigned is checked and copied.
     """
 
-    def __init__(self, kinds: Mapping[str, SessionInput]) -> None:
+    def __init__(self, kinds: Mapping[str, SessionInput], budget: Budget) -> None:
         self._kinds = dict(kinds)
+        budget.require(sum(one.dtype.itemsize * prod(n or 0 for n in one.shape) for one in kinds.values()))
         self._arrays = {name: np.zeros([n or 0 for n in one.shape], one.dtype) for name, one in kinds.items()}
         self.lock = threading.Lock()
 
@@ -99,6 +102,7 @@ class Session:
             stored. Empty without `replaceable`, and for .onnx files.
         outputs: name -> SessionOutput.
         states: the SessionState of predictions that name none.
+        budget: how many bytes may be made for the model: its states, random inputs.
 
     Raises:
         ImportError: onnxruntime is not installed. MilblobError: onnxruntime cannot open it. As `convert`.
@@ -132,9 +136,11 @@ class Session:
                     f"converters: expected none of an .onnx file, which is converted already, got {[*converters]}"
                 )
             self.stages: list[Stage] = [stage_of_file(path, self._options(), self._providers)]
+            self.budget = Budget(file=path)
         else:
             with opened(model) as source:
                 self.stages = self._stages_of(source, function, converters, replaceable)
+                self.budget = source.package.budget
                 if len(self.stages) > 1:
                     wanted = [feature.name for feature in source.metadata.outputs]
         self.path = path if path is not None else self.stages[0].file
@@ -173,9 +179,10 @@ class Session:
         """Return new states: zeros, or what `values` gives for some of them.
 
         Raises:
-            KeyError: there is no such state. ValueError: a shape or dtype that does not fit.
+            KeyError: there is no such state. ValueError: a shape or dtype that does not fit. LimitError: states that
+                are larger than the budget of the model.
         """
-        state = SessionState(self._state_kinds)
+        state = SessionState(self._state_kinds, self.budget)
         if values is not None:
             require("states", values, Mapping, "arrays by name of state")
             for name, value in values.items():

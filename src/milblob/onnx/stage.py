@@ -1,25 +1,32 @@
 """One Program, or one .onnx file, ready to run: arrays in, arrays out, by the names of the model."""
 
-import errno
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import Message
 
-from ..errors import MilblobError, UnsupportedError
-from ..storage import paths
+from ..errors import FormatError, MilblobError, UnsupportedError
+from ..formats.onnx_external import REFERENCE, ExternalFiles
+from ..storage.mapped import MappedFile
 from .conversion import convert
 from .ports import SessionInput, SessionOutput, input_of, output_of, read_json
 from .registry import Converter
-from .runtime import first_words, open_session, start
+from .runtime import HELD, HELD_NBYTES, Handover, first_words, start
+from .save import serialized
 
 if TYPE_CHECKING:
     from ..model.model import Model
 
 _REPLACEABLE = ("float16", "float32")
+_AROUND = frozenset(("AttributeProto", "FunctionProto", "GraphProto", "NodeProto", "SparseTensorProto"))
+_ITEMSIZES = {
+    int(kind): kind.itemsize for kind in ir.DataType if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
+}
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 
@@ -32,6 +39,7 @@ class Stage:
         model: what it runs; large weights may be elsewhere.
         file: the path, for messages.
         weights: names of initializers that `compute` may replace.
+        held: what the runner needs as long as it lives.
 
     Attributes:
         model: as given.
@@ -41,8 +49,11 @@ class Stage:
         metadata: of the .onnx model, among it what ONNX has no place for.
     """
 
-    def __init__(self, runner: Any, model: ir.Model, file: str | None, weights: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, runner: Any, model: ir.Model, file: str | None, weights: frozenset[str] = frozenset(), held: Any = None
+    ) -> None:
         self.model = model
+        self._held = held
         self.file = file
         self.metadata: Mapping[str, str] = dict(model.metadata_props)
         self._runner = runner
@@ -120,8 +131,8 @@ def stage_of_model(
     """
     converted = convert(model, function=function, converters=converters)
     weights = _make_replaceable(converted) if replaceable else frozenset()
-    runner = start(converted, model.package.mappings, options, providers, model.path)
-    return Stage(runner, converted, model.path, weights)
+    runner, held = start(converted, options, providers, model.path)
+    return Stage(runner, converted, model.path, weights, held)
 
 
 def _make_replaceable(model: ir.Model) -> frozenset[str]:
@@ -141,13 +152,21 @@ def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
     """Return an .onnx file, ready to run.
 
     Raises:
-        FileNotFoundError: there is none. MilblobError: onnxruntime cannot open it. UnsupportedError: an input that is
-        no tensor.
+        OSError: it cannot be opened. MilblobError: onnxruntime cannot open it; external data that cannot be read, or
+            are not those that were converted. UnsupportedError: an input that is no tensor.
     """
-    if not paths.is_file(path):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    runner = open_session(os.fspath(path), options, providers, path)
-    proto = onnx.load(path, load_external_data=False)
+    with ExitStack() as stack:
+        mapping = stack.enter_context(closing(MappedFile(path)))
+        data = bytes(memoryview(mapping.check_size()))
+        try:
+            proto = onnx.load_model_from_string(data)
+        except Exception as error:  # protobuf's own
+            words = f"ONNX model: expected one that protobuf reads, got {first_words(error)}"
+            raise FormatError(words, file=path) from error
+        handover = stack.enter_context(Handover(options))
+        if _hand_over(proto, stack.enter_context(closing(ExternalFiles(path))), handover, path):
+            data = serialized(proto, path, "external data of nodes stand in it")
+        runner = handover.start(data, providers, path)
     for output in proto.graph.output:  # onnx-ir knows no type of dictionaries
         if output.type.WhichOneof("value") == "sequence_type":
             output.ClearField("type")
@@ -157,7 +176,57 @@ def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
         words = f"ONNX model: expected one that onnx-ir reads, got {first_words(error.__cause__ or error)}"
         raise UnsupportedError(words, file=path) from error
     try:
-        return Stage(runner, model, path)
+        return Stage(runner, model, path, held=handover.values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a JSON document of another form
         words = f"milblob.* in metadata_props: expected what milblob writes, got {type(error).__name__}: {error!s:.200}"
         raise UnsupportedError(" ".join(words.split()), file=path) from error
+
+
+def _hand_over(proto: Any, files: ExternalFiles, handover: Handover, path: str) -> bool:
+    """Make all external data of a model those of the files that are opened here; return whether there are any.
+
+    Those of inner graphs, nodes and functions, which hardly anybody writes, come into the message: there onnxruntime
+    takes no descriptor, and no values from memory.
+
+    Raises:
+        FormatError, ResolveError: as `ExternalFiles.find` and `External.checked`.
+    """
+    inner = [*proto.graph.node, *proto.graph.sparse_initializer, *proto.functions, *proto.training_info]
+    places = [(tensor, True) for tensor in proto.graph.initializer]
+    places += [(tensor, False) for message in inner for tensor in _tensors(message)]
+    places = [(tensor, is_outer) for tensor, is_outer in places if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    for tensor, is_outer in places:
+        itemsize = _ITEMSIZES.get(tensor.data_type)
+        if itemsize is None or any(size < 0 for size in tensor.dims):
+            words = (
+                f"external data of {tensor.name!r:.100}: expected elements of fixed size, got type {tensor.data_type}"
+            )
+            raise FormatError(f"{words} {list(tensor.dims)!s:.100}", file=path)
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        note = next((entry.value for entry in tensor.metadata_props if entry.key == REFERENCE), "")
+        found = files.find(tensor.name, entries, note, ceil(prod(tensor.dims) * itemsize))
+        mapping, offset = found.checked(), found.offset
+        tensor.ClearField("external_data")
+        location = handover.place(mapping) if is_outer else None
+        if location is None:
+            data = np.frombuffer(memoryview(mapping.live())[offset : offset + found.nbytes], np.uint8)
+            if not is_outer or itemsize not in (1, 2, 4, 8) or found.nbytes < HELD_NBYTES:
+                tensor.data_location, tensor.raw_data = onnx.TensorProto.DEFAULT, data.tobytes()
+                continue
+            handover.add(tensor.name, data.view(f"u{int(itemsize)}").reshape(tuple(tensor.dims)), tensor.data_type)
+            location, offset = HELD, 0
+        for key, value in (("location", location), ("offset", str(offset)), ("length", str(found.nbytes))):
+            tensor.external_data.add(key=key, value=value)
+    return bool(places)
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Yield the tensors in a message, at any depth."""
+    for field, value in message.ListFields():
+        kind = None if field.message_type is None else field.message_type.name
+        if kind == "TensorProto" or kind in _AROUND:
+            for one in [value] if isinstance(value, Message) else value:
+                if kind == "TensorProto":
+                    yield one
+                else:
+                    yield from _tensors(one)

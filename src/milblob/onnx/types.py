@@ -16,6 +16,9 @@ _ONNX: dict[DType, ir.DataType] = {
 # Three have no ONNX type. Their values fit in a byte.
 _ONNX |= dict.fromkeys((DType.UINT1, DType.UINT3, DType.UINT6), ir.DataType.UINT8)
 
+MAX_SIZE = (1 << 63) - 1
+"""Of a dimension."""
+
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 NARROW = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 """Integers that many kernels of runtimes lack: computed as int32."""
@@ -71,9 +74,14 @@ def onnx_shape(declared: TensorType, name: str) -> ir.Shape | None:
 
     Returns:
         None if not even the rank is known.
+
+    Raises:
+        UnsupportedError: a size that ONNX cannot hold.
     """
     if declared.rank < 0 or declared.variadic:
         return None
+    if any(size is not None and size > MAX_SIZE for size in declared.shape):
+        raise UnsupportedError(f"{name}: expected sizes below 2**63, as ONNX holds them, got {declared}")
     return ir.Shape([f"{name}_{axis}" if size is None else size for axis, size in enumerate(declared.shape)])
 
 

@@ -37,7 +37,7 @@ def _scaled(g: ModelComponentContainer, plan: PackedScaled) -> ir.Value:
     if layout.counts == plan.counts and prod(plan.scale.shape) == prod(plan.counts):
         scale = g.stored(plan.scale, kind, layout.scales)
     else:
-        repeated = _repeated(plan.scale.read(), plan).reshape(layout.scales)
+        repeated = _repeated(g, plan.scale.read(), plan).reshape(layout.scales)
         scale = g.made(f"{plan.scale.name}.repeated", repeated, "scales")
     zero = None if plan.zero is None else _zero(g, plan, layout.scales)
     elements = _elements(g, plan, layout.view)
@@ -48,12 +48,13 @@ def _scaled(g: ModelComponentContainer, plan: PackedScaled) -> ir.Value:
     return _of_shape(g, g.cast(found, kind), (), plan.shape)
 
 
-def _repeated(values: Any, plan: PackedScaled) -> Any:
+def _repeated(g: ModelComponentContainer, values: Any, plan: PackedScaled) -> Any:
     """Return scales or zero points, of which some stand for several, as many as the plan has."""
     values = np.asarray(values)
     counts = plan.counts if plan.layout is None else plan.layout.counts
     if values.size == 1:
-        return np.full(counts, values.reshape(-1)[0])
+        return g.filled(counts, values.reshape(-1)[0], values.dtype)
+    g.weights.spend(prod(counts) * values.itemsize)
     return repeat(values.reshape(plan.counts), counts)
 
 
@@ -64,7 +65,7 @@ def _zero(g: ModelComponentContainer, plan: PackedScaled, shape: tuple[int, ...]
         return g.stored(zero, onnx_dtype(zero.mil_dtype), shape)
     array = zero if isinstance(zero, np.ndarray) or zero is None else zero.read()
     kind = plan.elements.lut if isinstance(plan.elements, PackedPalette) else plan.elements
-    values = np.asarray(_repeated(array, plan)).reshape(shape)
+    values = np.asarray(_repeated(g, array, plan)).reshape(shape)
     return g.made(f"{plan.scale.name}.zero", values.astype(onnx_dtype(kind.mil_dtype).numpy()), "zero points")
 
 
@@ -155,7 +156,7 @@ def _in_group(g: ModelComponentContainer, bytes_of: ir.Value, groups: int) -> ir
     """Return places in the entries of all groups, one after the other, of places in each [before, groups, behind]."""
     if groups == 1:
         return bytes_of
-    starts = g.constant(np.arange(0, 256 * groups, 256, dtype=np.int32)[:, None])
+    starts = g.constant(g.numbers(groups, 256, np.int32)[:, None])
     found: ir.Value = g.node("Add", bytes_of, starts)
     return found
 

@@ -1,18 +1,23 @@
 """Where the values of constants come from: a weight file by reference, a copy of it, or the .onnx file itself."""
 
 import os
-from itertools import chain
+import re
+from contextlib import closing, nullcontext
+from itertools import chain, count
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ..blobs.reader import BlobRecord
 from ..dtypes import DType
 from ..errors import ResolveError, UnsupportedError
 from ..model.places import RecordPlace
 from ..program.types import TensorType
 from ..storage import paths
+from ..storage.mapped import MappedFile
+from .reference import WeightReference
 from .topology import Topology, Variable
 from .types import onnx_dtype
 
@@ -29,17 +34,10 @@ WEIGHT_COUNT = 10
 BESIDE_NBYTES = 1 << 20
 """What a conversion makes anew goes to a file beside the .onnx file from this size on."""
 EMBED_NBYTES = 2 << 30  # what protobuf can hold in one message
+_COPIES = 4  # of what is made, at the same time: the values, their message, its bytes, and those that are being made
 
 _WIDENED = (DType.UINT1, DType.UINT3, DType.UINT6)  # no ONNX type: one element to a byte
 _ALIGNMENT = 4096
-
-
-class _Record(NamedTuple):
-    """A record of a weight file: the file's path, and the place of the data."""
-
-    path: str
-    offset: int
-    nbytes: int
 
 
 class Weights:
@@ -52,25 +50,29 @@ class Weights:
         compressed: "keep" or "dense": whether compressed weights stay so where ONNX can say it.
 
     Attributes:
-        files: weight files that are referred to, in the order of their first use: real path -> offset in the copy.
+        files: weight files that are referred to, in the order of their first use, with their offsets in the copy.
         made: {name, why, nbytes} of weights that are in no weight file as they are, and were made in memory.
         pending: (tensor, weight) of large weights that are decoded when they are written.
         why_dense: why compressed weights are decoded, where a plan says so.
+        beside: name of the file of weights beside the .onnx file, if there is one.
+        replaced: names of files that the .onnx file has in its place.
     """
 
     def __init__(self, model: "Model", mode: str, path: str | None, compressed: str = "keep") -> None:
         self.mode = mode
         self.path = path
         self.compressed = compressed
-        self.files: dict[str, int] = {}
+        self.files: dict[MappedFile, int] = {}
         self.made: list[dict[str, Any]] = []
         self.pending: list[tuple[ir.ExternalTensor, Tensor]] = []
         self.why_dense: dict[Variable, str] = {}
+        self.beside, self.replaced = names_beside(path or "")
         self._model = model
         self._compressed: dict[tuple[int, int], Any] | None = None
-        self._locations: dict[str, tuple[str, str]] = {}
+        self._locations: dict[MappedFile, tuple[str, str]] = {}
         self._names: dict[tuple[str, str], str] | None = None
         self._total = 0
+        self._spent = 0
 
     @property
     def sources(self) -> list[str]:
@@ -95,8 +97,8 @@ class Weights:
         if value.kind == "blob" and self.mode != "embed" and declared.dtype not in _WIDENED:
             reader, record = value.view.place(value).record()  # type: ignore[attr-defined]
             if record.nbytes >= INLINE_NBYTES and reader.mapping.fd >= 0:
-                found = _Record(reader.name, record.data_offset, record.nbytes)
-                return self._external(found, dtype, tuple(size or 0 for size in declared.shape)), False
+                shape = tuple(size or 0 for size in declared.shape)
+                return self._reference(reader.mapping, record, dtype, shape), False
         array = variable.read()
         if not isinstance(array, np.ndarray):
             raise UnsupportedError(f"{variable.name}: expected a tensor, got a {value.kind}")
@@ -124,7 +126,7 @@ class Weights:
         if self.mode == "embed" or self.path is None or nbytes < BESIDE_NBYTES or weight.mil_dtype.is_sub_byte:
             return self.held(np.asarray(weight.read()), dtype)
         weight.place.dense()  # what is wrong with it is said before anything is written
-        base, name = os.path.dirname(os.path.abspath(self.path)), copy_name(self.path)
+        base, name = os.path.dirname(os.path.abspath(self.path)), self.beside
         tensor = ir.ExternalTensor(name, 0, nbytes, dtype, shape=ir.Shape(shape), name="", base_dir=base)
         self.pending.append((tensor, weight))
         return tensor
@@ -147,9 +149,24 @@ class Weights:
         if isinstance(place, RecordPlace) and self.mode != "embed":
             reader, record = place.record()
             if record.nbytes >= INLINE_NBYTES and reader.mapping.fd >= 0:
-                return self._external(_Record(reader.name or "", record.data_offset, record.nbytes), dtype, shape)
+                return self._reference(reader.mapping, record, dtype, shape)
         array = np.asarray(part.read_packed() if dtype == ir.DataType.UINT8 else part.read())
         return self.held(array.reshape(shape), dtype)
+
+    def spend(self, nbytes: int) -> None:
+        """Count memory that the conversion is about to take, against the budget of the model.
+
+        It counts for this conversion alone: another one of the same open model may take as much.
+
+        Raises:
+            LimitError: more than is left.
+        """
+        self._spent += nbytes
+        self._model.package.budget.require(self._spent)
+
+    def spend_values(self, count: int, itemsize: int) -> None:
+        """Count values that are about to be made, and that go into a message; as `spend`."""
+        self.spend(_COPIES * count * itemsize)
 
     def is_small(self, nbytes: int) -> bool:
         """Whether an initializer stands in the .onnx file, and equal ones once."""
@@ -159,8 +176,9 @@ class Weights:
         """Return a tensor in memory.
 
         Raises:
-            UnsupportedError: with weights="embed", more than protobuf can hold.
+            LimitError: as `spend`. UnsupportedError: with weights="embed", more than protobuf can hold.
         """
+        self.spend_values(array.size, dtype.numpy().itemsize)
         if array.dtype != dtype.numpy():
             array = array.astype(dtype.numpy())
         self._total += array.nbytes
@@ -185,7 +203,7 @@ class Weights:
                 names.add(blob.file_name)
                 reader, _ = value.view.place(value).record()  # type: ignore[attr-defined]
                 if reader.mapping.fd >= 0:
-                    self._location(reader.name)
+                    self._location(reader.mapping)
 
     def attach(self, topology: Topology) -> None:
         """Say of every Variable that a constexpr operation computes which weight of the model it is."""
@@ -203,20 +221,22 @@ class Weights:
                     self._compressed[operation.row, tensor.chain.output] = tensor
         return self._compressed.get((operation_row, output))
 
-    def _external(self, record: _Record, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.ExternalTensor:
-        base, location = self._location(record.path)
-        offset = record.offset + self.files.get(record.path, 0)
-        return ir.ExternalTensor(location, offset, record.nbytes, dtype, shape=ir.Shape(shape), name="", base_dir=base)
+    def _reference(
+        self, mapping: MappedFile, record: BlobRecord, dtype: ir.DataType, shape: tuple[int, ...]
+    ) -> WeightReference:
+        base, location = self._location(mapping)
+        offset = record.data_offset + self.files[mapping]
+        return WeightReference(mapping, record.data_offset, record.nbytes, dtype, shape, location, offset, base)
 
-    def _location(self, file: str) -> tuple[str, str]:
+    def _location(self, file: MappedFile) -> tuple[str, str]:
         found = self._locations.get(file)
         if found is None:
             if self.mode == "copy":
-                found = os.path.dirname(os.path.abspath(self.path or "")), copy_name(self.path or "")
-                self.files[file] = sum(-(-os.stat(other).st_size // _ALIGNMENT) * _ALIGNMENT for other in self.files)
+                found = os.path.dirname(os.path.abspath(self.path or "")), self.beside
+                self.files[file] = sum(-(-other.nbytes // _ALIGNMENT) * _ALIGNMENT for other in self.files)
             else:
                 self.files[file] = 0
-                found = location_of(file, self.path, self._model.path)
+                found = location_of(file.name or "", self.path, self._model.path)
             self._locations[file] = found
         return found
 
@@ -226,9 +246,21 @@ def _count(variable: Variable) -> int:
     return prod(variable.shape) if variable.shape is not None and None not in variable.shape else 0  # type: ignore[arg-type]
 
 
-def copy_name(path: str) -> str:
-    """Return the name of the file of weights beside an .onnx file."""
-    return f"{os.path.splitext(os.path.basename(path))[0]}.bin"
+def names_beside(path: str) -> tuple[str, list[str]]:
+    """Return a name for the file of weights beside an .onnx file, and those that it cannot have.
+
+    It cannot be one that the .onnx file which is replaced may refer to: between the two renames that file would read
+    weights that are not its own. So NAME.bin and NAME.onnx.bin take turns.
+    """
+    base, taken = os.path.basename(path), []
+    names = chain((f"{os.path.splitext(base)[0]}.bin", f"{base}.bin"), (f"{base}.{n}.bin" for n in count(2)))
+    with closing(MappedFile(path)) if paths.is_file(path) else nullcontext() as old:
+        for name in names:
+            text = re.escape(name.encode(errors="surrogateescape"))
+            if old is None or re.search(text, memoryview(old.live())) is None:
+                break
+            taken.append(name)
+    return name, taken
 
 
 def location_of(file: str, path: str | None, model: str | None) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """The scan of a Program: the names of its constants, and which of them form a compressed weight."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .. import _codec
@@ -50,6 +51,21 @@ class _Named(NamedTuple):
     own: str
     function: int
     block: int
+
+
+class MissingPartError(FormatError, KeyError):
+    """A constexpr operation lacks a part that it must have."""
+
+
+class Parts(dict[str, Any]):
+    """The parts of one constexpr operation; whoever asks for one that it lacks meets an error of the Program."""
+
+    def __init__(self, op: _codec.Op, parts: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init__(parts)
+        self._op = op
+
+    def __missing__(self, key: str) -> Any:
+        raise MissingPartError(f"{key} of {self._op.type}: expected a tensor, got none")
 
 
 class Compressed:
@@ -395,7 +411,7 @@ class Program:
         made, parts = ({}, {}) if made is None or parts is None else (made, parts)
         first = chains.output(number)[1]
         if first not in parts:
-            found = parts[first] = {}
+            found = parts[first] = Parts(chains.op(number))
             for key, constant, inner in chains.parts(number):
                 if inner >= 0 and inner not in made:
                     op, output = chains.op(inner), chains.output(inner)[0]

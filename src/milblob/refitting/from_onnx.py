@@ -4,14 +4,12 @@ A converted model has every weight under its own name, most of them as they are 
 conversion made. Only what was changed goes back; what was changed and cannot go back is an error.
 """
 
-import os
 from collections.abc import Mapping
-from contextlib import closing
 from math import prod
 from typing import Any, NamedTuple
 
 from ..arguments import names_in
-from ..blobs.reader import BlobRecord
+from ..blobs.reader import BlobReader, BlobRecord
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..formats.onnx import OnnxArray, OnnxArrays
@@ -21,7 +19,6 @@ from ..model.places import RecordPlace
 from ..model.sharing import have_equal_bytes
 from ..model.stored import StoredArray
 from ..model.tensor import Tensor
-from ..storage.mapped import MappedFile
 from .pairs import How, WeightsByName
 from .problems import ERRORS, Problems
 
@@ -151,14 +148,13 @@ def _is_in_place(tensor: Tensor, array: OnnxArray) -> bool:
         return False
     reader, record = place.record()
     is_whole = array.stored_nbytes == record.nbytes  # fewer rows begin there as well
-    return is_whole and array.offset == record.data_offset and _is_same_file(reader.name, array.file)
+    return is_whole and array.offset == record.data_offset and _refers_to(array, reader)
 
 
-def _is_same_file(a: str | None, b: str) -> bool:
-    try:
-        return a is not None and os.path.samefile(a, b)
-    except OSError:
-        return False
+def _refers_to(array: OnnxArray, reader: BlobReader) -> bool:
+    """Whether an array lies in an open weight file: by what was opened, not by names."""
+    mapping = None if array.external is None else array.external.mapping
+    return mapping is not None and mapping.identity == reader.mapping.identity is not None
 
 
 def _records(model: Model) -> _Referred:
@@ -179,14 +175,11 @@ def _referred(array: OnnxArray, records: _Referred) -> list[Tensor]:
         if not isinstance(place, RecordPlace):
             continue
         reader, _ = place.record()
-        if _is_same_file(reader.name, array.file):
+        if _refers_to(array, reader):
             found.append(tensor)
-            continue
-        data = memoryview(reader.mapping.live())
-        metadata = bytes(data[record.offset : record.offset + _RECORD_NBYTES])
-        array.read()  # which refuses a file that it must not read
-        with closing(MappedFile(array.file)) as mapping:
-            other = memoryview(mapping.live())
-            if bytes(other[record.offset : record.offset + _RECORD_NBYTES]) == metadata:
+        elif array.external is not None:
+            data, other = memoryview(reader.mapping.live()), memoryview(array.external.checked().live())
+            metadata = slice(record.offset, record.offset + _RECORD_NBYTES)
+            if data[metadata] == other[metadata]:
                 found.append(tensor)
     return found

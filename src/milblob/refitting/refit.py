@@ -136,10 +136,11 @@ def refit(
         if output is None and not dry_run:
             with EditableModel(source, constants=True, stored=True) as model:
                 plan, unchanged = _plan(model, given, how)
+                report = _report(plan, source, source, True, how).without(given, unchanged)
                 with _all_problems(plan):
                     if plan.changes:
                         write_in_place(model, plan.changes, _counter(how, plan.changes))
-                return _report(plan, source, source, True, how).without(given, unchanged)
+                return _counted(report, plan)
         with Model(source, constants=True, stored=True) as old:
             if output is not None:
                 _require_output(old, source, target, force)
@@ -148,6 +149,8 @@ def refit(
                 plan.check()
                 return _report(plan, source, target, False, how).without(given, unchanged)
             _require_output(old, source, target, force)  # again: what has appeared there meanwhile belongs to somebody
+            report, root = _report(plan, source, target, True, how).without(given, unchanged), os.path.abspath(source)
+            report = report._replace(changes=[c._replace(file=_moved(c.file, root, target)) for c in report.changes])
             with (
                 _all_problems(plan),
                 copied(
@@ -156,9 +159,7 @@ def refit(
                 Model(copy, constants=True, stored=True),  # whatever it holds can be opened
             ):
                 pass
-            report = _report(plan, source, target, True, how).without(given, unchanged)
-            root = os.path.abspath(source)
-            return report._replace(changes=[c._replace(file=_moved(c.file, root, target)) for c in report.changes])
+            return _counted(report, plan)
 
 
 def _plan(model: Model, given: Mapping[str, Any], how: How) -> tuple[RefitPlan, tuple[str, ...]]:
@@ -194,6 +195,12 @@ def _all_problems(plan: RefitPlan) -> Iterator[None]:
     except ERRORS:
         plan.check()
         raise
+
+
+def _counted(report: RefitReport, plan: RefitPlan) -> RefitReport:
+    """Return a report with what is known since the values were written: so much, and no more, is done after that."""
+    rows = zip(report.changes, plan.items, strict=True)
+    return report._replace(changes=[row._replace(counts=item.counts, sqnr=item.sqnr) for row, item in rows])
 
 
 def _report(plan: RefitPlan, source: str, output: str, done: bool, how: How) -> RefitReport:

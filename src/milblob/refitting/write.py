@@ -19,7 +19,7 @@ from ..rewrite.changed_copy import Changed, copy_between, copy_changed, copy_cha
 from ..rewrite.copying import write_spliced
 from ..storage import journal, paths, pending
 from ..storage.mapped import MappedFile
-from ..storage.output import NewDirectory, whole_file
+from ..storage.output import NewDirectory, NewNamedFile
 from ..storage.transfer import write_at
 
 _LEAST_NBYTES = 1 << 20
@@ -150,11 +150,11 @@ def copied(
     """
     changed: Changed = {paths.real(str(c.mapping.name)): (c.mapping, _writing(c, counter)) for c in changes}
     if not is_directory:
-        with whole_file(target, force) as name:
+        with NewNamedFile(target, force) as file:
             real = paths.real(source)
-            copy_changed(os.path.dirname(real), os.path.basename(real), name, changed)
+            copy_changed(os.path.dirname(real), os.path.basename(real), file.name, changed)
             pending.require_none(source)  # from a writer that died after the model was opened
-            yield name
+            yield file.name
         return
     with NewDirectory(target, replace=paths.is_directory(target)) as new:
         copy_changed_tree(source, new.name, changed)

@@ -11,8 +11,8 @@ from ..program.splice import Spliced
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
-from ..storage.output import is_ours
 from ..storage.pending import JOURNAL, is_left
+from ..storage.temporary import is_ours
 from ..storage.transfer import copy_range, write_at
 
 SETTLED_S = 300.0

@@ -69,6 +69,20 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
         raise FileExistsError(f"{dst}: expected a file to replace, got a directory")
 
 
+def require_outside(source: str, target: str) -> None:
+    """Refuse an output that is a model, lies inside it, or contains it.
+
+    Raises:
+        ValueError: it does.
+    """
+    real_source, real_target = os.path.realpath(source), os.path.realpath(target)
+    inside = real_target == real_source or real_target.startswith(real_source + os.sep)
+    around = paths.is_directory(real_target) and real_source.startswith(real_target.rstrip(os.sep) + os.sep)
+    if inside or around:
+        how = "holds" if around else "is, or is in,"
+        raise ValueError(f"output {target}: expected a place outside the model, got one that {how} {source}")
+
+
 def require_no_part(sources: list[str], dst: str, suffix: str) -> None:
     """Refuse to replace a file of a model, also through a link; for results that may lie inside a model.
 

@@ -5,6 +5,7 @@ memory holds a stretch of a weight at a time, and nothing is kept in between.
 """
 
 from collections.abc import Callable, Iterable
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ class PlannedPart(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes as stored."""
-        return int(self.dtype.nbytes(int(np.prod(self.shape))))
+        return int(self.dtype.nbytes(prod(self.shape)))
 
 
 class CompressionLoss(NamedTuple):

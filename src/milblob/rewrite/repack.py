@@ -19,8 +19,9 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths, pending
 from ..storage.beneath import Location
+from ..storage.locks import lock
 from ..storage.mapped import MappedFile
-from ..storage.output import NewDirectory, lock, whole_file
+from ..storage.output import NewDirectory, NewNamedFile, Whole, together
 from ..storage.transfer import write_at
 from ..values.cast import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
 from .arrange import Arrangement, arrange
@@ -278,7 +279,16 @@ class Repacking:
         executor: "Executor | None",
         progress: Progress | None,
         max_nbytes: int | None,
+        complete: "Callable[[RepackReport], list[Whole]] | None" = None,
     ) -> None:
+        """Take what `repack` takes.
+
+        Args:
+            sources, dst, options, force, executor, progress, max_nbytes: as of `repack`.
+            complete: called with the report when all is written, and the models are still open; in a dry run too.
+                Returns outputs that take their names just before the result does.
+        """
+        self._complete = complete
         self._sources = sources
         self._dst = dst
         self._options = options
@@ -316,13 +326,21 @@ class Repacking:
                 self._held |= {os.path.realpath(str(mapped.name)): mapped for mapped in opened.package.mappings}
             for mapped in self._held.values():
                 arrangement.records.origin(mapped)
-            if not dry_run:
-                write = self._write_directory if model.package.is_directory else self._write_file
-                write(model, arrangement, before)
-            rows = arrangement.records.files.items()
-            files = [(name, len(items), nbytes) for name, (items, nbytes) in rows]
-            report = self._report(arrangement.changes, files, not dry_run)
-            return report._replace(stale=_stale(model, report)) if model.kind == "mlmodelc" else report
+            with together() as parts:
+                if not dry_run:
+                    (self._write_directory if model.package.is_directory else self._write_file)(
+                        model, arrangement, parts
+                    )
+                rows = arrangement.records.files.items()
+                files = [(name, len(items), nbytes) for name, (items, nbytes) in rows]
+                report = self._report(arrangement.changes, files, not dry_run)
+                if model.kind == "mlmodelc":
+                    report = report._replace(stale=_stale(model, report))
+                if self._complete is not None:
+                    parts[:0] = self._complete(report)
+                if not dry_run:
+                    self._leave_source(arrangement, before)
+            return report
 
     def _report(self, changes: list[TensorChange], files: list[tuple[str, int, int]], done: bool) -> RepackReport:
         counted: dict[str, set[int | None]] = {}
@@ -370,7 +388,7 @@ class Repacking:
 
     # --------------------------------------------------------------------------------------------------------- writing
 
-    def _write_directory(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
+    def _write_directory(self, model: Model, arrangement: Arrangement, parts: list[Whole]) -> None:
         records = arrangement.records
         # Again: weights may take long to compute, and what has appeared there meanwhile belongs to somebody.
         require_destination(self._sources, model.kind, self._dst, self._force)
@@ -381,31 +399,31 @@ class Repacking:
         whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in new]
         self._counter.total_nbytes += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
         self._counter.total_nbytes += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
-        with NewDirectory(self._dst, replace=paths.is_directory(self._dst), locked=self._has_lock) as directory:
-            for name, is_directory in entries:
-                origin, target = os.path.join(root, name), os.path.join(directory.name, name)
-                if is_directory:
-                    os.mkdir(target)
-                elif _plain(name) in changed:
-                    with new_file(target) as fd:
-                        if isinstance(changed[_plain(name)], list):
-                            write_at(fd, changed[_plain(name)], 0)
-                        else:
-                            held = self._held[os.path.realpath(origin)]
-                            write_spliced(changed[_plain(name)], held, fd, self._written(_plain(name)))
-                    set_mode(target, os.stat(origin).st_mode)
-                elif paths.is_link(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
-                    continue  # another name of a removed file
-                elif _plain(name) not in records.gone:
-                    written = self._written(_plain(name))
-                    copy_entry(root, name, target, written, self._held.get(os.path.realpath(origin)))
-            self._write_weights(model, arrangement, directory.name)
-            for name, is_directory in reversed(entries):
-                if is_directory:  # keep it writable for its owner, so that this model can be replaced again
-                    set_mode(os.path.join(directory.name, name), os.stat(os.path.join(root, name)).st_mode, least=0o700)
-            set_mode(directory.name, os.stat(root).st_mode, least=0o700)
-            changed.clear()  # it holds bytes of the source
-            self._leave_source(arrangement, before)
+        directory = NewDirectory(self._dst, replace=paths.is_directory(self._dst), locked=self._has_lock)
+        parts.append(directory)
+        for name, is_directory in entries:
+            origin, target = os.path.join(root, name), os.path.join(directory.name, name)
+            if is_directory:
+                os.mkdir(target)
+            elif _plain(name) in changed:
+                with new_file(target) as fd:
+                    if isinstance(changed[_plain(name)], list):
+                        write_at(fd, changed[_plain(name)], 0)
+                    else:
+                        held = self._held[os.path.realpath(origin)]
+                        write_spliced(changed[_plain(name)], held, fd, self._written(_plain(name)))
+                set_mode(target, os.stat(origin).st_mode)
+            elif paths.is_link(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
+                continue  # another name of a removed file
+            elif _plain(name) not in records.gone:
+                written = self._written(_plain(name))
+                copy_entry(root, name, target, written, self._held.get(os.path.realpath(origin)))
+        self._write_weights(model, arrangement, directory.name)
+        for name, is_directory in reversed(entries):
+            if is_directory:  # keep it writable for its owner, so that this model can be replaced again
+                set_mode(os.path.join(directory.name, name), os.stat(os.path.join(root, name)).st_mode, least=0o700)
+        set_mode(directory.name, os.stat(root).st_mode, least=0o700)
+        changed.clear()  # it holds bytes of the source
 
     def _changed_files(self, model: Model, arrangement: Arrangement) -> dict[str, Any]:
         """Map each changed file that is not a weight file to its new contents: bytes in a list, or a Spliced."""
@@ -432,28 +450,28 @@ class Repacking:
                 changed["Manifest.json"] = [data]
         return changed
 
-    def _write_file(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
+    def _write_file(self, model: Model, arrangement: Arrangement, parts: list[Whole]) -> None:
         """Write a bare weight file, or a model file without one."""
-        with whole_file(self._dst, force=self._force or self._in_place, locked=self._has_lock) as name:
-            if model.kind == "blob" and arrangement.records.files:
-                ((items, nbytes),) = arrangement.records.files.values()
-                self._counter.total_nbytes = sum(item.target_nbytes for item in items)
-                self._fill([(name, items, nbytes)], arrangement.changes)
-            elif self._options.canonical and model.kind == "mlmodel":
-                with new_file(name) as fd:
-                    write_at(fd, [_canonical(model, arrangement.edits)], 0)
-            elif arrangement.edits:
-                mapped = model.scans[0][0].mapping
-                spliced = _edited(model, arrangement.edits)
-                self._counter.total_nbytes = spliced.nbytes
-                with new_file(name) as fd:
-                    write_spliced(spliced, mapped, fd, self._written(os.path.basename(str(mapped.name))))
-            else:
-                real = os.path.realpath(self._sources[0])
-                self._counter.total_nbytes = os.stat(real).st_size
-                written = self._written(os.path.basename(real))
-                copy_entry(os.path.dirname(real), os.path.basename(real), name, written, self._held.get(real))
-            self._leave_source(arrangement, before)
+        new = NewNamedFile(self._dst, force=self._force or self._in_place, locked=self._has_lock)
+        parts.append(new)
+        if model.kind == "blob" and arrangement.records.files:
+            ((items, nbytes),) = arrangement.records.files.values()
+            self._counter.total_nbytes = sum(item.target_nbytes for item in items)
+            self._fill([(new.name, items, nbytes)], arrangement.changes)
+        elif self._options.canonical and model.kind == "mlmodel":
+            with new_file(new.name) as fd:
+                write_at(fd, [_canonical(model, arrangement.edits)], 0)
+        elif arrangement.edits:
+            mapped = model.scans[0][0].mapping
+            spliced = _edited(model, arrangement.edits)
+            self._counter.total_nbytes = spliced.nbytes
+            with new_file(new.name) as fd:
+                write_spliced(spliced, mapped, fd, self._written(os.path.basename(str(mapped.name))))
+        else:
+            real = os.path.realpath(self._sources[0])
+            self._counter.total_nbytes = os.stat(real).st_size
+            written = self._written(os.path.basename(real))
+            copy_entry(os.path.dirname(real), os.path.basename(real), new.name, written, self._held.get(real))
 
     def _write_weights(self, model: Model, arrangement: Arrangement, directory: str) -> None:
         records = arrangement.records

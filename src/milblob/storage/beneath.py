@@ -37,22 +37,28 @@ class Location:
 
     `Location(path)` is a path from the user: it is opened wherever it leads. `location.beneath(relative)` is a path
     from one of the model's files: it may be a link, and go through links, but must end inside `location`. Locations
-    nest: a location beneath a location that is itself beneath another must stay inside both.
+    nest: a location beneath a location that is itself beneath another must stay inside both. Where the format allows no
+    links, `links=False` refuses each one between the outer location and the file, also inside of it.
 
     Attributes:
         path: with links unresolved, so that messages show what the user knows. Not for opening: use `open`.
     """
 
-    __slots__ = ("_outer", "_parts", "_relative", "path")
+    __slots__ = ("_links", "_outer", "_parts", "_relative", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._outer: Location | None = None
         self._relative = ""
         self._parts: list[str] = []
+        self._links = True
 
-    def beneath(self, relative: str) -> "Location":
+    def beneath(self, relative: str, *, links: bool = True) -> "Location":
         """Return the location of a path from a file, with slashes of either kind; does not touch the file system.
+
+        Args:
+            relative: to this directory.
+            links: whether opening it may follow symbolic links.
 
         Raises:
             ResolveError: an absolute path, or one with "..", a drive, a NUL, or an unpaired surrogate.
@@ -67,14 +73,14 @@ class Location:
                 f"reference: expected a path that can be a file name, got {relative!r}", code="escaping-file"
             ) from None
         found = Location(join_relative(self.path, relative))
-        found._outer, found._relative = self, relative
+        found._outer, found._relative, found._links = self, relative, links
         found._parts = _components("/".join(parts))
         return found
 
-    def entry(self, path: str) -> "Location":
+    def entry(self, path: str, *, links: bool = True) -> "Location":
         """Return the location of an entry whose name came from the file system: it may contain any character."""
         found = Location(os.path.join(self.path, path))
-        found._outer, found._relative = self, path
+        found._outer, found._relative, found._links = self, path, links
         found._parts = _components(path)
         return found
 
@@ -91,7 +97,7 @@ class Location:
             flags: as for `os.open`; none that creates a file.
 
         Raises:
-            ResolveError: it escapes. OSError: it cannot be opened.
+            ResolveError: it escapes, or there is a link where none may be. OSError: it cannot be opened.
         """
         outer = self._outer
         if outer is None:
@@ -101,6 +107,8 @@ class Location:
             return self._open_and_compare(flags)
         directory = outer.open(_PASSED)
         try:
+            if not self._links:
+                return self._walk(directory, flags)
             name = os.fsencode("/".join(self._parts) or ".")
             fd = _codec.open_beneath(directory, name, flags)
             if fd >= 0:
@@ -134,6 +142,8 @@ class Location:
                         raise OSError(error.errno, error.strerror, self.path) from None
                     links += 1
                     target = _link(part, here)
+                    if target is not None and not self._links:
+                        self._refuse_link(part)
                     if target is not None and os.path.isabs(target):
                         while opened:
                             os.close(opened.pop())
@@ -162,6 +172,10 @@ class Location:
         fd = os.open(self.path, flags)
         try:
             real, outer = final_path(fd), self._outer
+            if not self._links:
+                plain = os.path.join(os.path.realpath(self._root()), *self._parts)
+                if os.path.normcase(real) != os.path.normcase(plain):
+                    self._refuse_link(real)
             while outer is not None:
                 if not _is_inside(real, os.path.realpath(outer.path)):
                     self._refuse(real)
@@ -211,6 +225,10 @@ class Location:
             words += (
                 " (the cache of Hugging Face links files: `hf download --local-dir DIR` makes a copy without links)"
             )
+        raise ResolveError(words, code="escaping-file")
+
+    def _refuse_link(self, got: str) -> NoReturn:
+        words = f"reference {self._relative!r:.200}: expected no symbolic link on the way, got {got!r:.200}"
         raise ResolveError(words, code="escaping-file")
 
     def __repr__(self) -> str:

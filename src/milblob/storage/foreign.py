@@ -93,19 +93,26 @@ def is_onnx_head(data: Any) -> bool:
     """Whether the first kilobyte of a file, or all of it, is that of an ONNX model: its fields up to the graph."""
     head, at = bytes(memoryview(data)[:_HEAD_NBYTES]), 0
     while at < len(head):
-        number, wire, at = head[at] >> 3, head[at] & 7, at + 1  # no field has a number that takes two bytes before it
+        tag, at = _varint(head, at)
+        number, wire = tag >> 3, tag & 7
         if number not in _ONNX_FIELDS or wire not in (0, 2):
-            return False
+            return False  # such as 500, the neural network of a Core ML model
         if number == _GRAPH:
             return wire == 2
-        value = shift = 0
-        while at < len(head):
-            value |= (head[at] & 127) << shift
-            at, shift = at + 1, shift + 7
-            if head[at - 1] < 128:
-                break
+        value, at = _varint(head, at)
         at += value if wire == 2 else 0
     return False
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number, and where it ends: at the end of the data at the latest."""
+    value = shift = 0
+    while at < len(data):
+        value |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 128:
+            break
+    return value, at
 
 
 def onnx_model(name: str | None) -> Foreign:

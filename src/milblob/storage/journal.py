@@ -22,7 +22,9 @@ from .._codec import Buffer
 from ..errors import FormatError, MilblobError, ResolveError
 from . import mapped, owners, paths, pending
 from .beneath import Directory, Location
-from .output import NewFile, is_named, lock, sweep, sync, sync_directory
+from .disk import naming, sync, sync_directory
+from .locks import is_named, lock
+from .output import NewFile
 from .pending import (
     DIGEST_NBYTES,
     FIRST_NBYTES,
@@ -36,6 +38,7 @@ from .pending import (
     join,
     nbytes_of,
 )
+from .temporary import sweep
 from .transfer import copy_range, write_at
 
 _WAIT_S = 10.0  # for a writer that is in the middle of a commit
@@ -229,8 +232,8 @@ def _replace(target: str, old: int, write: Callable[[int], object], progress: Co
     try:
         write(new.fd)
         inode = os.fstat(new.fd).st_ino
-    except BaseException:
-        new.discard()
+    except BaseException as error:
+        new.fail(error)
         raise
     try:
         new.commit()
@@ -263,8 +266,9 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
         fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
         try:
             owners.keep_file(fd, status)
-            replacement.write(fd)
-            sync(fd)
+            with naming(join(root, replacement.path), fd):
+                replacement.write(fd)
+                sync(fd)
             nbytes, digest = os.fstat(fd).st_size, _digest(fd, replacement.rest)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -331,18 +335,18 @@ def _write_journal(
                 written[index]()
         write_at(new.fd, [pending.header(at, crc, len(entries))], 0)
         inode = os.fstat(new.fd).st_ino
-    except BaseException:
-        new.discard()
+    except BaseException as error:
+        new.fail(error)
         raise
     progress.is_published = True
     try:
         new.commit()
     except BaseException:
-        # The rename may have succeeded and only its sync failed. If it cannot be undone, it counts.
+        # It may have had its name, and may have kept it. If that cannot be undone, and synced, it counts.
         status = paths.status(found.path, follow=False)
         if status is not None and status.st_ino == inode:
             os.unlink(found.path)
-            sync_directory(found.root)  # before any file that it needs is removed
+        sync_directory(found.root)  # before any file that it needs is removed
         progress.is_published = False
         raise
 
@@ -469,7 +473,7 @@ def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: M
             fds[entry.path] = held[real] if real in held else stack.enter_context(_locked(real, found.root))
             reals[entry.path] = os.path.relpath(real, found.root).replace(os.sep, "/")
         status = os.fstat(fds[entry.path])
-        _require_trusted(journal.status, status, found, "it", entry.path)
+        owners.require_trusted(journal.status, status, found.path, "it", entry.path)
         if entry.kind == REPLACEMENT:
             if _is_to_do(found, entry, fds[entry.path]):
                 todo.append(entry)
@@ -525,38 +529,13 @@ def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_size != entry.file_nbytes:
             words = f"journal: expected {name} to be a file of {entry.file_nbytes} bytes, got another"
             raise FormatError(words, file=found.path)
-        _require_trusted(status, os.fstat(target), found, name, entry.path)
+        owners.require_trusted(status, os.fstat(target), found.path, name, entry.path)
         if _digest(fd) != digest:
             words = f"journal: expected {name} to have the checksum that is in the journal, got another"
             raise FormatError(words, file=found.path)
     finally:
         os.close(fd)
     return True
-
-
-def _require_trusted(status: os.stat_result, target: os.stat_result, found: Pending, name: str, path: str) -> None:
-    """Refuse a file that may come from a user who may not write to the file that it would change.
-
-    Raises:
-        FormatError: it belongs neither to the owner of that file nor to this process, or other users may write to it.
-    """
-    if not hasattr(os, "geteuid"):
-        return
-    if status.st_uid not in (os.geteuid(), target.st_uid):
-        words = (
-            f"journal: expected {name} to belong to the owner of {path} (user {target.st_uid}) or to this process "
-            f"(user {os.geteuid()}), got user {status.st_uid}; have that user open the model, or restore it and remove "
-            "the journal"
-        )
-        raise FormatError(words, file=found.path)
-    known = _OTHERS_WRITE if status.st_gid == target.st_gid else stat.S_IWOTH
-    if status.st_mode & _OTHERS_WRITE & ~(target.st_mode & known):
-        words = (
-            f"journal: expected {name} to be writable by nobody who may not write to {path}, got mode "
-            f"{stat.S_IMODE(status.st_mode):04o}; take away the permissions if you know who wrote it, or restore the "
-            "model and remove the journal"
-        )
-        raise FormatError(words, file=found.path)
 
 
 def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) -> None:

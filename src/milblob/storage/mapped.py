@@ -5,6 +5,7 @@ import io
 import mmap
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 from .._codec import Buffer
 from ..arguments import as_path
 from ..errors import FormatError
-from .beneath import OPEN_FLAGS, Location
+from . import paths
+from .beneath import OPEN_FLAGS, Location, final_path
 
 _KINDS = (
     (stat.S_ISDIR, "directory"),
@@ -57,7 +59,7 @@ class MappedFile:
 
     __slots__ = ("_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "name")
 
-    def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True) -> None:
+    def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True, small_nbytes: int = 0) -> None:
         """Map, or read, a path, a file object or a buffer.
 
         Args:
@@ -66,6 +68,7 @@ class MappedFile:
                 not change. A file object that is not a plain file is read whole.
             name: the name for messages.
             is_mapped: map files; else read them into private memory. A buffer is never copied.
+            small_nbytes: read files of fewer bytes in any case.
 
         Raises:
             OSError: the file cannot be opened or read. ResolveError: a Location that escapes.
@@ -79,7 +82,11 @@ class MappedFile:
         self.name = name
         self.identity: tuple[int, int] | None = None
         self.changed_ns: int | None = None
-        take = self._map if is_mapped else self._read
+
+        def take() -> Any:
+            nbytes = self._file_nbytes()
+            return self._map(nbytes) if is_mapped and nbytes >= small_nbytes else self._read(nbytes)
+
         if isinstance(source, Location):
             self.name = name or source.path
             self.fd = source.open()  # closed by `close`, or when this object goes
@@ -122,14 +129,14 @@ class MappedFile:
         self.identity, self.changed_ns = (status.st_dev, status.st_ino), status.st_mtime_ns
         return status.st_size
 
-    def _map(self) -> Any:
-        if self._file_nbytes() == 0:
+    def _map(self, nbytes: int) -> Any:
+        if nbytes == 0:
             return b""
         self._mmap = mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ)
         return self._mmap
 
-    def _read(self) -> Any:
-        nbytes, done = self._file_nbytes(), 0
+    def _read(self, nbytes: int) -> Any:
+        done = 0
         # An anonymous mapping: not zeroed by us, released with the last array, and in huge pages where the kernel has
         # them, since the first touch costs more than reading.
         memory: Any = mmap.mmap(-1, nbytes) if nbytes > 0 else b""
@@ -219,6 +226,41 @@ class MappedFile:
             with self._lock:
                 self._users -= 1
                 self._drop()
+
+    @contextlib.contextmanager
+    def held_name(self) -> Iterator[str | None]:
+        """Yield a path that leads to the open file itself until the block ends, for libraries that open files by name.
+
+        `name` may lead elsewhere by now. On Linux the descriptor has a path; on Windows nobody can rename an open file,
+        nor a directory above it. Other systems have no such path, nor has a file without a name.
+
+        Yields:
+            The absolute path; None if there is none.
+        """
+        with self.held() as fd:
+            yield self._name_of(fd) if fd >= 0 else None
+
+    def _name_of(self, fd: int) -> str | None:
+        path = f"/proc/self/fd/{fd}"
+        try:
+            real = final_path(fd)
+            status = os.stat(real)  # of a removed file, readlink gives a path that leads nowhere
+        except OSError:
+            return None
+        if (status.st_dev, status.st_ino) != self.identity:
+            return None
+        return real if sys.platform == "win32" else path
+
+    def require_named(self) -> None:
+        """Refuse a file whose name leads to another one by now: for what is written to be opened by that name.
+
+        Raises:
+            FormatError: it does.
+        """
+        status = None if self.name is None else paths.status(self.name)
+        if status is None or (status.st_dev, status.st_ino) != self.identity:
+            got = "nothing" if status is None else "another"
+            raise FormatError(f"file: expected the one that was opened, got {got} by that name", file=self.name)
 
     def expect_random(self, random: bool) -> None:
         """Tell the kernel which reads to expect: small scattered ones, or (False) whole arrays.

@@ -1,4 +1,4 @@
-"""Atomic output, and the lock that keeps two writers apart.
+"""Atomic output: files and directories that are there whole or not at all, several of them together.
 
 New bytes go to a temporary name in the directory of the final one (or to a file without a name, where the system
 supports that), are synced, and take the final name in one step. A process that dies on the way leaves the old state.
@@ -16,31 +16,51 @@ from typing import Self
 
 from .._codec import exchange
 from . import mounts, owners, paths
+from .disk import describe_full, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
+from .locks import NO_LINKS, is_named, replacing, take, unlock
 from .pending import require_none
+from .temporary import SUFFIX, new_name, remove_tree, sweep
 
-if sys.platform != "win32":
-    import fcntl
-
-PREFIX, SUFFIX = ".milblob-", ".tmp"
-_RANDOM_NBYTES = 8
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _BINARY = _CLOEXEC | getattr(os, "O_BINARY", 0)
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
-_NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _CLOEXEC
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EISDIR)
 _ATTEMPTS = 100
 
 
-class _Whole:
-    """What takes its name when it is complete: on exit from the `with` block, or with `commit`."""
+class Whole:
+    """What takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
-    def commit(self) -> None:
-        """Give it its name."""
+    Attributes:
+        path: the final name, links resolved.
+    """
+
+    path: str
+
+    def complete(self) -> None:
+        """Do everything that may fail before it takes its name. Does nothing when called again."""
+        raise NotImplementedError
+
+    def named(self) -> contextlib.AbstractContextManager[None]:
+        """Give it its name, synced, when the block begins. An exception in the block takes the name back."""
         raise NotImplementedError
 
     def discard(self) -> None:
-        """Leave everything as it was."""
+        """Leave everything as it was. Does nothing after `commit` or when called again."""
         raise NotImplementedError
+
+    def sizes(self) -> tuple[int, int]:
+        """Return how many bytes it has so far, and how many of the disk."""
+        raise NotImplementedError
+
+    def commit(self) -> None:
+        """Give it its name. On failure everything is as it was, and this object cannot be used again."""
+        with together() as parts:
+            parts.append(self)
+
+    def fail(self, error: BaseException) -> None:
+        """As `discard`; an error of a full disk says what it lacks for this."""
+        _fail([self], error)
 
     def __enter__(self) -> Self:
         return self
@@ -48,16 +68,51 @@ class _Whole:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if error is None:
             self.commit()
         else:
-            self.discard()
+            self.fail(error)
 
     def __del__(self) -> None:
         self.discard()
 
 
-class NewFile(_Whole):
+@contextlib.contextmanager
+def together() -> Iterator[list[Whole]]:
+    """Yield a list of outputs that take their names together when the block ends, in the order of the list.
+
+    All of them are complete and synced before the first takes its name. If one cannot take its name, those before it
+    give theirs back. Killed in between, the first of them are new and the others old. So what another one refers to
+    comes before it, by a name that nothing old refers to; and what says that all is done comes last.
+
+    Raises:
+        As the block, `complete` and `named`; everything is as it was.
+    """
+    parts: list[Whole] = []
+    try:
+        yield parts
+        for part in parts:
+            part.complete()
+        with contextlib.ExitStack() as stack:
+            for part in parts:
+                stack.enter_context(part.named())
+    except BaseException as error:
+        _fail(parts, error)
+        raise
+    for part in parts:
+        part.discard()  # what is only held
+
+
+def _fail(parts: list[Whole], error: BaseException) -> None:
+    """Leave everything as it was; of a full disk say which output needs how much."""
+    found = [(part.sizes(), part.path) for part in parts] if isinstance(error, OSError) else []
+    if found:
+        describe_full(error, max(found)[1], *(sum(each) for each in zip(*(nbytes for nbytes, _ in found), strict=True)))
+    for part in parts:
+        part.discard()
+
+
+class NewFile(Whole):
     """A file that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Args:
@@ -87,6 +142,7 @@ class NewFile(_Whole):
     def __init__(self, path: str, *, force: bool = True, sync: bool = True, locked: bool = False) -> None:
         self.fd = -1
         self._name: str | None = None
+        self._inode = 0  # once it is complete
         self._pid = os.getpid()
         self.path, old = _destination(path, force, locked)
         self._force, self._sync, self._locked = force, sync, locked
@@ -96,39 +152,40 @@ class NewFile(_Whole):
         self.fd, self._name = _create_file(directory, 0o666 if old is None else 0o600)
         self._old = old
 
-    def commit(self) -> None:
-        """Give the file its name. On failure everything is as it was, and this object cannot be used again."""
-        try:
-            if self._old is not None:
-                owners.keep_file(self.fd, self._old)  # before it is synced: a power failure loses these just like bytes
-            if self._sync:
-                sync(self.fd)
-            name = self._name
-            if name is None and not self._force:
-                if not self._locked:
-                    require_none(self.path)
-                _link(self.fd, self.path)
-            else:
-                if name is None:
-                    name = self._name = _link_temporary(self.fd, os.path.dirname(self.path) or ".")
-                elif sys.platform == "win32":  # an open file cannot be renamed there
-                    self._close()
-                _move(name, self.path, self._force, self._locked)
-                self._name = None
-        except BaseException:
-            self.discard()
-            raise
-        self._close()
+    def complete(self) -> None:
+        """See Whole."""
+        if self._inode:
+            return
+        if self._old is not None:
+            owners.keep_file(self.fd, self._old)  # before it is synced: a power failure loses these just like bytes
         if self._sync:
-            sync_directory(os.path.dirname(self.path))
+            sync(self.fd)
+        if self._name is None and self._force:
+            self._name = _link_temporary(self.fd, os.path.dirname(self.path) or ".")
+        self._inode = os.fstat(self.fd).st_ino
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """See Whole."""
+        if self._name is not None and sys.platform == "win32":  # an open file cannot be renamed there
+            self._close()
+        file = self.fd if self._name is None else self._name
+        with _placed(file, self.path, self._inode, self._force, self._locked, self._sync) as is_kept:
+            self._name = self._name if is_kept else None
+            self._close()
+            yield
 
     def discard(self) -> None:
-        """Leave everything as it was. Does nothing after `commit` or when called again."""
+        """See Whole."""
         self._close()
         name, self._name = self._name, None
         if name is not None and self._pid == os.getpid():  # a forked process has a copy of this object
             with contextlib.suppress(OSError):
                 os.unlink(name)
+
+    def sizes(self) -> tuple[int, int]:
+        """See Whole."""
+        return (0, 0) if self.fd < 0 else sizes(self.fd)
 
     def _close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -138,7 +195,7 @@ class NewFile(_Whole):
             os.close(fd)
 
 
-class NewDirectory(_Whole):
+class NewDirectory(Whole):
     """A directory that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Args:
@@ -150,9 +207,9 @@ class NewDirectory(_Whole):
         name: the temporary directory beside the final one, empty at first. Fill it with files and directories.
         path: the final name, links resolved.
 
-    `commit` syncs every file and directory in it. It exchanges the replaced directory for the new one in a single step
-    (Linux, macOS) and then removes the old one. Where the system has no such step, the old one is first renamed to
-    `.milblob-*.old`; a process killed at that moment leaves both directories complete, neither under the final name.
+    Before that every file and directory in it is synced. `commit` exchanges the replaced directory for the new one in a
+    single step (Linux, macOS) and then removes the old one. Where the system has no such step, the old one is first
+    renamed to `.milblob-*.old`; a process killed at that moment leaves both complete, neither under the final name.
 
     Raises:
         FileExistsError: `path` exists and `replace` is False, or is no directory, or something is mounted in it.
@@ -164,6 +221,7 @@ class NewDirectory(_Whole):
     def __init__(self, path: str, *, replace: bool = False, locked: bool = False) -> None:
         self.name = ""
         self._fd = -1
+        self._is_complete = False
         self._pid = os.getpid()
         path = path.rstrip("/\\") or path
         self.path, self._replace, self._locked = _resolved(path), replace, locked
@@ -179,42 +237,40 @@ class NewDirectory(_Whole):
         self._old = old
         self.name, self._fd = _create_directory(parent, 0o777 if old is None else 0o700)
 
-    def commit(self) -> None:
-        """Give the directory its name. On failure everything is as it was, and this object cannot be used again."""
-        try:
-            if self._old is not None and self._fd >= 0:
-                owners.keep_tree(self._fd, self.path)
-            sync_tree(self.name)
-            if self._old is not None and self._fd >= 0:
-                owners.keep_file(self._fd, self._old)  # last: from now on others may enter it
-                sync(self._fd)  # else a power failure might leave the new directory with temporary permissions
-            if self._old is not None:
-                mounts.require_none(self.path)  # again: writing may have taken long
-            with _locked(self.path, self._locked):
-                old = self._take_name()
-                try:
-                    sync_directory(os.path.dirname(self.path))
-                except BaseException:
-                    self._give_back(old)
-                    raise
-                self.name = ""
-                if old:
-                    _remove_tree(old)
-        except BaseException:
-            self.discard()
-            raise
-        self.discard()
+    def complete(self) -> None:
+        """See Whole."""
+        if self._is_complete:
+            return
+        if self._old is not None and self._fd >= 0:
+            owners.keep_tree(self._fd, self.path)
+        sync_tree(self.name)
+        if self._old is not None and self._fd >= 0:
+            owners.keep_file(self._fd, self._old)  # last: from now on others may enter it
+            sync(self._fd)  # else a power failure might leave the new directory with temporary permissions
+        if self._old is not None:
+            mounts.require_none(self.path)  # again: writing may have taken long
+        self._is_complete = True
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """See Whole."""
+        with replacing(self.path, self._locked):
+            old = self._take_name()
+            try:
+                sync_directory(os.path.dirname(self.path))
+                yield
+            except BaseException:
+                self._give_back(old)
+                raise
+            self.name = old  # which `discard` removes
 
     def _take_name(self) -> str:
         """Move the new directory into place; return the current path of the old one, or ""."""
         if not (self._replace and paths.is_directory(self.path)):
             os.rename(self.name, self.path)
             return ""
-        code = exchange(os.fsencode(self.name), os.fsencode(self.path))
-        if code == 0:
+        if _exchanged(self.name, self.path):
             return self.name
-        if code not in _CANNOT:
-            raise OSError(code, os.strerror(code), self.path)
         aside = self.name.removesuffix(SUFFIX) + ".old"  # `sweep` must not take it for an unfinished directory
         os.rename(self.path, aside)
         try:
@@ -236,12 +292,16 @@ class NewDirectory(_Whole):
                 os.rename(old, self.path)
         self.name = name
 
+    def sizes(self) -> tuple[int, int]:
+        """See Whole."""
+        return _sizes_below(self.name)
+
     def discard(self) -> None:
-        """Leave everything as it was. Does nothing after `commit` or when called again."""
+        """See Whole."""
         name, self.name = self.name, ""
         is_ours = self._pid == os.getpid()  # a forked process has a copy of this object
         if name and is_ours:
-            _remove_tree(name)
+            remove_tree(name)
         fd, self._fd = self._fd, -1
         if fd >= 0:
             if is_ours:
@@ -249,168 +309,109 @@ class NewDirectory(_Whole):
             os.close(fd)
 
 
-@contextlib.contextmanager
-def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Iterator[str]:
-    """Yield a name to write to; on success that file becomes `path`, on failure nothing is left.
+class NewNamedFile(Whole):
+    """A NewFile for libraries that need a name, and may themselves rename a file to it.
 
-    For libraries that need a name rather than a descriptor, and may themselves rename a file to it: the name is in a
-    temporary directory beside the final one. Everything else is as for `NewFile`.
+    Args:
+        path, force, locked: as for `NewFile`.
+
+    Attributes:
+        name: what to write, in a temporary directory beside the final name.
+        path: the final name, links resolved.
 
     Raises:
         As `NewFile`.
     """
-    target, old = _destination(path, force, locked)
-    parent = os.path.dirname(target) or "."
-    sweep(parent)
-    directory, fd = _create_directory(parent, 0o777)
-    try:
-        mode = stat.S_IMODE(os.stat(directory).st_mode) & 0o666 if old is None else stat.S_IMODE(old.st_mode)
-        os.chmod(directory, 0o700)
-        name = os.path.join(directory, os.path.basename(target))
-        yield name
-        with _opened(name) as handle:
-            os.chmod(name, mode)  # before it is synced: a power failure loses permissions just like bytes
-            if old is not None:
-                owners.keep_file(handle, old)
+
+    def __init__(self, path: str, force: bool = False, *, locked: bool = False) -> None:
+        self._directory, self._fd = "", -1
+        self._inode = 0  # once it is complete
+        self._pid = os.getpid()
+        self.path, self._old = _destination(path, force, locked)
+        self._force, self._locked = force, locked
+        parent = os.path.dirname(self.path) or "."
+        sweep(parent)
+        self._directory, self._fd = _create_directory(parent, 0o777)
+        self.name = os.path.join(self._directory, os.path.basename(self.path))
+        self._mode = stat.S_IMODE((self._old or os.stat(self._directory)).st_mode)
+        self._mode &= 0o666 if self._old is None else ~0
+        os.chmod(self._directory, 0o700)
+
+    def complete(self) -> None:
+        """See Whole."""
+        if self._inode:
+            return
+        with opened(self.name) as handle:
+            os.chmod(self.name, self._mode)  # before it is synced: a power failure loses permissions just like bytes
+            if self._old is not None:
+                owners.keep_file(handle, self._old)
             sync(handle)
-        _move(name, target, force, locked)
-    finally:
-        _remove_tree(directory)
+            self._inode = os.fstat(handle).st_ino
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """See Whole."""
+        with _placed(self.name, self.path, self._inode, self._force, self._locked):
+            yield
+
+    def sizes(self) -> tuple[int, int]:
+        """See Whole."""
+        return _sizes_below(self._directory)
+
+    def discard(self) -> None:
+        """See Whole."""
+        directory, self._directory = self._directory, ""
+        if directory and self._pid == os.getpid():  # a forked process has a copy of this object
+            remove_tree(directory)
+        fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-    sync_directory(os.path.dirname(target))
-
-
-# ---------------------------------------------------------------------------------------------------------------- locks
-
-
-def lock(fd: int, path: str) -> None:
-    """Take the writers' lock of a file or directory until the descriptor is closed. Never waits.
-
-    The lock is advisory: it keeps milblob's writers apart, not readers or other programs.
-
-    Args:
-        fd: an open descriptor of it.
-        path: its name, which must still lead there when the lock is held.
-
-    Raises:
-        BlockingIOError: another writer has it.
-        FileNotFoundError: the name now leads elsewhere: the opened file has been replaced.
-        OSError: the file system has no locks.
-    """
-    try:
-        _lock(fd)
-    except BlockingIOError:
-        words = "expected to be the only writer, got another one that holds the lock"
-        raise BlockingIOError(errno.EAGAIN, words, path) from None
-    if not is_named(fd, path):
-        raise FileNotFoundError(errno.ENOENT, "expected the file that was opened, got another by that name", path)
-
-
-def unlock(fd: int) -> None:
-    """Release a lock before its descriptor is closed: a forked process may have a copy that would keep it."""
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)
-
-
-def _lock(fd: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        at = os.lseek(fd, 0, os.SEEK_CUR)
-        os.lseek(fd, (1 << 62), os.SEEK_SET)  # Windows locks are mandatory: lock a byte that no file has
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        except PermissionError as error:
-            raise BlockingIOError(errno.EAGAIN, str(error)) from None
-        finally:
-            os.lseek(fd, at, os.SEEK_SET)
-    else:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def is_named(fd: int, path: str) -> bool:
-    """Return whether a name leads to the file of a descriptor."""
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
 
 
 @contextlib.contextmanager
-def _locked(path: str, is_held: bool = False) -> Iterator[None]:
-    """Hold the lock of the file or directory about to be replaced, if it exists and can be locked.
+def _placed(
+    file: str | int, path: str, inode: int, force: bool, locked: bool, is_synced: bool = True
+) -> Iterator[bool]:
+    """Give a file its final name, and take it back after an exception in the block.
 
-    Raises:
-        BlockingIOError: another writer has it.
+    Args:
+        file: its temporary name; or a descriptor of a file without one, which replaces none.
+        path: the final name.
+        inode: of the file.
+        force: replace a file that is there.
+        locked: the caller holds the lock of that file, and knows that it has no journal.
+        is_synced: whether the new name is written to the disk.
+
+    Yields:
+        Whether the replaced file has the temporary name now. Where the system cannot exchange two names it is gone, and
+        the new file keeps its name.
     """
-    fd = -1
-    if not is_held and sys.platform != "win32":  # Windows cannot replace an open file, which acts as a lock
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            fd = os.open(path, os.O_RDONLY | _NO_LINKS)
-    try:
-        if fd >= 0:
-            try:
-                lock(fd, path)
-            except BlockingIOError:
-                raise
-            except OSError:
-                pass  # another process has replaced it, or the file system has no locks
-        yield
-    finally:
-        if fd >= 0:
-            os.close(fd)
+    with replacing(path, locked):
+        if not locked:  # a file with a journal must not be replaced: completing it would change the new file
+            require_none(path)
+        is_kept = is_new = False
+        if force and isinstance(file, str):
+            old = paths.status(path, follow=False)
+            is_new = old is None
+            is_kept = old is not None and stat.S_ISREG(old.st_mode) and _exchanged(file, path)
+            if not is_kept:
+                os.replace(file, path)
+        else:
+            _link_as(file, path)
+            is_new = True
+        try:
+            if is_synced:
+                sync_directory(os.path.dirname(path))
+            yield is_kept
+        except BaseException:
+            if is_kept:
+                _exchanged(str(file), path)
+            elif is_new and os.stat(path, follow_symlinks=False).st_ino == inode:
+                os.unlink(path)
+            raise
 
 
 # ------------------------------------------------------------------------------------------------------ temporary names
-
-
-def sweep(directory: str) -> None:
-    """Remove temporary files and directories left by killed processes: those that no process holds a lock on.
-
-    On Windows directories cannot be locked, so theirs stay.
-    """
-    names: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(directory or ".") as entries:
-        names = [entry.path for entry in entries if is_ours(entry.name)]
-    for name in names:
-        with contextlib.suppress(OSError):
-            _sweep(name)
-
-
-def is_ours(name: str) -> bool:
-    """Return whether a name is a temporary one of a milblob writer; `sweep` removes it once its writer is gone.
-
-    `.milblob-*.old` is not: it is a complete directory that was being replaced, and may be the only copy.
-    """
-    middle = name[len(PREFIX) : -len(SUFFIX)]
-    return (
-        name.startswith(PREFIX)
-        and name.endswith(SUFFIX)
-        and len(middle) == 2 * _RANDOM_NBYTES
-        and not set(middle) - set("0123456789abcdef")
-    )
-
-
-def _sweep(name: str) -> None:
-    if sys.platform == "win32":
-        os.unlink(name)  # Windows refuses this while it is open
-        return
-    fd = os.open(name, os.O_RDONLY | _NO_LINKS)
-    try:
-        _lock(fd)
-        if is_named(fd, name):
-            if stat.S_ISDIR(os.fstat(fd).st_mode):
-                _remove_tree(name)
-            else:
-                os.unlink(name)
-    finally:
-        os.close(fd)
-
-
-def _temporary(directory: str) -> str:
-    return os.path.join(directory, f"{PREFIX}{os.urandom(_RANDOM_NBYTES).hex()}{SUFFIX}")
 
 
 def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
@@ -423,10 +424,10 @@ def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
                 raise
         else:
             with contextlib.suppress(OSError):
-                _lock(fd)  # for the time it has a temporary name
+                take(fd)  # for the time it has a temporary name
             return fd, None
     for _ in range(_ATTEMPTS):
-        name = _temporary(directory)
+        name = new_name(directory)
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, mode)
         if _hold(fd, name):
             return fd, name
@@ -437,12 +438,12 @@ def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
 def _create_directory(parent: str, mode: int) -> tuple[str, int]:
     """Create an empty directory and lock it: (name, descriptor that holds the lock, or -1 on Windows)."""
     for _ in range(_ATTEMPTS):
-        name = _temporary(parent)
+        name = new_name(parent)
         os.mkdir(name, mode)
         if sys.platform == "win32":
             return name, -1
         try:
-            fd = os.open(name, os.O_RDONLY | _NO_LINKS)
+            fd = os.open(name, os.O_RDONLY | NO_LINKS)
         except FileNotFoundError:
             continue
         except BaseException:
@@ -458,7 +459,7 @@ def _create_directory(parent: str, mode: int) -> tuple[str, int]:
 def _hold(fd: int, name: str) -> bool:
     """Lock a temporary name that was just created; return False if another process's sweep removed it first."""
     try:
-        _lock(fd)
+        take(fd)
     except BlockingIOError:
         return False
     except OSError:
@@ -477,80 +478,46 @@ def _link(fd: int, name: str) -> None:
 
 def _link_temporary(fd: int, directory: str) -> str:
     while True:
-        name = _temporary(directory)
+        name = new_name(directory)
         with contextlib.suppress(FileExistsError):
             _link(fd, name)
             return name
 
 
-def _move(name: str, path: str, force: bool, locked: bool = False) -> None:
-    """Rename a file to its final name; without `force`, only if that name is free."""
-    if force:
-        with _locked(path, locked):
-            if not locked:  # a file with a journal must not be replaced: completing it would change the new file
-                require_none(path)
-            os.replace(name, path)
+def _sizes_below(directory: str) -> tuple[int, int]:
+    """Return the bytes of all files below a directory, and how many they have on the disk."""
+    nbytes = on_disk = 0
+    for folder, _, names in os.walk(directory) if directory else ():
+        for name in names:
+            with contextlib.suppress(OSError):
+                status = os.lstat(os.path.join(folder, name))
+                nbytes, on_disk = nbytes + status.st_size, on_disk + nbytes_on_disk(status)
+    return nbytes, on_disk
+
+
+def _exchanged(a: str, b: str) -> bool:
+    """Exchange two names in one step; return False where the system cannot."""
+    code = exchange(os.fsencode(a), os.fsencode(b))
+    if code not in (0, *_CANNOT):
+        raise OSError(code, os.strerror(code), b)
+    return code == 0
+
+
+def _link_as(file: str | int, path: str) -> None:
+    """Give a file its final name, only if that is free."""
+    if isinstance(file, int):
+        _link(file, path)
         return
-    if not locked:
-        require_none(path)
     try:
-        os.link(name, path)
+        os.link(file, path)
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links
         if paths.is_there(path):
             raise
-        os.rename(name, path)
+        os.rename(file, path)
     else:
-        os.unlink(name)
-
-
-def _remove_tree(name: str) -> None:
-    import shutil
-
-    shutil.rmtree(name, ignore_errors=True)
-
-
-# ----------------------------------------------------------------------------------------------------------------- sync
-
-
-def sync(fd: int) -> None:
-    """Write a descriptor's data to the disk itself."""
-    if hasattr(os, "fsync") and sys.platform == "darwin":
-        try:
-            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS: fsync stops at the drive's cache
-            return
-        except OSError:
-            pass
-    os.fsync(fd)
-
-
-def sync_directory(path: str) -> None:
-    """Write a directory's names to disk. Windows cannot; its file system journals renames."""
-    if sys.platform != "win32":
-        with _opened(path or ".") as fd:
-            sync(fd)
-
-
-def sync_tree(path: str) -> None:
-    """Write every file and directory below `path`, and `path` itself, to disk."""
-    for directory, _, names in os.walk(path, topdown=False):
-        for name in names:
-            full = os.path.join(directory, name)
-            if not paths.is_link(full):
-                with _opened(full) as fd:
-                    sync(fd)
-        sync_directory(directory)
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    # Windows syncs only files that are open for writing.
-    fd = os.open(path, (os.O_RDWR if sys.platform == "win32" else os.O_RDONLY) | _BINARY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+        os.unlink(file)
 
 
 # ---------------------------------------------------------------------------------------------------------------- paths

@@ -8,9 +8,11 @@ import contextlib
 import os
 import stat
 
+from ..errors import FormatError
 from . import paths
 
 HAS_OWNERS = hasattr(os, "fchown")
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def keep_file(fd: int, old: os.stat_result) -> None:
@@ -79,3 +81,33 @@ def _keep_entry(name: str, at: int, now: os.stat_result, old: os.stat_result, is
     mode |= stat.S_IRWXU if stat.S_ISDIR(now.st_mode) else 0
     if mode != stat.S_IMODE(kept.st_mode):
         os.chmod(name, mode, dir_fd=at)
+
+
+def require_trusted(status: os.stat_result, target: os.stat_result, journal: str, name: str, path: str) -> None:
+    """Refuse a file that may come from a user who may not write to the file that it would change.
+
+    Args:
+        status: of that file.
+        target: status of the file that it would change.
+        journal, name, path: of the journal that names both, and of both.
+
+    Raises:
+        FormatError: it belongs neither to the owner of that file nor to this process, or other users may write to it.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    if status.st_uid not in (os.geteuid(), target.st_uid):
+        words = (
+            f"journal: expected {name} to belong to the owner of {path} (user {target.st_uid}) or to this process "
+            f"(user {os.geteuid()}), got user {status.st_uid}; have that user open the model, or restore it and remove "
+            "the journal"
+        )
+        raise FormatError(words, file=journal)
+    known = _OTHERS_WRITE if status.st_gid == target.st_gid else stat.S_IWOTH
+    if status.st_mode & _OTHERS_WRITE & ~(target.st_mode & known):
+        words = (
+            f"journal: expected {name} to be writable by nobody who may not write to {path}, got mode "
+            f"{stat.S_IMODE(status.st_mode):04o}; take away the permissions if you know who wrote it, or restore the "
+            "model and remove the journal"
+        )
+        raise FormatError(words, file=journal)

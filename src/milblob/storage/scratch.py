@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .disk import naming
 from .transfer import write_at
 
 Array = np.ndarray[Any, Any]
@@ -44,7 +45,8 @@ class Scratch:
         if nbytes < _HELD_NBYTES:
             return np.empty(dims, kind)
         with tempfile.TemporaryFile(dir=self._directory, prefix=".milblob-", buffering=0) as file:
-            _reserve(file.fileno(), nbytes)
+            with naming(os.path.join(self._directory, ""), file.fileno(), nbytes):
+                _reserve(file.fileno(), nbytes)
             mapping = mmap.mmap(file.fileno(), nbytes)
         return np.ndarray(dims, kind, mapping)
 

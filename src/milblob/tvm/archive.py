@@ -10,7 +10,7 @@ from ..model.recovery import settle
 from ..storage import paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
-from ..storage.output import PREFIX
+from ..storage.temporary import PREFIX
 from .report import Report
 from .tar import BLOCK, MAX_MEMBERS, Member, walk_tar
 from .unzip import MAGIC, decompress, header_of, most_nbytes
@@ -191,7 +191,7 @@ class Archive:
         if self.root is None:
             raise ValueError("I/O operation on closed archive" + (f" {self.path}" if self.path else ""))
         if name not in self._opened:
-            self._opened[name] = _mapped(self.root, name)
+            self._opened[name] = MappedFile(Location(self.root).entry(name, links=False))
         return self._opened[name], 0, self._opened[name].nbytes
 
     def read(self, name: str) -> memoryview:
@@ -233,16 +233,6 @@ class Archive:
         for mapping in held:
             if mapping is not None:
                 mapping.close()
-
-
-def _mapped(root: str, name: str) -> MappedFile:
-    """Map a file below a directory; no part of its path may have become a link."""
-    path = root
-    for part in name.split("/"):
-        path = os.path.join(path, part)
-        if paths.is_link(path):
-            raise FormatError(f"member {name}: expected a plain file, got a symbolic link", file=path)
-    return MappedFile(Location(root).entry(name))
 
 
 def _kind(status: os.stat_result) -> str:

@@ -1,5 +1,6 @@
 """Every problem of a Model Library Format archive, or of a `.params` file, in one pass."""
 
+import posixpath
 from collections import Counter
 from contextlib import closing
 from math import prod
@@ -149,6 +150,7 @@ class _Checker:
             return None
 
     def _check_module(self, module: ModuleInfo, info: ArchiveInfo) -> None:
+        self._check_dependencies(module)
         if module.style == OPERATOR:
             return
         name = parameters_name(module)
@@ -159,6 +161,7 @@ class _Checker:
         parameters = dict(zip(found.names, found.rows, strict=True))
         if graph is not None:
             self._check_against(module, graph, parameters, name)
+            self._check_io(module, graph, parameters)
         if "graph" in module.executors:
             self._check_constants(module, parameters)
 
@@ -184,12 +187,64 @@ class _Checker:
             self._report.error("graph", error, name)
             return None
         self._check_storage(module, graph)
+        self._check_arguments(module, graph, name)
         return graph
+
+    def _check_arguments(self, module: ModuleInfo, graph: ModuleGraph, member: str) -> None:
+        """Check that the nodes without code are the arguments, and that the inputs in the metadata are among them."""
+        arguments = set(graph.arg_nodes)
+        for index, node in enumerate(graph.nodes):
+            if (node.op == "null") != (index in arguments):
+                wanted, got = (
+                    ("an argument", "none") if node.op == "null" else ("no argument", f"one with {node.op!r:.60}")
+                )
+                self._note("error", "graph-argument", f"node {node.name!r:.100}: expected {wanted}, got {got}", member)
+        known = graph.arguments
+        for row in module.memory.main:
+            for name, port in (row.inputs or {}).items():
+                value = known.get(name)
+                if value is None:
+                    words = f"input {name!r:.100}: expected an argument of the graph, got none by that name"
+                    self._note("error", "graph-input", words, METADATA)
+                elif port.nbytes != value.nbytes:
+                    words = f"size of input {name!r:.100}: expected {value.nbytes} as in the graph, got {port.nbytes}"
+                    self._note("warning", "graph-input", words, METADATA)
+
+    def _check_io(self, module: ModuleInfo, graph: ModuleGraph, parameters: dict[str, Any]) -> None:
+        """Check that the bytes of inputs and outputs are those of the graph."""
+        inputs = sum(value.nbytes for name, value in graph.arguments.items() if name not in parameters)
+        heads = {graph.node_row_ptr[node] + output for node, output in graph.heads}
+        total = inputs + sum(graph.values[index].nbytes for index in heads)
+        told = sum(row.io_nbytes for row in module.memory.main)
+        if module.memory.main and told != total:
+            words = f"io_size_bytes of module {module.name:.100}: expected {total} as in the graph, got {told}"
+            self._note("warning", "io-size", words, METADATA)
+
+    def _check_dependencies(self, module: ModuleInfo) -> None:
+        """Check that what a module needs of the archive is there, and in the archive."""
+        for row in module.dependencies:
+            url = row.get("url")
+            if not isinstance(url, str):
+                words = f"url of an external dependency: expected a string, got {url!r:.100}"
+                self._note("error", "dependency", words, METADATA)
+            elif row.get("url_type") == "mlf_path":
+                place = posixpath.normpath(url.replace("\\", "/"))
+                prefix = "" if place == "." else f"{place}/"
+                if place.startswith(("/", "../")) or place == "..":
+                    words = f"external dependency {url!r:.100}: expected a place in the archive, got one outside"
+                    self._note("error", "dependency", words, METADATA)
+                elif not any(name == place or name.startswith(prefix) for name in self._archive.files):
+                    words = f"external dependency {url!r:.100}: expected it in the archive, got none"
+                    self._note("error", "dependency", words, METADATA)
 
     def _check_storage(self, module: ModuleInfo, graph: ModuleGraph) -> None:
         if module.memory.storage_ids is None:
             return
-        reported = {row.storage_id: row.nbytes for row in module.memory.storage_ids}
+        reported: dict[int, int] = {}
+        for row in module.memory.storage_ids:
+            if reported.setdefault(row.storage_id, row.nbytes) != row.nbytes:
+                words = f"storage id {row.storage_id} of module {module.name:.100}: expected one size, got"
+                self._note("warning", "storage-twice", f"{words} {reported[row.storage_id]} and {row.nbytes}", METADATA)
         real = graph.storage
         wrong = [sid for sid in sorted({*reported, *real}) if reported.get(sid) != real.get(sid)]
         if wrong:

@@ -19,8 +19,9 @@ from ..rewrite.copying import new_file, set_mode
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
+from ..storage.locks import lock, unlock
 from ..storage.mapped import MappedFile
-from ..storage.output import NewDirectory, NewFile, lock, unlock
+from ..storage.output import NewDirectory, NewFile
 from ..storage.transfer import copy_range, write_at
 from ..wording import shortened
 from .archive import METADATA
@@ -249,20 +250,18 @@ def _copy_directory(library: "Library", edits: list[_Edit], path: str, force: bo
     with NewDirectory(path, replace=paths.is_directory(path)) as new:
         folders = [("", os.stat(source))]
         for member in library.archive.members:
-            origin, place = (
-                os.path.join(source, *member.name.split("/")),
-                os.path.join(new.name, *member.name.split("/")),
-            )
+            origin = Location(source).entry(member.name, links=False)
+            place = os.path.join(new.name, *member.name.split("/"))
             if member.kind == "directory":
                 os.mkdir(place)
-                folders.append((member.name, os.stat(origin)))
+                folders.append((member.name, os.stat(origin.path)))
             elif member.kind == "file":
                 _copy_file(
                     origin, place, [edit for edit in edits if edit.member == member.name], member.name in changed
                 )
             else:
                 words = f"member {member.name}: expected a file or a directory to copy, got a {member.kind}"
-                raise FormatError(words, file=origin)
+                raise FormatError(words, file=origin.path)
         for name, status in reversed(folders):
             place = os.path.join(new.name, *name.split("/")) if name else new.name
             if name:
@@ -279,7 +278,7 @@ def _unpacked(root: Location) -> IsPart:
     return lambda name: _PARTS.fullmatch(name) is not None
 
 
-def _copy_file(origin: str, place: str, edits: list[_Edit], is_changed: bool) -> None:
+def _copy_file(origin: Location, place: str, edits: list[_Edit], is_changed: bool) -> None:
     with closing(MappedFile(origin)) as mapping, new_file(place) as fd:
         status = os.fstat(mapping.fd)
         copy_range(mapping, 0, mapping.nbytes, fd, 0)

@@ -1,6 +1,7 @@
 """New values for parameters of an archive, by the names and with the options of `milblob.refit`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ class _Values:
 
     Attributes:
         dtype, shape: of the parameter.
+        is_read: called when they are read the first time; what it raises ends the change, and nothing is written.
         given_dtype: DType of what was given.
         counts: what happened in a cast, once `read` was called.
     """
@@ -39,6 +41,7 @@ class _Values:
         self._name, self._overflow, self._wanted = name, overflow, parameter.mil_dtype
         self._source: Any = given if is_lazy(given) else array_of(given)
         self.dtype, self.shape, self.counts = parameter.dtype, parameter.shape, CastCounts()
+        self.is_read: Callable[[], None] = lambda: None
         self.given_dtype = (
             self._source.mil_dtype if hasattr(self._source, "mil_dtype") else as_dtype(self._source.dtype)
         )
@@ -59,6 +62,8 @@ class _Values:
             OverflowError: a number that is too large, unless the cast may change it.
         """
         array = self._source.read() if is_lazy(self._source) else self._source
+        done, self.is_read = self.is_read, lambda: None  # a file that may not change at all is compared first
+        done()
         if not self.is_cast:
             return np.asarray(array)
         try:
@@ -116,16 +121,17 @@ def refit(
         targets = _pair(library, given, mapping, cast, overflow, select)
         in_place = output is None or is_in_place([path], output)
         target = path if output is None else output
-        report = RefitReport(path, target, [_row(row, library, target, in_place) for row in targets], not dry_run)
+        rows = [_row(row, library, target, in_place) for row in targets]
+        report = RefitReport(path, target, rows, not dry_run).without(given)
         if not dry_run:
+            counter = Counter(progress, (row.module.params[row.key] for row in targets))
             arrays: dict[str, dict[str, _Values]] = {}
             for row in targets:
                 arrays.setdefault(row.module.name, {})[row.key] = row.values
-            counter = Counter(progress, (row.module.params[row.key] for row in targets))
+                parameter = row.module.params[row.key]
+                row.values.is_read = partial(counter.add_tensor, row.name, parameter)
             library.with_params(arrays, target, force=force)
-            for row in targets:
-                counter.add_tensor(row.name, row.module.params[row.key])
-        return report.without(given)
+        return report
 
 
 def _row(target: _Target, library: Library, output: str, in_place: bool) -> Refitted:

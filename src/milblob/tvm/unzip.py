@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import FormatError
+from ..storage.disk import naming
 from ..storage.mapped import MappedFile
 from ..storage.transfer import write_at
 
@@ -37,7 +38,7 @@ def decompress(source: MappedFile, limit: int) -> MappedFile:
     import zlib
 
     data, at, done = memoryview(source.live()), 0, 0
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() as file, naming(os.path.join(tempfile.gettempdir(), ""), file.fileno()):
         while at < len(data):
             if done and bytes(data[at : at + len(MAGIC)]) != MAGIC:
                 if any(data[at:]):

@@ -53,7 +53,7 @@ class Pruned(NamedTuple):
     @property
     def sparsity(self) -> float:
         """The part of the elements that are zero."""
-        return 1 - self.nonzero.size / int(np.prod(self.shape))
+        return 1 - self.nonzero.size / prod(self.shape)
 
 
 class PrunedStretch(NamedTuple):

@@ -6,6 +6,7 @@ those of coremltools' `linear_quantize_weights`, bit for bit for float32.
 
 from collections.abc import Iterator
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ class Range(NamedTuple):
 
 def rows_of(shape: Shape) -> Iterator[slice]:
     """Yield ranges of the first axis that cover about as many elements as a piece should have."""
-    step = max(_PIECE_COUNT * shape[0] // max(int(np.prod(shape)), 1), 1) if shape else 1
+    step = max(_PIECE_COUNT * shape[0] // max(prod(shape), 1), 1) if shape else 1
     for start in range(0, shape[0] if shape else 1, step):
         yield slice(start, min(start + step, shape[0] if shape else 1))
 

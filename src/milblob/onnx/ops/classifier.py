@@ -1,6 +1,7 @@
 """Classifiers: the most probable label, and the probabilities."""
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def _classify(scope: Scope, operator: Operator, g: ModelComponentContainer) -> N
     labels = list(operator.constant("classes"))
     are_texts = all(isinstance(label, str) for label in labels)
     count = g.dimensions(probabilities)
-    if not labels or (None not in count and int(np.prod([size or 0 for size in count])) != len(labels)):
+    if not labels or (None not in count and prod(size or 0 for size in count) != len(labels)):
         words = f"classify: expected one label for each of the probabilities {list(count)}, got {len(labels)} labels"
         raise UnsupportedError(words, where=operator.path)
     table = g.constant(np.array(labels, object if are_texts else np.int64))

@@ -39,7 +39,7 @@ def _non_maximum_suppression(scope: Scope, operator: Operator, g: ModelComponent
     indices = places[1]
     if not is_last:
         nothing = g.node("Not", g.node("Slice", is_chosen, g.ints([0]), g.ints([1]), g.ints([1])))
-        first = g.node("And", nothing, g.constant(np.arange(most)[None] == 0))
+        first = g.node("And", nothing, g.constant(g.numbers(most)[None] == 0))
         alone = g.node("ArgMax", best, axis=1, keepdims=1)
         indices = g.node("Where", first, alone, indices)
         is_chosen = g.node("Or", is_chosen, first)

@@ -57,13 +57,26 @@ def _bounded(
     return g.node("Mod", at, bounds)
 
 
+def _batch(operator: Operator, g: ModelComponentContainer, most: int) -> int:
+    """Return how many axes, the first ones, x and the indices have in common.
+
+    Raises:
+        UnsupportedError: more than `most`, or than the indices have; the inference of ONNX reads beyond their sizes.
+    """
+    given, rank = int(operator.number("batch_dims", 0)), g.rank(operator.input("indices"))
+    found = given + rank if given < 0 else given
+    if not 0 <= found <= min(most, rank):
+        words = f"{operator.type}: expected at most {min(most, rank)} for batch_dims, got {given}"
+        raise UnsupportedError(words, where=operator.path)
+    return found
+
+
 @builtin("gather", onnx="Gather; GatherND, Transpose with batch dimensions")
 def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = operator.input("x")
     rank = g.rank(x)
-    axis, batch = g.axis(operator, "axis", rank, 0), int(operator.number("batch_dims", 0))
-    if batch < 0:
-        batch += g.rank(operator.input("indices"))
+    axis = g.axis(operator, "axis", rank, 0)
+    batch = _batch(operator, g, axis)
     if g.gathered.get(x) is not None:
         g.bind(
             operator.output, rows(g, g.gathered[x], _indices(operator, g, "x", axis), g.rank(operator.input("indices")))
@@ -96,7 +109,7 @@ def _gather_along_axis(scope: Scope, operator: Operator, g: ModelComponentContai
 
 @builtin("gather_nd", onnx="GatherND")
 def _gather_nd(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    batch = int(operator.number("batch_dims", 0))
+    batch = _batch(operator, g, min(g.rank(operator.input(key)) for key in ("x", "indices")) - 1)
     at = _tuples(operator, g, "x", batch)
     g.bind(operator.output, g.node("GatherND", operator.input("x"), at, batch_dims=batch))
 

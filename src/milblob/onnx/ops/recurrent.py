@@ -51,7 +51,7 @@ def _stacked(operator: Operator, g: ModelComponentContainer, keys: list[str], or
         return None
     shape = next(array.shape for array in arrays if array is not None)
     dtype = g.dtype(operator.input("x")).numpy()
-    parts = [np.zeros(shape, dtype) if array is None else _gates(array, order).astype(dtype) for array in arrays]
+    parts = [g.filled(shape, 0, dtype) if array is None else _gates(array, order).astype(dtype) for array in arrays]
     return g.held_weight(f"{operator.name}.{keys[0]}", np.stack(parts), f"gates of {operator.type}")
 
 
@@ -67,7 +67,7 @@ def _biases(
         for key in pair:
             array = operator.constant(key, None) if key else None
             found |= array is not None
-            halves.append(np.zeros(hidden[0], dtype) if array is None else _gates(array, order).astype(dtype))
+            halves.append(g.filled(hidden[:1], 0, dtype) if array is None else _gates(array, order).astype(dtype))
         rows.append(np.concatenate(halves))
     return g.constant(np.stack(rows)) if found else None
 

@@ -11,7 +11,6 @@ from ..registry import builtin
 from ..topology import Operator, Scope, Variable
 
 _INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
-_MAX_LENGTH = 1 << 24
 _EDGE = 1e-3  # of a pixel: what rounding puts so far behind the last one is still inside
 
 
@@ -177,8 +176,8 @@ def _affine(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     align = bool(operator.number("align_corners"))
     x, matrix = operator.input("x"), g.cast(operator.input("transform_matrix"), _FLOAT)
     height, width = (_length(operator, f"output_{key}") for key in ("height", "width"))
-    across = g.constant(_between_ends(width, align)[None, None, :])
-    down = g.constant(_between_ends(height, align)[None, :, None])
+    across = g.constant(_between_ends(g, width, align)[None, None, :])
+    down = g.constant(_between_ends(g, height, align)[None, :, None])
     first = g.node("Shape", x, start=0, end=1)
     shape = g.node("Concat", first, g.ints([height, width]), axis=0)
     grid = []
@@ -194,15 +193,15 @@ def _affine(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
 
 def _length(operator: Operator, parameter: str, default: int | None = None) -> int:
     found = int(operator.number(parameter) if default is None else operator.number(parameter, default))
-    if not 0 < found <= _MAX_LENGTH:
-        words = f"{operator.type}: expected 1 to {_MAX_LENGTH} for {parameter}, got {found}"
+    if found < 1:
+        words = f"{operator.type}: expected 1 or more for {parameter}, got {found}"
         raise UnsupportedError(words, where=operator.path)
     return found
 
 
-def _between_ends(count: int, align: bool) -> "np.ndarray[Any, Any]":
+def _between_ends(g: ModelComponentContainer, count: int, align: bool) -> "np.ndarray[Any, Any]":
     """Return `count` places from -1 to 1: of the outermost pixels' centres, or of their outer edges."""
-    at = np.arange(count, dtype=np.float64)
+    at = g.numbers(count, dtype=np.float64)
     if not align:
         return ((2 * at + 1) / count - 1).astype(np.float32)
     return (2 * at / (count - 1) - 1 if count > 1 else at).astype(np.float32)
@@ -304,7 +303,7 @@ def _grid(operator: Operator, g: ModelComponentContainer, start: Any, end: Any, 
     round. With UNALIGN_CORNERS such a box is the whole image: coremltools' own test, with values from Core ML, says so.
     """
     mode = operator.text("sampling_mode", _GRIDS, "DEFAULT")
-    at = np.arange(count, dtype=np.float64)
+    at = g.numbers(count, dtype=np.float64)
     zero, one = g.scalar(0, _FLOAT), g.scalar(1, _FLOAT)
     if mode.endswith("ALIGN_CORNERS") and mode != "UNALIGN_CORNERS":
         alone = 0.5 if mode == "ALIGN_CORNERS" else 0.0

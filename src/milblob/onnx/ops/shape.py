@@ -6,12 +6,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ...errors import UnsupportedError
+from ...values.tensorvalue import MAX_RANK
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope, Variable
 
 _INT64 = ir.DataType.INT64
 LAST = np.iinfo(np.int64).max
+_MAX_SIZES = 2 * MAX_RANK
+"""Of a computed parameter; `pad` has two for each dimension. ONNX's inference makes a dimension of each."""
 
 
 def sizes(g: ModelComponentContainer, operator: Operator, key: str) -> ir.Value:
@@ -19,10 +22,27 @@ def sizes(g: ModelComponentContainer, operator: Operator, key: str) -> ir.Value:
     if operator.is_constant(key):
         return g.ints(operator.integers(key))
     variable = operator.input(key)
+    count = _length(operator, key)
     value = g.cast(variable, _INT64)
     if variable.shape == ():
         value = g.node("Unsqueeze", value, g.ints([0]))
+    elif count is None:
+        value = g.node("Slice", value, g.ints([0]), g.ints([_MAX_SIZES]))
     return value
+
+
+def _length(operator: Operator, key: str) -> int | None:
+    """Return how many integers a computed parameter has, if that is known.
+
+    Raises:
+        UnsupportedError: more than _MAX_SIZES.
+    """
+    shape = operator.input(key).shape
+    found = shape[0] if shape else None
+    if found is not None and found > _MAX_SIZES:
+        words = f"{operator.type}: expected at most {_MAX_SIZES} numbers in {key}, got {found}"
+        raise UnsupportedError(words, where=operator.path)
+    return found
 
 
 @builtin("reshape", onnx="Reshape; Shape, Where for zeros that mean another dimension")
@@ -34,10 +54,10 @@ def _reshape(scope: Scope, operator: Operator, g: ModelComponentContainer) -> No
 
 def _without_zeros(operator: Operator, g: ModelComponentContainer, x: Variable) -> ir.Value:
     """Return the shape with those zeros replaced that mean another dimension in MIL than in ONNX."""
-    if x.shape is None or (not operator.is_constant("shape") and operator.input("shape").shape in ((None,), None)):
-        return sizes(g, operator, "shape")
     given = operator.integers("shape") if operator.is_constant("shape") else None
-    count = len(given) if given is not None else operator.input("shape").shape[0] or 0  # type: ignore[index]
+    count = len(given) if given is not None else _length(operator, "shape")
+    if x.shape is None or count is None:
+        return sizes(g, operator, "shape")
     ahead = len(x.shape) - count  # MIL's dimension i is ONNX's i + ahead
     if ahead == 0 or (given is not None and 0 not in given):
         return sizes(g, operator, "shape")
@@ -147,7 +167,7 @@ def _pad(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
         pairs = operator.integers("pad")
         count, pads = len(pairs) // 2, g.ints(pairs[0::2] + pairs[1::2])
     else:
-        length = g.dimensions(operator.input("pad"))[0]
+        length = _length(operator, "pad")
         if length is None:
             raise UnsupportedError("pad: expected a known number of axes, got an open one", where=operator.path)
         count = length // 2

@@ -1,5 +1,6 @@
 """Operations between space and depth or batch, windows, crops."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def _space_to_batch(scope: Scope, operator: Operator, g: ModelComponentContainer
     tail = list(range(2 + 2 * count, 2 + 2 * count + len(last)))
     moved = g.node("Transpose", split, perm=[*blocks, 0, 1, *outer, *tail])
     sizes = [size // b for size, b in zip(space, block, strict=True)]
-    g.bind(operator.output, g.node("Reshape", moved, g.ints([batch * int(np.prod(block)), channels, *sizes, *last])))
+    g.bind(operator.output, g.node("Reshape", moved, g.ints([batch * prod(block), channels, *sizes, *last])))
 
 
 @builtin("batch_to_space", onnx="Reshape, Transpose, Reshape, Slice", limits="known sizes")
@@ -81,7 +82,7 @@ def _batch_to_space(scope: Scope, operator: Operator, g: ModelComponentContainer
     crops = np.asarray(operator.constant("crops")).reshape(-1, 2)
     count = len(block)
     total, *rest = known(operator, g, slice(None))
-    batch = total // int(np.prod(block))
+    batch = total // prod(block)
     channels, space, last = rest[0], rest[1 : 1 + count], rest[1 + count :]
     split = g.node("Reshape", operator.input("x"), g.ints([*block, batch, channels, *space, *last]))
     perm = [count, count + 1]
@@ -116,8 +117,8 @@ def _sliding_windows(scope: Scope, operator: Operator, g: ModelComponentContaine
         words = f"sliding_windows: expected at most {_MAX_LENGTH} elements, got windows of {size} over {length}"
         raise UnsupportedError(words, where=operator.path)
     if length is not None and size * (length // stride + 1) <= _MAX_TABLE:
-        starts = np.arange(0, length - size + 1, stride, dtype=np.int64)
-        table: Any = g.constant(starts[:, None] + np.arange(size, dtype=np.int64))
+        starts = g.numbers(max(length - size, -1) // stride + 1, stride)
+        table: Any = g.constant(starts[:, None] + g.numbers(size))
     else:
         whole = g.node("Squeeze", g.node("Shape", x, start=axis, end=axis + 1), g.ints([0]))
         end = g.node("Sub", whole, g.scalar(size - 1, _INT64))

@@ -1,0 +1,101 @@
+"""The disk: bytes and names that are really on it, and an error that says what a full one lacks."""
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Iterator
+
+from . import paths
+
+if sys.platform != "win32":
+    import fcntl
+
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+_BLOCK_NBYTES = 512  # the unit of st_blocks
+
+
+def sync(fd: int) -> None:
+    """Write a descriptor's data to the disk itself."""
+    if hasattr(os, "fsync") and sys.platform == "darwin":
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS: fsync stops at the drive's cache
+            return
+        except OSError:
+            pass
+    os.fsync(fd)
+
+
+def sync_directory(path: str) -> None:
+    """Write a directory's names to disk. Windows cannot; its file system journals renames."""
+    if sys.platform != "win32":
+        with opened(path or ".") as fd:
+            sync(fd)
+
+
+def sync_tree(path: str) -> None:
+    """Write every file and directory below `path`, and `path` itself, to disk."""
+    for directory, _, names in os.walk(path, topdown=False):
+        for name in names:
+            full = os.path.join(directory, name)
+            if not paths.is_link(full):
+                with opened(full) as fd:
+                    sync(fd)
+        sync_directory(directory)
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[int]:
+    """Open a file or directory for `sync`."""
+    # Windows syncs only files that are open for writing.
+    fd = os.open(path, (os.O_RDWR if sys.platform == "win32" else os.O_RDONLY) | _FLAGS)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def nbytes_on_disk(status: os.stat_result) -> int:
+    """Return how many bytes of the disk a file has."""
+    blocks: int | None = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else blocks * _BLOCK_NBYTES
+
+
+def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int = 0) -> None:
+    """Add to an error about a full disk what is missing; leave any other as it is.
+
+    Args:
+        error: what a write raised, which knows neither the file nor its size.
+        path: the file or directory that is written, by its final name.
+        nbytes: how many bytes of it are known to be needed; more may follow.
+        has_nbytes: how many of them are on the disk.
+    """
+    if not isinstance(error, OSError) or error.errno not in _FULL or getattr(error, "is_described", False):
+        return
+    words = f"{error.strerror}; expected room for {max(nbytes, has_nbytes)} bytes or more"
+    if error.errno == errno.ENOSPC and hasattr(os, "statvfs"):
+        try:
+            status = os.statvfs(os.path.dirname(path) or ".")
+            words += f", got {has_nbytes + status.f_bavail * status.f_frsize}"
+        except OSError:  # the disk is gone: what is known is said
+            pass
+    error.strerror, error.filename, error.filename2 = words, path, None
+    error.is_described = True  # type: ignore[attr-defined]
+
+
+def sizes(fd: int) -> tuple[int, int]:
+    """Return how many bytes an open file has, and how many of the disk."""
+    status = os.fstat(fd)
+    return status.st_size, nbytes_on_disk(status)
+
+
+@contextlib.contextmanager
+def naming(path: str, fd: int, nbytes: int = 0) -> Iterator[None]:
+    """Say of a full disk in the block which file it is about, and what that needs; see `describe_full`."""
+    try:
+        yield
+    except OSError as error:
+        size, on_disk = sizes(fd)
+        describe_full(error, path, max(size, nbytes), on_disk)
+        raise

@@ -1,0 +1,97 @@
+"""The lock that keeps two writers apart: of a file, or of a directory."""
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Iterator
+
+if sys.platform != "win32":
+    import fcntl
+
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Flags to open what has a name, and not what a link by that name leads to."""
+
+
+def lock(fd: int, path: str) -> None:
+    """Take the writers' lock of a file or directory until the descriptor is closed. Never waits.
+
+    The lock is advisory: it keeps milblob's writers apart, not readers or other programs.
+
+    Args:
+        fd: an open descriptor of it.
+        path: its name, which must still lead there when the lock is held.
+
+    Raises:
+        BlockingIOError: another writer has it.
+        FileNotFoundError: the name now leads elsewhere: the opened file has been replaced.
+        OSError: the file system has no locks.
+    """
+    try:
+        take(fd)
+    except BlockingIOError:
+        words = "expected to be the only writer, got another one that holds the lock"
+        raise BlockingIOError(errno.EAGAIN, words, path) from None
+    if not is_named(fd, path):
+        raise FileNotFoundError(errno.ENOENT, "expected the file that was opened, got another by that name", path)
+
+
+def unlock(fd: int) -> None:
+    """Release a lock before its descriptor is closed: a forked process may have a copy that would keep it."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def take(fd: int) -> None:
+    """Take the lock of a descriptor.
+
+    Raises:
+        BlockingIOError: another writer has it. OSError: the file system has no locks.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        at = os.lseek(fd, 0, os.SEEK_CUR)
+        os.lseek(fd, (1 << 62), os.SEEK_SET)  # Windows locks are mandatory: lock a byte that no file has
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:
+            raise BlockingIOError(errno.EAGAIN, str(error)) from None
+        finally:
+            os.lseek(fd, at, os.SEEK_SET)
+    else:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_named(fd: int, path: str) -> bool:
+    """Return whether a name leads to the file of a descriptor."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def replacing(path: str, is_held: bool = False) -> Iterator[None]:
+    """Hold the lock of a file or directory that is about to be replaced, if it exists and can be locked.
+
+    Raises:
+        BlockingIOError: another writer has it.
+    """
+    fd = -1
+    if not is_held and sys.platform != "win32":  # Windows cannot replace an open file, which acts as a lock
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            fd = os.open(path, os.O_RDONLY | NO_LINKS)
+    try:
+        if fd >= 0:
+            try:
+                lock(fd, path)
+            except BlockingIOError:
+                raise
+            except OSError:
+                pass  # another process has replaced it, or the file system has no locks
+        yield
+    finally:
+        if fd >= 0:
+            os.close(fd)

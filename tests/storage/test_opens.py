@@ -1,0 +1,93 @@
+"""What is checked is what is opened: every call outside of `storage` that opens a file is listed here, with why it may."""
+
+import ast
+
+from paths import ROOT
+
+PACKAGE = ROOT / "src" / "milblob"
+OPENERS = {
+    "open", "os.open", "io.open", "io.FileIO", "os.fdopen", "mmap.mmap", "np.memmap", "np.load", "np.fromfile", "zipfile.ZipFile",
+    "tarfile.open", "gzip.open", "onnx.load", "ir.load", "Image.open", "safetensors.safe_open", "MappedFile", "paths.is_link",
+    "os.path.islink", "os.path.samefile",
+}  # fmt: skip
+METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "tofile", "InferenceSession"}
+
+# A path of the user's, opened once: nothing was said of it before.
+NAMED = {
+    ("blobs/reader.py", "BlobReader.__init__", "MappedFile"), ("blobs/writer.py", "BlobWriter._open_existing", "os.open"),
+    ("cli/inputs.py", "_read_image", "Image.open"), ("cli/names.py", "mapping", "open"),
+    ("compat/modelpackage.py", "ModelPackage._read", "Path(path).read_bytes"), ("compat/storage.py", "_BlobStorageWriter.__init__", "os.open"),
+    ("compressing/compress_plan.py", "as_plan", "open"), ("formats/gguf.py", "open_arrays", "MappedFile"),
+    ("formats/npz.py", "open_arrays", "MappedFile"), ("formats/onnx.py", "open_arrays", "MappedFile"),
+    ("formats/params.py", "open_params", "MappedFile"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
+    ("onnx/stage.py", "stage_of_file", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
+    ("tvm/check.py", "check_params", "MappedFile"),
+}  # fmt: skip
+# A Location: opening it is the check that it stays inside.
+BENEATH = {
+    ("analysis/check.py", "_Checker._is_pointer", "MappedFile"), ("analysis/check.py", "_Checker._check_weights", "MappedFile"),
+    ("formats/npy.py", "open_array", "MappedFile"), ("formats/onnx_external.py", "ExternalFiles._open", "MappedFile"),
+    ("model/compiled.py", "described", "MappedFile"), ("model/manifest.py", "read_json", "MappedFile"),
+    ("model/package.py", "Package._map", "MappedFile"), ("rewrite/copying.py", "copy_entry", "MappedFile"),
+    ("tvm/archive.py", "Archive.place", "MappedFile"), ("tvm/edit.py", "_copy_file", "MappedFile"),
+}  # fmt: skip
+# The handle that was checked, or milblob's own.
+HELD = {
+    ("cli/match.py", "_write", "open"), ("compressing/prepare.py", "_Spool.map", "mmap.mmap"), ("formats/npz.py", "save", "open"),
+    ("formats/npz.py", "save", "zipfile.ZipFile"), ("formats/npz.py", "open_arrays", "open"), ("formats/npz.py", "open_arrays", "zipfile.ZipFile"),
+    ("formats/safetensors.py", "open_arrays", "safetensors.safe_open"), ("formats/weights.py", "_put_stamp", "open"),
+    ("formats/weights.py", "_put_stamp", "MappedFile"), ("onnx/reference.py", "WeightReference.tofile", "self.held().tofile"),
+    ("onnx/runtime.py", "Handover.start", "import_runtime().InferenceSession"), ("tvm/unzip.py", "decompress", "MappedFile"),
+}  # fmt: skip
+# Opened again, and then compared with what was opened first, by its descriptor or by what is in it.
+COMPARED = {
+    ("formats/npy.py", "open_array.load", "MappedFile"), ("model/editable.py", "EditableModel.writable", "os.open"),
+    ("rewrite/tasks.py", "SourceFile.open", "MappedFile"),
+}  # fmt: skip
+# A file that milblob makes, a directory that it locks, or the system's; the first bytes, which choose who opens the file.
+OTHERS = {
+    ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/run.py", "save", "zipfile.ZipFile"),
+    ("compat/modelpackage.py", "ModelPackage._write", "Path(unfinished).write_text"), ("formats/npy_dir.py", "save", "open"),
+    ("formats/weights.py", "_write_pair", "os.open"), ("model/editable.py", "EditableModel._lock", "os.open"),
+    ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),
+    ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
+    ("rewrite/repack.py", "Repacking._lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
+    ("tvm/edit.py", "_change_directory", "os.open"),
+}  # fmt: skip
+# Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.
+LOOKED = {
+    ("onnx/weights.py", "location_of", "paths.is_link"), ("rewrite/changed_copy.py", "copy_changed", "paths.is_link"),
+    ("rewrite/copying.py", "copy_entry", "paths.is_link"), ("rewrite/repack.py", "Repacking._write_directory", "paths.is_link"),
+}  # fmt: skip
+
+
+def opens_in(tree):
+    """Yield (function, what is called) of all calls that open a file."""
+
+    def walk(node, where):
+        for child in ast.iter_child_nodes(node):
+            is_scope = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            if isinstance(child, ast.Call):
+                called = ast.unparse(child.func)
+                is_method = isinstance(child.func, ast.Attribute) and child.func.attr in METHODS
+                if called in OPENERS or is_method:
+                    yield ".".join(where), called
+            yield from walk(child, [*where, child.name] if is_scope else where)
+
+    return walk(tree, [])
+
+
+def test_every_call_that_opens_a_file_is_known():
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), *call)
+        for path in PACKAGE.rglob("*.py")
+        if path.parent.name != "storage"
+        for call in opens_in(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    known = NAMED | BENEATH | HELD | COMPARED | OTHERS | LOOKED
+    assert sorted(found - known) == [], "open it by a Location or by the handle that was checked, and list it here"
+    assert sorted(known - found) == [], "no longer there"
+    seen = opens_in(
+        ast.parse("class A:\n def f(self):\n  x = [p.read_bytes() for p in y]\n  self.mmap.mmap(mmap.mmap(1, 2))")
+    )
+    assert list(seen) == [("A.f", "p.read_bytes"), ("A.f", "mmap.mmap")]
