@@ -7,6 +7,7 @@ import milblob
 from blob_files import blob_file
 from hostile_bytes import blob_value, const, model, program, write_package
 from milblob.dtypes import DType
+from milblob.matching import conv_folds
 from milblob.matching import learn as learning
 from milblob.model.stored import StoredArray
 
@@ -68,3 +69,38 @@ def test_without_work_everything_is_refused(monkeypatch, tmp_path):
     package = package_of(tmp_path, {"w": array})
     with pytest.raises(ValueError, match="1 constant of the model that milblob cannot compute from the base: w"):
         milblob.refit(package, {"w": array + 1}, base={"w": array})
+
+
+@pytest.mark.slow
+def test_compressed_convolutions_take_time_in_proportion(monkeypatch, tmp_path):
+    """Each was once rendered with the batch norm of each other one; and the bar stood still meanwhile."""
+    ct = pytest.importorskip("coremltools")
+    import coremltools.optimize.coreml as cto
+    from coremltools.converters.mil import Builder as mb
+
+    from finetuning import batch_norm, norm, random_arrays
+
+    count = 6
+    shapes = {f"c{at}.weight": (8, 8, 3, 3) for at in range(count)}
+    shapes |= {name.replace("__", "."): shape for at in range(count) for name, shape in norm(f"b{at}", 8).items()}
+    base = random_arrays(shapes, 1)
+
+    @mb.program(input_specs=[mb.TensorSpec(shape=(1, 8, 6, 6))], opset_version=ct.target.iOS16)
+    def network(x):
+        for at in range(count):
+            x = mb.conv(x=x, weight=base[f"c{at}.weight"], pad_type="same")
+            x = mb.relu(x=batch_norm(mb, x, base, f"b{at}"))
+        return x
+
+    model = ct.convert(network, minimum_deployment_target=ct.target.iOS16, skip_model_load=True)
+    config = cto.OptimizationConfig(global_config=cto.OpLinearQuantizerConfig(weight_threshold=16))
+    cto.linear_quantize_weights(model, config).save(str(tmp_path / "m.mlpackage"))
+    calls, told, compared = [], [], conv_folds.sqnr_of
+    monkeypatch.setattr(conv_folds, "sqnr_of", lambda *args: calls.append(1) or compared(*args))
+    new = random_arrays(shapes, 2)
+    report = milblob.refit(
+        tmp_path / "m.mlpackage", new, base=base, requantize="fit", progress=lambda *row: told.append(row)
+    )
+    assert len(report.changes) == 2 * count and len(calls) == count
+    explained = [done / total for name, done, total in told if name.endswith("_quantized") and done < total / 2]
+    assert len(set(explained)) == count  # each convolution moves the bar while its origin is looked for

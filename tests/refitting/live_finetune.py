@@ -190,7 +190,7 @@ class Gru(nn.Module):
         return self.r(self.g(x)[0])[0]
 
 
-@network("weight norm (arithmetic that is not known)", 1, 16, 12, 12)
+@network("weight norm", 1, 16, 12, 12)
 class Weighted(nn.Module):
     def __init__(self):
         super().__init__()

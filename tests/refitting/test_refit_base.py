@@ -353,3 +353,29 @@ def test_a_mask_stays(tmp_path):
     with pytest.raises(ValueError, match="cannot compute from the base: add_0_y_0_to_fp16"):
         milblob.refit(other, new, base=base)
     assert milblob.refit(other, new, base=base, leave="add_0*").left == ("add_0_y_0_to_fp16",)
+
+
+def test_equal_rows_of_a_table_stay_equal(tmp_path):
+    """Which of two equal rows was looked up, nothing tells: new values that differ are refused."""
+    shapes, _ = NETWORKS["gathered_tables"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    for arrays in (base, new):
+        arrays["biases"][:, 6:12] = arrays["biases"][:, :6]
+    model = converted("gathered_tables", base, tmp_path / "m.mlpackage")
+    differs = new | {"biases": random_arrays(shapes, 3)["biases"]}
+    with pytest.raises(ValueError, match=r"shared by biases.* and biases.*, whose new values differ"):
+        milblob.refit(model, differs, base=base)
+    milblob.refit(model, new, base=base)
+    assert constants(model) == constants(converted("gathered_tables", new, tmp_path / "new.mlpackage"))
+
+
+def test_numbers_that_are_kept_from_zero(tmp_path):
+    """In float16, coremltools makes what would become 0 the least number, if the array has fewer than 400 elements."""
+    shapes, _ = NETWORKS["scaled_and_shifted"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    for arrays in (base, new):
+        arrays["c.bias"] *= np.float32(1e-7)
+        arrays["shift"][::3] *= np.float32(1e-8)
+    model = converted("scaled_and_shifted", base, tmp_path / "m.mlpackage")
+    milblob.refit(model, new, base=base)
+    assert constants(model) == constants(converted("scaled_and_shifted", new, tmp_path / "new.mlpackage"))

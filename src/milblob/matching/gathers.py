@@ -47,6 +47,7 @@ class Gathers:
             if tensor.size == max(tensor.shape, default=0) and tensor.size >= _MIN_WIDTH:
                 self._vectors.append(name)
         self._hashed: dict[tuple[str, int, DType], tuple[Values, Values]] = {}
+        self._known_ends: dict[tuple[str, int, DType], Values] = {}
         self._beginnings: dict[DType, dict[bytes, list[str]]] = {}
         random = np.random.default_rng()  # nobody can make rows look equal
         most = max(self._tables, default=0)
@@ -69,14 +70,15 @@ class Gathers:
                 continue
             outside = tuple(at for at in range(values.ndim) if at != axis)
             wanted: Values | None = None
-            few = self._hashes(values.transpose(*outside, axis).reshape(-1, width)[:_FEW])
+            few = _ends(values.transpose(*outside, axis), _FEW)
             for name, along in tables:
+                ends = self._table_ends(name, along, dtype)
+                if ends is None or not (ends[np.searchsorted(ends, few).clip(max=len(ends) - 1)] == few).all():
+                    continue
                 found = self._table(name, along, dtype)
-                if found is None or not self._may(30_000):
-                    continue
+                if found is None:
+                    return
                 hashes, order = found
-                if not np.isin(few, hashes).all():
-                    continue
                 if wanted is None:
                     wanted = self._hashes(values.transpose(*outside, axis).reshape(-1, width))
                 low, high = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
@@ -117,6 +119,18 @@ class Gathers:
             order = np.argsort(hashes, kind="stable")
             self._hashed[key] = hashes[order], order
         return self._hashed[key]
+
+    def _table_ends(self, name: str, along: int, dtype: DType) -> Values | None:
+        """Return the first and the last element of each row of an array, as one number."""
+        key = name, along, dtype
+        if key not in self._known_ends:
+            tensor = self._given[name]
+            if not self._may(50_000 + 20 * tensor.size // tensor.shape[along]):
+                return None
+            array = np.moveaxis(np.asarray(self._given[name].read()), along, -1)
+            corners = np.ascontiguousarray(array[..., [0, -1]])
+            self._known_ends[key] = np.unique(_ends(cast_array(corners, dtype, overflow="inf")[0]))
+        return self._known_ends[key]
 
     def _hashes(self, rows: Values) -> Values:
         """Return a hash of each row: [rows] uint64."""
@@ -168,6 +182,13 @@ class Gathers:
                     found[self._cast(name, dtype).reshape(-1)[:2].tobytes()].append(name)
             self._beginnings[dtype] = found
         return self._beginnings[dtype]
+
+
+def _ends(rows: Values, most: int | None = None) -> Values:
+    """Return the first and the last element of rows, of the last axis, as one number each: uint64 [rows]."""
+    first, last = (rows[..., at].reshape(-1)[:most] for at in (0, -1))
+    bits = [np.ascontiguousarray(part).view(f"u{part.dtype.itemsize}").astype(np.uint64) for part in (first, last)]
+    return np.asarray(bits[0] << np.uint64(32) ^ bits[1])
 
 
 def _zeros(values: Values) -> int:

@@ -312,6 +312,7 @@ class _Learner:
     def _alike(self, name: str, dense: Values) -> Iterator[Derivation]:
         """Yield arrays, and ranges of rows of arrays, of which a sample is like a compressed weight."""
         flat, shape = dense.reshape(-1), dense.shape
+        rows = shape[1:] if len(shape) > 2 and shape[0] == 1 else shape
         positions = np.unique(np.linspace(0, flat.size - 1, _SAMPLE_COUNT).astype(np.int64))
         some = flat[positions]
         for given, tensor in self.given.items():
@@ -322,12 +323,13 @@ class _Learner:
                 for layout in layouts(tensor.shape, shape):
                     if self.may(100_000) and correlate(values[layout.sources(tensor.shape, positions)], some):
                         yield _moved(CheckpointArray(given), layout)
-            elif tensor.ndim == len(shape) >= 2 and tensor.shape[1:] == shape[1:] and tensor.shape[0] > shape[0]:
+            elif tensor.ndim == len(rows) >= 2 and tensor.shape[1:] == rows[1:] and tensor.shape[0] > rows[0]:
                 values = self.array(given).reshape(-1)
-                for begin in range(0, tensor.shape[0] - shape[0] + 1, gcd(tensor.shape[0], shape[0])):
-                    start = begin * (flat.size // shape[0])
+                for begin in range(0, tensor.shape[0] - rows[0] + 1, gcd(tensor.shape[0], rows[0])):
+                    start = begin * (flat.size // rows[0])
                     if self.may(100_000) and correlate(values[start + positions], some):
-                        yield RowRange(CheckpointArray(given), begin, begin + shape[0])
+                        part = RowRange(CheckpointArray(given), begin, begin + rows[0])
+                        yield _moved(part, Layout(after=None if rows == shape else shape))
 
         if (joined := self._joined(dense)) is not None:
             yield joined

@@ -48,7 +48,7 @@ class Explained(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Target:
+class Sought:
     """A constant of few elements, or many equal ones.
 
     Attributes:
@@ -78,7 +78,7 @@ class Numbers:
         self._array, self._literals, self._may = array, literals, may
         self._computed: dict[Derivation, Values | None] = {}
 
-    def explain(self, target: Target) -> list[Explained]:
+    def explain(self, target: Sought) -> list[Explained]:
         """Return the functions of arrays that have the values of a constant, of which the first was the likeliest."""
         flat = np.ascontiguousarray(target.values).reshape(-1)
         is_filled = flat.size > 1 and bool((flat == flat[0]).all())
@@ -111,7 +111,7 @@ class Numbers:
             self._computed[derivation] = derivation.compute(self._array) if self._may(20_000 + 10 * count) else None
         return self._computed[derivation]
 
-    def _candidates(self, target: Target, count: int) -> Iterator[Derivation]:
+    def _candidates(self, target: Sought, count: int) -> Iterator[Derivation]:
         """Yield functions that leave `count` elements, the likeliest first."""
         same = [
             CheckpointArray(name) for name in target.order if name in self._given and self._given[name].size == count

@@ -16,7 +16,7 @@ from ..model.tensor import Tensor
 from .derivation import CheckpointArray, Derivation
 from .known_tables import recognise, resembles
 from .literals import Literals, dimensions_in
-from .numbers import Numbers, Target
+from .numbers import Numbers, Sought
 from .readers import Readers
 from .same_elements import May
 from .siblings import PARAMETERS
@@ -79,7 +79,7 @@ class Rest:
 
     def _settle_number(self, name: str, values: Values, is_flat: bool) -> None:
         weight = self._weights[name]
-        found = self._numbers.explain(Target(values, weight.mil_dtype, self._near.order(name)))
+        found = self._numbers.explain(Sought(values, weight.mil_dtype, self._near.order(name)))
         shown = ", ".join(f"{value:g}" for value in values.reshape(-1)[: 1 if is_flat else 4])
         if self._literals.has(values, weight.mil_dtype):
             if is_weight(weight) or self._is_parameter(name):
