@@ -45,7 +45,7 @@ def test_every_state(faults, tmp_path, name):
         words = (name, number, state.moment, sorted(state.tree))
         if state.is_end:
             assert state.modes() == after, words
-        case.require_whole(words, state.is_end)
+        case.require_whole(words, state.is_end, not state.is_end)
     print(f"{name}: {disk.moments} moments, {disk.combinations} combinations, {len(disk.states)} states, {case.seen}")
 
 
@@ -92,7 +92,7 @@ def test_power_fails_twice(faults, tmp_path, name):
         for state in disk.states:
             shutil.rmtree(case.folder)
             state.write(case.folder)
-            case.require_whole((name, first.moment, state.moment, sorted(state.tree)), state.is_end)
+            case.require_whole((name, first.moment, state.moment, sorted(state.tree)), state.is_end, not state.is_end)
         looked_at += 1
     assert looked_at
     print(f"{name}, twice: {looked_at} first states, {case.seen}")

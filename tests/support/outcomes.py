@@ -65,19 +65,23 @@ class Case:
             return type(error)
         return self.see()
 
-    def require_whole(self, outcome, is_done):
+    def require_whole(self, outcome, is_done, is_killed=False):
         """The old state, or the new one, and only that one if it is said to be done; nothing of others touched; nothing
         left over, and it can be done again.
 
         Args:
             outcome: for messages.
             is_done: whether success was reported.
+            is_killed: whether the process, or the system, ended before the writer did.
         """
         try:
             now = self.see()
         except Exception as error:
             raise AssertionError(outcome) from error
-        assert now in (self.old, self.new), outcome
+        allowed = [self.old, self.new]
+        if is_killed and self.writer.is_ordered:
+            allowed += [self.new[:count] + self.old[count:] for count in range(1, len(self.new))]
+        assert now in allowed, outcome
         if is_done:
             assert now == self.new, outcome
         self.seen["new" if now == self.new else "old"] += 1

@@ -6,6 +6,7 @@ crash). Actions run in the child of faults.py; they get one directory, in which 
 
 import argparse
 import contextlib
+import importlib
 import io
 import os
 import pathlib
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import milblob
+import pair_writers as pairs
 from blob_files import blob_file
 from editable_packages import code, ints, make_package
 from hostile_bytes import blob_value, const, immediate, model, program, write_package
@@ -42,6 +44,8 @@ class Writer(NamedTuple):
         outputs: names that it may change; everything else in the directory is somebody's.
         see: what a reader finds there, in a form that can be compared.
         is_durable: whether a power failure after success must not lose what was written.
+        is_ordered: what `see` returns is a tuple of files of which none refers to another one. A killed process may
+            leave the first of them new; after an error all are old, or all new.
     """
 
     make: Callable[[pathlib.Path], Any]
@@ -49,6 +53,7 @@ class Writer(NamedTuple):
     outputs: tuple[str, ...]
     see: Callable[[pathlib.Path], Any]
     is_durable: bool = True
+    is_ordered: bool = False
 
 
 def act(name, folder, second="stop"):
@@ -67,7 +72,22 @@ def act_without(what, name, folder):
     act(name, folder)
 
 
+NEEDS_ONNX = "ONNX: "
+"""What the name of a writer begins with that imports milblob.onnx: before the processes that run it are forked."""
+
+
+def prepare(*arguments):
+    """Import what a writer needs. Forks of a process with the library of ONNX take longer; so it is not there before."""
+    if any(str(argument).startswith(NEEDS_ONNX) for argument in arguments):
+        importlib.import_module("milblob.onnx")
+
+
 # ------------------------------------------------------------------------------------------------------- what is found
+
+
+def all_at(*sees):
+    """What several find, as a tuple."""
+    return lambda folder: tuple(see(folder) for see in sees)
 
 
 def model_at(*names):
@@ -340,7 +360,9 @@ def command(*argv, good=(0,)):
         if status not in good:
             raise RuntimeError(f"{argv[0]}: exit status {status}")
 
-    return twice(run)
+    act = twice(run)
+    act.argv = argv
+    return act
 
 
 def listed(folder):
@@ -478,7 +500,7 @@ WRITERS = {
         package, command("extract", "/m.mlpackage", "-o", "/out.npz"), ("out.npz",), arrays_at("out.npz")
     ),
     "convert to weights": Writer(
-        listed, command("convert", "/w.npz", "/out.bin", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
+        listed, command("convert", "/w.npz", "/out.bin", "--listing", "/out.json", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
     ),
     "pack": Writer(
         listed, command("pack", "/w.npz", "-o", "/out.bin", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
@@ -489,6 +511,66 @@ WRITERS = {
     ),
     "match": Writer(
         package_and_arrays, command("match", "/w.npz", "/m.mlpackage", "-o", "/map.json", good=(0, 1)), ("map.json",), bytes_at("map.json"),
+    ),
+    "pack, MIL text": Writer(
+        lambda f: (arrays_only(f), milblob.write_weights(OLD_ARRAYS, f / "out.bin", listing=f / "l.mil")),
+        command("pack", "/w.npz", "-o", "/out.bin", "--listing", "/l.mil", "--force"), ("out.bin", "l.mil"), arrays_at("l.mil"),
+    ),
+    "write_weights": Writer(
+        old_blobs, twice(lambda f: milblob.write_weights(NEW_ARRAYS, f / "w.bin", force=True)), ("w.bin",), model_at("w.bin"),
+    ),
+    "convert to .params": Writer(
+        pairs.params_file, command("convert", "/w.npz", "/out.params", "--force"), ("out.params",), arrays_at("out.params")
+    ),
+    "parameters of a tar": Writer(
+        pairs.archive("tar"), command("tvm", "params", "/lib.tar", "--with", "/w.npz"), ("lib.tar",),
+        pairs.parameters_at("lib.tar"),
+    ),
+    "parameters of a tar.gz, copied": Writer(
+        pairs.archive("tar.gz", True), command("tvm", "params", "/lib.tar.gz", "--with", "/w.npz", "-o", "/out.tar.gz", "--force"),
+        ("out.tar.gz",), pairs.parameters_at("out.tar.gz"),
+    ),
+    "parameters of a directory": Writer(
+        pairs.archive("directory"), command("tvm", "params", "/lib", "--with", "/w.npz"), ("lib",), pairs.parameters_at("lib")
+    ),
+    "parameters of a directory, copied": Writer(
+        pairs.archive("directory", True), command("tvm", "params", "/lib", "--with", "/w.npz", "-o", "/out", "--force"),
+        ("out",), pairs.parameters_at("out"),
+    ),
+    "plan": Writer(nothing, twice(pairs.save_plan), ("plan.json",), bytes_at("plan.json")),
+    "compress": Writer(
+        pairs.compressed,
+        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--palette", "4", "--least", "0", "--plan", "/plan.json", "--force"),
+        ("out.mlpackage", "plan.json"), all_at(bytes_at("plan.json"), tree_at("out.mlpackage")), is_ordered=True,
+    ),
+    "compress with new values": Writer(
+        pairs.model_and_values,
+        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--int8", "--least", "0", "--weights", "/w.npz", "--plan", "/plan.json"),
+        ("out.mlpackage", "plan.json"), all_at(bytes_at("plan.json"), tree_at("out.mlpackage")), is_ordered=True,
+    ),
+    "frontier": Writer(
+        pairs.package("control_flow"), command("compress", "/m.mlpackage", "--frontier", "/out.svg", "--least", "0"), ("out.svg",),
+        bytes_at("out.svg"),
+    ),
+    "run": Writer(
+        pairs.earlier_run, pairs.without_runtime(command("run", "/m.mlpackage", "-o", "/y.npz", "--state-out", "/s.npz", "--force")),
+        ("y.npz", "s.npz"), all_at(arrays_at("y.npz"), arrays_at("s.npz")), is_ordered=True,
+    ),
+    "run, new": Writer(
+        pairs.model_with_nothing, pairs.without_runtime(command("run", "/m.mlpackage", "-o", "/y.npz", "--state-out", "/s.npz", "--force")),
+        ("y.npz", "s.npz"), all_at(arrays_at("y.npz"), arrays_at("s.npz")), is_ordered=True,
+    ),
+    "ONNX: verify": Writer(
+        pairs.earlier_run, pairs.without_runtime(command("verify", "/m.mlpackage", "/m.mlpackage", "--worst", "/y.npz", "--force", "-q")),
+        ("y.npz",), arrays_at("y.npz"),
+    ),
+    "ONNX: to-onnx": Writer(
+        pairs.earlier_conversion, command("to-onnx", "/m.mlpackage", "/out.onnx", "--weights", "copy", "--force"),
+        ("out.onnx", "out.bin", "out.onnx.bin"), pairs.graph_at("out.onnx"),
+    ),
+    "ONNX: to-onnx, new": Writer(
+        pairs.package("quant_uint8"), command("to-onnx", "/m.mlpackage", "/out.onnx", "--weights", "copy", "--force"),
+        ("out.onnx", "out.bin"), pairs.graph_at("out.onnx"),
     ),
     "coremltools' append": Writer(old_blobs, twice(their_append), ("w.bin",), model_at("w.bin"), False),
     "coremltools' item": Writer(their_package, twice(their_item), ("their.mlpackage",), their_items, False),

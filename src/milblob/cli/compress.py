@@ -48,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
     add("model", metavar="MODEL", help=".mlpackage or .mlmodelc")
-    add("-o", "--output", metavar="OUT", help="the result; may be MODEL itself, which is then replaced")
+    options.add_output(parser, "-o", "--output", help="the result; may be MODEL itself, which is then replaced")
     words = "how: one, or one each to prune, palettize and quantize, in this order"
     kinds = parser.add_argument_group(words)
     kinds.add_argument("--sparsity", metavar="PART", type=float, help="make this part of the elements zero")

@@ -44,7 +44,9 @@ def add_options(parser: ArgumentParser, kinds: Any) -> None:
     kinds.add_argument("--bits", metavar="N", type=float, help="at most N bits for each element, on average")
     kinds.add_argument("--sqnr", metavar="DB", type=float, help="every weight with at least so many dB, or it stays")
     kinds.add_argument("--apply", metavar="PLAN", help="what a plan says, a JSON file that --plan wrote")
-    kinds.add_argument("--frontier", metavar="SVG", help="draw size against error to this file, and compress nothing")
+    options.add_output(
+        kinds, "--frontier", metavar="SVG", help="draw size against error to this file, and compress nothing"
+    )
     add = parser.add_argument
     from_help = "a recipe that --size, --bits, --sqnr and --frontier choose from; may be repeated; default: 8 to 2 bits"
     add("--from", metavar="JSON", dest="ladder", action="append", type=recipe, default=[], help=from_help)
@@ -52,7 +54,12 @@ def add_options(parser: ArgumentParser, kinds: Any) -> None:
     add("--sensitivity", metavar="GLOB=FACTOR", action="append", type=_factor, default=[], help=sensitivity)
     calibrate = "inputs by name, as for milblob verify -i: the error that counts is then that of the outputs"
     add("--calibrate", metavar="FILE", help=calibrate)
-    add("--plan", metavar="FILE", help="write what is done to a JSON file, to be edited and applied with --apply")
+    options.add_output(
+        parser,
+        "--plan",
+        metavar="FILE",
+        help="write what is done to a JSON file, to be edited and applied with --apply",
+    )
 
 
 def recipe(text: str) -> Recipe:

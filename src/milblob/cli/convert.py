@@ -12,7 +12,7 @@ from ..rewrite.destination import require_outside
 from ..storage import paths
 from . import options
 from .progress import shown
-from .saving import refuse_model, report, say_widened, with_hint
+from .saving import refuse_model, report, say_widened, widened, with_hint
 from .selection import describe_filter, open_chosen
 
 EXAMPLES = ("convert Model.mlpackage weights.npz", "convert new.safetensors weight.bin")
@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     what += "of TVM"
     parser.add_argument("source", metavar="SRC", help=what)
     target = "file.safetensors, file.npz, file.params, directory/ or weight.bin, with weight.json"
-    parser.add_argument("target", metavar="DST", help=target)
+    options.add_output(parser, "target", metavar="DST", help=target)
     options.add_selection(parser)
     options.add_views(parser)
     options.add_listing(parser)
@@ -66,6 +66,8 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to convert: expected at least one, got none{' for ' if wanted else ''}{wanted}")
+        more = {"listing": listing} if to_weights else {}
+        say, names = report(arguments, source, target, chosen, **more), widened(target, chosen)
         try:
             with shown(arguments) as progress:
                 if to_weights:
@@ -76,6 +78,6 @@ def run(arguments: Namespace) -> int:
                     save(chosen, target, force=arguments.force, progress=progress, packed=True, tvm=arguments.tvm)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None
-        say_widened(arguments, target, chosen)
-        report(arguments, source, target, chosen, **({"listing": listing} if to_weights else {}))
+        say_widened(arguments, names)
+        say()
     return 0

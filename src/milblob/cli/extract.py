@@ -8,7 +8,7 @@ from ..formats.write import save
 from ..rewrite.destination import require_outside
 from . import options
 from .progress import shown
-from .saving import refuse_model, report, say_widened, with_hint
+from .saving import refuse_model, report, say_widened, widened, with_hint
 from .selection import describe_filter, open_chosen
 
 EXAMPLES = ("extract Model.mlpackage -o weights.safetensors", "extract Model.mlpackage -k 'head*' -o head/")
@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("model", metavar="MODEL", help=options.ANY)
     target = "file.npz, file.safetensors, file.params or directory/"
-    parser.add_argument("-o", "--output", metavar="OUT", required=True, help=target)
+    options.add_output(parser, "-o", "--output", required=True, help=target)
     options.add_selection(parser)
     options.add_views(parser)
     options.add_force(parser)
@@ -39,11 +39,12 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to extract: expected at least one, got none{' for ' if wanted else ''}{wanted}")
+        say, names = report(arguments, arguments.model, target, chosen), widened(target, chosen)
         try:
             with shown(arguments) as progress:
                 save(chosen, target, force=arguments.force, progress=progress)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None
-        say_widened(arguments, target, chosen)
-        report(arguments, arguments.model, target, chosen)
+        say_widened(arguments, names)
+        say()
     return 0

@@ -38,7 +38,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_keep(parser)
     similar = "lowest correlation at which values count as similar, up to 1; default: 0.7"
     parser.add_argument("--threshold", metavar="R", type=float, default=0.7, help=similar)
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object")
+    options.add_output(
+        parser, "-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object"
+    )
     options.add_force(parser, "replace FILE")
     options.add_reporting(parser, quiet="no table, no progress", verbose="list every name that was not matched")
 

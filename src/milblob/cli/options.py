@@ -1,6 +1,7 @@
 """Options that several commands have. Those of one command are in its module."""
 
 import argparse
+from typing import Any
 
 from ..arguments import parse_nbytes
 
@@ -9,6 +10,11 @@ ANY = f"{MODEL}; .params, .safetensors, .npz, .gguf or .onnx file, archive of TV
 ARCHIVE = "Model Library Format archive: .tar, .tar.gz, or the directory that it was unpacked to"
 
 Parser = argparse.ArgumentParser
+
+
+def add_output(parser: Any, *names: str, metavar: str = "OUT", **more: Any) -> None:
+    """Add an option or argument for a file or directory to write. The tests of writers use every one of them."""
+    parser.add_argument(*names, metavar=metavar, **more).is_output = True
 
 
 def add_models(parser: Parser) -> None:
@@ -62,7 +68,7 @@ def add_align(parser: Parser) -> None:
 def add_listing(parser: Parser) -> None:
     """Add --listing, for commands that write a bare weight file."""
     words = "listing of names and offsets: .json, or .mil for MIL text; default: named as the weight file"
-    parser.add_argument("--listing", metavar="FILE", help=words)
+    add_output(parser, "--listing", metavar="FILE", help=words)
 
 
 def add_force(parser: Parser, words: str = "replace what is there") -> None:

@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     files = ".npy, .npz, .safetensors, .params, .gguf or .onnx files, directories of .npy files"
     parser.add_argument("sources", metavar="FILE", nargs="+", help=files)
-    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the weight file, such as weight.bin")
+    options.add_output(parser, "-o", "--output", required=True, help="the weight file, such as weight.bin")
     options.add_keep(parser)
     dtypes = "store these as another integer dtype, such as 'w*=uint4'; may be repeated"
     parser.add_argument("--dtype", metavar="NAME=DTYPE", action="append", default=[], help=dtypes)
@@ -59,6 +59,8 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to pack: expected at least one, got none{' for ' if wanted else ''}{wanted}")
+        sources = arguments.sources[0] if len(arguments.sources) == 1 else arguments.sources
+        say = report(arguments, sources, target, chosen, listing=listing, skipped=list(skipped))
         with shown(arguments) as progress:
             try:
                 write_weights(
@@ -76,8 +78,7 @@ def run(arguments: Namespace) -> int:
             output.say(f"left out: {name} {dtype}")
         if skipped and arguments.quiet and not arguments.json:  # nothing that was given is passed over in silence
             output.say(f"{output.plural(len(skipped), 'array')} left out (--skip-unsupported)")
-        sources = arguments.sources[0] if len(arguments.sources) == 1 else arguments.sources
-        report(arguments, sources, target, chosen, listing=listing, skipped=list(skipped))
+        say()
     return 0
 
 

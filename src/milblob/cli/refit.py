@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--requantize", metavar="HOW", choices=("keep", "fit"), help=requantize)
     least = "write nothing if a requantized weight has a lower SQNR, in dB"
     parser.add_argument("--min-sqnr", metavar="DB", type=float, help=least)
-    parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
+    options.add_output(parser, "-o", "--output", help="write a copy of the model there instead")
     options.add_force(parser, "replace an existing OUT")
     options.add_dry_run(parser)
     options.add_reporting(

@@ -31,7 +31,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     models = ".mlpackage, .mlmodelc, .mlmodel, .mil or weight file; several weight files become one"
     add("models", metavar="MODEL", nargs="+", help=models)
-    add("-o", "--output", metavar="OUT", required=True, help="the result; may be MODEL itself, which is then replaced")
+    options.add_output(
+        parser, "-o", "--output", required=True, help="the result; may be MODEL itself, which is then replaced"
+    )
     options.add_keep(parser, "cast, externalize and inline only tensors whose name matches")
     functions = "keep only this function; may be repeated"
     add("-f", "--function", metavar="NAME", action="append", help=functions)

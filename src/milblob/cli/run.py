@@ -34,11 +34,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel with ML Programs, or .onnx")
     add_inputs(parser, "required for each input without a default")
-    parser.add_argument("-o", "--output", metavar="OUT", help="an .npz file for the outputs")
+    options.add_output(parser, "-o", "--output", help="an .npz file for the outputs")
     add_function(parser)
     words = "an .npz file with states to begin with; default: zeros"
     parser.add_argument("--state-in", metavar="FILE", help=words)
-    parser.add_argument("--state-out", metavar="FILE", help="an .npz file for the states afterwards")
+    options.add_output(parser, "--state-out", metavar="FILE", help="an .npz file for the states afterwards")
     parser.add_argument("--optimize", action="store_true", help="let onnxruntime change the graph and copy weights")
     options.add_force(parser, "replace files that exist")
     options.add_reporting(parser, quiet="print nothing", verbose="print the inputs too")

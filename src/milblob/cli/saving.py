@@ -1,7 +1,7 @@
 """Shared by the commands that write tensors to another file: check the output, report."""
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
@@ -39,32 +39,52 @@ def with_hint(error: UnsupportedError, tensors: Mapping[str, LazyTensor], argume
     return error
 
 
-def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str, LazyTensor], **more: Any) -> None:
-    """Say what was written, as -v, -q and --json ask.
+def report(
+    arguments: Namespace, source: Any, target: str, tensors: Mapping[str, LazyTensor], **more: Any
+) -> Callable[[], None]:
+    """Prepare to say what is written, as -v, -q and --json ask: nothing of that may fail when it is written.
 
     Args:
         arguments: of the command.
         source: "path" in JSON.
         target: "output" in JSON.
-        tensors: what was written.
+        tensors: what is written.
         more: further keys in JSON.
+
+    Returns:
+        What says it.
+
+    Raises:
+        As the sizes, dtypes and shapes of the tensors.
     """
     nbytes = sum(tensor.nbytes for tensor in tensors.values())
+    lines = []
     if arguments.verbose:
         for name, tensor in tensors.items():
-            output.say(f"{name} {dtype_text(tensor)} {output.shape_text(tensor.shape)}")
-    if arguments.json:
-        output.print_json({"path": source, "output": target, "tensors": list(tensors), "nbytes": nbytes, **more})
-    elif not arguments.quiet:
-        output.say(f"{output.plural(len(tensors), 'tensor')}, {output.size(nbytes)}, to {target}")
+            lines.append(f"{name} {dtype_text(tensor)} {output.shape_text(tensor.shape)}")
+    names = list(tensors)
+
+    def say() -> None:
+        for line in lines:
+            output.say(line)
+        if arguments.json:
+            output.print_json({"path": source, "output": target, "tensors": names, "nbytes": nbytes, **more})
+        elif not arguments.quiet:
+            output.say(f"{output.plural(len(names), 'tensor')}, {output.size(nbytes)}, to {target}")
+
+    return say
 
 
-def say_widened(arguments: Namespace, target: str, tensors: Mapping[str, LazyTensor]) -> None:
-    """Say which tensors a .params file, which has no integers below a byte, holds as int8 and uint8."""
-    if arguments.quiet or not target.lower().endswith(".params"):
-        return
-    names = [name for name, tensor in tensors.items() if dtype_text(tensor) in _WIDENED]
-    if names:
+def widened(target: str, tensors: Mapping[str, LazyTensor]) -> list[str]:
+    """Return which tensors a .params file, which has no integers below a byte, holds as int8 and uint8."""
+    if not target.lower().endswith(".params"):
+        return []
+    return [name for name, tensor in tensors.items() if dtype_text(tensor) in _WIDENED]
+
+
+def say_widened(arguments: Namespace, names: list[str]) -> None:
+    """Say which tensors these are."""
+    if names and not arguments.quiet:
         output.say(f"as int8 or uint8, one element to a byte: {some(names, _MAX_NAMES)}")
 
 

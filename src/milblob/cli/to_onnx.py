@@ -21,7 +21,7 @@ _EXIT_FINDINGS = 1
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc or .mlmodel with an ML Program")
-    parser.add_argument("output", metavar="OUT", nargs="?", help="the new .onnx file")
+    options.add_output(parser, "output", nargs="?", help="the new .onnx file")
     add_function(parser)
     modes = (
         "reference: OUT refers into the model's weight files; copy: into a copy beside OUT; embed: weights are in OUT"

@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "file.params, file.npz, file.safetensors or directory/; with --with the new archive, of the kind that ARCHIVE "
         "is; default: ARCHIVE itself"
     )
-    parser.add_argument("-o", "--output", metavar="OUT", help=target)
+    options.add_output(parser, "-o", "--output", help=target)
     new = "new values: .npz, .safetensors, .npy or .params file, or another archive; names, shapes and dtypes must fit"
     parser.add_argument("--with", dest="new", metavar="NEW", help=new)
     module = "only this module, whose parameters then have their own names, without MODULE/"
@@ -62,9 +62,10 @@ def _write_out(arguments: Namespace) -> int:
         chosen = {name: named[name] for name in kept(named, arguments, arguments.model)}
         if not chosen:
             raise ValueError(f"parameters of {arguments.model}: expected at least one, got none")
+        say = report(arguments, arguments.model, target, chosen)
         progress = stack.enter_context(shown(arguments))
         save(chosen, target, force=arguments.force, progress=progress)
-        report(arguments, arguments.model, target, chosen)
+        say()
     return 0
 
 

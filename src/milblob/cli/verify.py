@@ -42,7 +42,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", metavar="N", type=options.count, help="seed of the random inputs; default: 0")
     limit = "largest difference allowed, as a share of the output's range; default: 2e-5, or 8e-3 in half precision"
     parser.add_argument("--limit", metavar="X", type=options.at_least_0, help=limit)
-    parser.add_argument("--worst", metavar="FILE", help="write the inputs of the worst run to this .npz file, for -i")
+    options.add_output(
+        parser, "--worst", metavar="FILE", help="write the inputs of the worst run to this .npz file, for -i"
+    )
     add_function(parser)
     options.add_force(parser, "replace the file of --worst")
     options.add_reporting(parser, quiet="print nothing, no progress", verbose="also name the models and the inputs")
