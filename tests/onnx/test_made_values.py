@@ -84,8 +84,8 @@ def with_tables(folder):
     return resized(save(folder / "m.mlpackage", build, {"x": np.zeros((1, 1, 4, 4), F)}), change)
 
 
-def with_loops(folder):
-    """Loops in the conditions of loops: each is converted twice, the innermost 2^20 times."""
+def with_loops(folder, name="y"):
+    """Loops in the conditions of loops: each is converted twice, what is in the innermost one 2^20 times."""
     from coremltools.converters.mil.mil import Builder as mb
 
     def level(number, x):
@@ -96,7 +96,12 @@ def with_loops(folder):
     def build(x):
         return mb.while_loop(_cond=lambda v: level(20, v), _body=lambda v: mb.add(x=v, y=1.0), loop_vars=(x,))
 
-    return save(folder / "m.mlpackage", build, {"x": np.zeros(2, F)})
+    def change(description, function, block):
+        while loops := [op for op in block.operations if op.type == "while_loop"]:
+            block = loops[0].blocks[0]
+        block.operations[-1].outputs[0].name = block.outputs[0] = name
+
+    return resized(save(folder / "m.mlpackage", build, {"x": np.zeros(2, F)}), change)
 
 
 def with_shared_weights(folder):
@@ -126,6 +131,7 @@ SMALL_AND_LARGE = {
     "defaults whose size wraps": lambda folder: with_defaults(folder, [1 << 32, 1 << 32]),
     "tables": with_tables,
     "loops": with_loops,
+    "names in loops": lambda folder: with_loops(folder, "y" * 100_000),
     "shared weights": with_shared_weights,
 }
 
@@ -139,15 +145,42 @@ def test_small_files_that_become_large_are_refused(tmp_path, name):
         import pathlib
         from children import peak_rss_nbytes
         import milblob.onnx
-        try:
-            milblob.onnx.convert(sys.argv[1], sys.argv[2], weights="embed")
-        except milblob.LimitError as error:
-            print(peak_rss_nbytes() >> 20, error)
+        with milblob.open(sys.argv[1], max_nbytes=int(sys.argv[3]) or None) as model:
+            try:
+                milblob.onnx.convert(model, sys.argv[2], weights="embed")
+            except milblob.LimitError as error:
+                print(peak_rss_nbytes() >> 20, error)
     """
-    used, _, words = run_child(code, package, tmp_path / "m.onnx", memory_nbytes=4000 * MIB, timeout=300).partition(" ")
+    most = 64 * MIB if name == "loops" else 0  # of the default, nodes alone take half a minute
+    output = run_child(code, package, tmp_path / "m.onnx", most, memory_nbytes=4000 * MIB, timeout=300)
+    used, _, words = output.partition(" ")
     assert "max_nbytes (--max-nbytes) allows more" in words
     assert int(used) < 1300, f"{used} MiB"
     assert not (tmp_path / "m.onnx").exists()
+
+
+def test_blocks_of_a_function_with_a_long_name_have_short_ones(tmp_path):
+    """Of three million letters, each of a thousand subgraphs had all."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        for _ in range(2):
+            pred = mb.greater(x=mb.reduce_sum(x=x), y=0.0)
+            x = mb.cond(pred=pred, _true_fn=lambda x=x: mb.relu(x=x), _false_fn=lambda x=x: mb.abs(x=x))
+        return x
+
+    package = save(tmp_path / "m.mlpackage", build, {"x": np.zeros(4, F)}, opset="iOS18")
+    file = next(package.rglob("*.mlmodel"))
+    message = schema.parse("Model", file.read_bytes())
+    functions, about = message.mlProgram.functions, message.description
+    functions["f" * 3000].CopyFrom(functions.pop("main"))
+    about.defaultFunctionName = "f" * 3000
+    about.functions.add(name="f" * 3000, input=about.input, output=about.output)
+    del about.input[:], about.output[:]
+    file.write_bytes(message.SerializeToString())
+    names = [graph.name for graph in milblob.onnx.convert(package).graph.subgraphs()]
+    assert len(set(names)) == 4
+    assert max(map(len, names)) < 200
 
 
 def test_a_caller_allows_more_or_less(tmp_path):

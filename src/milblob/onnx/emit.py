@@ -131,6 +131,7 @@ class ModelComponentContainer:
 
     def _add(self, name: str, tensor: Any) -> ir.Value:
         self.weights.spend(_NODE_NBYTES)
+        self.weights.spend_values(len(name) + len(self.purpose), 1)
         value = ir.Value(name=name, const_value=tensor)
         tensor.name = name
         self.initializers[name] = value
@@ -218,6 +219,7 @@ class ModelComponentContainer:
             made = self.node("Identity", made)
             self._fresh.pop(made)
         # A block that is converted twice, such as the condition of a loop, makes its values twice.
+        self.weights.spend_values(len(variable.name), 1)
         made.name = variable.name if variable not in self._values else self.topology.unique_name(variable.name)
         self._values[variable] = made
         return made
@@ -353,6 +355,7 @@ class ModelComponentContainer:
 
     def block_input(self, name: str, dtype: ir.DataType, rank: int | None) -> ir.Value:
         """Return an input of a subgraph, whose sizes may differ from one pass to the next."""
+        self.weights.spend_values(len(name), 1)
         shape = None if rank is None else ir.Shape([None] * rank)
         value = ir.Value(name=self.topology.unique_name(name), type=ir.TensorType(dtype), shape=shape)
         self._dtypes[value] = dtype

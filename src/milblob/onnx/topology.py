@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..model.tensor import Tensor
 
 _MISSING = object()
+_MAX_NCHARS = 100  # of a function's name in those of its blocks
 
 
 class Variable:
@@ -261,7 +262,7 @@ class Topology:
 
     def new_scope(self, parent: Scope) -> Scope:
         """Add the Scope of a block inside another."""
-        scope = Scope(f"{parent.name}.{len(self.scopes)}", parent)
+        scope = Scope(f"{self.scope.name[:_MAX_NCHARS]}.{len(self.scopes)}", parent)
         self.scopes.append(scope)
         return scope
 
