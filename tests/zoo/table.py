@@ -22,20 +22,44 @@ a tuned checkpoint differ in every parameter and buffer; statistics of batch nor
   chosen; the sum of the squared errors against theirs (1: equal; at most 1 is right).
 """
 
-_OPERATIONS = "coremltools' own tests of operations run as ONNX too: `make onnx`, with its totals in [onnx.md](onnx.md)."
+_OPERATIONS = (
+    "coremltools' own tests of operations run as ONNX too: `make onnx`, with its totals in [onnx.md](onnx.md)."
+)
 
 
 def page(results):
     """Return the page."""
     converted = {name: row for name, row in results.items() if row.get("made", {}).get("error") is None}
-    lines = [_HEAD, "## Totals", "", "| | right | of |", "|---|---|---|", f"| converted by coremltools | {len(converted)} | {len(results)} |"]
+    lines = [
+        _HEAD,
+        "## Totals",
+        "",
+        "| | right | of |",
+        "|---|---|---|",
+        f"| converted by coremltools | {len(converted)} | {len(results)} |",
+    ]
     for job in ("check", "onnx", "refit", "text", "repack", "compress"):
         rows = [row[job] for row in converted.values() if job in row]
         if rows:
             lines.append(f"| {job} | {sum(bool(row['good']) for row in rows)} | {len(rows)} |")
-    wrong = [name for name, row in converted.items() if not row.get("refit", {}).get("good", True) and "error" in row["refit"]]
-    lines += ["", f"Refits that end with success and other outputs: {len(wrong)}{''.join(f', {name}' for name in wrong)}.", "", _OPERATIONS, ""]
-    lines += ["## Networks", "", "| network | opset | precision | check | ONNX | refit | text, repack | compress |", "|---|---|---|---|---|---|---|---|"]
+    wrong = [
+        name
+        for name, row in converted.items()
+        if not row.get("refit", {}).get("good", True) and "error" in row["refit"]
+    ]
+    lines += [
+        "",
+        f"Refits that end with success and other outputs: {len(wrong)}{''.join(f', {name}' for name in wrong)}.",
+        "",
+        _OPERATIONS,
+        "",
+    ]
+    lines += [
+        "## Networks",
+        "",
+        "| network | opset | precision | check | ONNX | refit | text, repack | compress |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for name, row in sorted(converted.items()):
         made = row["made"]
         lines.append(
@@ -43,7 +67,9 @@ def page(results):
             f"{_refit(row.get('refit'))} | {_yes(row.get('text'))}, {_yes(row.get('repack'))} | {_compress(row.get('compress'))} |"
         )
     lines += ["", "## What coremltools does not convert", "", "| network | its words |", "|---|---|"]
-    lines += [f"| {name} | {_cell(row['made']['error'])} |" for name, row in sorted(results.items()) if name not in converted]
+    lines += [
+        f"| {name} | {_cell(row['made']['error'])} |" for name, row in sorted(results.items()) if name not in converted
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -67,7 +93,9 @@ def _refit(found):
     if "error" in found:
         return f"{found['error']:.0e} ({found['differ']})" if "differ" in found else f"{found['error']:.0e}"
     words = found.get("words", "")
-    return "refused: " + _cell(words.partition(", got ")[2].partition(" (--leave")[0].partition(" that milblob")[0] or words)
+    return "refused: " + _cell(
+        words.partition(", got ")[2].partition(" (--leave")[0].partition(" that milblob")[0] or words
+    )
 
 
 def _compress(found):
