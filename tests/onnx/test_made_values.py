@@ -187,7 +187,11 @@ def test_a_caller_allows_more_or_less(tmp_path):
     package = with_defaults(tmp_path, [1 << 10])
     with milblob.open(package, max_nbytes=64 << 10) as model, pytest.raises(milblob.LimitError, match="max_nbytes"):
         milblob.onnx.convert(model)
+    with pytest.raises(milblob.LimitError, match="max_nbytes"):
+        milblob.onnx.convert(package, max_nbytes=64 << 10)
     with milblob.open(package, max_nbytes=MIB) as model:
+        with pytest.raises(ValueError, match="max_nbytes: expected none of an open model"):
+            milblob.onnx.convert(model, max_nbytes=MIB)
         for _ in range(9):  # what a conversion has made counts for it alone
             made = milblob.onnx.convert(model)
     assert {value.const_value.nbytes for value in made.graph.initializers.values()} == {4 << 10}
@@ -217,5 +221,8 @@ def test_states_and_random_inputs_count(tmp_path, monkeypatch):
     for source in (package, tmp_path / "m.onnx"):
         with pytest.raises(milblob.LimitError):
             milblob.onnx.Session(source)
+        with milblob.onnx.Session(source, max_nbytes=4 * MIB) as session:
+            assert session.states["total"].size == 1 << 18
     with pytest.raises(milblob.LimitError):
-        milblob.onnx.verify(other, other)
+        milblob.verify(other, other)
+    assert milblob.verify(other, other, runs=1, max_nbytes=4 * MIB).is_same

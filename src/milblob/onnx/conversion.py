@@ -58,6 +58,7 @@ def convert(
     zipmap: bool = False,
     precision: str = "keep",
     force: bool = False,
+    max_nbytes: int | None = None,
 ) -> ir.Model:
     """Convert one function of an ML Program to ONNX.
 
@@ -77,12 +78,14 @@ def convert(
         precision: "keep": that of the Program; "float32": all half-precision values are single, inputs and outputs too,
             for runtimes that compute no float16. Weights stay as they are stored, and a Cast reads them.
         force: replace files that exist.
+        max_nbytes: as for `open`: it counts what a conversion makes as well. An open model has its own.
 
     Returns:
         The model; its large weights are ExternalTensors, read when they are asked for.
 
     Raises:
         UnsupportedError: operations without a converter, all of them listed; or something else that ONNX lacks.
+        LimitError: more would be made than `max_nbytes` allows.
         ProgramError: the Program or the description breaks a rule of MIL, or a type that is declared does not fit.
         ValueError: another mode or opset; a path that does not end in .onnx, from which the weights cannot be referred
             to, or of a file of a model; zipmap without a path; a converter of an operation that the model lacks.
@@ -105,7 +108,7 @@ def convert(
         raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
     if target is None and zipmap:
         raise ValueError("zipmap: expected a path, for onnx-ir has no type for dictionaries, got none")
-    with _resting_collector(), opened(model) as source:
+    with _resting_collector(), opened(model, max_nbytes) as source:
         _require_occurring(converters, source)
         require_sound(source)
         raw = MilProgramContainer(source, function)
@@ -277,16 +280,18 @@ def _resting_collector() -> Iterator[None]:
 
 
 @contextmanager
-def opened(model: "str | os.PathLike[str] | Model") -> "Iterator[Model]":
+def opened(model: "str | os.PathLike[str] | Model", max_nbytes: int | None = None) -> "Iterator[Model]":
     """Yield an open model: the one that is given, or the one at a path, which its readers keep mapped afterwards."""
     from ..model.model import Model
 
     if isinstance(model, Model):
+        if max_nbytes is not None:
+            raise ValueError(f"max_nbytes: expected none of an open model, which has its own, got {max_nbytes!r:.100}")
         yield model
         return
     if not isinstance(model, str | os.PathLike):
         raise TypeError(f"model: expected a path or an open model, got {type(model).__name__}")
-    with open_model(model) as source:
+    with open_model(model, max_nbytes=max_nbytes) as source:
         yield source
 
 

@@ -96,6 +96,7 @@ class Session(Opened):
         providers: of onnxruntime, the preferred first.
         converters: as for `convert`.
         replaceable: let `predict` take other values for weights.
+        max_nbytes: as for `open`: it counts states and what a conversion makes as well. An open model has its own.
 
     Attributes:
         inputs: name -> SessionInput, in the order of the description.
@@ -120,6 +121,7 @@ class Session(Opened):
         providers: Sequence[str] = ("CPUExecutionProvider",),
         converters: Mapping[str, Converter] | None = None,
         replaceable: bool = False,
+        max_nbytes: int | None = None,
     ) -> None:
         require_flags(optimize=optimize, replaceable=replaceable)
         threads = None if threads is None else as_count("threads", threads, 1, nbits=31)
@@ -137,9 +139,11 @@ class Session(Opened):
                     f"converters: expected none of an .onnx file, which is converted already, got {[*converters]}"
                 )
             self.stages: list[Stage] = [stage_of_file(path, self._options(), self._providers)]
-            self.budget = Budget(file=path)
+            self.budget = Budget(max_nbytes, path)
+            constants = (value.const_value for value in self.stages[0].model.graph.initializers.values())
+            self.budget.add_file(None, sum(one.nbytes for one in constants if one is not None))
         else:
-            with opened(model) as source:
+            with opened(model, max_nbytes) as source:
                 self.stages = self._stages_of(source, function, converters, replaceable)
                 self.budget = source.package.budget
                 if len(self.stages) > 1:

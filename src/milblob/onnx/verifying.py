@@ -102,6 +102,7 @@ def verify(
     seed: int = 0,
     limit: float | None = None,
     progress: Progress | None = None,
+    max_nbytes: int | None = None,
 ) -> VerifyReport:
     """Compare what two models predict.
 
@@ -119,8 +120,10 @@ def verify(
         limit: that the relative error of each output may reach (see `OutputError`); default: 2e-5 of the range, 8e-3
             where a model computes in half precision, and none for integers and labels.
         progress: called as runs are done, with the bytes of their outputs.
+        max_nbytes: as for `Session`, of the models that are opened here.
 
     Raises:
+        LimitError: random inputs that are larger than `max_nbytes` allows.
         ValueError: different inputs or outputs; inputs that do not fit. MilblobError: a run that fails.
         As `Session`.
     """
@@ -132,11 +135,14 @@ def verify(
         raise ValueError(f"limit: expected 0 or more, got {limit}")
     if inputs is not None and runs is not None:
         raise ValueError("runs: expected none with inputs, which say how many there are, got both")
+    if max_nbytes is not None and isinstance(a, Session) and isinstance(b, Session):
+        raise ValueError(f"max_nbytes: expected none of sessions, which have their own, got {max_nbytes!r:.100}")
     if function is not None and all(isinstance(one, Session) or _is_file(one) for one in (a, b)):
         raise ValueError(f"function: expected none of sessions and .onnx files, which are one, got {function!r:.100}")
     with ExitStack() as stack:
         first, second = (
-            one if isinstance(one, Session) else stack.enter_context(_opened(one, function)) for one in (a, b)
+            one if isinstance(one, Session) else stack.enter_context(_opened(one, function, max_nbytes))
+            for one in (a, b)
         )
         _require_alike(first, second)
         if inputs is None:
@@ -147,8 +153,8 @@ def verify(
         return _compare(first, second, chosen, float_limit, limit, inputs is None, Counter(progress))
 
 
-def _opened(model: Any, function: str | None) -> Session:
-    return Session(model, function=None if _is_file(model) else function)
+def _opened(model: Any, function: str | None, max_nbytes: int | None) -> Session:
+    return Session(model, function=None if _is_file(model) else function, max_nbytes=max_nbytes)
 
 
 def _is_file(model: Any) -> bool:
