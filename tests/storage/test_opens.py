@@ -20,7 +20,7 @@ NAMED = {
     ("compressing/compress_plan.py", "as_plan", "open"), ("formats/gguf.py", "open_arrays", "MappedFile"),
     ("formats/npz.py", "open_arrays", "MappedFile"), ("formats/onnx.py", "open_arrays", "MappedFile"),
     ("formats/params.py", "open_params", "MappedFile"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
-    ("onnx/stage.py", "stage_of_file", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
+    ("onnx/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
     ("tvm/check.py", "check_params", "MappedFile"),
 }  # fmt: skip
 # A Location: opening it is the check that it stays inside.
@@ -46,7 +46,7 @@ COMPARED = {
 }  # fmt: skip
 # A file that milblob makes, a directory that it locks, or the system's; the first bytes, which choose who opens the file.
 OTHERS = {
-    ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/run.py", "save", "zipfile.ZipFile"),
+    ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/run.py", "save", "zipfile.ZipFile"), ("cli/run.py", "save", "open"),
     ("compat/modelpackage.py", "ModelPackage._write", "Path(unfinished).write_text"), ("formats/npy_dir.py", "save", "open"),
     ("formats/weights.py", "_write_pair", "os.open"), ("model/editable.py", "EditableModel._lock", "os.open"),
     ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),
