@@ -18,6 +18,7 @@ from .arithmetic import FUNCTIONS, STANDARDS, Applied, Combined, Literal, Reduce
 from .derivation import CheckpointArray, Derivation, Moved, RowRange
 from .folds import EPSILONS, Norm, Vectors
 from .layouts import Layout, layouts
+from .literals import GAINS
 from .rounding import are_one_rounding_apart, casts_to
 from .same_elements import May
 from .scales import Scales
@@ -35,12 +36,6 @@ _MAX_FOUND = 16
 _MAX_OPTIONS = 1024
 _NOISE = 1e-2
 _FLOATS = frozenset(_TOLERANCE)
-_GAINS = (
-    1.7881293296813965, 1.7015043497085571, 1.7139588594436646, 1.7131484746932983, 1.0008515119552612,
-    1.270926833152771, 1.2716004848480225, 1.70590341091156, 1.9193484783172607, 1.0002083778381348,
-    4.803835391998291, 2.338853120803833, 1.9203323125839233, 1.5939117670059204,
-)  # fmt: skip
-"""What normalizer-free networks multiply activations by, to keep their variance: SiLU, GELU, ReLU, ReLU6, SELU, ..."""
 
 
 class Expressed(NamedTuple):
@@ -403,12 +398,12 @@ def _literals(value: float) -> Iterator[float]:
 
 
 def _gains(value: float, width: int, tolerance: float) -> list[tuple[Literal, Literal | None]]:
-    """Return the gains of normalizer-free networks near a value, for channels of so many elements.
+    """Return the gains of networks without norms near a value, for channels of so many elements.
 
     What follows each is a decimal of the network, such as an alpha of 0.2, that a converter multiplied by afterwards.
     """
     found: list[tuple[Literal, Literal | None]] = []
-    for number in (gain / math.sqrt(width) for gain in (1.0, *_GAINS)):
+    for number in (gain / math.sqrt(width) for gain in (1.0, *GAINS)):
         if abs(number - value) <= tolerance * abs(value):
             found.insert(0, (Literal(number), None))
         elif abs((after := float(f"{value / number:.1g}")) * number - value) <= tolerance * abs(value):
@@ -427,15 +422,15 @@ def _sure_numbers(shapes: Iterable[tuple[int, ...]]) -> frozenset[float]:
         for size in shape:
             found |= {math.sqrt(size), 1 / math.sqrt(size or 1)}
         width = math.prod(shape[1:]) or 1
-        found |= {gain / math.sqrt(width) for gain in (1.0, *_GAINS)}
+        found |= {gain / math.sqrt(width) for gain in (1.0, *GAINS)}
     return frozenset(float(one) for one in found)
 
 
 def _numbers_in(derivation: Derivation) -> Iterator[float]:
     if isinstance(derivation, Literal):
         yield derivation.value
-    elif isinstance(derivation, Standardized):
-        yield derivation.epsilon
+    elif isinstance(derivation, Standardized) or (isinstance(derivation, Applied) and "sqrt" in derivation.name):
+        yield math.nan  # the root of a variance and an epsilon, of which 0 is one
     for step in derivation.steps:
         yield from _numbers_in(step)
 

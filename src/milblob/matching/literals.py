@@ -18,12 +18,19 @@ _MAX_DIMENSION = 1 << 16
 _MAX_DIMENSIONS = 256
 _MAX_HEAD = 512
 
+GAINS = (
+    1.7881293296813965, 1.7015043497085571, 1.7139588594436646, 1.7131484746932983, 1.0008515119552612,
+    1.270926833152771, 1.2716004848480225, 1.70590341091156, 1.9193484783172607, 1.0002083778381348,
+    4.803835391998291, 2.338853120803833, 1.9203323125839233, 1.5939117670059204,
+)  # fmt: skip
+"""What networks without norms multiply activations by, to keep their variance: SiLU, GELU, ReLU, ReLU6, SELU, ..."""
+
 _NAMED = (
     math.pi, math.e, math.log(2), math.log(10), math.sqrt(2 / math.pi), 0.044715, 1.702, 1 / 1.702,  # GELU
     1.0507009873554805, 1.6732632423543772, 1.0507009873554805 * 1.6732632423543772,  # SELU
     1 / 3, 2 / 3, 1 / 6, math.log(10000), 1 / math.log(10000), math.log2(math.e), 1e-45, 2.0**-149,
     1 / 255, 1 / 127.5, 0.5 / 255, 2 / 255,  # pixels
-    1.7139588594436646, 1.7881293296813965, 1.7015043497085571,  # gains of activations in networks without norms
+    *GAINS,
 )  # fmt: skip
 _DEVIATIONS = [math.sqrt(1 + 0.04 * count) for count in range(1, 33)]
 """What networks without norms expect after so many residual blocks with an alpha of 0.2."""
