@@ -33,7 +33,7 @@ BENEATH = {
 }  # fmt: skip
 # The handle that was checked, or milblob's own.
 HELD = {
-    ("cli/match.py", "_write", "open"), ("compressing/prepare.py", "_Spool.map", "mmap.mmap"), ("formats/npz.py", "save", "open"),
+    ("compressing/prepare.py", "_Spool.map", "mmap.mmap"), ("formats/npz.py", "save", "open"),
     ("formats/npz.py", "save", "zipfile.ZipFile"), ("formats/npz.py", "open_arrays", "open"), ("formats/npz.py", "open_arrays", "zipfile.ZipFile"),
     ("formats/safetensors.py", "open_arrays", "safetensors.safe_open"), ("formats/weights.py", "_put_stamp", "open"),
     ("formats/weights.py", "_put_stamp", "MappedFile"), ("onnx/reference.py", "WeightReference.tofile", "self.held().tofile"),
@@ -48,7 +48,7 @@ COMPARED = {
 OTHERS = {
     ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/run.py", "save", "zipfile.ZipFile"), ("cli/run.py", "save", "open"),
     ("compat/modelpackage.py", "ModelPackage._write", "Path(unfinished).write_text"), ("formats/npy_dir.py", "save", "open"),
-    ("formats/weights.py", "_write_pair", "os.open"), ("model/editable.py", "EditableModel._lock", "os.open"),
+    ("model/editable.py", "EditableModel._lock", "os.open"),
     ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
     ("rewrite/repack.py", "Repacking._lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
