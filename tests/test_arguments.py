@@ -1,16 +1,20 @@
 """Arguments of public functions that are of another kind: a TypeError in one grammar, before anything is done."""
 
 import os
+import pathlib
 import shutil
+import sys
+import types
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import milblob
 import milblob.tvm
 from matrix import every
-from milblob.arguments import as_count, as_integer, require_flags
-from paths import DATA
+from milblob.arguments import array_of, as_count, as_integer, require_flags
+from paths import DATA, DEMO
 
 ARRAYS = {"a": np.ones(3, np.float32)}
 FLAGS = {
@@ -337,3 +341,58 @@ def test_counts_that_are_too_small_or_too_large(value):
         as_count("n", value, 1, nbits=31)
     with pytest.raises(TypeError, match="^n: expected an integer, got float$"):
         as_count("n", float(value))
+
+
+class TorchTensor:
+    """What array_of needs of a torch tensor, which no test here has: its refusals are torch's."""
+
+    def __init__(self, array, dtype, is_leaf=True):
+        self._array, self.dtype, self._is_leaf = array, f"torch.{dtype}", is_leaf
+
+    def detach(self):
+        return TorchTensor(self._array, self.dtype.removeprefix("torch."), False)
+
+    def cpu(self):
+        return self
+
+    def contiguous(self):
+        return self
+
+    def untyped_storage(self):
+        raise AssertionError
+
+    def view(self, dtype):
+        return TorchTensor(self._array.view(dtype), np.dtype(dtype).name, self._is_leaf)
+
+    def numpy(self):
+        if self._is_leaf:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+        if self.dtype == "torch.bfloat16":
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return self._array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy()
+
+
+def test_parameters_of_torch(monkeypatch):
+    """Those that require gradients, and those of dtypes that NumPy lacks."""
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(int16=np.int16, uint8=np.uint8))
+    for name in ("float32", "bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        wanted = np.arange(6).astype(getattr(ml_dtypes, name, name))
+        given = TorchTensor(wanted, name)
+        assert array_of(given).tobytes() == wanted.tobytes() and array_of(given).dtype == wanted.dtype
+        assert milblob.pack_tensor(given) == milblob.pack_tensor(wanted)
+        assert milblob.statistics(given).maximum == 5.0
+
+
+def test_a_path_is_no_array():
+    with pytest.raises(TypeError, match="array: expected values, got the path 'w.npy'; milblob.load reads a file"):
+        milblob.pack_tensor(pathlib.Path("w.npy"))
+    with pytest.raises(FileNotFoundError):
+        milblob.statistics("not there.mlpackage")
+    with milblob.open(DEMO) as model:
+        parts = [milblob.statistics(tensor) for tensor in model.values()]
+        for whole in (DEMO, str(DEMO), model, {name: tensor.read() for name, tensor in model.items()}):
+            assert milblob.statistics(whole).count == sum(part.count for part in parts)
+            assert milblob.statistics(whole).maximum == max(part.maximum for part in parts)

@@ -2,6 +2,7 @@
 
 import operator
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -95,12 +96,27 @@ def array_of(values: Any) -> "np.ndarray[Any, Any]":
     """
     if isinstance(values, os.PathLike):
         raise TypeError(f"array: expected values, got the path {os.fspath(values)!r:.200}; milblob.load reads a file")
+    if hasattr(values, "detach") and hasattr(values, "untyped_storage"):
+        values = _of_torch(values)
     if isinstance(values, np.ndarray) and type(values) is not np.ndarray:
         count = int(np.count_nonzero(getattr(values, "mask", False)))
         if count:
             words = f"a masked array with {count} of {values.size} masked (its `filled` gives them values)"
             raise TypeError(f"array: expected a value for each element, got {words}")
     return np.asarray(values)
+
+
+def _of_torch(tensor: Any) -> Any:
+    """Return a torch tensor as NumPy takes it: without gradients, on the CPU, of ml_dtypes where it has no such dtype."""
+    tensor = tensor.detach().cpu().contiguous()
+    name = str(tensor.dtype).removeprefix("torch.")
+    own = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}.get(name)
+    if own is None:
+        return tensor.numpy()
+    import ml_dtypes
+
+    torch = sys.modules["torch"]  # which made the tensor
+    return tensor.view(getattr(torch, own)).numpy().view(getattr(ml_dtypes, name))
 
 
 def as_mapping(what: str, value: Any, words: str) -> Mapping[str, Any]:

@@ -63,18 +63,24 @@ def _nbytes(constant: Any) -> int:
     return 0 if dtype is None or shape is None or None in shape else int(dtype.nbytes(prod(shape)))
 
 
+_AS_SAVED = {("model.mlmodel", 0o600), ("weights", 0o700)}
+"""What coremltools leaves in every package: a note that each fresh one has tells nothing."""
+
+
 def check_permissions(found: Findings, paths: Iterable[str]) -> None:
-    """Report files and folders of a model that only their owner can read."""
+    """Report files and folders of a model that only their owner can read, but for those that coremltools leaves so."""
     for path in paths:
         try:
             status = os.lstat(path)
         except (OSError, ValueError):
             continue  # the rest of the check reports that
         is_folder = stat.S_ISDIR(status.st_mode)
-        if (is_folder or stat.S_ISREG(status.st_mode)) and not status.st_mode & _OTHERS_READ:
+        mode = stat.S_IMODE(status.st_mode)
+        if (os.path.basename(path), mode) in _AS_SAVED:
+            continue
+        if (is_folder or stat.S_ISREG(status.st_mode)) and not mode & _OTHERS_READ:
             what = "folder" if is_folder else "file"
-            mode = f"{stat.S_IMODE(status.st_mode):04o}"
-            words = f"permissions of a {what}: expected others than its owner to be able to read it, got {mode}"
+            words = f"permissions of a {what}: expected others than its owner to be able to read it, got {mode:04o}"
             found.add("note", "owner-only", words, file=path)
 
 
