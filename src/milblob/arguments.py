@@ -107,7 +107,7 @@ def array_of(values: Any) -> "np.ndarray[Any, Any]":
 
 
 def _of_torch(tensor: Any) -> Any:
-    """Return a torch tensor as NumPy takes it: without gradients, on the CPU, of ml_dtypes where it has no such dtype."""
+    """Return a torch tensor as NumPy takes it: without gradients, on the CPU, in a dtype of ml_dtypes if need be."""
     tensor = tensor.detach().cpu().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
     own = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}.get(name)
