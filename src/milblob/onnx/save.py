@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ..errors import UnsupportedError
 from ..rewrite.destination import require_no_part
 from ..storage import paths
+from ..storage.disk import sync_directory
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile, together
 from ..storage.transfer import copy_range, write_at
@@ -83,6 +84,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
     for name in replaced if large or copied else ():
         with suppress(OSError):  # nothing refers to it any more
             os.unlink(name)
+            sync_directory(os.path.dirname(path))
 
 
 def _refer(tensor: Any, location: str, offset: int, nbytes: int) -> None:
