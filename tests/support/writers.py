@@ -545,7 +545,7 @@ WRITERS = {
     ),
     "compress with new values": Writer(
         pairs.model_and_values,
-        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--int8", "--least", "0", "--weights", "/w.npz", "--plan", "/plan.json"),
+        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--int8", "--least", "0", "--weights", "/w.npz", "--plan", "/plan.json", "--force"),
         ("out.mlpackage", "plan.json"), all_at(bytes_at("plan.json"), tree_at("out.mlpackage")), is_ordered=True,
     ),
     "frontier": Writer(
@@ -570,7 +570,7 @@ WRITERS = {
     ),
     "ONNX: to-onnx, new": Writer(
         pairs.package("quant_uint8"), command("to-onnx", "/m.mlpackage", "/out.onnx", "--weights", "copy", "--force"),
-        ("out.onnx", "out.bin"), pairs.graph_at("out.onnx"),
+        ("out.onnx", "out.bin", "out.onnx.bin"), pairs.graph_at("out.onnx"),
     ),
     "coremltools' append": Writer(old_blobs, twice(their_append), ("w.bin",), model_at("w.bin"), False),
     "coremltools' item": Writer(their_package, twice(their_item), ("their.mlpackage",), their_items, False),

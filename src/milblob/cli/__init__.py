@@ -24,10 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0 good, 1 findings, 2 an error (one line on stderr), 130 interrupted, 141 nobody reads stdout.
     """
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError, OSError):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, ValueError, OSError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         arguments = parse(argv)
         status = int(arguments.run(arguments))
         sys.stdout.flush()

@@ -15,6 +15,7 @@ from ..model.lazy import LazyTensor
 from ..model.listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
 from ..model.model import Model
 from ..model.recovery import open_package, settle
+from ..model.replaceable import require_name
 from ..model.stored import Arrays, StoredArray, restored
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
@@ -111,6 +112,7 @@ def save(
     path = as_path(path)
     listing = None if listing is None else as_path(listing)
     file = "" if listing is None else _file_in_listing(path, listing)
+    require_name(path, "blob")
     rows: list[Row] = []
     counter = Counter(progress, tensors.values())
 

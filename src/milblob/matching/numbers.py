@@ -78,8 +78,11 @@ class Numbers:
         self._array, self._literals, self._may = array, literals, may
         self._computed: dict[Derivation, Values | None] = {}
 
-    def explain(self, target: Sought) -> list[Explained]:
-        """Return the functions of arrays that have the values of a constant, of which the first was the likeliest."""
+    def explain(self, target: Sought, is_literal: bool = False) -> list[Explained]:
+        """Return the functions of arrays that have the values of a constant, of which the first was the likeliest.
+
+        Of what code may hold as well, functions of the checkpoint's single numbers alone: accidents are too many.
+        """
         flat = np.ascontiguousarray(target.values).reshape(-1)
         is_filled = flat.size > 1 and bool((flat == flat[0]).all())
         wanted = flat[:1] if is_filled else flat
@@ -87,7 +90,10 @@ class Numbers:
         most = min(int(2 ** min(bits - _MARGIN_BITS, 30.0)), _MAX_CANDIDATES) if bits > _MARGIN_BITS else 0
         found: list[Explained] = []
         last = most
-        for count, candidate in enumerate(self._candidates(target, wanted.size)):
+        candidates = self._candidates(target, wanted.size)
+        if is_literal:
+            candidates = self._functions(self._arrays(target, 1)) if wanted.size == 1 else iter(())
+        for count, candidate in enumerate(candidates):
             if count >= last or len(found) == _MAX_CLAIMS:
                 break
             values = self._compute(candidate)
@@ -113,12 +119,8 @@ class Numbers:
 
     def _candidates(self, target: Sought, count: int) -> Iterator[Derivation]:
         """Yield functions that leave `count` elements, the likeliest first."""
-        same = [
-            CheckpointArray(name) for name in target.order if name in self._given and self._given[name].size == count
-        ]
-        yield from same
-        for name in FUNCTIONS:
-            yield from (Applied(one, name) for one in same)
+        same = self._arrays(target, count)
+        yield from self._functions(same)
         near = [name for name in target.order if name in self._given and self._given[name].size > count]
         yield from self._reductions(near[:4], count)
         for number in _FACTORS:
@@ -128,6 +130,15 @@ class Numbers:
                 shifted = Combined("+", one, Literal(number))
                 yield from (shifted, Applied(shifted, "reciprocal"))
         yield from self._reductions(near[4:], count)
+
+    def _arrays(self, target: Sought, count: int) -> list[Derivation]:
+        names = (name for name in target.order if name in self._given and self._given[name].size == count)
+        return [CheckpointArray(name) for name in names]
+
+    def _functions(self, same: list[Derivation]) -> Iterator[Derivation]:
+        yield from same
+        for name in FUNCTIONS:
+            yield from (Applied(one, name) for one in same)
 
     def _reductions(self, names: list[str], count: int) -> Iterator[Derivation]:
         for name in names:

@@ -79,9 +79,10 @@ class Rest:
 
     def _settle_number(self, name: str, values: Values, is_flat: bool) -> None:
         weight = self._weights[name]
-        found = self._numbers.explain(Sought(values, weight.mil_dtype, self._near.order(name)))
+        is_literal = self._literals.has(values, weight.mil_dtype)
+        found = self._numbers.explain(Sought(values, weight.mil_dtype, self._near.order(name)), is_literal)
         shown = ", ".join(f"{value:g}" for value in values.reshape(-1)[: 1 if is_flat else 4])
-        if self._literals.has(values, weight.mil_dtype):
+        if is_literal:
             if is_weight(weight) or self._is_parameter(name):
                 self.constant[name] = f"only the number {shown}" if is_flat else f"the numbers {shown}"
             for one in found:

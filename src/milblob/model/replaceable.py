@@ -16,12 +16,48 @@ from .package import Package
 IsPart = Callable[[str], bool]
 """Whether the name of a file, relative to a directory, with "/", is one of those that belong there."""
 
+_SUFFIXES = {
+    "mlpackage": (".mlpackage",),
+    "mlmodelc": (".mlmodelc",),
+    "mlmodel": (".mlmodel",),
+    "mil": (".mil",),
+    "blob": BLOB_SUFFIXES,
+    "listing": (".json", ".mil"),
+    "tar": (".tar",),
+    "tar.gz": (".tar.gz", ".tgz", ".gz"),
+    "directory": (),
+    "zip file": (".zip",),
+    "compressed file": (".bz2", ".xz", ".zst", ".7z"),
+    "file of arrays": (".npz", ".npy", ".safetensors", ".gguf", ".params"),
+    "ONNX model": (".onnx",),
+}
+"""What a name says by its end. Of several ends that fit, the first counts."""
+
 _FINDER = ".DS_Store"
 _HEAD_NBYTES = 68
 _COMPILED = re.compile(
     r"(model\d+/)*(model\.mil|metadata\.json|model\.espresso\.(net|shape|weights)"
     r"|(analytics/|model/|neural_network_optionals/)?coremldata\.bin)"
 )
+
+
+def require_name(path: str, kind: str) -> None:
+    """Refuse a name that says that something else is written.
+
+    Args:
+        path: of the output.
+        kind: of what is written, "mlpackage", "blob", "tar" and so on.
+
+    Raises:
+        ValueError: its end is that of another kind.
+    """
+    name = path.rstrip("/\\").lower()
+    if name.endswith(_SUFFIXES[kind]):
+        return
+    said = next((other for other, suffixes in _SUFFIXES.items() if name.endswith(suffixes)), None)
+    if said is not None:
+        wanted = " or ".join(_SUFFIXES[kind][:2]) or "none of these"
+        raise ValueError(f"output {path}: expected a name for a {kind}, such as {wanted}, got one for a {said}")
 
 
 def require_replaceable(

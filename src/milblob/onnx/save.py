@@ -12,6 +12,7 @@ from ..errors import UnsupportedError
 from ..formats.onnx_external import REFERENCE, hash_of, note_of
 from ..rewrite.destination import require_no_part
 from ..storage import paths
+from ..storage.disk import sync_directory
 from ..storage.output import NewFile, together
 from ..storage.transfer import copy_range, write_at
 from .reference import WeightReference
@@ -90,6 +91,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
     for name in replaced if large or copied else ():
         with suppress(OSError):  # nothing refers to it any more
             os.unlink(name)
+            sync_directory(os.path.dirname(path))
 
 
 def _refer(tensor: Any, location: str, offset: int, data: Any) -> None:

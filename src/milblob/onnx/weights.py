@@ -252,15 +252,16 @@ def names_beside(path: str) -> tuple[str, list[str]]:
     It cannot be one that the .onnx file which is replaced may refer to: between the two renames that file would read
     weights that are not its own. So NAME.bin and NAME.onnx.bin take turns.
     """
-    base, taken = os.path.basename(path), []
-    names = chain((f"{os.path.splitext(base)[0]}.bin", f"{base}.bin"), (f"{base}.{n}.bin" for n in count(2)))
+    base = os.path.basename(path)
+    turns = f"{os.path.splitext(base)[0]}.bin", f"{base}.bin"
     with closing(MappedFile(path)) if paths.is_file(path) else nullcontext() as old:
-        for name in names:
-            text = re.escape(name.encode(errors="surrogateescape"))
-            if old is None or re.search(text, memoryview(old.live())) is None:
-                break
-            taken.append(name)
-    return name, taken
+        data = b"" if old is None else memoryview(old.live())
+
+        def is_free(name: str) -> bool:
+            return re.search(re.escape(name.encode(errors="surrogateescape")), data) is None
+
+        others = (f"{base}.{number}.bin" for number in count(2))
+        return next(filter(is_free, chain(turns, others))), [name for name in turns if not is_free(name)]
 
 
 def location_of(file: str, path: str | None, model: str | None) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from ..errors import UnsupportedError
 from ..formats.archive import is_archive, kind
 from ..model.editable import EditableModel
 from ..model.model import Model
-from ..model.replaceable import require_replaceable
+from ..model.replaceable import require_name, require_replaceable
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..values.cast import OVERFLOW_POLICIES
@@ -233,6 +233,7 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
     real, place = os.path.realpath(source), os.path.realpath(target)
     if f"{place}{os.sep}".startswith(f"{real}{os.sep}") or f"{real}{os.sep}".startswith(f"{place}{os.sep}"):
         raise ValueError(f"output {target}: expected a place outside the model {source}, got one inside or around it")
+    require_name(target, model.kind)
     if model.package.is_directory:
         require_replaceable(target, model.kind, force, like=[source])
     constants = (c for _, program in model.scans for c in program.scan.constants)

@@ -4,16 +4,9 @@ import os
 import stat
 from collections.abc import Iterator
 
-from ..model.replaceable import require_replaceable
+from ..model.replaceable import require_name, require_replaceable
 from ..storage import paths
 
-_SUFFIXES = {
-    "mlpackage": (".mlpackage",),
-    "mlmodelc": (".mlmodelc",),
-    "mlmodel": (".mlmodel",),
-    "mil": (".mil",),
-    "blob": (".bin", ".blob", ".weights", ".fmadapter"),
-}
 _MARKERS = {".mlpackage": ("Manifest.json",), ".mlmodelc": ("model.mil", "model0", "coremldata.bin")}
 
 
@@ -43,11 +36,7 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
         ValueError: a path inside the source, around it or in another model; the suffix of another kind.
         FileExistsError: it exists and may not be replaced.
     """
-    suffix = os.path.splitext(dst)[1]
-    wrong = [other for other, suffixes in _SUFFIXES.items() if suffix in suffixes and other != kind]
-    if wrong:
-        wanted = " or ".join(_SUFFIXES[kind][:2])
-        raise ValueError(f"output {dst}: expected a name for a {kind}, such as {wanted}, got one for a {wrong[0]}")
+    require_name(dst, kind)
     is_directory = kind in ("mlpackage", "mlmodelc")
     real = os.path.realpath(dst)
     for parent in _parents(real):

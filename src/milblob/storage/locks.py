@@ -94,4 +94,5 @@ def replacing(path: str, is_held: bool = False) -> Iterator[None]:
         yield
     finally:
         if fd >= 0:
-            os.close(fd)
+            with contextlib.suppress(OSError):  # nothing was written to it, and what has its name keeps it
+                os.close(fd)

@@ -306,7 +306,8 @@ class NewDirectory(Whole):
         if fd >= 0:
             if is_ours:
                 unlock(fd)
-            os.close(fd)
+            with contextlib.suppress(OSError):  # of a directory nothing can be lost
+                os.close(fd)
 
 
 class NewNamedFile(Whole):
@@ -365,7 +366,8 @@ class NewNamedFile(Whole):
             remove_tree(directory)
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 @contextlib.contextmanager

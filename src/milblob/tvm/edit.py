@@ -14,7 +14,7 @@ from ..errors import FormatError, MilblobError, UnsupportedError
 from ..formats.params import Parameter, element_bytes, is_lazy
 from ..formats.params_codes import PACKED
 from ..model.manifest import read_json
-from ..model.replaceable import IsPart, require_replaceable
+from ..model.replaceable import IsPart, require_name, require_replaceable
 from ..rewrite.copying import new_file, set_mode
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
@@ -92,6 +92,8 @@ def write_edited(library: "Library", arrays: Mapping[str, Any], path: str, force
     edits = _pair(library, arrays)
     source = library.path
     in_place = source is not None and is_in_place([source], path)
+    if not in_place:
+        require_name(path, library.kind)
     if library.kind == "directory":
         if in_place:
             _change_directory(library, edits)
