@@ -155,7 +155,7 @@ def _waves(table: Values, dtype: DType) -> Values | None:
     inner, both = table[1:-1], table[2:] + table[:-2]
     with np.errstate(all="ignore"):
         twice = (inner * both).sum(axis=0) / (inner * inner).sum(axis=0)  # 2 cos(frequency), by least squares
-    size = np.abs(table).max(axis=0)
+    size = np.abs(table).max()  # of all columns: they have one amplitude
     frequency = np.arccos(np.clip(np.nan_to_num(twice, nan=2.0), -2, 2) / 2)
     slack = size * (4 * _EPSILON[dtype] + 4 * 2.0**-24 * np.maximum(frequency * len(table), 1))
     if (np.abs(both - 2 * np.cos(frequency) * inner) > 4 * slack).any():
