@@ -379,7 +379,8 @@ class BlobWriter:
                 self._flush()
                 if self._new is not None:
                     self._put([_codec.blob_header(self._count)], 0)
-                    os.ftruncate(self._fd, self._end)  # removes what a failed write left after the last record
+                    with naming(self.path, self._fd, self._end):
+                        os.ftruncate(self._fd, self._end)  # removes what a failed write left after the last record
                     self._new.commit()
                 elif self._count > self._count_before:
                     self._count_in()
@@ -410,7 +411,8 @@ class BlobWriter:
 
     def _to_disk(self) -> None:
         if self._sync:
-            sync(self._fd)
+            with naming(self.path, self._fd):
+                sync(self._fd)
 
     def _let_go(self, *, undo: bool) -> None:
         """Close the file; with `undo`, restore its old state or remove it.

@@ -467,7 +467,8 @@ class _Spool:
 
     def open(self, directory: str) -> None:
         self._directory = os.path.join(directory, "")
-        self._file = tempfile.TemporaryFile(dir=directory, prefix=".milblob-", buffering=0)  # noqa: SIM115  # see close
+        with naming(self._directory):
+            self._file = tempfile.TemporaryFile(dir=directory, prefix=".milblob-", buffering=0)  # noqa: SIM115  # see close
 
     def add(self, data: Any) -> int:
         """Append bytes; return their offset. Without a file, only count."""

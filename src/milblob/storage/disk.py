@@ -73,7 +73,8 @@ def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int 
     """
     if not isinstance(error, OSError) or error.errno not in _FULL or getattr(error, "is_described", False):
         return
-    words = f"{error.strerror}; expected room for {max(nbytes, has_nbytes)} bytes or more"
+    needed = f"{max(nbytes, has_nbytes)} bytes or more" if nbytes or has_nbytes else "a new file"
+    words = f"{error.strerror}; expected room for {needed}"
     if error.errno == errno.ENOSPC and hasattr(os, "statvfs"):
         try:
             status = os.statvfs(os.path.dirname(path) or ".")
@@ -91,11 +92,11 @@ def sizes(fd: int) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def naming(path: str, fd: int, nbytes: int = 0) -> Iterator[None]:
+def naming(path: str, fd: int = -1, nbytes: int = 0) -> Iterator[None]:
     """Say of a full disk in the block which file it is about, and what that needs; see `describe_full`."""
     try:
         yield
     except OSError as error:
-        size, on_disk = sizes(fd)
+        size, on_disk = (0, 0) if fd < 0 else sizes(fd)
         describe_full(error, path, max(size, nbytes), on_disk)
         raise

@@ -263,7 +263,8 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
     status = os.fstat(old)
     name = pending.staged_name(os.path.basename(replacement.path))
     with _directory_of(root, replacement.path) as directory:
-        fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
+        with naming(join(root, replacement.path)):
+            fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
         try:
             owners.keep_file(fd, status)
             with naming(join(root, replacement.path), fd):

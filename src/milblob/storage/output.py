@@ -16,7 +16,7 @@ from typing import Self
 
 from .._codec import exchange
 from . import mounts, owners, paths
-from .disk import describe_full, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
+from .disk import describe_full, naming, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
 from .locks import NO_LINKS, is_named, replacing, take, unlock
 from .pending import require_none
 from .temporary import SUFFIX, new_name, remove_tree, sweep
@@ -149,7 +149,8 @@ class NewFile(Whole):
         directory = os.path.dirname(self.path) or "."
         sweep(directory)
         # From the first byte on, no more readable than the file that it replaces.
-        self.fd, self._name = _create_file(directory, 0o666 if old is None else 0o600)
+        with naming(self.path):
+            self.fd, self._name = _create_file(directory, 0o666 if old is None else 0o600)
         self._old = old
 
     def complete(self) -> None:
@@ -235,7 +236,8 @@ class NewDirectory(Whole):
         parent = os.path.dirname(self.path) or "."
         sweep(parent)
         self._old = old
-        self.name, self._fd = _create_directory(parent, 0o777 if old is None else 0o700)
+        with naming(self.path):
+            self.name, self._fd = _create_directory(parent, 0o777 if old is None else 0o700)
 
     def complete(self) -> None:
         """See Whole."""
@@ -332,7 +334,8 @@ class NewNamedFile(Whole):
         self._force, self._locked = force, locked
         parent = os.path.dirname(self.path) or "."
         sweep(parent)
-        self._directory, self._fd = _create_directory(parent, 0o777)
+        with naming(self.path):
+            self._directory, self._fd = _create_directory(parent, 0o777)
         self.name = os.path.join(self._directory, os.path.basename(self.path))
         self._mode = stat.S_IMODE((self._old or os.stat(self._directory)).st_mode)
         self._mode &= 0o666 if self._old is None else ~0

@@ -44,8 +44,11 @@ class Scratch:
         nbytes = count * kind.itemsize
         if nbytes < _HELD_NBYTES:
             return np.empty(dims, kind)
-        with tempfile.TemporaryFile(dir=self._directory, prefix=".milblob-", buffering=0) as file:
-            with naming(os.path.join(self._directory, ""), file.fileno(), nbytes):
+        place = os.path.join(self._directory, "")
+        with naming(place, nbytes=nbytes):
+            opened = tempfile.TemporaryFile(dir=self._directory, prefix=".milblob-", buffering=0)  # noqa: SIM115
+        with opened as file:
+            with naming(place, file.fileno(), nbytes):
                 _reserve(file.fileno(), nbytes)
             mapping = mmap.mmap(file.fileno(), nbytes)
         return np.ndarray(dims, kind, mapping)
