@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,25 +106,25 @@ def stage_of_model(
     options: Any,
     providers: Sequence[str],
     converters: Mapping[str, Converter] | None,
-    replaceable: bool = False,
+    change: Callable[[ir.Model], frozenset[str]] | None = None,
 ) -> Stage:
     """Return a function of an open model, ready to run; it reads the model's weight files where they are.
 
     Args:
         model, function, converters: as for `convert`.
         options, providers: as for `start`.
-        replaceable: whether weights may be replaced.
+        change: changes the converted model before it is opened; returns the names of weights that may be replaced.
 
     Raises:
         As `convert`; MilblobError: onnxruntime cannot open it.
     """
     converted = convert(model, function=function, converters=converters)
-    weights = _make_replaceable(converted) if replaceable else frozenset()
+    weights = frozenset() if change is None else change(converted)
     runner = start(converted, model.package.mappings, options, providers, model.path)
     return Stage(runner, converted, model.path, weights)
 
 
-def _make_replaceable(model: ir.Model) -> frozenset[str]:
+def make_replaceable(model: ir.Model) -> frozenset[str]:
     """Make optional inputs of all weights of floats that are referred to; return their names."""
     names = []
     for name, value in model.graph.initializers.items():
