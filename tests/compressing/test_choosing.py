@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milblob.compressing.choosing import Choice, choose, choose_within, hull, starts, walk
+from milblob.compressing.choosing import Choice, choose, choose_within, chosen_of, hull, starts, walk
 
 CHOICES = st.builds(Choice, st.integers(0, 40), st.integers(0, 60).map(lambda eighths: eighths / 8))
 UNITS = st.lists(st.lists(CHOICES, min_size=1, max_size=5), min_size=1, max_size=4)
@@ -142,6 +142,24 @@ def test_within_an_error_the_bytes_are_the_fewest(units, most):
     ]
     assert found.nbytes == min(rows)
     assert all(unit[n].error <= limit for unit, n, limit in zip(units, found.choices, allowed, strict=True))
+
+
+@given(UNITS, st.lists(st.lists(st.integers(0, 4), min_size=4, max_size=4), min_size=1, max_size=4))
+def test_never_worse_than_others_that_fit_nor_than_at_their_smaller_sizes(units, numbers):
+    others = [[number % len(unit) for number, unit in zip(row, units, strict=False)] for row in numbers]
+    rows = [chosen_of(units, other) for other in others]
+    found = [choose(units, row.nbytes, others) for row in sorted(rows, key=lambda row: row.nbytes)]
+    assert all(one.error <= row.error for one in found for row in rows if row.nbytes <= one.nbytes)
+    assert all(a.error >= b.error for a, b in itertools.pairwise(found))
+    assert all(choose(units, row.nbytes + 1, others).error <= row.error for row in rows)
+
+
+def test_others_make_room_for_a_large_unit():
+    """Its step gains less for each byte than theirs and comes last, but fills the room that they leave."""
+    small = [Choice(0, 6.0), Choice(11, 0.0)]
+    units = [[Choice(0, 54.5), Choice(100, 0.0)], *[small] * 10]
+    assert choose(units, 99).choices == [0, *[1] * 9, 0]
+    assert choose(units, 100).choices == [1, *[0] * 10]
 
 
 def test_nothing_to_choose():

@@ -43,9 +43,16 @@ def stored_nbytes(path):
     return sum(rows.values())
 
 
+def reads(source, names):
+    """Elements of weights, once for each operation that reads them: how much their errors count."""
+    with milblob.open(source) as opened:
+        return {name: opened[name].size * len(opened[name].consumers) for name in names}
+
+
 def total(report):
-    """The relative squared errors, those of weights with equal bytes once: here of models without such."""
-    return sum(one.squared / one.power for one in report.weights)
+    """The relative squared errors of the weights, each for its elements and the operations that read it."""
+    shares = reads(report.source, [one.name for one in report.weights])
+    return sum(shares[one.name] * one.squared / one.power for one in report.weights)
 
 
 @pytest.mark.parametrize("nbytes", [50_000, 70_000, 90_000, 120_000, 200_000])
@@ -70,7 +77,7 @@ def test_more_bytes_never_lose_more(model, tmp_path):
         assert report.nbytes_after <= nbytes
         errors.append(total(report))
     assert errors[-1] == 0.0
-    assert errors[0] > 0.1
+    assert errors[0] > 1000
     assert sum(later > earlier for earlier, later in itertools.pairwise(errors)) == 0
 
 
@@ -86,14 +93,15 @@ def test_least_error_of_all_combinations(tmp_path):
             rows.append((report.nbytes_after, total(report)))
     rows.append((report.nbytes, 0.0))
     single = [compress(DEMO, tmp_path, recipe=one, select=names, dry_run=True) for one in ladder]
-    biggest = max(weight.squared / weight.power for one in single for weight in one.weights)
+    shares = reads(DEMO, names)
+    biggest = max(shares[one.name] * one.squared / one.power for report in single for one in report.weights)
     exact = 0
     for nbytes in sorted({row[0] for row in rows}):
         best = min(error for size, error in rows if size <= nbytes)
         report = compress(DEMO, tmp_path, size=nbytes, recipes=ladder, select=names, dry_run=True)
         assert report.nbytes_after <= nbytes
-        assert best - 1e-12 <= total(report) < best + biggest
-        exact += math.isclose(total(report), best, abs_tol=1e-12)
+        assert best - 1e-9 <= total(report) < best + biggest
+        exact += math.isclose(total(report), best, abs_tol=1e-9)
     assert exact >= 10  # at the sizes of the walk, and often between them
 
 
@@ -400,7 +408,7 @@ def test_frontier_is_what_compress_reaches(model, tmp_path):
     for point in frontier.points[:: len(frontier.points) // 6]:
         report = compress(model, tmp_path, size=point.nbytes, dry_run=True)
         assert report.nbytes_after == point.nbytes
-        weights = len(report.weights) + len(report.kept)
+        weights = sum(reads(model, [*(one.name for one in report.weights), *report.kept]).values())
         assert total(report) / weights == pytest.approx(point.error, rel=1e-9, abs=1e-12)
         assert frontier.bits(point.nbytes) == pytest.approx(
             8 * (point.nbytes - frontier.fixed_nbytes) / frontier.element_count
@@ -409,7 +417,8 @@ def test_frontier_is_what_compress_reaches(model, tmp_path):
         report = compress(model, tmp_path, recipe=one.recipe, dry_run=True)
         assert report.nbytes_after == one.point.nbytes
         assert total(report) / weights == pytest.approx(one.point.error, rel=1e-9)
-        assert one.chosen_error <= one.point.error * (1 + 1e-12)
+        assert one.chosen_error <= one.point.error
+    assert all(a.chosen_error >= b.chosen_error for a, b in itertools.pairwise(frontier.alone))
     assert json.loads(json.dumps(frontier.to_dict()))["alone"][0]["recipe"] == frontier.alone[0].recipe.to_dict()
 
 

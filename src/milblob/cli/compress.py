@@ -131,9 +131,10 @@ def run(arguments: Namespace) -> int:
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
             save_plan=arguments.plan, **compress_goals.goal(arguments), **extras, **given, **named,
         )  # fmt: skip
-    is_idle = not report.weights and not report.kept
+    # Where all weights stay, a size or a plan has what it asked for; a quality, which asks to compress, has not.
+    is_idle = not report.weights and (arguments.sqnr is not None or not report.kept)
     if is_idle:  # said with -q and --json too: nothing of what was asked for was done
-        output.say(f"no weight compressed: {_reasons(report)}")
+        output.say(f"no weight compressed: {_reasons(report, arguments.sqnr)}")
     if arguments.json:
         output.print_json(report.to_dict())
         return _EXIT_IDLE if is_idle else 0
@@ -325,8 +326,11 @@ def _decibel(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else "exact" if value > 0 else "nothing left"
 
 
-def _reasons(report: CompressReport) -> str:
+def _reasons(report: CompressReport, sqnr: float | None) -> str:
     """Why most of the weights stay: the reasons that are given most, whatever number each weight got."""
+    if report.kept and sqnr is not None:
+        count = output.plural(len(report.kept), "weight")
+        return f"expected a recipe that keeps {sqnr:g} dB of one of {count}, got none"
     if not report.skipped:
         return f"{report.source} has none"
     counts = Counter(reason.partition(", got ")[0] for _, reason in report.skipped)
@@ -342,6 +346,8 @@ def _summary(report: CompressReport) -> None:
     words = f"{output.plural(len(report.weights), 'weight')} compressed, {len(report.skipped)} stay"
     if worst is not None:
         words += f", least SQNR {_decibel(worst.sqnr)} ({worst.name})"
+    if report.outputs_sqnr is not None:
+        words += f", {_decibel(report.outputs_sqnr)} of the outputs"
     verb = "to" if report.done else "would go to"
     sizes = f"{output.size(report.nbytes)} -> {output.size(report.nbytes_after)}"
     output.say(f"{words}: {sizes}, {verb} {report.output}")

@@ -7,10 +7,13 @@ them the walk may miss the best by less than the step that no longer fits; `Chos
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+_MOST_WALKS = 16
+_NEAR = 1.001  # of an error to the least one: it is not worth another walk
 
 
 class Choice(NamedTuple):
@@ -104,43 +107,90 @@ def walk(units: Sequence[Unit]) -> Iterator[ChoiceStep]:
         await_step(unit, place + 1)
 
 
-def choose(units: Sequence[Unit], most_nbytes: int) -> Chosen:
+def choose(units: Sequence[Unit], most_nbytes: int, others: Iterable[Sequence[int]] = ()) -> Chosen:
     """Choose for a size.
 
     The walk goes on as long as its steps fit, and leaves out units whose next one does not. Then single units take any
     better choice that still fits, the greatest gain first, until none does. The error is above the least possible by
-    less than that of the first step that did not fit, and equal to it if all did.
+    less than that of the first step that did not fit, and equal to it if all did. A large unit may be in the way: the
+    walk is also tried with that step taken first, which others make room for.
+
+    The result is never worse than any of `others` that fits. For a size at which one of them just fits, it is never
+    worse than that for any smaller size of this kind.
 
     Args:
         units: each with one choice or more.
         most_nbytes: of all together.
+        others: choices for all units, which are compared with the result.
 
     Raises:
         ValueError: the smallest choices take more; the message says how much.
     """
-    choices = starts(units)
-    nbytes = sum(unit[number].nbytes for unit, number in zip(units, choices, strict=True))
-    if nbytes > most_nbytes:
-        raise ValueError(f"size: expected {nbytes} bytes or more, which the smallest choices take, got {most_nbytes}")
-    error = math.fsum(unit[number].error for unit, number in zip(units, choices, strict=True))
-    room, least, gained = most_nbytes - nbytes, None, 0.0
-    closed: set[int] = set()
-    for step in walk(units):
-        if step.nbytes <= room and step.unit not in closed:
-            choices[step.unit] = step.choice
-            room -= step.nbytes
-            gained += step.error
-            continue
-        if least is None:  # a part of this step would give the least error of all mixtures
-            least = error - gained - step.error * room / step.nbytes
-        closed.add(step.unit)
-    room = _fill(units, choices, room)
-    error = math.fsum(unit[number].error for unit, number in zip(units, choices, strict=True))
-    return Chosen(choices, most_nbytes - room, error, error if least is None else max(least, 0.0))
+    smallest = chosen_of(units, starts(units))
+    if smallest.nbytes > most_nbytes:
+        words = f"size: expected {smallest.nbytes} bytes or more, which the smallest choices take, got {most_nbytes}"
+        raise ValueError(words)
+    fitting = [one for one in (chosen_of(units, other) for other in others) if one.nbytes <= most_nbytes]
+    best = smallest
+    for size in sorted({*(one.nbytes for one in fitting), most_nbytes}):
+        found = [_filled(units, best, size), *_walked(units, size)]
+        found += [_filled(units, one, size) for one in fitting if one.nbytes == size]
+        least = found[1].least
+        best = min(found, key=lambda one: (one.error, one.nbytes))
+    return best._replace(least=min(least, best.error))
 
 
-def _fill(units: Sequence[Unit], choices: list[int], room: int) -> int:
-    """Let single units take better choices that fit, the greatest gain first; return the room that is left."""
+def _walked(units: Sequence[Unit], most_nbytes: int) -> Iterator[Chosen]:
+    """Yield what the walk leads to, and what it leads to if the step that did not fit is taken before all others.
+
+    The first one is of all choices. Its `least` is that of this size; more are tried as long as it is not reached.
+    """
+    taken: dict[int, int] = {}
+    least = None
+    for _ in range(_MOST_WALKS):
+        choices = starts(units)
+        for unit, number in taken.items():
+            choices[unit] = number
+        found = chosen_of(units, choices)
+        room, gained, blocking = most_nbytes - found.nbytes, 0.0, None
+        if room < 0:
+            return
+        closed = set(taken)
+        for step in walk(units):
+            if step.unit in closed:
+                continue
+            if step.nbytes <= room:
+                choices[step.unit] = step.choice
+                room -= step.nbytes
+                gained += step.error
+                continue
+            if blocking is None:
+                blocking = step
+                if least is None:  # a part of this step would give the least error of all mixtures
+                    least = max(found.error - gained - step.error * room / step.nbytes, 0.0)
+            closed.add(step.unit)
+        result = _filled(units, chosen_of(units, choices), most_nbytes)
+        least = result.error if least is None else least
+        yield result._replace(least=least)
+        if blocking is None or result.error <= least * _NEAR:
+            return
+        taken[blocking.unit] = blocking.choice
+
+
+def chosen_of(units: Sequence[Unit], choices: Sequence[int]) -> Chosen:
+    """Return choices with their sums; no size is asked for, so `least` is 0."""
+    rows = [unit[number] for unit, number in zip(units, choices, strict=True)]
+    return Chosen(list(choices), sum(row.nbytes for row in rows), math.fsum(row.error for row in rows), 0.0)
+
+
+def _filled(units: Sequence[Unit], chosen: Chosen, most_nbytes: int) -> Chosen:
+    choices = list(chosen.choices)
+    _fill(units, choices, most_nbytes - chosen.nbytes)
+    return chosen_of(units, choices)
+
+
+def _fill(units: Sequence[Unit], choices: list[int], room: int) -> None:
+    """Let single units take better choices that fit, the greatest gain first."""
     width = max(map(len, units), default=0)
     nbytes = np.full((len(units), width), np.iinfo(np.int64).max // 2)
     errors = np.full((len(units), width), np.inf)
@@ -156,7 +206,6 @@ def _fill(units: Sequence[Unit], choices: list[int], room: int) -> int:
             break
         room -= int(extra[row, column])
         choices[row] = column
-    return room
 
 
 def choose_within(units: Sequence[Unit], most_error: float) -> Chosen:
@@ -171,6 +220,5 @@ def choose_within(units: Sequence[Unit], most_error: float) -> Chosen:
             choices.append(min(good, key=lambda number: (unit[number], number)))
         else:
             choices.append(min(range(len(unit)), key=lambda number: (unit[number].error, unit[number].nbytes, number)))
-    nbytes = sum(unit[number].nbytes for unit, number in zip(units, choices, strict=True))
-    error = math.fsum(unit[number].error for unit, number in zip(units, choices, strict=True))
-    return Chosen(choices, nbytes, error, error)
+    chosen = chosen_of(units, choices)
+    return chosen._replace(least=chosen.error)

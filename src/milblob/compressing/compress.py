@@ -76,6 +76,8 @@ class CompressReport(NamedTuple):
         kept: names of the weights that could be compressed, and stay because the plan says so; also in `skipped`
             where milblob made the plan.
         stale: see RepackReport.
+        outputs_sqnr: of the outputs, in dB, as `errors.of_all` measured it for the recipes that were chosen; None
+            without such errors.
     """
 
     source: str
@@ -87,6 +89,7 @@ class CompressReport(NamedTuple):
     done: bool
     kept: list[str] = []  # noqa: RUF012  # never changed
     stale: tuple[str, ...] = ()
+    outputs_sqnr: float | None = None
 
     @property
     def plan(self) -> CompressPlan:
@@ -116,6 +119,7 @@ class CompressReport(NamedTuple):
             "nbytes_after": self.nbytes_after, "weights": rows,
             "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
             "kept": self.kept, "stale": list(self.stale),
+            "outputs_sqnr": None if self.outputs_sqnr is None else _finite(self.outputs_sqnr),
         }  # fmt: skip
 
 
@@ -155,8 +159,9 @@ def compress(
     have equal bytes and the same recipe, share the parts. The result appears whole or not at all.
 
     Given one of `size`, `bits` and `sqnr` instead of a recipe, each weight gets one of `recipes`, or stays: every
-    recipe is measured on every weight, and the sum of their squared errors, each relative to the power of its weight,
-    is as small as that allows (docs/compress.md says how near to the least possible).
+    recipe is measured on every weight, and the sum of their squared errors, each relative to the power of its weight
+    and times its elements and the operations that read it, is as small as that allows (docs/compress.md says how near
+    to the least possible). It is never larger than that of one recipe for all weights that fits.
 
     Args:
         src: a .mlpackage or a .mlmodelc.
@@ -175,7 +180,9 @@ def compress(
             that fits counts, and 1 without one.
         errors: called as `errors(name, before, after)` with the values of a weight and those that a recipe makes of
             them; returns what that costs, zero or more, in place of the squared error over the power, for `size`,
-            `bits` and `sqnr` (whose dB are those of this number). Called in several threads at a time.
+            `bits` and `sqnr` (whose dB are those of this number). Called in several threads at a time. If it has a
+            method `of_all`, called with values by name, that has the last word: what was chosen for `size` or `bits`
+            is compared with each recipe alone that fits. `milblob.onnx.OutputErrors` makes such an object.
         plan: a CompressPlan (such as the `plan` of a report), its dict, or the path of its file: the recipe of each
             weight by name, small ones too. Instead of everything else that chooses weights or recipes.
         weights: new values for the model, as for `refit`: a mapping of arrays or the path of a file, such as .gguf. All
@@ -245,7 +252,10 @@ def compress(
         def complete(done: RepackReport) -> list[Whole]:
             rows = [_report(outcome) for outcome in work.outcomes]
             sizes = done.nbytes, done.nbytes_after
-            report = CompressReport(source, output, rows, work.skipped, *sizes, done.done, work.kept, done.stale)
+            outputs_sqnr = None if chooser is None else chooser.outputs_sqnr
+            report = CompressReport(
+                source, output, rows, work.skipped, *sizes, done.done, work.kept, done.stale, outputs_sqnr
+            )
             reports.append(report)
             if plan_file is None:
                 return []

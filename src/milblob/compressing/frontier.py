@@ -13,7 +13,7 @@ from .choosing import choose
 from .compress import LEAST, as_extras, named_recipes, require_directory
 from .prepare import Compressing
 from .recipe import Recipe
-from .recipe_choice import Errors, Point, RecipeChoice, as_ladder, as_sensitivity, uniform, walked
+from .recipe_choice import Errors, Point, RecipeChoice, alike, as_ladder, as_sensitivity, decibel, point_of, walked
 
 
 class Alone(NamedTuple):
@@ -22,7 +22,8 @@ class Alone(NamedTuple):
     Attributes:
         recipe: it; the other weights stay.
         point: what this gives.
-        chosen_error: the error of the mixture that is chosen for the same bytes.
+        chosen_error: the error of the mixture that is chosen for the same bytes: at most that of `point`, and of any
+            mixture that is chosen for fewer bytes.
     """
 
     recipe: Recipe
@@ -31,7 +32,10 @@ class Alone(NamedTuple):
 
 
 class Frontier(NamedTuple):
-    """What sizes and errors a model can have. Errors are means over the weights that can be compressed.
+    """What sizes and errors a model can have.
+
+    Errors are means over the elements of the weights that can be compressed: of each weight the squared error over its
+    power, for each operation that reads it. With `errors`, they are sums of what it returned.
 
     Attributes:
         source: path.
@@ -119,20 +123,16 @@ def compress_frontier(
         work.prepare(model)
     found = chooser.measurements
     units = [unit.choices for unit in found.units]
+    others = alike(found)
     alone = []
-    for recipe in dict.fromkeys(one for unit in found.units for one in unit.recipes if one is not None):
-        point = uniform(found, recipe)
-        chosen = choose(units, point.nbytes - found.fixed_nbytes)
-        alone.append(Alone(recipe, point, chosen.error / max(found.weight_count, 1)))
+    for recipe, choices in others.items():
+        point = point_of(found, choices)
+        chosen = choose(units, point.nbytes - found.fixed_nbytes, others.values())
+        alone.append(Alone(recipe, point, chosen.error / found.divisor))
     alone.sort(key=lambda one: one.point)
     element_count = sum(unit.element_count for unit in found.units)
     skipped = [row for row in work.skipped if row[0] not in set(work.kept)]
     return Frontier(source, found.nbytes_now, found.fixed_nbytes, element_count, walked(found), alone, skipped)
-
-
-def decibel(error: float) -> float:
-    """Return an error, relative to power, as SQNR in dB; infinite if there is none."""
-    return -10 * math.log10(error) if error > 0 else math.inf
 
 
 def finite(value: float) -> float | None:

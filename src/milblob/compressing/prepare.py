@@ -71,6 +71,10 @@ class NamedRecipe(NamedTuple):
 class Chooser(Protocol):
     """What chooses a recipe for each weight."""
 
+    @property
+    def passes(self) -> int:
+        """How often `choose` goes through the candidates that differ, and tells the counter."""
+
     def recipes(self, opset: int) -> tuple[Recipe, ...]:
         """Return those to choose from."""
 
@@ -186,7 +190,7 @@ class Compressing:
         unique = [number for number, first in enumerate(firsts) if first == number]
         self._counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in unique)
         if self._chooser is not None:
-            self._counter.total_nbytes *= 2
+            self._counter.total_nbytes *= 1 + self._chooser.passes
             candidates = self._choose(model, self._chooser, candidates, firsts)
             firsts = first_alike(candidates)
             unique = [number for number, first in enumerate(firsts) if first == number]

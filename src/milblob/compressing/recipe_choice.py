@@ -19,7 +19,7 @@ from ..rewrite.changes import is_counted
 from ..rewrite.planned import PartsPlan
 from ..selection import selector
 from .candidates import Candidate, computed
-from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, starts, walk
+from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, chosen_of, starts, walk
 from .pieces import CompressedParts, NotCompressibleError
 from .prepare import KEPT
 from .recipe import Recipe, as_float
@@ -73,7 +73,8 @@ class Measured(NamedTuple):
 
 Errors = Callable[[str, Array, Array], float]
 """Called as `errors(name, before, after)` with the values of a weight and those that a recipe makes of them: how much
-that costs, zero or more, in place of the squared error over the power. Called in several threads at a time."""
+that costs, zero or more, in place of the squared error over the power. Called in several threads at a time. If it has a
+method `of_all`, called with new values by name, this says what they cost together."""
 
 
 class WeightUnit(NamedTuple):
@@ -83,7 +84,8 @@ class WeightUnit(NamedTuple):
         candidates: their numbers.
         element_count: those of weights with equal bytes once.
         recipes: one for each choice; None to stay.
-        choices: bytes, and error relative to the power, times the sensitivity; summed over the different ones.
+        choices: bytes, and error relative to the power, times the sensitivity. For a quality, that of the worst of the
+            different ones; else their sum, each times its elements and the operations that read it.
     """
 
     candidates: list[int]
@@ -97,7 +99,7 @@ class Point(NamedTuple):
 
     Attributes:
         nbytes: of all weights as stored.
-        error: mean of the squared errors of the weights, each relative to its power and times its sensitivity.
+        error: of the weights, as `Measurements.divisor` says.
     """
 
     nbytes: int
@@ -111,13 +113,14 @@ class Measurements(NamedTuple):
         units: of the weights that have a choice.
         fixed_nbytes: of all weights that have none.
         nbytes_now: of all weights, as they are now.
-        weight_count: of the weights in `units`, those with equal bytes once: what errors are divided by.
+        divisor: of errors: the elements of the weights in `units`, for each operation that reads them;
+            1 where `Errors` says what they are.
     """
 
     units: list[WeightUnit]
     fixed_nbytes: int
     nbytes_now: int
-    weight_count: int
+    divisor: int
 
 
 class RecipeChoice:
@@ -132,6 +135,7 @@ class RecipeChoice:
     Attributes:
         measurements: what was measured.
         chosen: the result.
+        outputs_sqnr: what that costs by `errors.of_all`, in dB; None if there is none.
     """
 
     def __init__(
@@ -145,8 +149,17 @@ class RecipeChoice:
         self._goal = goal
         self._given = recipes
         self._sensitivity = [(glob, selector(glob), factor) for glob, factor in (sensitivity or {}).items()]
-        self.measurements = Measurements([], 0, 0, 0)
+        self._of_all: Callable[[Mapping[str, Array]], float] | None = getattr(errors, "of_all", None)
+        self.measurements = Measurements([], 0, 0, 1)
         self.chosen: Chosen | None = None
+        self.outputs_sqnr: float | None = None
+
+    @property
+    def passes(self) -> int:
+        """See Chooser."""
+        if self._goal is None or self._of_all is None:
+            return 1
+        return 2 if self._goal.sqnr is not None else 2 + len(LADDER if self._given is None else self._given)
 
     def recipes(self, opset: int) -> tuple[Recipe, ...]:
         """See Chooser."""
@@ -174,14 +187,17 @@ class RecipeChoice:
             rows[number] = row
             counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
         stored = _Stored(model)
-        units, reasons = _units(candidates, firsts, rows, factors, stored)
+        is_quality = self._goal is not None and self._goal.sqnr is not None
+        shares = None if is_quality else _shares(candidates, firsts, self._errors)
+        units, reasons = _units(candidates, firsts, rows, factors, stored, shares)
         free = sum(_raw_nbytes(unit.candidates, candidates, stored) for unit in units)
-        count = sum(len({firsts[number] for number in unit.candidates}) for unit in units)
-        self.measurements = Measurements(units, stored.nbytes - free, stored.nbytes, count)
+        used = {firsts[number] for unit in units for number in unit.candidates}
+        count = sum(shares[first] for first in used) if shares is not None and self._errors is None else 1
+        self.measurements = Measurements(units, stored.nbytes - free, stored.nbytes, max(count, 1))
         result = [(candidate, reasons.get(number, "")) for number, candidate in enumerate(candidates)]
         if self._goal is None:
             return [(candidate, reason or KEPT) for candidate, reason in result]
-        self.chosen = self._solve(self._goal)
+        self.chosen = self._solve(self._goal, candidates, firsts, counter)
         for unit, number in zip(units, self.chosen.choices, strict=True):
             recipe = unit.recipes[number]
             for index in unit.candidates:
@@ -206,23 +222,50 @@ class RecipeChoice:
                 raise ValueError(f"{words}{hint(glob.strip('*'), names)}")
         return [next((factor for _, is_named, factor in self._sensitivity if is_named(name)), 1.0) for name in names]
 
-    def _solve(self, goal: Goal) -> Chosen:
+    def _solve(self, goal: Goal, candidates: list[Candidate], firsts: list[int], counter: Counter) -> Chosen:
+        """The choices; where `errors` can say what all cost together, the best of these and of one recipe for all."""
+        choices = [unit.choices for unit in self.measurements.units]
+        same = list(alike(self.measurements).values())
+        if goal.sqnr is not None:
+            found = [choose_within(choices, 10 ** min(-goal.sqnr / 10, 300.0))]  # more than any error
+        else:
+            most = self._most_nbytes(goal)
+            found = [choose(choices, most, same)]
+            found += [one for one in (chosen_of(choices, other) for other in same) if one.nbytes <= most]
+        if self._of_all is None:
+            return found[0]
+        costs: list[float] = []
+        unique = [number for number, first in enumerate(firsts) if first == number]
+        for one in [*found, *[None] * (self.passes - 1 - len(found))]:
+            if one is not None:
+                values = _values(self.measurements.units, one.choices, candidates, firsts)
+                costs.append(as_float("errors.of_all", self._of_all(values)))
+            for number in unique:
+                counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
+        self.outputs_sqnr = decibel(min(costs))
+        return found[costs.index(min(costs))]
+
+    def _most_nbytes(self, goal: Goal) -> int:
+        """The bytes that the units may take."""
         units, fixed = self.measurements.units, self.measurements.fixed_nbytes
         choices = [unit.choices for unit in units]
-        if goal.sqnr is not None:
-            return choose_within(choices, 10 ** min(-goal.sqnr / 10, 300.0))  # more than any error
         smallest = sum(unit[number].nbytes for unit, number in zip(choices, starts(choices), strict=True))
         if goal.nbytes is not None:
             if goal.nbytes < fixed + smallest:
                 words = f"size: expected {fixed + smallest} bytes or more, which the smallest recipes take"
                 raise ValueError(f"{words} ({fixed} of them for what cannot be compressed), got {goal.nbytes}")
-            return choose(choices, goal.nbytes - fixed)
+            return goal.nbytes - fixed
         count = sum(unit.element_count for unit in units)
         most = int(min(cast(float, goal.bits), _MOST_BITS) * count / 8)
         if most < smallest:
             least = math.ceil(8000 * smallest / count) / 1000
             raise ValueError(f"bits: expected {least:g} or more, which the smallest recipes take, got {goal.bits:g}")
-        return choose(choices, most)
+        return most
+
+
+def decibel(error: float) -> float:
+    """Return an error, relative to power, as SQNR in dB; infinite if there is none."""
+    return -10 * math.log10(error) if error > 0 else math.inf
 
 
 def as_goal(size: Any, bits: Any, sqnr: Any) -> Goal | None:
@@ -273,31 +316,36 @@ def walked(measurements: Measurements) -> list[Point]:
     """Return the points that the walk passes through, from the fewest bytes to the least error."""
     units = [unit.choices for unit in measurements.units]
     choices = starts(units)
-    points = [_point(measurements, choices)]
+    points = [point_of(measurements, choices)]
     for step in walk(units):
-        points.append(_moved(points[-1], step, measurements.weight_count))
+        points.append(_moved(points[-1], step, measurements.divisor))
         choices[step.unit] = step.choice
-    points[-1] = _point(measurements, choices)  # without the rounding of many differences
+    points[-1] = point_of(measurements, choices)  # without the rounding of many differences
     return points
 
 
-def uniform(measurements: Measurements, recipe: Recipe) -> Point:
-    """Return the point where this recipe is applied wherever it can be, and the other weights stay or get the best."""
-    choices = []
-    for unit in measurements.units:
-        best = min(range(len(unit.choices)), key=lambda number: (unit.choices[number].error, number))
-        choices.append(unit.recipes.index(recipe) if recipe in unit.recipes else best)
-    return _point(measurements, choices)
+def alike(measurements: Measurements) -> dict[Recipe, list[int]]:
+    """Return, for each recipe, the choices if it is applied wherever it can be: other weights stay or get the best."""
+    units = measurements.units
+    found: dict[Recipe, list[int]] = {}
+    for recipe in dict.fromkeys(one for unit in units for one in unit.recipes if one is not None):
+        best = [min(range(len(unit.choices)), key=lambda n: (unit.choices[n].error, n)) for unit in units]
+        found[recipe] = [
+            unit.recipes.index(recipe) if recipe in unit.recipes else number
+            for unit, number in zip(units, best, strict=True)
+        ]
+    return found
 
 
-def _point(measurements: Measurements, choices: Sequence[int]) -> Point:
+def point_of(measurements: Measurements, choices: Sequence[int]) -> Point:
+    """Return what choices for all units give."""
     rows = [unit.choices[number] for unit, number in zip(measurements.units, choices, strict=True)]
     nbytes = measurements.fixed_nbytes + sum(row.nbytes for row in rows)
-    return Point(nbytes, math.fsum(row.error for row in rows) / max(measurements.weight_count, 1))
+    return Point(nbytes, math.fsum(row.error for row in rows) / measurements.divisor)
 
 
 def _moved(point: Point, step: ChoiceStep, count: int) -> Point:
-    return Point(point.nbytes + step.nbytes, max(point.error - step.error / max(count, 1), 0.0))
+    return Point(point.nbytes + step.nbytes, max(point.error - step.error / count, 0.0))
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
@@ -341,7 +389,7 @@ def _measured_alone(candidate: Candidate, number: int) -> tuple[PartsPlan | Comp
 def _measured_by(
     candidate: Candidate, number: int, names: Sequence[str], errors: Errors | None
 ) -> tuple[CompressedParts, float]:
-    """The same, from the values that the recipe makes; the greatest of what `errors` says about these weights."""
+    """The same, from the values that the recipe makes; the sum of what `errors` says about these weights."""
     pieces = candidate.pieces(number)
     if isinstance(pieces, NotCompressibleError):
         raise pieces
@@ -350,7 +398,7 @@ def _measured_by(
         squared, power, _ = pieces.measured(candidate.importance)
         return made, _relative(squared, power)
     values = pieces.values()
-    return made, max(_cost(errors, name, pieces.array, values) for name in names)
+    return made, math.fsum(min(_cost(errors, name, pieces.array, values), _MOST_ERROR) for name in names)
 
 
 def _cost(errors: Errors, name: str, before: Array, after: Array) -> float:
@@ -427,14 +475,19 @@ def _units(
     rows: Mapping[int, list[Measured | NotCompressibleError]],
     factors: Sequence[float],
     stored: _Stored,
+    shares: Mapping[int, int] | None,
 ) -> tuple[list[WeightUnit], dict[int, str]]:
-    """Return the units, and for each candidate that no recipe can be applied to the reason."""
+    """Return the units, and for each candidate that no recipe can be applied to the reason.
+
+    Args:
+        shares: of each different weight: how much its error counts; None: of weights in one unit the worst one counts.
+    """
     units: list[WeightUnit] = []
     reasons: dict[int, str] = {}
     for numbers in _groups(candidates, firsts, stored):
         different = sorted({firsts[number] for number in numbers})
         heaviest = {first: max(factors[n] for n in numbers if firsts[n] == first) for first in different}
-        alike = {first: [_base(candidates[n]) for n in numbers if firsts[n] == first] for first in different}
+        bases = {first: [_base(candidates[n]) for n in numbers if firsts[n] == first] for first in different}
         recipes: list[Recipe | None] = []
         choices: list[Choice] = []
         for recipe in dict.fromkeys(option.recipe for option in candidates[numbers[0]].options):
@@ -443,11 +496,17 @@ def _units(
             if len(good) < len(found):
                 continue
             nbytes = sum(
-                one.own_nbytes * len(alike[first]) + one.shared_nbytes * len(set(alike[first]))
+                one.own_nbytes * len(bases[first]) + one.shared_nbytes * len(set(bases[first]))
                 for first, one in zip(different, good, strict=True)
             )
-            errors = (one.relative * heaviest[first] for first, one in zip(different, good, strict=True))
-            error = min(math.fsum(min(error, _MOST_ERROR) for error in errors), _MOST_ERROR)
+            errors = {
+                first: min(one.relative * heaviest[first], _MOST_ERROR)
+                for first, one in zip(different, good, strict=True)
+            }
+            if shares is None:
+                error = max(errors.values())
+            else:
+                error = min(math.fsum(shares[first] * error for first, error in errors.items()), _MOST_ERROR)
             recipes.append(recipe)
             choices.append(Choice(nbytes, error))
         if not recipes:
@@ -459,6 +518,39 @@ def _units(
         count = sum(candidates[first].tensor.size for first in different)
         units.append(WeightUnit(numbers, count, recipes, choices))
     return units, reasons
+
+
+def _shares(candidates: Sequence[Candidate], firsts: Sequence[int], errors: Errors | None) -> dict[int, int]:
+    """How much the errors of different weights count: their elements, once for each operation that reads them.
+
+    All alike where `errors` knows better.
+    """
+    shares: dict[int, int] = {}
+    for candidate, first in zip(candidates, firsts, strict=True):
+        reads = candidate.tensor.size * max(len(candidate.consumers), 1)
+        shares[first] = shares.get(first, 0) + reads if errors is None else 1
+    return shares
+
+
+def _values(
+    units: Sequence[WeightUnit], choices: Sequence[int], candidates: Sequence[Candidate], firsts: Sequence[int]
+) -> dict[str, Array]:
+    """The values of the weights that choices change, by name."""
+    recipes = {
+        index: unit.recipes[number] for unit, number in zip(units, choices, strict=True) for index in unit.candidates
+    }
+    changed = [index for index in sorted(recipes) if recipes[index] is not None]
+    unique = list(dict.fromkeys(firsts[index] for index in changed))
+
+    def work(number: int) -> Array:
+        options = [option.recipe for option in candidates[number].options]
+        pieces = candidates[number].pieces(options.index(cast(Recipe, recipes[number])))
+        if isinstance(pieces, NotCompressibleError):
+            raise pieces
+        return pieces.values()
+
+    values = dict(zip(unique, computed(candidates, unique, work), strict=True))
+    return {candidates[index].tensor.name: values[firsts[index]] for index in changed}
 
 
 def _of_recipe(

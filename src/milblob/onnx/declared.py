@@ -24,7 +24,7 @@ def check_declared(model: ir.Model, topology: Topology, precision: str = "keep")
     """
     proto = ir.serde.serialize_model(model)
     _describe_maps(proto, model.meta.get(MAPS, {}))
-    light = _without_weights(proto)
+    light = without_weights(proto)
     try:
         onnx.checker.check_model(light)
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -63,8 +63,8 @@ def _describe_maps(proto: Any, maps: dict[str, ir.DataType]) -> None:
             described.value_type.tensor_type.shape.SetInParent()
 
 
-def _without_weights(proto: Any) -> Any:
-    """A copy of a message whose large initializers are inputs, and those in other files."""
+def without_weights(proto: Any) -> Any:
+    """Return a copy of a message whose large initializers are inputs, and those in other files."""
     light = onnx.ModelProto()
     light.ir_version = proto.ir_version
     light.opset_import.extend(proto.opset_import)

@@ -18,7 +18,7 @@ from .conversion import opened
 from .ports import SessionInput, SessionOutput
 from .registry import Converter
 from .runtime import make_options
-from .stage import Stage, stage_of_file, stage_of_model
+from .stage import Stage, make_replaceable, stage_of_file, stage_of_model
 
 if TYPE_CHECKING:
     from ..model.model import Model
@@ -176,9 +176,8 @@ class Session(Opened):
             words = ", ".join(f"{prefix.rstrip('/')} ({kind})" for prefix, kind in others)
             raise UnsupportedError(f"pipeline: expected ML Programs only, got also {words}", file=source.path)
         names = [_default(source, part.prefix) for part, _ in source.scans] if is_whole else [function]
-        return [
-            stage_of_model(source, name, self._options(), self._providers, converters, replaceable) for name in names
-        ]
+        change = make_replaceable if replaceable else None
+        return [stage_of_model(source, name, self._options(), self._providers, converters, change) for name in names]
 
     def make_state(self, values: Mapping[str, Any] | None = None) -> SessionState:
         """Return new states: zeros, or what `values` gives for some of them.

@@ -1,6 +1,6 @@
 """One Program, or one .onnx file, ready to run: arrays in, arrays out, by the names of the model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any
@@ -117,25 +117,25 @@ def stage_of_model(
     options: Any,
     providers: Sequence[str],
     converters: Mapping[str, Converter] | None,
-    replaceable: bool = False,
+    change: Callable[[ir.Model], frozenset[str]] | None = None,
 ) -> Stage:
     """Return a function of an open model, ready to run; it reads the model's weight files where they are.
 
     Args:
         model, function, converters: as for `convert`.
         options, providers: as for `start`.
-        replaceable: whether weights may be replaced.
+        change: changes the converted model before it is opened; returns the names of weights that may be replaced.
 
     Raises:
         As `convert`; MilblobError: onnxruntime cannot open it.
     """
     converted = convert(model, function=function, converters=converters)
-    weights = _make_replaceable(converted) if replaceable else frozenset()
+    weights = frozenset() if change is None else change(converted)
     runner, held = start(converted, options, providers, model.path)
     return Stage(runner, converted, model.path, weights, held)
 
 
-def _make_replaceable(model: ir.Model) -> frozenset[str]:
+def make_replaceable(model: ir.Model) -> frozenset[str]:
     """Make optional inputs of all weights of floats that are referred to; return their names."""
     names = []
     for name, value in model.graph.initializers.items():
