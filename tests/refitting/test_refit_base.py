@@ -201,6 +201,22 @@ def test_checkpoints_as_people_have_them(tmp_path, cli):
         assert constants(copy) == constants(wanted)
 
 
+@pytest.mark.slow
+def test_a_learnt_number_that_code_may_hold_too(tmp_path):
+    """A power of 3, as it begins, and 1 / 3 are where it says; 1 / 2 may be anything, and a power of 1 leaves no trace."""
+    shapes, _ = NETWORKS["generalized_mean"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    for power, words in ((3, None), (2, "reciprocal.pool.p_var. and by others"), (1, "1 array differs .*: pool.p_var")):
+        base["pool.p_var"][:] = power
+        model = converted("generalized_mean", base, tmp_path / f"{power}.mlpackage")
+        if words is None:
+            milblob.refit(model, new, base=base)
+            assert constants(model) == constants(converted("generalized_mean", new, tmp_path / "new.mlpackage"))
+        else:
+            with pytest.raises(ValueError, match=words):
+                milblob.refit(model, new, base=base)
+
+
 def test_what_looks_like_an_array_is_not_left(tmp_path):
     """Left out and left as it is, one after the other, would end in a model with old values."""
     model, base, new = example("product_and_dropped_bias", tmp_path)

@@ -99,12 +99,19 @@ class Rest:
     def settle_ambiguous(self) -> None:
         """Claim numbers that code may hold, and that are a function of a single number of the checkpoint too.
 
-        Where the array itself is the value of one constant only, it is that constant. Else nothing tells.
+        Where the array itself is the value of one constant only, it is that constant; and then one constant that is
+        another function of it, and no number such as 0.5 that is everywhere, is that. Else nothing tells.
         """
+        sure = {d for d, names in self._ambiguous.items() if len(names) == 1 and isinstance(d, CheckpointArray)}
+        known = {name: derivation for derivation in sure for name in self._ambiguous[derivation]}
         for derivation, names in self._ambiguous.items():
-            is_sure = len(names) == 1 and isinstance(derivation, CheckpointArray)
+            of_sure = all(CheckpointArray(source) in sure for source in derivation.sources())
             for name in names:
                 self.constant.pop(name, None)
+                if known.get(name, derivation) != derivation:
+                    continue  # such as the magnitude of a positive number
+                is_rare = not float(2 * np.asarray(self._weights[name].read()).reshape(-1)[0]).is_integer()
+                is_sure = derivation in sure or (of_sure and len(names) == 1 and is_rare)
                 self.claims[name] += [derivation] if is_sure else [derivation, None]
 
     def _settle_table(self, name: str, values: Values) -> None:
