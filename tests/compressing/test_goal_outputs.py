@@ -75,7 +75,7 @@ def test_a_weight_that_two_operations_read_counts_for_both(tmp_path):
     assert outputs_error(path, out, inputs) <= alone * 1.01
     report = milblob.compress(path, out, size=report.nbytes_after + 16_000, dry_run=True, force=True)
     found = {one.name: one.sqnr for one in report.weights}
-    assert found["tied"] == max(found.values())
+    assert found["tied"] > 30 and sum(sqnr < 21 for sqnr in found.values()) > 20  # room for it, not for all
 
 
 @pytest.mark.slow
@@ -87,9 +87,10 @@ def test_calibration_predicts_once_for_each_weight(tmp_path, monkeypatch):
     monkeypatch.setattr(Session, "predict", lambda *given, **named: count.append(1) or predict(*given, **named))
     errors = OutputErrors(path, make_inputs("cnn", runs, 1))
     assert len(count) == runs
-    report = milblob.compress(
-        path, tmp_path / "o.mlpackage", bits=5, recipes=RECIPES, errors=errors, dry_run=True, force=True
-    )
+    rows, out = [], tmp_path / "o.mlpackage"
+    options = {"recipes": RECIPES, "errors": errors, "dry_run": True, "progress": lambda *row: rows.append(row)}
+    report = milblob.compress(path, out, bits=5, **options)
+    assert rows[-1][1] == rows[-1][2] == rows[0][2] and sorted(row[1] for row in rows) == [row[1] for row in rows]
     fitting = 2  # palettes of 3 and 4 bits
     assert len(count) == runs + len(report.weights) + len(report.kept) + runs * (1 + fitting)
 

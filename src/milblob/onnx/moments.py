@@ -34,7 +34,7 @@ class _Product(NamedTuple):
     output: str
 
 
-class Moments:
+class InputMoments:
     """Asks a graph for mean squares, and takes them from its outputs.
 
     Args:
@@ -102,9 +102,9 @@ class Moments:
         several read it, they count alike.
         """
         shape = self._shapes[name]
-        total = np.zeros([1] * len(shape))
+        total = np.reshape(0.0, [1] * len(shape))
         for product in self._products[name]:
-            found = np.ones([1] * len(shape)) if product is None else self._spread(product, shape)
+            found = np.reshape(1.0, [1] * len(shape)) if product is None else self._spread(product, shape)
             mean = float(found.mean())
             total = total + (found / mean if 0 < mean < np.inf else np.ones_like(total))
         mean = float(total.mean())

@@ -12,7 +12,7 @@ from ..errors import UnsupportedError
 from ..formats.onnx import WEIGHTS
 from ..values.strided import range_of
 from .conversion import opened
-from .moments import Moments
+from .moments import InputMoments
 from .ports import read_json
 from .runtime import make_options
 from .samples import given_runs
@@ -65,7 +65,7 @@ class OutputErrors:
             self._runs = [self._session.convert_inputs(run) for run in given_runs(inputs, self._session.inputs)]
             if not self._runs:
                 raise ValueError("inputs: expected one run or more, got none")
-            self._moments = Moments(self._session.weights)
+            self._moments = InputMoments(self._session.weights)
             options, providers = make_options(False, None), ("CPUExecutionProvider",)
             stage = stage_of_model(source, function, options, providers, None, self._moments.attach)
         self.runs = len(self._runs)
