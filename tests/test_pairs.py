@@ -31,7 +31,7 @@ def refuse(*names, code=errno.EIO):
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_an_output_that_cannot_take_its_name_takes_those_of_the_others_back(tmp_path, monkeypatch, exists):
+def test_an_output_that_cannot_take_its_name_takes_those_of_the_others_back(tmp_path, monkeypatch, exists, request):
     paths = [str(tmp_path / name) for name in ("a", "b", "c", "d")]
     if exists:
         for path in paths[:3]:
@@ -61,6 +61,8 @@ def test_an_output_that_cannot_take_its_name_takes_those_of_the_others_back(tmp_
                 with pytest.raises(OSError, match="Input/output error"):
                     write()
             assert snapshot(tmp_path) == before, (step, number)
+    before_tests = signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before_tests))
     with pytest.raises(KeyboardInterrupt):
         write(lambda: os.kill(os.getpid(), signal.SIGINT))
     assert snapshot(tmp_path) == before
@@ -231,7 +233,7 @@ def test_ctrl_c_while_milblob_is_imported_is_no_traceback(tmp_path, is_ignored):
         "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise ImportError('went on')\n"
     )
     code = "import signal, sys; from milblob_command import main; "
-    code += "signal.signal(signal.SIGINT, signal.SIG_IGN); " if is_ignored else ""
+    code += f"signal.signal(signal.SIGINT, signal.{'SIG_IGN' if is_ignored else 'default_int_handler'}); "
     path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
     done = subprocess.run(
         [sys.executable, "-c", f"{code}sys.exit(main())", "info"],
