@@ -17,7 +17,7 @@ import pytest
 import milblob
 import milblob.cli
 from milblob.cli.commands import parse
-from writers import WRITERS, act, make, prepare
+from writers import WRITERS, act, make, prepare_child
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def watched(name, folder):
             after.clear()
 
     make(name, folder)
-    prepare(name)
+    prepare_child(name)
     threading.setprofile(see)
     sys.setprofile(see)
     try:

@@ -215,7 +215,7 @@ def _serve():
     library.faults_seen.restype = ctypes.c_long
     library.faults_what.restype = library.faults_name.restype = ctypes.c_char_p
     # All of milblob first, and what it imports on first use: each run forks from here, and would else import it again,
-    # which takes longer than what it does. Not what converts to ONNX, which `prepare` of the
+    # which takes longer than what it does. Not what converts to ONNX, which `prepare_child` of the
     # action's file imports: a fork of a process that has the library of that name takes twice as long.
     for module in pkgutil.walk_packages(milblob.__path__, "milblob."):
         if not module.name.endswith(".__main__") and not module.name.startswith("milblob.onnx"):
@@ -233,7 +233,7 @@ def _serve():
             spec = importlib.util.spec_from_file_location(pathlib.Path(file).stem, file)
             modules[file] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(modules[file])
-        getattr(modules[file], "prepare", lambda *_: None)(*order["arguments"])
+        getattr(modules[file], "prepare_child", lambda *_: None)(*order["arguments"])
         print(json.dumps(_run(library, getattr(modules[file], order["action"]), order)), flush=True)
 
 

@@ -76,7 +76,7 @@ NEEDS_ONNX = "ONNX: "
 """What the name of a writer begins with that imports milblob.onnx: before the processes that run it are forked."""
 
 
-def prepare(*arguments):
+def prepare_child(*arguments):
     """Import what a writer needs. Forks of a process with the library of ONNX take longer; so it is not there before."""
     if any(str(argument).startswith(NEEDS_ONNX) for argument in arguments):
         importlib.import_module("milblob.onnx")
