@@ -221,7 +221,7 @@ def test_folded_names_fit_and_stay_distinct(names, width):
 
 @pytest.mark.parametrize("width", range(16, 60, 4))
 def test_a_folded_name_stands_for_one_name_only(width):
-    """Whoever reads the dots as "anything" finds no other weight of the model."""
+    """Read as a pattern, with the dots for any text, a short name matches no other weight of the model."""
     parts = ("attention_self_query", "attention_self_key", "attention_output_dense", "attention_output_LayerNorm")
     parts += ("output_dense", "output_LayerNorm", "intermediate_dense")
     names = [

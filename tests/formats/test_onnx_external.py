@@ -38,7 +38,7 @@ def files_of(folder):
 
 @pytest.mark.slow
 def test_what_was_written_anew_is_refused_by_every_command(tmp_path, capsys):
-    """A package that was laid out anew, and a pair of files of which one was exchanged: nothing reads others' bytes."""
+    """A repacked package, and an .onnx file beside other weights: every command refuses the stale reference."""
     np.savez(tmp_path / "inputs.npz", tokens=np.arange(16, dtype=np.int32)[None])
     laid, pair = tmp_path / "laid", tmp_path / "pair"
     for folder in (laid, pair):
@@ -121,7 +121,7 @@ def test_a_note_is_about_the_place_that_it_names(tmp_path):
 
 
 def test_a_converted_model_reads_what_was_open(tmp_path):
-    """What `convert` returns has the values of the file that it saw, whatever happens to its name afterwards."""
+    """What `convert` returns has the values of the file that it opened, even if the name leads elsewhere afterwards."""
     path = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
     expected = {name: np.array(array) for name, array in milblob.load(path).items()}
     model = milblob.onnx.convert(path)

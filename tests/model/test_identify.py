@@ -53,7 +53,7 @@ def test_models(source, kind):
 
 @pytest.mark.parametrize("order", ["as written", "description first", "network first"])
 def test_a_neural_network_is_no_onnx_model(order):
-    """Whatever is in it, of every version: fields of Core ML's numbers are none of ONNX."""
+    """Field numbers of Core ML are not those of ONNX, in every version and order of fields."""
     coremltools = pytest.importorskip("coremltools")
     import coremltools.proto.Model_pb2 as proto
     from coremltools.models.neural_network import NeuralNetworkBuilder

@@ -200,7 +200,7 @@ def masked(mb, x, w):
 
 @network(c__weight=(12, 8, 3, 3), c__bias=(12,), gamma=(12,), d__weight=(12, 12, 1, 1), delta=(12,), **norm("b", 12), **norm("e", 12))  # fmt: skip
 def layer_scales(mb, x, w):
-    """A batch norm and then a layer scale behind each convolution, as in FastViT and EfficientFormer."""
+    """A batch norm and then a layer scale after each convolution, as in FastViT and EfficientFormer."""
     for conv, prefix, scale in (("c", "b", "gamma"), ("d", "e", "delta")):
         bias = {"bias": w["c.bias"]} if conv == "c" else {}
         x = batch_norm(mb, mb.conv(x=x, weight=w[f"{conv}.weight"], **bias), w, prefix)

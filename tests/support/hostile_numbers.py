@@ -75,7 +75,7 @@ def mutated(data):
 def convert_all(folder, step, seconds=10):
     """Convert every package of a folder with each of its numbers made enormous; print what does not end well, and the peak.
 
-    With a `step`, one in so many of these Programs is converted.
+    With a `step`, one in `step` of these Programs is converted.
 
     The rules of the specification, which refuse most of these Programs before a converter sees them, are left out.
     """

@@ -1,4 +1,4 @@
-"""Every public function of milblob that takes a model, on a model that somebody damaged; and how models are damaged.
+"""Calls of every public function of milblob that takes a model, and the mutations of models for them.
 
 CALLS has one entry for each name that `milblob`, `milblob.onnx` and `milblob.tvm` offer and that can be called with a model.
 NO_MODEL says of the others why they are not in it. `tests/test_public_calls.py` compares both with what is offered.

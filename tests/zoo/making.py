@@ -25,16 +25,15 @@ def variant_of(name):
     return VARIANTS[list(NETWORKS).index(name) % len(VARIANTS)]
 
 
-def made(name, folder, variant=None):
-    """Convert a network, unless that was done; return what made.json says."""
-    place = Path(folder) / name.replace("/", "__")
-    if variant is not None and variant != variant_of(name):
-        place = place.with_name("__".join((place.name, *variant)))
+def made(name, folder):
+    """Convert a network, unless that was done; return what made.json says. NAME@OPSET.PRECISION is a variant of it."""
+    name, _, variant = name.partition("@")
+    opset, precision = variant.split(".") if variant else variant_of(name)
+    place = Path(folder) / f"{name}{'@' if variant else ''}{variant}".replace("/", "__")
     note = place / "made.json"
     if note.exists():
         return place, json.loads(note.read_text())
     place.mkdir(parents=True, exist_ok=True)
-    opset, precision = variant or variant_of(name)
     found = {"name": name, "opset": opset, "precision": precision, "error": None}
     try:
         _make(name, place, opset, precision)

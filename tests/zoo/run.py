@@ -71,14 +71,19 @@ def main():
     parser.add_argument("--folder", default="build/zoo")
     parser.add_argument("--jobs", nargs="+", default=["check", "onnx", "refit", "text", "repack", "compress"])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--all", action="store_true", help="every network with every opset and precision")
     parser.add_argument("--one")
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(one(arguments.one, arguments.folder, arguments.jobs)))
         return
     from architectures import NETWORKS
+    from making import VARIANTS, variant_of
 
-    several(arguments.names or list(NETWORKS), arguments.folder, arguments.jobs, arguments.workers)
+    names = arguments.names or list(NETWORKS)
+    if arguments.all:
+        names += [f"{name}@{'.'.join(kind)}" for name in names for kind in VARIANTS if kind != variant_of(name)]
+    several(names, arguments.folder, arguments.jobs, arguments.workers)
 
 
 if __name__ == "__main__":

@@ -48,11 +48,12 @@ def _tail_of(text: str, width: int) -> str:
 
 
 def fold_names(names: Iterable[str], width: int, mark: str) -> dict[str, str]:
-    """Shorten names, so that each takes at most `width` columns and stands for one name only.
+    """Shorten names to at most `width` columns, so that each short form matches one name only.
 
-    Whoever reads the mark as "anything" must not find another name. First all names lose a stretch at one place, as
-    near to the middle as keeps them apart. If there is no such place, those that stand for several keep the parts
-    between `.`, `_` and `/` in which they differ. If these do not fit either, a number tells the names apart.
+    Read as a pattern, with the mark for any text, a short form must not match another name. First all names lose a
+    stretch at one place, as near to the middle as keeps them apart. If there is no such place, those that match several
+    keep the parts between `.`, `_` and `/` in which they differ. If these do not fit either, a number tells the names
+    apart.
 
     Args:
         names: any; a name may occur several times.

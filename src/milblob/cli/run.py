@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> int:
     if len({paths.real(target) for target in targets}) < len(targets):
         raise ValueError(f"--state-out: expected another file than -o, got {arguments.state_out}")
     require_function_used(arguments, arguments.model)
-    # The states last: who goes on from them has the outputs, and who does not makes the same outputs again.
+    # The states last: with them come the outputs; without them, running again gives the same outputs.
     with together() as parts:
         files = [NewFile(target, force=arguments.force) for target in targets]
         parts += files

@@ -1,6 +1,6 @@
 """External data of ONNX models: other files, opened beneath the model's folder, and the bytes in them that are meant.
 
-A reference is an offset, and whatever lies there is read as the weight. So milblob notes a hash of the bytes beside
+A reference is an offset, and the bytes there are read as the weight. So milblob notes a hash of the bytes beside
 each reference that it writes, and compares it before it uses them. Runtimes know nothing of it.
 """
 
@@ -70,7 +70,7 @@ class External:
         if end > self.mapping.nbytes:
             words = f"bytes inside the {self.mapping.nbytes} of {self._location}, got {self.offset} to {end}"
             words = f"place of external data of {self._name!r:.100}: expected {words}"
-            raise FormatError(f"{words} (convert again if that file was written anew)", file=self._path)
+            raise FormatError(f"{words} (convert again if that file was replaced)", file=self._path)
         if self._hash:
             found = hash_of(self.mapping.check_size(), self.offset, self.nbytes)
             if found != self._hash:
@@ -78,7 +78,7 @@ class External:
                 words = (
                     f"external data of {self._name!r:.100}: expected the bytes that were converted (hash {self._hash})"
                 )
-                hint = "that file was written anew or changed since: convert the model again, or use --weights copy"
+                hint = "that file was replaced or changed since: convert the model again, or use --weights copy"
                 raise FormatError(f"{words}, got others {place}; {hint}", file=self._path, code="stale-reference")
             self._hash = ""
         return self.mapping

@@ -72,7 +72,7 @@ def open_arrays(
 ) -> Arrays[LazyTensor]:
     """Open .safetensors, .npz, .npy, .params, .gguf and .onnx files, directories of .npy files, weight files, listings.
 
-    A .safetensors.index.json stands for the files that it names, and a directory for the checkpoint in it.
+    A .safetensors.index.json opens the files that it names, and a directory the checkpoint in it.
     Of an ONNX model, these are its initializers, under the names that the weights of the ML Program have that it was
     converted from. Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called
     in their file; of an archive with several modules, "module/parameter".

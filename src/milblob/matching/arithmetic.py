@@ -54,8 +54,16 @@ OPERATORS: Mapping[str, Callable[[Values, Values], Values]] = {
 }
 
 
+class Arithmetic(Derivation):
+    """A step that computes in float32."""
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """See Derivation."""
+        return DType.FLOAT32
+
+
 @dataclass(frozen=True)
-class Literal(Derivation):
+class Literal(Arithmetic):
     """A number that the network's code holds, such as the 1 of `1 + w`: it depends on no array."""
 
     value: float
@@ -63,10 +71,6 @@ class Literal(Derivation):
     def compute(self, arrays: Arrays) -> Values:
         """See Derivation."""
         return np.asarray(self.value, np.float32)
-
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        return DType.FLOAT32
 
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
@@ -77,7 +81,7 @@ class Literal(Derivation):
 
 
 @dataclass(frozen=True)
-class Applied(Derivation):
+class Applied(Arithmetic):
     """A function of each element: one of FUNCTIONS."""
 
     of: Derivation
@@ -88,10 +92,6 @@ class Applied(Derivation):
         with np.errstate(all="ignore"):
             return np.asarray(FUNCTIONS[self.name](_float32(self.of.compute(arrays))), np.float32)
 
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        return DType.FLOAT32
-
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
         return {"function": self.name, "of": self.of.to_dict()}
@@ -101,7 +101,7 @@ class Applied(Derivation):
 
 
 @dataclass(frozen=True)
-class Reduced(Derivation):
+class Reduced(Arithmetic):
     """One number of the elements along some axes: one of REDUCTIONS.
 
     Attributes:
@@ -122,10 +122,6 @@ class Reduced(Derivation):
             found = REDUCTIONS[self.name](_float32(self.of.compute(arrays)), axis=self.axes, keepdims=self.keepdims)
         return np.asarray(found, np.float32)
 
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        return DType.FLOAT32
-
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
         axes = None if self.axes is None else list(self.axes)
@@ -137,7 +133,7 @@ class Reduced(Derivation):
 
 
 @dataclass(frozen=True)
-class Combined(Derivation):
+class Combined(Arithmetic):
     """Two values with one of OPERATORS between them, broadcast as NumPy does."""
 
     operator: str
@@ -160,10 +156,6 @@ class Combined(Derivation):
         """See Derivation. Rows are taken of sums of two arrays of one size only, such as the biases of a GRU."""
         return self.operator == "+" and all(isinstance(step, CheckpointArray) for step in self.steps)
 
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        return DType.FLOAT32
-
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
         return {"operator": self.operator, "a": self.a.to_dict(), "b": self.b.to_dict()}
@@ -178,7 +170,7 @@ STANDARDS = ("variance", "sample variance", "deviation")
 
 
 @dataclass(frozen=True)
-class Standardized(Derivation):
+class Standardized(Arithmetic):
     """Weight standardization: each channel with a mean of 0 and a deviation of 1.
 
     Attributes:
@@ -204,10 +196,6 @@ class Standardized(Derivation):
                 spread = np.mean(away * away, axis=self.axes, keepdims=True)
             root = np.sqrt(spread) + epsilon if self.form == STANDARDS[2] else np.sqrt(spread + epsilon)
             return np.asarray(away / root, np.float32)
-
-    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
-        return DType.FLOAT32
 
     def to_dict(self) -> dict[str, Any]:
         """See Derivation."""
@@ -243,7 +231,7 @@ def _float32(values: Values) -> Values:
 
 
 def kind_of(derivation: Derivation) -> tuple[Any, ...]:
-    """Return what is done, whatever it is done to: equal for two weights that one network computes in the same way."""
+    """Return the form of an expression without its arrays: equal for weights that are computed in the same way."""
     words: tuple[Any, ...] = tuple(getattr(derivation, key, None) for key in ("operator", "name", "form", "epsilon"))
     if isinstance(derivation, Literal):  # a width is not the same for two weights, an epsilon is
         words = (derivation.value if abs(derivation.value) <= _MAX_EPSILON else None,)

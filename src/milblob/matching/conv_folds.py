@@ -328,7 +328,7 @@ class FoldFinder:
 
 
 def _spread(count: int, most: int) -> Values:
-    """Return at most so many places, spread over all."""
+    """Return at most `most` of `count` places, spread evenly."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 

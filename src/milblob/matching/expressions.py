@@ -398,7 +398,7 @@ def _literals(value: float) -> Iterator[float]:
 
 
 def _gains(value: float, width: int, tolerance: float) -> list[tuple[Literal, Literal | None]]:
-    """Return the gains of networks without norms near a value, for channels of so many elements.
+    """Return the gains of networks without norms near a value, for channels of `width` elements.
 
     What follows each is a decimal of the network, such as an alpha of 0.2, that a converter multiplied by afterwards.
     """

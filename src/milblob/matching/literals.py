@@ -33,7 +33,7 @@ _NAMED = (
     *GAINS,
 )  # fmt: skip
 _DEVIATIONS = [math.sqrt(1 + 0.04 * count) for count in range(1, 33)]
-"""What networks without norms expect after so many residual blocks with an alpha of 0.2."""
+"""Standard deviations that normalizer-free networks expect after 1 to 32 residual blocks with an alpha of 0.2."""
 
 _PIXELS = (
     (0.485, 0.229), (0.456, 0.224), (0.406, 0.225),

@@ -30,7 +30,7 @@ def check_declared(model: ir.Model, topology: Topology, precision: str = "keep")
     except (onnx.checker.ValidationError, ValueError) as error:
         words = f"model: expected one that the checker of ONNX accepts, got {' '.join(str(error).split()):.400}"
         raise ProgramError(words, where=topology.function.name) from None
-    try:  # with data_prop, ONNX would make a dimension for each element of integer vectors, whatever size is declared
+    try:  # with data_prop, ONNX would make a dimension for each element of integer vectors of any declared size
         inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=False)
     except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
         words = " ".join(str(error).split())

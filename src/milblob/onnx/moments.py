@@ -124,7 +124,7 @@ class InputMoments:
 
 
 def _reads(weight: ir.Value, rank: int) -> Iterator[tuple[ir.Node, int, tuple[int, ...]]]:
-    """(node, number of the input, places) of each node that reads a weight, other than to lay it out anew."""
+    """Yield (node, input index, axes) of each node that reads a weight, directly or through a change of layout."""
     waiting = [(weight, tuple(range(rank)))]
     while waiting:
         value, places = waiting.pop()

@@ -1,9 +1,9 @@
 """onnxruntime: an ONNX model in memory becomes a session that reads the weights where they are, and copies none.
 
-onnxruntime opens external data by name, long after milblob has looked at the file. So it gets no name that somebody
-could give to another file: the descriptor of the open file has a path of its own (`MappedFile.held_name`), below the
-root of the file system, which is the folder that references may not leave. Where there is no such path, and for what
-stands in memory (a weight that was decoded), it gets the values themselves, beside the model, which thereby stays below
+onnxruntime opens external data by name, long after milblob has checked the file. So it gets no name that another
+process could give to another file: the descriptor of the open file has a path of its own (`MappedFile.held_name`),
+below the root of the file system, which is the folder that references may not leave. Without such a path, and for
+weights in memory (decoded ones), onnxruntime gets the values themselves, beside the model, which so is kept below
 protobuf's 2 GiB.
 """
 

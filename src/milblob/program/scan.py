@@ -58,7 +58,7 @@ class MissingPartError(FormatError, KeyError):
 
 
 class Parts(dict[str, Any]):
-    """The parts of one constexpr operation; whoever asks for one that it lacks meets an error of the Program."""
+    """The parts of one constexpr operation. Asking for a missing part raises MissingPartError."""
 
     def __init__(self, op: _codec.Op, parts: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__(parts)

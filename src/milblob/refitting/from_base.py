@@ -117,7 +117,7 @@ def rebase(
 
 
 def _require_left(model: Model, leave: Select) -> None:
-    """Refuse to leave what is not there: whoever misspells a name shall not read that all is well."""
+    """Refuse globs that match no constant: a misspelled name must be an error."""
     for glob in () if leave is None else [leave] if isinstance(leave, str) or callable(leave) else leave:
         if not any(map(selector(glob), model)):
             words = f"leave: expected names of constants in {model.path}, got none"
