@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 import milblob
 from finetuning import (
     NETWORKS,
+    NUMBERS,
     constants,
     converted,
     initial_arrays,
@@ -38,6 +39,18 @@ def test_equals_a_new_conversion(name, precision, tmp_path):
     report = milblob.refit(model, new, base=base)
     assert report.unused == ()
     assert constants(model) == constants(converted(name, new, tmp_path / "new.mlpackage", precision))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_were_frozen(name, tmp_path):
+    """Tuning one layer leaves the numbers that follow from the other arrays explained."""
+    shapes, _ = NETWORKS[name]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    new = {key: array if key.startswith("l.") else base[key] for key, array in new.items()}
+    model = converted(name, base, tmp_path / "m.mlpackage")
+    milblob.refit(model, new, base=base)
+    assert constants(model) == constants(converted(name, new, tmp_path / "new.mlpackage"))
 
 
 @pytest.mark.slow

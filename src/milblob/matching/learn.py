@@ -61,7 +61,8 @@ def learn(
         looked_at: called with each array, once it was compared with all weights, and with each weight, once all was
             tried for it.
         epsilon: of batch norms, to try before the usual ones.
-        changed: the arrays that will have other values; None for all. Numbers can depend on these only.
+        changed: the arrays that will have other values; None for all. A computed table with the numbers of one of
+            these, such as learnt frequencies, is unknown.
     """
     learner = _Learner(given, weights, looked_at, epsilon, given.keys() if changed is None else changed)
     learner.learn()
@@ -501,8 +502,9 @@ class _Learner:
 
     def _settle_rest(self) -> None:
         """Explain what nothing claims yet, or say that it is unknown."""
-        given = {name: tensor for name, tensor in self.given.items() if name in self._changed}
-        rest = self._rest = Rest(self.weights, self.readers, self.claims, given, self.array, self.may)
+        rest = self._rest = Rest(
+            self.weights, self.readers, self.claims, self.given, self.array, self.may, self._changed
+        )
         for name in self.weights:
             if not any(derivation is not None for derivation in self.claims.get(name, ())):
                 rest.settle(name, self.is_flat(name))

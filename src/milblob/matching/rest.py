@@ -5,7 +5,7 @@ Program that is not explained is unknown, however small it is.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,9 @@ class Rest:
 
     Args:
         weights: of the model. readers: of them. claims: on weights that are explained.
-        given: the arrays of the checkpoint that will have other values: numbers can depend on these only.
+        given: the arrays of the checkpoint.
         array: reads one. may: the work budget.
+        changed: the arrays that will have other values.
 
     Attributes:
         claims: found here: weight -> derivations; None where code may hold the number as well.
@@ -51,7 +52,9 @@ class Rest:
         given: Mapping[str, LazyTensor],
         array: Callable[[str], Values],
         may: May,
+        changed: Collection[str],
     ) -> None:
+        self._changed = [name for name in given if name in changed]
         self._weights, self._readers, self._given, self._array = weights, readers, given, array
         small = (t for t in weights.values() if t.mil_dtype not in _FLOATS and 0 < t.size <= 8 and t.chain is None)
         integers = (np.asarray(tensor.read()) for tensor in small)
@@ -120,8 +123,8 @@ class Rest:
             self.unknown[name] = f"{self._weights[name].mil_dtype} {list(values.shape)}"
             return
         for numbers in known.coefficients:
-            for array, tensor in self._given.items():
-                if tensor.size == numbers.size and resembles(numbers, self._array(array)):
+            for array in self._changed:
+                if self._given[array].size == numbers.size and resembles(numbers, self._array(array)):
                     self.unknown[name] = f"{known.words}, with the numbers of {array}"
                     return
         self.constant[name] = known.words

@@ -85,7 +85,8 @@ def rebase(
     if is_archive(path):
         raise UnsupportedError("base: expected a Core ML model to refit, got an archive of TVM", file=path)
     new, note = renamed(base.keys(), new)
-    old, tuned = (_tensors(arrays, out) for arrays in (base, new))
+    sides = [_tensors(arrays) for arrays in (base, new)]
+    old, tuned = ({name: tensor for name, tensor in side.items() if name not in out} for side in sides)
     _require_alike(old, tuned)
     with Model(path, constants=True) as model:
         counter = Counter(progress, (*old.values(), *model.values()))
@@ -93,11 +94,12 @@ def rebase(
         counter.total_nbytes = 2 * half
         _require_left(model, leave)
         _require_requantize(model, how, is_left)
-        changed = [name for name, tensor in old.items() if name in tuned and not _are_equal(tensor, tuned[name])]
+        every, others = sides
+        different = {n: tensor for n, tensor in every.items() if n in others and not _are_equal(tensor, others[n])}
+        changed = [name for name in different if name not in out]
         lineage = learn(old, dict(model), counter.add_tensor, epsilon, changed)
         weights = {name: model[name] for name in lineage.origins}
         unused = _unused(lineage, old, tuned, changed)
-        different = {n: t for n, t in _tensors(base, set()).items() if n in changed or n in out}
         left_out = [name for name in lineage.unknown if is_left(name)]
         problems = [*_resembling({name: model[name] for name in left_out}, different)]
         problems += _unknown(lineage, how.is_selected, is_left) + _lost(unused.lost)
@@ -108,10 +110,10 @@ def rebase(
         problems += result.problems
         if problems:
             raise ValueError(f"weights: expected all to follow from the base, got {'; '.join(problems)}")
-    others = tuple(name for name in new if name in out or name in lineage.unused)
+    not_used = tuple(name for name in new if name in out or name in lineage.unused)
     left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
     return Rebased(
-        result.arrays, result.mapping, others, tuple(unused.without_effect), lineage.constant, left,
+        result.arrays, result.mapping, not_used, tuple(unused.without_effect), lineage.constant, left,
         note, _second_half(progress, half),
     )  # fmt: skip
 
@@ -153,9 +155,9 @@ def _left_out(mapping: Mapping[str, Names], base: Mapping[str, Any]) -> set[str]
     return set(mapping)
 
 
-def _tensors(arrays: Mapping[str, Any], out: set[str]) -> dict[str, LazyTensor]:
+def _tensors(arrays: Mapping[str, Any]) -> dict[str, LazyTensor]:
     with contextlib.ExitStack() as stack:
-        return {name: tensor for name, tensor in Side.open(arrays, False, stack).tensors.items() if name not in out}
+        return dict(Side.open(arrays, False, stack).tensors)
 
 
 def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> None:
@@ -258,6 +260,8 @@ def _constants(count: int) -> str:
 
 
 def _are_equal(a: LazyTensor, b: LazyTensor) -> bool:
+    if a.shape != b.shape:
+        return False
     if a.size == 0 or a.mil_dtype is not b.mil_dtype or a.mil_dtype is DType.STRING:
         return bool(np.array_equal(np.asarray(a.read()), np.asarray(b.read())))
     return have_equal_bits(Elements(a), Elements(b))
