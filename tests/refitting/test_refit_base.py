@@ -230,6 +230,22 @@ def test_a_learnt_number_that_code_may_hold_too(tmp_path):
                 milblob.refit(model, new, base=base)
 
 
+@pytest.mark.parametrize("accident", ["decimal", "function"])
+def test_numbers_of_few_bits_that_are_explained_by_accident(accident, tmp_path):
+    """A number of float16 may equal a short decimal, or a function of another array: what it follows from is not lost."""
+    shapes, _ = NETWORKS["learnt_residuals"]
+    base = random_arrays(shapes, 1)
+    base["second.alpha"][:] = 0.811
+    base["first.alpha"][:] = 2.9 if accident == "decimal" else np.sqrt(np.float32(0.811))
+    model = converted("learnt_residuals", base, tmp_path / "m.mlpackage")
+    base = base | {"first.alpha": np.float32([0.7133])}  # of which that number is a function that nobody tries
+    new = base | {"first.alpha": np.float32([0.75]), "l.weight": random_arrays(shapes, 2)["l.weight"]}
+    with pytest.raises(ValueError, match="1 array differs from the base, and no weight .*: first.alpha"):
+        milblob.refit(model, new, base=base)
+    report = milblob.refit(model, new | {"first.alpha": base["first.alpha"]}, base=base)
+    assert report.unused == ("first.alpha",)
+
+
 def test_what_looks_like_an_array_is_not_left(tmp_path):
     """Left out and left as it is, one after the other, would end in a model with old values."""
     model, base, new = example("product_and_dropped_bias", tmp_path)

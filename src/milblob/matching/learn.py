@@ -41,6 +41,7 @@ _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 _SAMPLE_COUNT = 1024
 _MIN_EXPRESSED = 10  # elements; those of fewer are explained with more suspicion
 _MAX_LAYOUTS = 6
+_MAX_SMALL = 9  # elements of arrays that a number may follow from, and nothing else
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
@@ -528,8 +529,10 @@ class _Learner:
         }
         unused = tuple(name for name in self.all_given if name not in used)
         alike = {given for found in self.equal.values() for given, _ in found}
+        # A number that is equal by accident to what it is taken for may have one of the small arrays as its reason.
+        small = {name for name in unused if rest.weak and self.all_given[name].size <= _MAX_SMALL}
         in_order = {name: origins[name] for name in self.weights if name in origins}
-        return Lineage(in_order, rest.unknown, rest.constant, unused, frozenset(alike.intersection(unused)))
+        return Lineage(in_order, rest.unknown, rest.constant, unused, frozenset(alike.intersection(unused) | small))
 
 
 def _is_candidate(tensor: Tensor) -> bool:
