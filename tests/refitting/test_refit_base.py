@@ -414,6 +414,25 @@ def test_equal_rows_of_a_table_stay_equal(tmp_path):
     assert constants(model) == constants(converted("gathered_tables", new, tmp_path / "new.mlpackage"))
 
 
+def test_equal_elements_of_a_row_are_told_by_the_other_heads(tmp_path):
+    """Single elements that were looked up: where two of one head are equal, those of the others at their place tell."""
+    shapes, _ = NETWORKS["gathered_tables"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    base["heads"][0, 8:12] = base["heads"][0, :4]
+    model = converted("gathered_tables", base, tmp_path / "m.mlpackage")
+    milblob.refit(model, new, base=base)
+    assert constants(model) == constants(converted("gathered_tables", new, tmp_path / "new.mlpackage"))
+    base["head"][8:12] = base["head"][:4]
+    model = converted("gathered_tables", base, tmp_path / "alone.mlpackage")
+    with pytest.raises(ValueError, match=r"shared by head.* and head.*, whose new values differ"):
+        milblob.refit(model, new, base=base)
+    base["heads"][1, 8:12] = base["heads"][1, :4]
+    model = converted("gathered_tables", base, tmp_path / "both.mlpackage")
+    new["head"][8:12] = new["head"][:4]
+    with pytest.raises(ValueError, match=r"shared by heads.* and heads.*, whose new values differ"):
+        milblob.refit(model, new, base=base)
+
+
 def test_numbers_that_are_kept_from_zero(tmp_path):
     """In float16, coremltools makes what would become 0 the least number, if the array has fewer than 400 elements."""
     shapes, _ = NETWORKS["scaled_and_shifted"]

@@ -138,6 +138,7 @@ class _Learner:
         for name in rest:
             if name not in self.claims and self.weights[name].mil_dtype in _FLOATS:
                 self._gather(name)
+        self._look_up(name for name in rest if name not in self.claims)
         self._express(name for name in rest if name not in self.claims)
         self._settle_flat()
         self._settle_rest()
@@ -426,6 +427,14 @@ class _Learner:
         else:
             ways = self._gathers.gathered(values, weight.mil_dtype)
         for way in islice(ways, _MAX_CLAIMS):
+            if way is None or self.fits(name, way):
+                self.claim(name, way)
+
+    def _look_up(self, names: Iterable[str]) -> None:
+        """Claim weights that were looked up element by element."""
+        weights = ((name, self.weights[name]) for name in names)
+        some = {n: w for n, w in weights if w.mil_dtype in _FLOATS and w.chain is None and w.size >= _MIN_EXPRESSED}
+        for name, way in self._gathers.looked_up({n: (np.asarray(w.read()), w.mil_dtype) for n, w in some.items()}):
             if way is None or self.fits(name, way):
                 self.claim(name, way)
 

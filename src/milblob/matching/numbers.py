@@ -22,7 +22,7 @@ from .same_elements import May
 
 Values = np.ndarray[Any, Any]
 
-_BITS = {DType.FLOAT64: 26.0, DType.FLOAT32: 26.0, DType.FLOAT16: 13.0, DType.BFLOAT16: 10.0}
+BITS = {DType.FLOAT64: 26.0, DType.FLOAT32: 26.0, DType.FLOAT16: 13.0, DType.BFLOAT16: 10.0}
 """Evidence of one element: its significant bits, and two bits of its size."""
 _FEW_BITS = 16.0  # with fewer, one rounding more would triple the accidents: only equal bits are evidence
 
@@ -77,7 +77,7 @@ class Numbers:
     def __init__(
         self, given: Mapping[str, LazyTensor], array: Callable[[str], Values], literals: Literals, may: May
     ) -> None:
-        self._given = {name: tensor for name, tensor in given.items() if tensor.mil_dtype in _BITS}
+        self._given = {name: tensor for name, tensor in given.items() if tensor.mil_dtype in BITS}
         self._array, self._literals, self._may = array, literals, may
         self._computed: dict[Derivation, Values | None] = {}
 
@@ -89,7 +89,7 @@ class Numbers:
         flat = np.ascontiguousarray(target.values).reshape(-1)
         is_filled = flat.size > 1 and bool((flat == flat[0]).all())
         wanted = flat[:1] if is_filled else flat
-        bits = wanted.size * _BITS.get(target.dtype, 0.0)
+        bits = wanted.size * BITS.get(target.dtype, 0.0)
         most = min(int(2 ** min(bits - _MARGIN_BITS, 30.0)), _MAX_CANDIDATES) if bits > _MARGIN_BITS else 0
         found: list[Explained] = []
         last = most
