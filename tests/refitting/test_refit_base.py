@@ -433,6 +433,30 @@ def test_equal_elements_of_a_row_are_told_by_the_other_heads(tmp_path):
         milblob.refit(model, new, base=base)
 
 
+@pytest.mark.parametrize("recipe", [milblob.Linear("int8"), milblob.Palette(4)])
+def test_tables_that_were_looked_up_and_compressed(recipe, tmp_path):
+    """Rows are told by the codes that they became; where two became the same ones, new values that differ are refused."""
+    shapes, _ = NETWORKS["gathered_tables"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+
+    def compressed(arrays, name):
+        model = converted("gathered_tables", arrays, tmp_path / "dense.mlpackage")
+        assert len(milblob.compress(model, tmp_path / name, recipe, least=100).weights) == 3
+        return tmp_path / name
+
+    model = compressed(base, "m.mlpackage")
+    milblob.refit(model, new, base=base, requantize="fit")
+    got, expected = (milblob.load(path) for path in (model, compressed(new, "new.mlpackage")))
+    for name, wanted in expected.items():
+        step = np.abs(wanted).max() / 127 if isinstance(recipe, milblob.Linear) else 0  # two codes may be as near
+        differs = got[name] != wanted
+        assert differs.mean() < 0.01 and np.abs(got[name] - wanted).max() <= 1.1 * step
+    base["table"][56] = base["table"][55] * np.float32(1.0001)
+    model = compressed(base, "alike.mlpackage")
+    with pytest.raises(ValueError, match="shared by table, 36 rows gathered.* and table, .*, whose new values differ"):
+        milblob.refit(model, new, base=base, requantize="fit")
+
+
 def test_numbers_that_are_kept_from_zero(tmp_path):
     """In float16, coremltools makes what would become 0 the least number, if the array has fewer than 400 elements."""
     shapes, _ = NETWORKS["scaled_and_shifted"]

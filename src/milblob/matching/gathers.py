@@ -28,6 +28,7 @@ _MIN_BITS = 64.0  # of evidence that single elements are those of a row
 _MAX_HEADS = 64
 _MAX_EQUAL = 8  # equal rows, or equal parts, that are followed
 _MAX_PARTS = 64
+_MAX_RENDERED = 4096  # rows of a table of which a compressed weight may consist
 _FEW = 16  # rows that are looked up before all are
 
 
@@ -88,8 +89,34 @@ class Gathers:
                     wanted = self._hashes(values.transpose(*outside, axis).reshape(-1, width))
                 shape = tuple(values.shape[at] for at in outside)
                 layout = Layout((*shape, width), _back(axis, values.ndim))
-                for rows in _choices(hashes, order, wanted):
+                for rows in _choices(order, *_places(hashes, wanted)):
                     yield None if rows is None else Moved(Gathered(self._rows(name, along), rows), layout)
+
+    def rendered(self, values: Values, dtype: DType) -> Iterator[Derivation | None]:
+        """Yield the ways in which a weight that was compressed consists of rows of one array; None as in `gathered`.
+
+        At each place of the rows, an element became the nearest of the numbers that the weight has there.
+        """
+        for axis, width in enumerate(values.shape):
+            tables = self._tables.get(width, ())
+            if not tables or not self._may(100_000 + 100 * values.size):
+                continue
+            rows = np.moveaxis(values, axis, -1)
+            layout = Layout(rows.shape, _back(axis, values.ndim))
+            rows, which = np.unique(rows.reshape(-1, width), axis=0, return_inverse=True)
+            cells = [_cells(column.astype(np.float64)) for column in rows.T]
+            for name, along in tables:
+                count = self._given[name].size // width
+                if not len(rows) <= count <= _MAX_RENDERED or not self._may(10 * len(rows) * count * width):
+                    continue
+                is_near = np.ones((len(rows), count), bool)
+                table = np.moveaxis(np.asarray(self._given[name].read()), along, -1).reshape(-1, width)
+                for column, (least, most) in zip(table.T, cells, strict=True):
+                    is_near &= (least[:, None] <= column) & (column <= most[:, None])
+                ends = np.cumsum(is_near.sum(axis=1))
+                begins, ends = (np.concatenate(([0], ends))[at + which.reshape(-1)] for at in (0, 1))
+                for chosen in _choices(np.nonzero(is_near)[1], begins, ends):
+                    yield None if chosen is None else Moved(Gathered(self._rows(name, along), chosen), layout)
 
     def _rows(self, name: str, along: int) -> Derivation:
         """Return an array as its rows along an axis: [rows, elements]."""
@@ -150,7 +177,7 @@ class Gathers:
                 hashes = self._hashes(table[[row for _, row in some]].T)
                 order = np.argsort(hashes, kind="stable")
                 wanted = np.stack([weights[name][0].reshape(-1) for name, _ in some], axis=1)
-                return list(_choices(hashes[order], order, self._hashes(wanted)))
+                return list(_choices(order, *_places(hashes[order], self._hashes(wanted))))
 
             together = rows_of(pairs) if len(pairs) <= _MAX_HEADS else []
             for pair in pairs:
@@ -221,18 +248,31 @@ def _bits(values: Values) -> Values:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
 
 
-def _choices(hashes: Values, order: Values, wanted: Values) -> Iterator[bytes | None]:
-    """Yield which rows have the wanted hashes, as `Gathered` has them: several times, where rows are equal.
+def _cells(numbers: Values) -> tuple[Values, Values]:
+    """Return between what values each of some numbers is the nearest one, and a little more: rounding."""
+    levels = np.unique(numbers)
+    slack = 0.02 * np.diff(levels)
+    middles = (levels[1:] + levels[:-1]) / 2
+    at = np.searchsorted(levels, numbers)
+    return np.concatenate(([-np.inf], middles - slack))[at], np.concatenate((middles + slack, [np.inf]))[at]
+
+
+def _places(hashes: Values, wanted: Values) -> tuple[Values, Values]:
+    """Return where in sorted hashes the wanted ones begin, and where they end."""
+    return np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
+
+
+def _choices(order: Values, begins: Values, ends: Values) -> Iterator[bytes | None]:
+    """Yield which rows a weight consists of, as `Gathered` has them: several times, where several rows may be one.
 
     None stands for more than are followed.
 
     Args:
-        hashes: of the rows, sorted. order: the rows.
+        order: rows of a table. begins, ends: for each row of the weight, where in `order` those are that it may be.
     """
-    low, high = (np.searchsorted(hashes, wanted, side) for side in ("left", "right"))
-    most = int((high - low).max()) if (low < high).all() else 0
+    most = int((ends - begins).max()) if (begins < ends).all() else 0
     for step in range(min(most, _MAX_EQUAL)):
-        yield order[np.minimum(low + step, high - 1)].astype(np.int32).tobytes()
+        yield order[np.minimum(begins + step, ends - 1)].astype(np.int32).tobytes()
     if most > _MAX_EQUAL:
         yield None
 

@@ -296,21 +296,27 @@ class _Learner:
             if name in self.equal or weight.mil_dtype not in _FLOATS or not self.may(1_000_000 + 20 * weight.size):
                 continue
             dense = np.asarray(weight.read())
-            found = {option: self._sqnr(name, dense, option) for option in self._alike(name, dense)}
-            for option, sqnr in found.items():
-                if sqnr is not None:
-                    self.claim(name, option)
-                    self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr)
+            self._claim_rendered(name, dense, self._alike(name, dense))
             convolution = self.readers.convolution(name)
             if name not in self.claims and convolution is not None:
                 rendered = self._folds.rendered(convolution, dense)
                 folds += rendered
                 if rendered:
                     continue
+            elif name not in self.claims:
+                self._claim_rendered(name, dense, islice(self._gathers.rendered(dense, weight.mil_dtype), _MAX_CLAIMS))
             self.done(name)
         for fold in self._folds.chosen(folds):
             self._claim_fold(fold)
         self.sqnr |= self._folds.sqnr
+
+    def _claim_rendered(self, name: str, dense: Values, options: Iterable[Derivation | None]) -> None:
+        """Claim those options of which a compressed weight is a rendering."""
+        for option in dict.fromkeys(options):
+            sqnr = None if option is None else self._sqnr(name, dense, option)
+            if sqnr is not None or option is None:
+                self.claim(name, option)
+                self.sqnr[name] = min(self.sqnr.get(name, np.inf), np.inf if sqnr is None else sqnr)
 
     def _alike(self, name: str, dense: Values) -> Iterator[Derivation]:
         """Yield arrays, and ranges of rows of arrays, of which a sample is like a compressed weight."""
