@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_TIMEOUT = 900
+_TIMEOUT = 3600
 RESULTS = _HERE / "results.json"
 
 
