@@ -19,7 +19,7 @@ import tvm_archives
 from children import child_environment
 from hostile_bytes import const, field, immediate, model, program, write_package
 from milblob.cli import main, output, patterns
-from milblob.cli.folding import fold_names, width_of
+from milblob.cli.terminal.folding import fold_names, width_of
 from paths import DATA, DEMO
 from thorough import half
 

@@ -94,7 +94,7 @@ def without_runtime(act):
             for module in (cli_run, cli_verify):
                 stack.enter_context(mock.patch.object(module, "open_session", FakeSession))
             found = mock.Mock(worst=[NEW_OUTPUTS], is_same=True)
-            stack.enter_context(mock.patch("milblob.onnx.verify", lambda *_, **__: found, create=True))
+            stack.enter_context(mock.patch("milblob.verify", lambda *_, **__: found, create=True))
             act(folder, second)
 
     run.argv = act.argv

@@ -73,7 +73,7 @@ def _topologies(path):
 
 
 def _session(path, out):
-    with milblob.onnx.Session(path) as session:
+    with milblob.Session(path) as session:
         repr(session)
 
 
@@ -101,8 +101,8 @@ CALLS = {
     "onnx.Session": _session,
     "onnx.coverage": lambda path, out: milblob.onnx.coverage(path),
     "onnx.parse_mil": lambda path, out: _topologies(path),
-    "onnx.verify": lambda path, out: milblob.onnx.verify(path, path, runs=1),
-    "onnx.OutputErrors": lambda path, out: milblob.onnx.OutputErrors(path, 1),
+    "onnx.verify": lambda path, out: milblob.verify(path, path, runs=1),
+    "onnx.OutputErrors": lambda path, out: milblob.OutputErrors(path, 1),
     "tvm.open": lambda path, out: milblob.tvm.open(path),
     "tvm.open_params": lambda path, out: milblob.tvm.open_params(path),
     "tvm.read_params": lambda path, out: milblob.tvm.read_params(path),
