@@ -72,8 +72,9 @@ onnx: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## core
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/make_networks.py
 
 ZOO :=
-zoo: $(VENV)/.zoo $(VENV)/.built ## 170 networks of torchvision, timm and transformers: docs/conformance.md; an hour; ZOO="timm/levit_128s ..." names some
+zoo: $(VENV)/.zoo $(VENV)/.built ## 170 networks of torchvision, timm and transformers: docs/conformance.md; hours; ZOO="timm/levit_128s ..." names some
 	PYTHONPATH="$(CURDIR)/src" $(VENV)/zoo/$(notdir $(BIN))/python tests/zoo/run.py --folder build/zoo $(ZOO)
+	PYTHONPATH="$(CURDIR)/src" $(VENV)/zoo/$(notdir $(BIN))/python tests/zoo/run.py --folder build/zoo --again $(ZOO)
 	$(VENV)/zoo/$(notdir $(BIN))/python tests/zoo/table.py
 
 onnxmltools: $(VENV)/.onnxmltools113 $(VENV)/.onnxmltools116 $(VENV)/.built ## ML Programs through ONNXMLTools 1.13 and 1.16: docs/onnx.md

@@ -230,6 +230,22 @@ def test_a_learnt_number_that_code_may_hold_too(tmp_path):
                 milblob.refit(model, new, base=base)
 
 
+@pytest.mark.parametrize("accident", ["decimal", "function"])
+def test_numbers_of_few_bits_that_are_explained_by_accident(accident, tmp_path):
+    """A number of float16 may equal a short decimal, or a function of another array: what it follows from is not lost."""
+    shapes, _ = NETWORKS["learnt_residuals"]
+    base = random_arrays(shapes, 1)
+    base["second.alpha"][:] = 0.811
+    base["first.alpha"][:] = 2.9 if accident == "decimal" else np.sqrt(np.float32(0.811))
+    model = converted("learnt_residuals", base, tmp_path / "m.mlpackage")
+    base = base | {"first.alpha": np.float32([0.7133])}  # of which that number is a function that nobody tries
+    new = base | {"first.alpha": np.float32([0.75]), "l.weight": random_arrays(shapes, 2)["l.weight"]}
+    with pytest.raises(ValueError, match="1 array differs from the base, and no weight .*: first.alpha"):
+        milblob.refit(model, new, base=base)
+    report = milblob.refit(model, new | {"first.alpha": base["first.alpha"]}, base=base)
+    assert report.unused == ("first.alpha",)
+
+
 def test_what_looks_like_an_array_is_not_left(tmp_path):
     """Left out and left as it is, one after the other, would end in a model with old values."""
     model, base, new = example("product_and_dropped_bias", tmp_path)
@@ -396,6 +412,49 @@ def test_equal_rows_of_a_table_stay_equal(tmp_path):
         milblob.refit(model, differs, base=base)
     milblob.refit(model, new, base=base)
     assert constants(model) == constants(converted("gathered_tables", new, tmp_path / "new.mlpackage"))
+
+
+def test_equal_elements_of_a_row_are_told_by_the_other_heads(tmp_path):
+    """Single elements that were looked up: where two of one head are equal, those of the others at their place tell."""
+    shapes, _ = NETWORKS["gathered_tables"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    base["heads"][0, 8:12] = base["heads"][0, :4]
+    model = converted("gathered_tables", base, tmp_path / "m.mlpackage")
+    milblob.refit(model, new, base=base)
+    assert constants(model) == constants(converted("gathered_tables", new, tmp_path / "new.mlpackage"))
+    base["head"][8:12] = base["head"][:4]
+    model = converted("gathered_tables", base, tmp_path / "alone.mlpackage")
+    with pytest.raises(ValueError, match=r"shared by head.* and head.*, whose new values differ"):
+        milblob.refit(model, new, base=base)
+    base["heads"][1, 8:12] = base["heads"][1, :4]
+    model = converted("gathered_tables", base, tmp_path / "both.mlpackage")
+    new["head"][8:12] = new["head"][:4]
+    with pytest.raises(ValueError, match=r"shared by heads.* and heads.*, whose new values differ"):
+        milblob.refit(model, new, base=base)
+
+
+@pytest.mark.parametrize("recipe", [milblob.Linear("int8"), milblob.Palette(4)])
+def test_tables_that_were_looked_up_and_compressed(recipe, tmp_path):
+    """Rows are told by the codes that they became; where two became the same ones, new values that differ are refused."""
+    shapes, _ = NETWORKS["gathered_tables"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+
+    def compressed(arrays, name):
+        model = converted("gathered_tables", arrays, tmp_path / "dense.mlpackage")
+        assert len(milblob.compress(model, tmp_path / name, recipe, least=100).weights) == 3
+        return tmp_path / name
+
+    model = compressed(base, "m.mlpackage")
+    milblob.refit(model, new, base=base, requantize="fit")
+    got, expected = (milblob.load(path) for path in (model, compressed(new, "new.mlpackage")))
+    for name, wanted in expected.items():
+        step = np.abs(wanted).max() / 127 if isinstance(recipe, milblob.Linear) else 0  # two codes may be as near
+        differs = got[name] != wanted
+        assert differs.mean() < 0.01 and np.abs(got[name] - wanted).max() <= 1.1 * step
+    base["table"][56] = base["table"][55] * np.float32(1.0001)
+    model = compressed(base, "alike.mlpackage")
+    with pytest.raises(ValueError, match="shared by table, 36 rows gathered.* and table, .*, whose new values differ"):
+        milblob.refit(model, new, base=base, requantize="fit")
 
 
 def test_numbers_that_are_kept_from_zero(tmp_path):

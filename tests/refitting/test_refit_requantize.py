@@ -11,6 +11,7 @@ import pytest
 
 import milblob
 from cases import MODEL_CASES, load_case
+from compress_coremltools import theirs
 from constexpr_bytes import constexpr
 from editable_packages import files_of, left
 from hostile_bytes import model as model_bytes
@@ -298,6 +299,41 @@ def test_a_fit_equals_a_fresh_conversion(tmp_path, mode, dtype, granularity):
     assert found.keys() == expected.keys()
     for name in expected:
         assert found[name].tobytes() == expected[name].tobytes(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["FLOAT16", "FLOAT32"])
+@pytest.mark.parametrize("options", [{}, {"granularity": "per_grouped_channel", "group_size": 48}, {"cluster_dim": 2}])
+def test_a_fitted_palette_is_no_worse_than_a_fresh_conversion(tmp_path, options, precision):
+    """Palettes that coremltools made of other values: the new ones are as good as what it makes of the new network."""
+    ct = pytest.importorskip("coremltools")
+    from coremltools.converters.mil import Builder as mb
+
+    random = np.random.default_rng(4)
+
+    def save(path, weight):
+        @mb.program(input_specs=[mb.TensorSpec(shape=(2, 96))], opset_version=ct.target.iOS18)
+        def network(x):
+            return mb.linear(x=x, weight=weight, name="layer")
+
+        wanted = {"compute_precision": getattr(ct.precision, precision), "minimum_deployment_target": ct.target.iOS18}
+        ct.convert(network, skip_model_load=True, **wanted).save(str(tmp_path / "dense.mlpackage"))
+        assert (
+            theirs(tmp_path / "dense.mlpackage", [("palettize", {"mode": "kmeans", "nbits": 3, **options})], path)
+            is None
+        )
+
+    new = np.where(
+        random.random((192, 96)) < 0.9, random.normal(size=(192, 96)) * 0.1, 3 + random.normal(size=(192, 96))
+    )
+    new = new.astype(np.float32)
+    save(tmp_path / "base.mlpackage", random.normal(size=(192, 96)).astype(np.float32))
+    save(tmp_path / "new.mlpackage", new)
+    (name,) = compressed(tmp_path / "base.mlpackage")
+    milblob.refit(tmp_path / "base.mlpackage", {name: new}, requantize="fit")
+    got, expected = (compressed(tmp_path / f"{one}.mlpackage") for one in ("base", "new"))
+    gap = noise_of(got[name][0], new) - noise_of(next(iter(expected.values()))[0], new)
+    assert gap > (-0.2 if "cluster_dim" in options else -0.001)
 
 
 def test_names_of_compressed_weights_without_their_function(tmp_path):

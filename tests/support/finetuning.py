@@ -246,15 +246,18 @@ def plain_arithmetic(mb, x, w):
     return mb.matmul(x=x, y=mb.mul(x=mb.exp(x=w["A_log"]), y=np.float32(-1)))
 
 
-@network(l__weight=(6, 6), table=(121, 8), biases=(8, 36), every=(8, 11, 11))
+@network(l__weight=(6, 6), table=(121, 8), biases=(8, 36), every=(8, 11, 11), heads=(2, 30), head=(30,))
 def gathered_tables(mb, x, w):
-    """The bias of attention by relative positions, as in Swin and T5; by columns, as in LeViT; of a picture."""
+    """The bias of attention by relative positions, as in Swin and T5; by columns, as in LeViT; of a picture; of one head."""
     at = np.arange(6)
     index = (at[:, None] - at + 5) * 11 + (at[:, None] * 2 - at) % 11
     bias = mb.transpose(x=mb.gather(x=w["table"], indices=index.reshape(-1).astype(np.int32), axis=0), perm=[1, 0])
     x = mb.add(x=mb.linear(x=x, weight=w["l.weight"]), y=mb.reshape(x=bias, shape=(1, 8, 6, 6)))
     x = mb.add(x=mb.relu(x=x), y=w["biases"][:, np.abs(at[:, None] - at) * 6 + at][None])
-    return mb.add(x=mb.relu(x=x), y=w["every"].reshape(8, 121)[:, index])
+    x = mb.add(x=mb.relu(x=x), y=w["every"].reshape(8, 121)[:, index])
+    for bias in (*w["heads"], w["head"]):
+        x = mb.mul(x=mb.relu(x=x), y=bias[(at[:, None] * 7 + at * 2) % 30])
+    return x
 
 
 @network(qkv__weight=(54, 6), q_bias=(18,), v_bias=(18,), cls_token=(1, 1, 54), pos_embed=(1, 5, 54))

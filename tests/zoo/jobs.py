@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 import milblob
-import milblob.onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from compress_coremltools import theirs
@@ -28,6 +27,15 @@ _RECIPES = {
     "palette": (milblob.Palette(4), [("palettize", {"mode": "kmeans", "nbits": 4})]),
 }
 """Kind of compression -> milblob's recipe, and coremltools' steps."""
+
+_REFITTED = ("int8", "palette")
+"""Kinds of compression of the models that are refitted."""
+
+_MAX_GAP = {"int8": 0.1, "palette": 0.2}
+"""dB that a requantized weight may lose against a compressed conversion; what was computed wrongly loses many."""
+
+_MAX_RATIO = 3.0
+"""Times the error of a compressed conversion that an output may have: both errors are those of rounding, and few numbers."""
 
 
 def check(place, note):
@@ -49,6 +57,8 @@ def refit(place, note):
         report = milblob.refit(model, place / "tuned.safetensors", base=place / "base.safetensors")
         found = {"weights": len(report.changes), **_differences(model, place / "tuned.mlpackage")}
         found |= _outputs(model, place, "tuned", note)
+    with np.load(place / "io.npz") as arrays:  # how much the outputs say about the weights
+        found["moved"] = float(np.abs(arrays["tuned"] - arrays["base"]).max() / max(np.ptp(arrays["tuned"]), 1e-30))
     return found
 
 
@@ -77,41 +87,114 @@ def repack(place, note):
 def compress(place, note):
     """The same weights are compressed as by coremltools.optimize, with an error that is at most theirs."""
     found = {"good": True}
+    opset = int(note["opset"].removeprefix("iOS"))
     with milblob.open(place / "base.mlpackage") as model, tempfile.TemporaryDirectory() as folder:
         for kind, (recipe, steps) in _RECIPES.items():
+            if opset < recipe.opset:
+                continue
             ours, reference = Path(folder) / f"ours_{kind}.mlpackage", Path(folder) / f"theirs_{kind}.mlpackage"
             refused = theirs(place / "base.mlpackage", steps, reference)
-            try:
-                milblob.compress(place / "base.mlpackage", ours, recipe)
-            except milblob.MilblobError as error:
-                found[kind] = f"refused: {error}"[:120]
-                found["good"] = found["good"] and refused is not None
-                continue
+            milblob.compress(place / "base.mlpackage", ours, recipe)
             if refused is not None:
-                found[kind] = f"theirs refused: {refused}"[:120]
+                found[kind] = f"theirs refused: {type(refused).__name__}: {refused}"[:200]
                 continue
-            dense = {name: np.asarray(tensor.read()) for name, tensor in model.items()}
+            dense = {_reader_of(tensor): np.asarray(tensor.read()) for tensor in model.values()}
             mine, his = (_squared_errors(path, dense) for path in (ours, reference))
-            worse = [name for name in mine.keys() & his.keys() if mine[name] > his[name] * (1 + 1e-6)]
+            both = mine.keys() & his.keys()
+            worse = {name: mine[name] / his[name] for name in both if mine[name] > his[name] * (1 + 1e-6)}
             found[kind] = {
-                "weights": len(mine), "only ours": len(mine.keys() - his.keys()), "only theirs": len(his.keys() - mine.keys()),
-                "worse": worse[:3], "error": sum(mine.values()) / max(sum(his.values()), 1e-300),
+                "weights": len(mine), "only ours": sorted(mine.keys() - his.keys()), "only theirs": sorted(his.keys() - mine.keys()),
+                "worse": {name: worse[name] for name in sorted(worse, key=worse.get, reverse=True)[:5]}, "count of worse": len(worse),
+                "error": sum(mine[name] for name in both) / max(sum(his[name] for name in both), 1e-300),
             }  # fmt: skip
-            found["good"] = found["good"] and mine.keys() == his.keys() and not worse
+            found["good"] = found["good"] and bool(mine) and mine.keys() == his.keys() and not worse
     return found
+
+
+def refit_compressed(place, note):
+    """The compressed model of the base, refitted with new codes, is as good as the compressed model of the tuned network."""
+    found = {"good": True}
+    opset = int(note["opset"].removeprefix("iOS"))
+    for kind in _REFITTED:
+        recipe = _RECIPES[kind][0]
+        if opset < recipe.opset:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            model, reference = Path(folder) / "m.mlpackage", Path(folder) / "tuned.mlpackage"
+            milblob.compress(place / "base.mlpackage", model, recipe)
+            milblob.compress(place / "tuned.mlpackage", reference, recipe)
+            try:
+                milblob.refit(model, place / "tuned.safetensors", base=place / "base.safetensors", requantize="fit")
+            except (ValueError, milblob.MilblobError) as error:
+                found[kind] = {"words": f"{type(error).__name__}: {error}".splitlines()[0][:1500]}
+                found["good"] = False
+                continue
+            row = found[kind] = _requantized(model, reference, place / "tuned.mlpackage")
+            ours, theirs = (_outputs(path, place, "tuned", note)["error"] for path in (model, reference))
+            row |= {"output": ours, "output of a conversion": theirs}
+            row["right"] = ours <= _MAX_RATIO * theirs + LIMITS[note["precision"]]
+            is_near = not row["least gap"] < -_MAX_GAP[kind] and not row["other constants"]
+            found["good"] = found["good"] and row["right"] and is_near
+    return found
+
+
+def _requantized(model, reference, dense):
+    """Compare two models with compressed weights, by the dense weights that both stand for.
+
+    Returns:
+        How many weights are compressed and have equal bits in both; the least SQNR of each, in dB, and the least gap
+        between both; how many of the other constants differ.
+    """
+    with milblob.open(model, constants=True) as a, milblob.open(reference, constants=True) as b:
+        ours, theirs = _by_reader(a), _by_reader(b)
+        row = {
+            "weights": 0,
+            "equal": 0,
+            "elements": 0,
+            "differ": 0,
+            "other constants": sum(key not in ours for key in theirs),
+        }
+        with milblob.open(dense, constants=True) as c:
+            wanted, gaps, least = _by_reader(c), [], [[], []]
+            for key in ours.keys() & theirs.keys():
+                if theirs[key].mil_dtype is milblob.DType.STRING:
+                    continue
+                x, y = (np.asarray(tensors[key].read()) for tensors in (ours, theirs))
+                is_equal = x.tobytes() == y.tobytes()
+                if theirs[key].chain is None:
+                    row["other constants"] += not is_equal
+                    continue
+                row["weights"] += 1
+                row["equal"] += is_equal
+                row["elements"] += x.size
+                row["differ"] += int(np.count_nonzero(x != y))
+                both = [_sqnr(values, np.asarray(wanted[key].read())) for values in (x, y)]
+                gaps.append(both[0] - both[1])
+                for values, one in zip(least, both, strict=True):
+                    values.append(one)
+    worst = [round(min(values), 2) if values else None for values in least]
+    return {**row, "least": worst[0], "least of a conversion": worst[1], "least gap": round(min(gaps, default=0.0), 2)}
+
+
+def _sqnr(values, wanted):
+    wide = wanted.astype(np.float64)
+    noise = np.square(values.astype(np.float64) - wide).sum()
+    return float(10 * np.log10(np.square(wide).sum() / noise)) if noise else 999.0
 
 
 def _squared_errors(path, dense):
-    """Return for each compressed weight the sum of its squared errors."""
-    found = {}
+    """Return for each compressed weight, by its first reader, the sum of its squared errors."""
     with milblob.open(path) as model:
-        for name, tensor in model.items():
-            if tensor.chain is not None:
-                short = name
-                while short not in dense and short.rpartition("_")[0]:
-                    short = short.rpartition("_")[0]
-                found[short] = float(((np.asarray(tensor.read()).astype(np.float64) - dense[short]) ** 2).sum())
-    return found
+        weights = {_reader_of(tensor): tensor for tensor in model.values() if tensor.chain is not None}
+        return {
+            key: float(((np.asarray(tensor.read()).astype(np.float64) - dense[key]) ** 2).sum())
+            for key, tensor in weights.items()
+        }
+
+
+def _reader_of(tensor):
+    """Return the operation that reads a weight, the first of several by name: coremltools gives weights other names."""
+    return min((f"{use.name}.{use.parameter}" for use in tensor.consumers), default=tensor.name)
 
 
 def _differences(a, b):
@@ -153,4 +236,7 @@ def _outputs(model, place, kind, note):
     return {"error": error, "good": error <= LIMITS[note["precision"]]}
 
 
-JOBS = {"check": check, "onnx": onnx, "refit": refit, "text": text, "repack": repack, "compress": compress}
+JOBS = {
+    "check": check, "onnx": onnx, "refit": refit, "text": text, "repack": repack, "compress": compress,
+    "refit_compressed": refit_compressed,
+}  # fmt: skip

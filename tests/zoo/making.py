@@ -25,6 +25,11 @@ def variant_of(name):
     return VARIANTS[list(NETWORKS).index(name) % len(VARIANTS)]
 
 
+def second_of(name):
+    """Return another opset, and the other precision, in the same way."""
+    return VARIANTS[(VARIANTS.index(variant_of(name)) + 5) % len(VARIANTS)]
+
+
 def made(name, folder):
     """Convert a network, unless that was done; return what made.json says. NAME@OPSET.PRECISION is a variant of it."""
     name, _, variant = name.partition("@")

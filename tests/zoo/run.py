@@ -1,6 +1,6 @@
 """Runs the jobs over the networks of the zoo, two at a time, and keeps what they found in results.json.
 
-make zoo                        # all networks; ZOO="timm/levit_128s ..." names some; JOBS="refit onnx" runs some of the jobs
+make zoo        # all networks with all jobs, then with another opset and precision; ZOO="timm/levit_128s ..." names some
 """
 
 import argparse
@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_TIMEOUT = 900
+_TIMEOUT = 3600
+_ALL = ("check", "onnx", "refit", "text", "repack", "compress", "refit_compressed")
+_AGAIN = ("check", "onnx", "refit")  # for another opset and precision
 RESULTS = _HERE / "results.json"
 
 
@@ -54,8 +56,10 @@ def several(names, folder, jobs, workers):
             return name, {job: {"good": False, "words": f"more than {_TIMEOUT} s"} for job in jobs}
 
     with ThreadPoolExecutor(workers) as pool:
-        for name, found in pool.map(start, names):
-            results.setdefault(name, {}).update(found)
+        for done in as_completed([pool.submit(start, name) for name in names]):
+            name, found = done.result()
+            row = results.setdefault(name, {"made": {"error": "the conversion ended without a word"}})
+            row.update(found)
             RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
             wrong = [
                 f"{job}: {found[job].get('words') or found[job]}"
@@ -69,21 +73,24 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--folder", default="build/zoo")
-    parser.add_argument("--jobs", nargs="+", default=["check", "onnx", "refit", "text", "repack", "compress"])
+    parser.add_argument("--jobs", nargs="+", default=None, help="all; those of them for a second variant")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--all", action="store_true", help="every network with every opset and precision")
+    parser.add_argument("--again", action="store_true", help="a second variant of every network, and nothing else")
     parser.add_argument("--one")
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(one(arguments.one, arguments.folder, arguments.jobs)))
         return
     from architectures import NETWORKS
-    from making import VARIANTS, variant_of
+    from making import VARIANTS, second_of, variant_of
 
     names = arguments.names or list(NETWORKS)
+    if arguments.again:
+        names = [f"{name}@{'.'.join(second_of(name))}" for name in names]
     if arguments.all:
         names += [f"{name}@{'.'.join(kind)}" for name in names for kind in VARIANTS if kind != variant_of(name)]
-    several(names, arguments.folder, arguments.jobs, arguments.workers)
+    several(names, arguments.folder, arguments.jobs or (_AGAIN if arguments.again else _ALL), arguments.workers)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ cast to the weight's dtype is not a part of it: whoever writes the values casts 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,7 +131,11 @@ class RowRange(Derivation):
         """See Derivation."""
         if isinstance(self.of, CheckpointArray):
             yield ArrayRange(self.of.name, 0, self.begin, self.end)
-        elif isinstance(self.of, Moved) and isinstance(self.of.of, CheckpointArray) and self.of.layout.before is None:
+        elif (
+            isinstance(self.of, Moved)
+            and isinstance(self.of.of, CheckpointArray)
+            and self.of.layout[::2] == (None, None)
+        ):
             axes = self.of.layout.axes
             yield ArrayRange(self.of.of.name, 0 if axes is None else axes[0], self.begin, self.end)
         elif self.of.is_elementwise:
@@ -253,3 +258,11 @@ class Folded(Derivation):
 
     def __str__(self) -> str:
         return f"{self.of if self.of is not None else 'no bias'}, {self.norm} folded in"
+
+
+def row_of(name: str, shape: tuple[int, ...], row: int) -> Derivation:
+    """Return one of the rows along the last axis of an array: [1, n]; the array itself if it has no other one."""
+    rows, count = CheckpointArray(name), prod(shape[:-1])
+    if count == 1:
+        return rows
+    return RowRange(rows if len(shape) == 2 else Moved(rows, Layout(after=(count, shape[-1]))), row, row + 1)

@@ -15,7 +15,7 @@ import numpy as np
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from .arithmetic import FUNCTIONS, STANDARDS, Applied, Combined, Literal, Reduced, Standardized, kind_of
-from .derivation import CheckpointArray, Derivation, Moved, RowRange
+from .derivation import CheckpointArray, Derivation, Moved, row_of
 from .folds import EPSILONS, Norm, Vectors
 from .layouts import Layout, layouts
 from .literals import GAINS
@@ -276,14 +276,7 @@ class Expressions:
         for name, row in self._rows(len(shifts)):
             values = self._array(name).reshape(-1, len(shifts))[row]
             if (np.abs(values - shifts) <= tolerance * np.sqrt(np.mean(shifts**2))).all():
-                yield self._row(name, row)
-
-    def _row(self, name: str, row: int) -> Derivation:
-        of, shape = CheckpointArray(name), self._given[name].shape
-        if self._given[name].size == shape[-1]:
-            return of
-        rows = of if len(shape) == 2 else Moved(of, Layout(after=(self._given[name].size // shape[-1], shape[-1])))
-        return RowRange(rows, row, row + 1)
+                yield row_of(name, self._given[name].shape, row)
 
     def _rows(self, count: int) -> Iterator[tuple[str, int]]:
         """Yield vectors of a size, and rows of arrays."""
@@ -328,8 +321,8 @@ class Expressions:
         for first, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             for other in order[begin:end].tolist():
                 if first < other and (np.abs(table[other] - rest[first]) <= slack).all():
-                    a, b = (Moved(self._row(*rows[at]), Layout(after=values.shape)) for at in (first, other))
-                    yield Combined("+", a, b)
+                    ab = (row_of(rows[at][0], self._given[rows[at][0]].shape, rows[at][1]) for at in (first, other))
+                    yield Combined("+", *(Moved(one, Layout(after=values.shape)) for one in ab))
 
 
 def _mostly(conditions: Values) -> bool:

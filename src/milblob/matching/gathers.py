@@ -1,11 +1,13 @@
 """Finds weights whose rows are rows of one array in any order, and vectors that are several arrays and zeros joined.
 
-Tables that were looked up when a model was converted are such: the bias of attention by relative positions.
+Tables that were looked up when a model was converted are such: the bias of attention by relative positions. That of one
+head consists of single elements, which are in one row.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,19 @@ from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from ..values.cast import cast_array
 from .arithmetic import Filled, Literal
-from .derivation import CheckpointArray, Derivation, Gathered, Moved, Stacked
+from .derivation import CheckpointArray, Derivation, Gathered, Moved, Stacked, row_of
 from .layouts import Layout
+from .numbers import BITS
 from .same_elements import May
 
 Values = np.ndarray[Any, Any]
 
-_MIN_WIDTH = 2  # elements of a row; single ones are equal by accident
+_MIN_WIDTH = 2  # elements of a row; of single ones it takes many that none is equal by accident
+_MIN_BITS = 64.0  # of evidence that single elements are those of a row
+_MAX_HEADS = 64
 _MAX_EQUAL = 8  # equal rows, or equal parts, that are followed
 _MAX_PARTS = 64
+_MAX_RENDERED = 4096  # rows of a table of which a compressed weight may consist
 _FEW = 16  # rows that are looked up before all are
 
 
@@ -50,7 +56,7 @@ class Gathers:
         self._known_ends: dict[tuple[str, int, DType], Values] = {}
         self._beginnings: dict[DType, dict[bytes, list[str]]] = {}
         random = np.random.default_rng()  # nobody can make rows look equal
-        most = max(self._tables, default=0)
+        most = max(self._tables, default=0) + _MAX_HEADS
         self._factors = random.integers(1, 1 << 63, most, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
     def _cast(self, name: str, dtype: DType) -> Values:
@@ -81,31 +87,45 @@ class Gathers:
                 hashes, order = found
                 if wanted is None:
                     wanted = self._hashes(values.transpose(*outside, axis).reshape(-1, width))
-                low, high = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
-                if (low < high).all():
-                    shape = tuple(values.shape[at] for at in outside)
-                    yield from self._ways(
-                        name, along, order, low, high, Layout((*shape, width), _back(axis, values.ndim))
-                    )
+                shape = tuple(values.shape[at] for at in outside)
+                layout = Layout((*shape, width), _back(axis, values.ndim))
+                for rows in _choices(order, *_places(hashes, wanted)):
+                    yield None if rows is None else Moved(Gathered(self._rows(name, along), rows), layout)
 
-    def _ways(
-        self, name: str, along: int, order: Values, low: Values, high: Values, layout: Layout
-    ) -> Iterator[Derivation | None]:
-        """Yield the rows with each of those that are equal; new values must be equal too."""
+    def rendered(self, values: Values, dtype: DType) -> Iterator[Derivation | None]:
+        """Yield the ways in which a weight that was compressed consists of rows of one array; None as in `gathered`.
+
+        At each place of the rows, an element became the nearest of the numbers that the weight has there.
+        """
+        for axis, width in enumerate(values.shape):
+            tables = self._tables.get(width, ())
+            if not tables or not self._may(100_000 + 100 * values.size):
+                continue
+            rows = np.moveaxis(values, axis, -1)
+            layout = Layout(rows.shape, _back(axis, values.ndim))
+            rows, which = np.unique(rows.reshape(-1, width), axis=0, return_inverse=True)
+            cells = [_cells(column.astype(np.float64)) for column in rows.T]
+            for name, along in tables:
+                count = self._given[name].size // width
+                if not len(rows) <= count <= _MAX_RENDERED or not self._may(10 * len(rows) * count * width):
+                    continue
+                is_near = np.ones((len(rows), count), bool)
+                table = np.moveaxis(np.asarray(self._given[name].read()), along, -1).reshape(-1, width)
+                for column, (least, most) in zip(table.T, cells, strict=True):
+                    is_near &= (least[:, None] <= column) & (column <= most[:, None])
+                ends = np.cumsum(is_near.sum(axis=1))
+                begins, ends = (np.concatenate(([0], ends))[at + which.reshape(-1)] for at in (0, 1))
+                for chosen in _choices(np.nonzero(is_near)[1], begins, ends):
+                    yield None if chosen is None else Moved(Gathered(self._rows(name, along), chosen), layout)
+
+    def _rows(self, name: str, along: int) -> Derivation:
+        """Return an array as its rows along an axis: [rows, elements]."""
         tensor = self._given[name]
         outside = [at for at in range(tensor.ndim) if at != along]
-        is_moved = along != tensor.ndim - 1 or tensor.ndim != 2
-        table: Derivation = CheckpointArray(name)
-        if is_moved:
-            axes = (*outside, along) if along != tensor.ndim - 1 else None
-            after = None if tensor.ndim == 2 else (tensor.size // tensor.shape[along], tensor.shape[along])
-            table = Moved(table, Layout(None, axes, after))
-        most = int((high - low).max())
-        for step in range(min(most, _MAX_EQUAL)):
-            rows = order[np.minimum(low + step, high - 1)].astype(np.int32)
-            yield Moved(Gathered(table, rows.tobytes()), layout)
-        if most > _MAX_EQUAL:
-            yield None
+        axes = (*outside, along) if along != tensor.ndim - 1 else None
+        after = None if tensor.ndim == 2 else (tensor.size // tensor.shape[along], tensor.shape[along])
+        layout = Layout(None, axes, after)
+        return CheckpointArray(name) if layout.is_identity else Moved(CheckpointArray(name), layout)
 
     def _table(self, name: str, along: int, dtype: DType) -> tuple[Values, Values] | None:
         """Return the sorted hashes of an array's rows, and which rows these are."""
@@ -134,9 +154,49 @@ class Gathers:
 
     def _hashes(self, rows: Values) -> Values:
         """Return a hash of each row: [rows] uint64."""
-        bits = np.ascontiguousarray(rows).view(f"u{rows.dtype.itemsize}").astype(np.uint64) + np.uint64(1)
+        bits = _bits(rows).astype(np.uint64) + np.uint64(1)
         mixed = bits * self._factors[: rows.shape[1]]
         return np.asarray((mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64))
+
+    # ------------------------------------------------------------------------------------------------ single elements
+
+    def looked_up(self, weights: Mapping[str, tuple[Values, DType]]) -> Iterator[tuple[str, Derivation | None]]:
+        """Yield the ways in which weights consist of elements of one row of an array; None for more than are followed.
+
+        A row may have equal elements. The weights of several heads have one order: an element of one is looked up with
+        those at its place in the others.
+        """
+        places: dict[tuple[str, DType, tuple[int, ...]], list[tuple[str, int]]] = defaultdict(list)
+        for name, (values, dtype) in weights.items():
+            for given, row in self._with_all(np.unique(values), dtype, values.size):
+                places[given, dtype, values.shape].append((name, row))
+        for (given, dtype, shape), pairs in places.items():
+            table = self._cast(given, dtype).reshape(-1, self._given[given].shape[-1])
+
+            def rows_of(some: list[tuple[str, int]], table: Values = table) -> list[bytes | None]:
+                hashes = self._hashes(table[[row for _, row in some]].T)
+                order = np.argsort(hashes, kind="stable")
+                wanted = np.stack([weights[name][0].reshape(-1) for name, _ in some], axis=1)
+                return list(_choices(order, *_places(hashes[order], self._hashes(wanted))))
+
+            together = rows_of(pairs) if len(pairs) <= _MAX_HEADS else []
+            for pair in pairs:
+                column = Moved(row_of(given, self._given[given].shape, pair[1]), Layout(after=(table.shape[1], 1)))
+                for rows in together or rows_of([pair]):
+                    yield pair[0], None if rows is None else Moved(Gathered(column, rows), Layout(after=shape))
+
+    def _with_all(self, wanted: Values, dtype: DType, size: int) -> Iterator[tuple[str, int]]:
+        """Yield the rows that have all of some elements, unless it could be an accident, as it is with integers."""
+        count = int(np.count_nonzero(2 * wanted != np.rint(2 * wanted)))
+        for given, tensor in self._given.items():
+            width = tensor.shape[-1] if tensor.ndim else 0
+            if not _MIN_WIDTH <= width <= size or tensor.size > _MAX_HEADS * width:
+                continue
+            if count * (BITS.get(dtype, 0.0) - log2(width)) < _MIN_BITS or "FLOAT" not in tensor.mil_dtype.name:
+                continue
+            if self._may(20_000 + 50 * tensor.size):
+                rows = self._cast(given, dtype).reshape(-1, width)
+                yield from ((given, row) for row in range(len(rows)) if np.isin(wanted, rows[row]).all())
 
     # -------------------------------------------------------------------------------------------------------- joined
 
@@ -184,10 +244,43 @@ class Gathers:
         return self._beginnings[dtype]
 
 
+def _bits(values: Values) -> Values:
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+
+
+def _cells(numbers: Values) -> tuple[Values, Values]:
+    """Return between what values each of some numbers is the nearest one, and a little more: rounding."""
+    levels = np.unique(numbers)
+    slack = 0.02 * np.diff(levels)
+    middles = (levels[1:] + levels[:-1]) / 2
+    at = np.searchsorted(levels, numbers)
+    return np.concatenate(([-np.inf], middles - slack))[at], np.concatenate((middles + slack, [np.inf]))[at]
+
+
+def _places(hashes: Values, wanted: Values) -> tuple[Values, Values]:
+    """Return where in sorted hashes the wanted ones begin, and where they end."""
+    return np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
+
+
+def _choices(order: Values, begins: Values, ends: Values) -> Iterator[bytes | None]:
+    """Yield which rows a weight consists of, as `Gathered` has them: several times, where several rows may be one.
+
+    None stands for more than are followed.
+
+    Args:
+        order: rows of a table. begins, ends: for each row of the weight, where in `order` those are that it may be.
+    """
+    most = int((ends - begins).max()) if (begins < ends).all() else 0
+    for step in range(min(most, _MAX_EQUAL)):
+        yield order[np.minimum(begins + step, ends - 1)].astype(np.int32).tobytes()
+    if most > _MAX_EQUAL:
+        yield None
+
+
 def _ends(rows: Values, most: int | None = None) -> Values:
     """Return the first and the last element of rows, of the last axis, as one number each: uint64 [rows]."""
     first, last = (rows[..., at].reshape(-1)[:most] for at in (0, -1))
-    bits = [np.ascontiguousarray(part).view(f"u{part.dtype.itemsize}").astype(np.uint64) for part in (first, last)]
+    bits = [_bits(part).astype(np.uint64) for part in (first, last)]
     return np.asarray(bits[0] << np.uint64(32) ^ bits[1])
 
 

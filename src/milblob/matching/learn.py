@@ -41,6 +41,7 @@ _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 _SAMPLE_COUNT = 1024
 _MIN_EXPRESSED = 10  # elements; those of fewer are explained with more suspicion
 _MAX_LAYOUTS = 6
+_MAX_SMALL = 9  # elements of arrays that a number may follow from, and nothing else
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
@@ -137,6 +138,7 @@ class _Learner:
         for name in rest:
             if name not in self.claims and self.weights[name].mil_dtype in _FLOATS:
                 self._gather(name)
+        self._look_up(name for name in rest if name not in self.claims)
         self._express(name for name in rest if name not in self.claims)
         self._settle_flat()
         self._settle_rest()
@@ -294,21 +296,27 @@ class _Learner:
             if name in self.equal or weight.mil_dtype not in _FLOATS or not self.may(1_000_000 + 20 * weight.size):
                 continue
             dense = np.asarray(weight.read())
-            found = {option: self._sqnr(name, dense, option) for option in self._alike(name, dense)}
-            for option, sqnr in found.items():
-                if sqnr is not None:
-                    self.claim(name, option)
-                    self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr)
+            self._claim_rendered(name, dense, self._alike(name, dense))
             convolution = self.readers.convolution(name)
             if name not in self.claims and convolution is not None:
                 rendered = self._folds.rendered(convolution, dense)
                 folds += rendered
                 if rendered:
                     continue
+            elif name not in self.claims:
+                self._claim_rendered(name, dense, islice(self._gathers.rendered(dense, weight.mil_dtype), _MAX_CLAIMS))
             self.done(name)
         for fold in self._folds.chosen(folds):
             self._claim_fold(fold)
         self.sqnr |= self._folds.sqnr
+
+    def _claim_rendered(self, name: str, dense: Values, options: Iterable[Derivation | None]) -> None:
+        """Claim those options of which a compressed weight is a rendering."""
+        for option in dict.fromkeys(options):
+            sqnr = None if option is None else self._sqnr(name, dense, option)
+            if sqnr is not None or option is None:
+                self.claim(name, option)
+                self.sqnr[name] = min(self.sqnr.get(name, np.inf), np.inf if sqnr is None else sqnr)
 
     def _alike(self, name: str, dense: Values) -> Iterator[Derivation]:
         """Yield arrays, and ranges of rows of arrays, of which a sample is like a compressed weight."""
@@ -428,6 +436,14 @@ class _Learner:
             if way is None or self.fits(name, way):
                 self.claim(name, way)
 
+    def _look_up(self, names: Iterable[str]) -> None:
+        """Claim weights that were looked up element by element."""
+        weights = ((name, self.weights[name]) for name in names)
+        some = {n: w for n, w in weights if w.mil_dtype in _FLOATS and w.chain is None and w.size >= _MIN_EXPRESSED}
+        for name, way in self._gathers.looked_up({n: (np.asarray(w.read()), w.mil_dtype) for n, w in some.items()}):
+            if way is None or self.fits(name, way):
+                self.claim(name, way)
+
     def _express(self, names: Iterable[str]) -> None:
         """Claim weights that a short expression gives; of several of one array, that which most weights allow."""
         found: dict[str, list[Expressed]] = {}
@@ -528,8 +544,10 @@ class _Learner:
         }
         unused = tuple(name for name in self.all_given if name not in used)
         alike = {given for found in self.equal.values() for given, _ in found}
+        # A number that is equal by accident to what it is taken for may have one of the small arrays as its reason.
+        small = {name for name in unused if rest.weak and self.all_given[name].size <= _MAX_SMALL}
         in_order = {name: origins[name] for name in self.weights if name in origins}
-        return Lineage(in_order, rest.unknown, rest.constant, unused, frozenset(alike.intersection(unused)))
+        return Lineage(in_order, rest.unknown, rest.constant, unused, frozenset(alike.intersection(unused) | small))
 
 
 def _is_candidate(tensor: Tensor) -> bool:

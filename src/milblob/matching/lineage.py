@@ -54,7 +54,8 @@ class Lineage:
         unknown: weight -> why its values could not be reproduced.
         constant: weights that are no function of the checkpoint -> what they are: one number, a mask, positions.
         unused: arrays of the checkpoint that no weight follows from.
-        unclear: those of them that have the values of a weight, more than were followed.
+        unclear: unused arrays that may matter all the same: they equal a weight that more arrays equal than
+            were followed; or they are small, and the explanation of a number may be an accident.
     """
 
     origins: dict[str, Origin]

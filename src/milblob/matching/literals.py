@@ -60,22 +60,35 @@ class Literals:
 
     def has(self, values: Values, dtype: DType) -> bool:
         """Whether all of some values of a dtype are literals; zeros, infinities and NaN are."""
-        return all(self._has(float(value), dtype) for value in np.unique(values.reshape(-1)))
+        return all(self._is_known(float(x), dtype) or self._is_decimal(float(x), dtype) for x in _distinct(values))
 
-    def _has(self, value: float, dtype: DType) -> bool:
+    def is_weak(self, values: Values, dtype: DType) -> bool:
+        """Whether a value is a literal only as a short decimal of a dtype of few bits, which may be an accident."""
+        return _DIGITS.get(dtype, 4) < 4 and any(not self._is_known(float(x), dtype) for x in _distinct(values))
+
+    def _is_known(self, value: float, dtype: DType) -> bool:
         size = abs(value)
         if not math.isfinite(value) or (2 * size).is_integer() or math.frexp(size)[0] == 0.5:
             return True
         if _is_limit(size) or size >= _least_integer(dtype):
             return True
-        digits = _DIGITS.get(dtype, 4)
-        decimals = (float(f"{size:.{digits}g}"), 1 / float(f"{1 / size:.{max(digits - 1, 1)}g}"))
         if dtype not in self._of:
             numbers = cast_array(self._numbers, dtype, overflow="inf")[0]
             self._of[dtype] = frozenset(number.tobytes() for number in numbers)
-        some = cast_array(np.asarray([*decimals, size], np.float64), dtype, overflow="inf")[0]
-        bits = [number.tobytes() for number in some]
-        return bits[2] in bits[:2] or bits[2] in self._of[dtype]
+        return _bits(size, dtype) in self._of[dtype] or _bits(float(f"{size:.1g}"), dtype) == _bits(size, dtype)
+
+    def _is_decimal(self, value: float, dtype: DType) -> bool:
+        size, digits = abs(value), _DIGITS.get(dtype, 4)
+        decimals = (float(f"{size:.{digits}g}"), 1 / float(f"{1 / size:.{max(digits - 1, 1)}g}"))
+        return any(_bits(decimal, dtype) == _bits(size, dtype) for decimal in decimals)
+
+
+def _distinct(values: Values) -> Values:
+    return np.unique(values.reshape(-1))
+
+
+def _bits(number: float, dtype: DType) -> bytes:
+    return cast_array(np.asarray([number], np.float64), dtype, overflow="inf")[0].tobytes()
 
 
 def _named() -> Iterator[float]:

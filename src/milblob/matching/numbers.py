@@ -22,8 +22,9 @@ from .same_elements import May
 
 Values = np.ndarray[Any, Any]
 
-_BITS = {DType.FLOAT64: 26.0, DType.FLOAT32: 26.0, DType.FLOAT16: 13.0, DType.BFLOAT16: 10.0}
-"""What the value of one element tells: its significant digits, and two bits of its size."""
+BITS = {DType.FLOAT64: 26.0, DType.FLOAT32: 26.0, DType.FLOAT16: 13.0, DType.BFLOAT16: 10.0}
+"""Evidence of one element: its significant bits, and two bits of its size."""
+_FEW_BITS = 16.0  # with fewer, one rounding more would triple the accidents: only equal bits are evidence
 
 _MARGIN_BITS = 6.0  # one accident in 64 constants for which nothing of what is tried is the reason
 _MAX_CANDIDATES = 1 << 14
@@ -40,11 +41,13 @@ class Explained(NamedTuple):
         derivation: gives the present values.
         is_exact: to the bit; else to one rounding.
         is_of_one: of an array of one element.
+        is_weak: a number of few bits, and not an array itself: it may be equal by accident.
     """
 
     derivation: Derivation
     is_exact: bool
     is_of_one: bool
+    is_weak: bool
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Numbers:
     def __init__(
         self, given: Mapping[str, LazyTensor], array: Callable[[str], Values], literals: Literals, may: May
     ) -> None:
-        self._given = {name: tensor for name, tensor in given.items() if tensor.mil_dtype in _BITS}
+        self._given = {name: tensor for name, tensor in given.items() if tensor.mil_dtype in BITS}
         self._array, self._literals, self._may = array, literals, may
         self._computed: dict[Derivation, Values | None] = {}
 
@@ -86,7 +89,7 @@ class Numbers:
         flat = np.ascontiguousarray(target.values).reshape(-1)
         is_filled = flat.size > 1 and bool((flat == flat[0]).all())
         wanted = flat[:1] if is_filled else flat
-        bits = wanted.size * _BITS.get(target.dtype, 0.0)
+        bits = wanted.size * BITS.get(target.dtype, 0.0)
         most = min(int(2 ** min(bits - _MARGIN_BITS, 30.0)), _MAX_CANDIDATES) if bits > _MARGIN_BITS else 0
         found: list[Explained] = []
         last = most
@@ -94,17 +97,18 @@ class Numbers:
         if is_literal:
             candidates = self._functions(self._arrays(target, 1)) if wanted.size == 1 else iter(())
         for count, candidate in enumerate(candidates):
-            if count >= last or len(found) == _MAX_CLAIMS:
+            is_array = isinstance(candidate, CheckpointArray)  # the likeliest by far: all of them are tried
+            if (count >= last and not is_array) or len(found) == _MAX_CLAIMS:
                 break
             values = self._compute(candidate)
             if values is None or values.size != wanted.size:
                 continue
             is_exact = casts_to(values, wanted, target.dtype)
-            if is_exact or are_one_rounding_apart(values, wanted, target.dtype):
+            if is_exact or (bits > _FEW_BITS and are_one_rounding_apart(values, wanted, target.dtype)):
                 shape = target.values.shape
                 whole = Filled(candidate, shape) if is_filled else candidate
                 is_of_one = all(self._given[name].size == 1 for name in candidate.sources())
-                found.append(Explained(whole, is_exact, is_of_one))
+                found.append(Explained(whole, is_exact, is_of_one, bits <= _FEW_BITS and not is_array))
                 last = min(most, last, 4 * count + 64)  # others as likely must agree with it
         if any(one.is_exact for one in found):
             found = [one for one in found if one.is_exact]

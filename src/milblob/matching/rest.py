@@ -42,6 +42,7 @@ class Rest:
         constant: weight -> what it is, although it follows from no array.
         unknown: weight -> what is known about it.
         rounded: weights whose claims give the present values to one rounding only.
+        weak: numbers of few bits that may be equal by accident to what they are taken for.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Rest:
         self.constant: dict[str, str] = {}
         self.unknown: dict[str, str] = {}
         self.rounded: set[str] = set()
+        self.weak: set[str] = set()
 
     def settle(self, name: str, is_flat: bool) -> None:
         """Find out about a weight that nothing claims. `is_flat`: whether all its elements are equal."""
@@ -85,6 +87,8 @@ class Rest:
         is_literal = self._literals.has(values, weight.mil_dtype)
         found = self._numbers.explain(Sought(values, weight.mil_dtype, self._near.order(name)), is_literal)
         shown = ", ".join(f"{value:g}" for value in values.reshape(-1)[: 1 if is_flat else 4])
+        if self._literals.is_weak(values, weight.mil_dtype) if is_literal else any(one.is_weak for one in found):
+            self.weak.add(name)
         if is_literal:
             if is_weight(weight) or self._is_parameter(name):
                 self.constant[name] = f"only the number {shown}" if is_flat else f"the numbers {shown}"

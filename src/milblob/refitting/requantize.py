@@ -202,14 +202,17 @@ class Requantized:
         self._recent.weight = self
         name, how = self._item.tensor.name, self._how
         values = read_values(self._item.values)
-        values = values if values.dtype in (np.float32, np.float64) else values.astype(np.float32)
-        values = np.ascontiguousarray(values)
+        values = np.ascontiguousarray(values if values.dtype in (np.float32, np.float64) else values.astype(np.float32))
         _require_finite(values, name)
         self._arrays = {}
         try:
+            wanted = values
+            if self._is_fit and self._item.tensor.mil_dtype is DType.FLOAT16:  # what a new conversion compresses
+                wanted = cast_array(values, DType.FLOAT16, overflow=how.overflow)[0].astype(np.float32)
+                _require_finite(wanted, name)
             if not self._repack():
                 self._dense(self._chain)  # whose parts must fit each other, before new ones are made of them
-                self._solve(self._chain, values, None)
+                self._solve(self._chain, wanted, None)
         except MilblobError:
             raise
         except OverflowError as error:
@@ -370,10 +373,12 @@ class Requantized:
             chosen = stored_parts.as_vectors(mask, vector, axis)[..., 0]
         shape = vectors.shape[:-1]
         if self._is_fit:
-            new = lut.astype(np.float64)
+            new = lut.astype(np.float32)
+            dtype = np.float16 if self._item.tensor.mil_dtype is DType.FLOAT16 else np.float32
             for number, ranges in stored_parts.groups_of(shape, tuple(groups)):
                 own = vectors[ranges] if chosen is None else vectors[ranges][chosen[ranges]]
-                new[number] = stored_parts.fit_palette(own.reshape(-1, vector), lut[number])
+                own = own.reshape(-1, vector).astype(dtype)
+                new[number] = stored_parts.fit_palette(own, lut[number])
             inner = parts["lut"]
             if isinstance(inner, Compressed):
                 self._solve(inner, new.astype(values.dtype).reshape(inner.op.shape), None)

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .palettize import palettize
+from .vectors import palettize_vectors
+
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
 _PIECE_COUNT = 1 << 18  # elements of temporaries, unless one row has more
 _DISTANCES_COUNT = 1 << 20  # of vectors to the entries of a palette, at a time
-_MAX_STEPS = 100  # of Lloyd's algorithm on numbers, which then has long come to rest
-_MAX_VECTOR_STEPS = 20
 
 
 class Range(NamedTuple):
@@ -215,54 +216,18 @@ def _nearest_vectors(vectors: Array, entries: Array) -> Array:
 
 
 def fit_palette(vectors: Array, palette: Array) -> Array:
-    """Improve a palette by Lloyd's algorithm, from the entries that it has; an entry that no vector needs stays.
+    """Return the palette that fits vectors best, of as many entries as one that is there: as a new compression has it.
 
     Args:
-        vectors: finite floats, shape (count, n).
+        vectors: finite float16 or float32, shape (count, n). Without any, the palette stays.
         palette: shape (entries, n).
-
-    Returns:
-        float64 palette; the sum of squared distances is no larger than before.
     """
-    new = palette.astype(np.float64)
+    entries, length = palette.shape
     if not len(vectors):
-        return new
-    return _fit_numbers(vectors[:, 0], new) if palette.shape[1] == 1 else _fit_vectors(vectors, new)
-
-
-def _fit_numbers(values: Array, palette: Array) -> Array:
-    """Lloyd's algorithm on sorted numbers: a cluster is a range, and its mean comes from running sums."""
-    ordered = np.sort(values).astype(np.float64)
-    sums = np.concatenate(([0.0], np.cumsum(ordered)))
-    before: Array | None = None
-    ends: Array
-    for _ in range(_MAX_STEPS):
-        order = np.argsort(palette[:, 0], kind="stable")
-        entries = palette[order, 0]
-        bounds = np.searchsorted(ordered, (entries[1:] + entries[:-1]) / 2)
-        ends = np.concatenate(([0], bounds, [len(ordered)]))
-        if before is not None and np.array_equal(ends, before):
-            break
-        before = ends
-        count = np.diff(ends)
-        is_used = count > 0
-        palette[order[is_used], 0] = np.diff(sums[ends])[is_used] / count[is_used]
-    return palette
-
-
-def _fit_vectors(vectors: Array, palette: Array) -> Array:
-    before: Array | None = None
-    for _ in range(_MAX_VECTOR_STEPS):
-        codes = nearest(vectors, palette)
-        if before is not None and np.array_equal(codes, before):
-            break
-        before = codes
-        count: Array = np.bincount(codes, minlength=len(palette))
-        is_used = count > 0
-        for i in range(palette.shape[1]):
-            sums: Array = np.bincount(codes, vectors[:, i].astype(np.float64), len(palette))
-            palette[is_used, i] = sums[is_used] / count[is_used]
-    return palette
+        return palette
+    nbits = entries.bit_length() - 1
+    found = palettize(vectors, nbits) if length == 1 else palettize_vectors(vectors, nbits, vector=length, axis=1)
+    return found.palettes.reshape(entries, length)
 
 
 # --------------------------------------------------------------------------------------------------------------- masks
