@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ..errors import ProgramError, UnsupportedError
 from ..hashing import hash_bytes
+from ..values.tensorvalue import MAX_RANK
 from .topology import Operator, Scope, Topology, Variable
 from .types import NUMPY, onnx_dtype, onnx_shape, tensor_type
 
@@ -383,19 +384,27 @@ class ModelComponentContainer:
         result: ir.Value = self.node("Shape", value)
         return result
 
-    def dimensions(self, variable: Variable) -> tuple[int | None, ...]:
+    def dimensions(self, variable: Variable, least: int = 0, most: int = MAX_RANK) -> tuple[int | None, ...]:
         """Return the declared shape, whose rank must be known.
 
-        Raises:
-            UnsupportedError: the rank is open.
-        """
-        if variable.shape is None:
-            raise UnsupportedError(f"{variable.name}: expected a tensor of known rank, got {variable.type}")
-        return variable.shape
+        Args:
+            variable: a tensor.
+            least, most: how many dimensions it may have.
 
-    def rank(self, variable: Variable) -> int:
+        Raises:
+            UnsupportedError: the rank is open, or another one.
+        """
+        shape = variable.shape
+        if shape is None:
+            raise UnsupportedError(f"{variable.name}: expected a tensor of known rank, got {variable.type}")
+        if not least <= len(shape) <= most:
+            words = f"{least} to {most}" if least < most else f"{least}"
+            raise UnsupportedError(f"{variable.name}: expected {words} dimensions, got {variable.type}")
+        return shape
+
+    def rank(self, variable: Variable, least: int = 0, most: int = MAX_RANK) -> int:
         """Return the declared rank; as `dimensions`."""
-        return len(self.dimensions(variable))
+        return len(self.dimensions(variable, least, most))
 
     def axis(self, operator: Operator, parameter: str, rank: int, default: int | None = None) -> int:
         """Return a constant axis, counted from the first.
@@ -404,10 +413,10 @@ class ModelComponentContainer:
             UnsupportedError: computed, or outside of the rank.
         """
         given = operator.number(parameter, default) if default is not None else operator.number(parameter)
-        if not -rank <= given < max(rank, 1):
+        if not -rank <= given < rank:
             words = f"{operator.type}: expected an axis of {rank} dimensions, got {given}"
             raise UnsupportedError(words, where=operator.path)
-        return int(given) % max(rank, 1)
+        return int(given) % rank
 
     def finish(self) -> None:
         """Give names to values that have none yet."""

@@ -10,6 +10,7 @@ import numpy as np
 from ..arguments import array_of
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
+from ..wording import escape
 
 _DTYPES = {
     "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64", "tensor(bool)": "bool",
@@ -65,7 +66,7 @@ class SessionInput:
                 low <= n and (high is None or n <= high) for n, (low, high) in zip(shape, self.ranges, strict=True)
             )
         if not fits:
-            raise ValueError(f"{what} {self.name}: expected {self}, got the shape {list(shape)}")
+            raise ValueError(escape(f"{what} {self.name}: expected {self}, got the shape {list(shape)}"))
 
     def convert(self, value: Any, what: str = "input") -> "np.ndarray[Any, Any]":
         """Return a value as the model takes it.
@@ -86,20 +87,20 @@ class SessionInput:
     def _pixels(self, image: Any) -> "np.ndarray[Any, Any]":
         """A PIL image as [1, channels, height, width], 0 to 255."""
         if not self.color_space:
-            raise ValueError(f"input {self.name}: expected {self}, got an image")
+            raise ValueError(escape(f"input {self.name}: expected {self}, got an image"))
         mode = MODES[self.color_space]
         if image.mode != mode and (image.mode, mode) != ("RGBA", "RGB"):
             words = (
                 f"an image of mode {mode} for {self.color_space}, got {image.mode}; image.convert({mode!r}) makes one"
             )
-            raise ValueError(f"input {self.name}: expected {words}")
+            raise ValueError(escape(f"input {self.name}: expected {words}"))
         pixels = np.asarray(image)
         try:
             self.require_shape((1, _CHANNELS[self.color_space], *pixels.shape[:2]))
         except ValueError:
             width, height = image.size
             words = f"expected {self}, got an image {width} wide and {height} high; resize it first"
-            raise ValueError(f"input {self.name}: {words}") from None
+            raise ValueError(escape(f"input {self.name}: {words}")) from None
         if mode != "RGB":
             return pixels[None, None]
         pixels = pixels[..., 2::-1] if self.color_space == "BGR" else pixels[..., :3]  # RGBA loses its alpha
@@ -182,7 +183,7 @@ def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) 
         return array
     kinds = {"f": "fiub", "i": "iub", "u": "iub", "b": "b", "O": "OUS"}[dtype.kind]
     if array.dtype.kind not in kinds and not (dtype.kind == "f" and array.dtype.name == "bfloat16"):
-        raise ValueError(f"{expected}, got {array.dtype}")
+        raise ValueError(escape(f"{expected}, got {array.dtype}"))
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
     if dtype.kind == "f":
@@ -193,7 +194,9 @@ def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) 
     else:
         return cast
     if lost.any():
-        raise ValueError(f"{expected}, got {array.dtype} with {array[lost].reshape(-1)[0]}, which {dtype} cannot hold")
+        raise ValueError(
+            escape(f"{expected}, got {array.dtype} with {array[lost].reshape(-1)[0]}, which {dtype} cannot hold")
+        )
     return cast
 
 

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ..errors import MilblobError
 from ..storage.mapped import MappedFile
+from .declared import plain_words
 from .reference import WeightReference
 
 HELD_NBYTES = 1 << 10
@@ -143,7 +144,7 @@ def start(model: ir.Model, options: Any, providers: Sequence[str], file: str | N
 
 def first_words(error: BaseException) -> str:
     """Return the message of onnxruntime in one line of bearable length, without its codes."""
-    return f"{' '.join(str(error).rpartition(' : ')[2].split()) or type(error).__name__:.400}"
+    return f"{plain_words(str(error).rpartition(' : ')[2]) or type(error).__name__:.400}"
 
 
 def _external(tensor: Any, location: str, offset: int, name: str) -> ir.ExternalTensor:

@@ -14,6 +14,7 @@ from ..budget import Budget
 from ..closeness import hint
 from ..errors import UnsupportedError
 from ..storage.mapped import Opened
+from ..wording import escape
 from .conversion import opened
 from .ports import SessionInput, SessionOutput
 from .registry import Converter
@@ -226,7 +227,9 @@ class Session(Opened):
         chosen = self.states if state is None else state
         require("state", chosen, SessionState, "what make_state returned")
         if not chosen.fits(self._state_kinds):
-            raise ValueError(f"state: expected one of this model, with {_listed(self._state_kinds)}, got {chosen!r}")
+            raise ValueError(
+                escape(f"state: expected one of this model, with {_listed(self._state_kinds)}, got {chosen!r}")
+            )
         outputs: dict[str, Any] = {}
         with chosen.lock:
             arrays = dict(chosen.arrays())
@@ -245,7 +248,7 @@ class Session(Opened):
                 words = (
                     "a weight that can be replaced" if self.weights else "none, but of a session with replaceable=True"
                 )
-                raise ValueError(f"weights: expected {words}, got {name!r:.100}{hint(str(name), self.weights)}")
+                raise ValueError(escape(f"weights: expected {words}, got {name!r:.100}{hint(str(name), self.weights)}"))
         return {name: self.weights[name].convert(value, "weight") for name, value in weights.items()}
 
     def convert_inputs(self, inputs: Mapping[str, Any]) -> dict[str, "np.ndarray[Any, Any]"]:
@@ -256,7 +259,7 @@ class Session(Opened):
         if unknown or missing:
             got = f"the unknown {unknown[0]!r:.100}{hint(str(unknown[0]), self.inputs)}" if unknown else ""
             got = got or f"no {', '.join(missing)}"
-            raise ValueError(f"inputs: expected {_listed(self.inputs)}; got {got}")
+            raise ValueError(escape(f"inputs: expected {_listed(self.inputs)}; got {got}"))
         return {name: self.inputs[name].convert(value) for name, value in inputs.items()}
 
     def __enter__(self) -> Self:

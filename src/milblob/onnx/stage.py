@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..formats.onnx_external import REFERENCE, ExternalFiles
 from ..storage.mapped import MappedFile
+from ..wording import escape
 from .conversion import convert
 from .ports import SessionInput, SessionOutput, input_of, output_of, read_json
 from .registry import Converter
@@ -65,7 +66,7 @@ class Stage:
         missing |= set(self._written) - {argument.name for argument in runner.get_outputs()}
         if missing:
             raise ValueError(
-                f"expected states whose inputs and outputs the graph has, got {', '.join(sorted(missing))}"
+                escape(f"expected states whose inputs and outputs the graph has, got {', '.join(sorted(missing))}")
             )
         given += [(argument, True) for argument in runner.get_overridable_initializers()]
         order = {value.name: number for number, value in enumerate(model.graph.inputs)}

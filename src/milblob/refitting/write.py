@@ -21,6 +21,7 @@ from ..storage import journal, paths, pending
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewNamedFile
 from ..storage.transfer import write_at
+from ..wording import escape
 
 _LEAST_NBYTES = 1 << 20
 """A smaller file is changed in place, however much of it changes: then the system's calls take the time."""
@@ -104,7 +105,7 @@ class FileChange:
             copy_between(mapping, at, write.offset, fd)
             data = memoryview(write.make())
             if data.nbytes != write.nbytes:
-                raise ValueError(f"new bytes of {write.name}: expected {write.nbytes}, got {data.nbytes}")
+                raise ValueError(escape(f"new bytes of {write.name}: expected {write.nbytes}, got {data.nbytes}"))
             write_at(fd, [data], write.offset)
             counter.add_tensor(write.name, write.tensor)
             at = write.offset + write.nbytes

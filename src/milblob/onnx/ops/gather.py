@@ -119,7 +119,7 @@ def _tuples(operator: Operator, g: ModelComponentContainer, key: str, batch: int
     at = g.cast(operator.input("indices"), _INT64)
     if not operator.has("validate_indices"):
         return at
-    data, count = operator.input(key), g.dimensions(operator.input("indices"))[-1]
+    data, count = operator.input(key), g.dimensions(operator.input("indices"), 1)[-1]
     if count is None:
         return at
     sizes = g.dimensions(data)[batch : batch + count]

@@ -112,9 +112,9 @@ def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
 def _attention(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The query is scaled before the product: in half precision the score alone may overflow."""
     query, key = operator.input("query"), operator.input("key")
-    width, rank = g.dimensions(query)[-1], g.rank(key)
-    if width is None:
-        words = "scaled_dot_product_attention: expected a known size of the last axis, got an open one"
+    width, rank = g.dimensions(query, 2)[-1], g.rank(key, 2)
+    if not width:
+        words = f"scaled_dot_product_attention: expected a known size of the last axis, got {query.type}"
         raise UnsupportedError(words, where=operator.path)
     scaled = g.node("Mul", query, g.scalar(1 / sqrt(width), query))
     score = g.node("MatMul", scaled, g.node("Transpose", key, perm=[*range(rank - 2), rank - 1, rank - 2]))
