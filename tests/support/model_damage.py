@@ -327,8 +327,13 @@ def _fill(value, dtype, shape, choices):
         getattr(tensor, field).values.extend(values)
 
 
-def made(choices):
-    """Return a Model of up to three operations of MIL, with arguments of about the right kind."""
+def made(choices, first=None):
+    """Return a Model of up to three operations of MIL, with arguments of about the right kind.
+
+    Args:
+        choices: what decides.
+        first: the type of the first operation; default: any.
+    """
     model = schema.message_class("Model")(specificationVersion=9)
     operators = table()
     opset = choices.below(len(operators.opsets))
@@ -343,7 +348,8 @@ def made(choices):
         defined[name] = Bound(read_type(function.inputs[-1].type.SerializeToString()), False)
         _describe(model.description.input.add(name=name), dtype, function.inputs[-1].type.tensorType)
     for number in range(1 + choices.below(3)):
-        _operation(block, choices.one(sorted(operators.versions)), opset, defined, number, choices)
+        name = first if first and not number else choices.one(sorted(operators.versions))
+        _operation(block, name, opset, defined, number, choices)
     last = block.operations[-1].outputs[0]
     block.outputs.append(last.name)
     dtype = next((one for one in DType if one.mil_code == last.type.tensorType.dataType), DType.FLOAT32)

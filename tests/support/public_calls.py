@@ -7,6 +7,7 @@ not in it. `tests/test_public_calls.py` compares all with what is offered.
 
 import contextlib
 import io
+import json
 import pathlib
 import re
 import shutil
@@ -334,6 +335,11 @@ def _run_command(name, path, out):
         return AssertionError(f"status {status}, {len(errors)} errors, and on stderr {printed[1]!r:.500}")
     if not all(character.isprintable() or character == "\n" for character in printed[0]):
         return AssertionError(f"stdout is not printable: {printed[0]!r:.500}")
+    if {"--json", "--sarif"} & {*arguments} and status < 2:
+        try:
+            json.loads(printed[0])
+        except ValueError as error:
+            return AssertionError(f"stdout is no JSON, {error}: {printed[0]!r:.500}")
     return None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..wording import escape as printable
 from .recipe import Recipe
 from .recipes import Linear, Palette, Prune
 
@@ -46,7 +47,7 @@ def picture(frontier: "Frontier") -> str:
     def y(value: float) -> float:
         return bottom - (bottom - TOP) * (value - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
 
-    title = f"{frontier.source.rstrip('/').rpartition('/')[2]}: size against error"
+    title = printable(f"{frontier.source.rstrip('/').rpartition('/')[2]}: size against error")
     box = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}"'
     key = "line: the best mixture of recipes at each size; dots: one recipe alone"
     out = [

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ..errors import ProgramError, UnsupportedError
 from ..hashing import hash_bytes
 from ..values.tensorvalue import MAX_RANK
+from ..wording import some
 from .topology import Operator, Scope, Topology, Variable
 from .types import NUMPY, onnx_dtype, onnx_shape, tensor_type
 
@@ -111,8 +112,16 @@ class ModelComponentContainer:
         return np.arange(0, count * step, step, dtype)
 
     def ints(self, values: Iterable[int]) -> ir.Value:
-        """Return a 1-dimensional int64 initializer: axes, sizes."""
-        return self.constant(np.array(list(values), np.int64))
+        """Return a 1-dimensional int64 initializer: axes, sizes.
+
+        Raises:
+            UnsupportedError: an integer, computed from what the Program says, has more than 64 bits.
+        """
+        found = list(values)
+        large = [value for value in found if not -(1 << 63) <= value < 1 << 63]
+        if large:
+            raise UnsupportedError(f"sizes: expected integers of 64 bits, got {large[0]}")
+        return self.constant(np.array(found, np.int64))
 
     def full(self, shape: Sequence[int], number: float, dtype: ir.DataType) -> ir.Value:
         """Return an initializer of one value; as `filled`."""
@@ -417,6 +426,19 @@ class ModelComponentContainer:
             words = f"{operator.type}: expected an axis of {rank} dimensions, got {given}"
             raise UnsupportedError(words, where=operator.path)
         return int(given) % rank
+
+    def axes(self, operator: Operator, parameter: str, rank: int) -> list[int]:
+        """Return constant axes, counted from the first; all of them where the parameter is left out.
+
+        Raises:
+            UnsupportedError: computed, outside of the rank, or one of them twice.
+        """
+        given = operator.integers(parameter, list(range(rank)))
+        found = [axis % rank for axis in given if -rank <= axis < rank]
+        if len(set(found)) != len(given):
+            words = f"{operator.type}: expected different axes of {rank} dimensions, got {some(map(str, given))}"
+            raise UnsupportedError(words, where=operator.path)
+        return found
 
     def finish(self) -> None:
         """Give names to values that have none yet."""

@@ -10,6 +10,7 @@ import numpy as np
 from ..arguments import array_of
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
+from ..values.tensorvalue import MAX_RANK
 from ..wording import escape
 
 _DTYPES = {
@@ -247,7 +248,7 @@ def input_of(argument: Any, metadata: Mapping[str, str], file: str | None, is_op
     Raises:
         UnsupportedError: no tensor.
     """
-    name, shape = argument.name, _shape(argument)
+    name, shape = argument.name, _shape(argument, file)
     flexible = read_json(metadata, "milblob.shapes", file).get(name, {})
     color_space = _color_space(name, shape, metadata, file)
     enumerated = tuple(_full(_sizes(one), shape) for one in flexible.get("enumerated", ()))
@@ -276,7 +277,7 @@ def output_of(argument: Any, metadata: Mapping[str, str], file: str | None) -> S
             classes = tuple(found)
     if classes and argument.type.startswith("seq(map("):
         return SessionOutput(name, np.dtype(np.float32), (1, len(classes)), "", False, classes, True)
-    dtype, shape = _dtype(argument, f"output {name}", file), _shape(argument)
+    dtype, shape = _dtype(argument, f"output {name}", file), _shape(argument, file)
     if None not in shape and prod(n or 0 for n in shape) != len(classes):
         classes = ()
     color_space = _color_space(name, shape, metadata, file)
@@ -295,7 +296,10 @@ def _full(sizes: Sequence[int], shape: tuple[int | None, ...]) -> tuple[int, ...
     return (*(n or 1 for n in shape[: len(shape) - len(sizes)]), *sizes)
 
 
-def _shape(argument: Any) -> tuple[int | None, ...]:
+def _shape(argument: Any, file: str | None) -> tuple[int | None, ...]:
+    if len(argument.shape) > MAX_RANK:
+        words = f"{argument.name}: expected at most {MAX_RANK} dimensions, which NumPy has, got {len(argument.shape)}"
+        raise UnsupportedError(words, file=file)
     return tuple(size if isinstance(size, int) else None for size in argument.shape)
 
 

@@ -24,6 +24,7 @@ HELD_NBYTES = 1 << 10
 """Tensors in memory are handed over beside the model from this size on."""
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
+CPU = ("CPUExecutionProvider",)
 _ROOT = os.path.abspath(os.sep)
 HELD = "milblob/held"
 """The location of what is handed over. It is never opened: onnxruntime has these values before it looks for files."""
@@ -100,7 +101,9 @@ class Handover:
         for name, value in self.values.items():  # this one is for the graph; here it is told to use it uncopied
             self._options.add_initializer(name, value)
         try:
-            return import_runtime().InferenceSession(data, self._options, providers=list(providers))
+            return import_runtime().InferenceSession(
+                data, self._options, providers=list(providers), enable_fallback=int(tuple(providers) != CPU)
+            )  # whose fallback prints to stdout, and from the CPU there is nothing to fall back to
         except Exception as error:
             if isinstance(error, MemoryError):
                 raise

@@ -18,7 +18,7 @@ from ..wording import escape
 from .conversion import opened
 from .ports import SessionInput, SessionOutput
 from .registry import Converter
-from .runtime import make_options
+from .runtime import CPU, make_options
 from .stage import Stage, make_replaceable, stage_of_file, stage_of_model
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Session(Opened):
         states: Mapping[str, Any] | None = None,
         optimize: bool = False,
         threads: int | None = None,
-        providers: Sequence[str] = ("CPUExecutionProvider",),
+        providers: Sequence[str] = CPU,
         converters: Mapping[str, Converter] | None = None,
         replaceable: bool = False,
         max_nbytes: int | None = None,

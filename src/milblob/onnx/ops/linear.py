@@ -48,10 +48,13 @@ def _reshape(g: ModelComponentContainer, value: ir.Value, sizes: list[int]) -> i
 
 @builtin("linear", onnx="Gemm, Reshape where x has not two dimensions; MatMul where several are open")
 def _linear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x = operator.input("x")
+    if x.shape is not None:
+        g.rank(x, 1)
     bias = operator.input("bias") if operator.has("bias") else None
     if bias is not None and bias.is_known and bias.shape is not None and not prod(s or 1 for s in bias.shape):
         bias = None
-    g.bind(operator.output, dense(g, operator, operator.input("x"), operator.input("weight"), bias), convert=True)
+    g.bind(operator.output, dense(g, operator, x, operator.input("weight"), bias), convert=True)
 
 
 @builtin("matmul", onnx="MatMul, Transpose; Gemm for a constant y of two dimensions that is transposed")

@@ -63,7 +63,7 @@ def _instance_norm(scope: Scope, operator: Operator, g: ModelComponentContainer)
 def _layer_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = operator.input("x")
     shape, rank = g.dimensions(x, 1), g.rank(x)
-    axes = [axis % rank for axis in operator.integers("axes", list(range(rank)), least=-rank)]
+    axes = g.axes(operator, "axes", rank)
     last = axes == list(range(rank - len(axes), rank))
     sizes = [shape[axis] for axis in axes]
     if last and (operator.has("gamma") or None not in sizes):

@@ -1,6 +1,6 @@
 """Resizing of images."""
 
-from math import floor
+from math import floor, inf
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,12 @@ def _scaled(operator: Operator, g: ModelComponentContainer, **attributes: Any) -
     """Bind a resize of the last two axes by factors: MIL computes the sizes, and from these the factors again."""
     x = operator.input("x")
     shape = g.dimensions(x, 2)
-    factors = [1.0] * (len(shape) - 2) + [
-        float(operator.number(f"scale_factor_{key}", 1)) for key in ("height", "width")
-    ]
+    factors = [1.0] * (len(shape) - 2)
+    for key in ("scale_factor_height", "scale_factor_width"):
+        factors.append(float(operator.number(key, 1)))
+        if not 0 < factors[-1] < inf:
+            words = f"{operator.type}: expected a positive number for {key}, got {factors[-1]}"
+            raise UnsupportedError(words, where=operator.path)
     if None in shape and all(factor.is_integer() for factor in factors):
         g.bind(operator.output, g.node("Resize", x, None, g.constant(np.array(factors, np.float32)), **attributes))
         return
