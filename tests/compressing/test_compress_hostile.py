@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 import milblob
+import milblob.refitting.write as write
+import milblob.rewrite.repack as repack
 from milblob.compressing.recipe_choice import Point
 from milblob.program import schema
 from paths import DATA
@@ -80,3 +82,41 @@ def test_pictures_of_points_that_are_alike(errors, nbytes):
     frontier = milblob.compress_frontier(DATA / "opset_ios18_fp16" / "model.mlpackage", least=8)
     drawn = frontier._replace(points=[Point(nbytes, error) for error in errors], alone=[]).to_svg()
     assert "nan" not in drawn and "inf" not in drawn.replace("info", "")
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("name", ["model.mlmodel", "weights/weight.bin"])
+@pytest.mark.parametrize(
+    "options", [None, {}, {"inline": True}, {"decompress": True}, {"dedupe": True, "align": 4096}], ids=str
+)
+def test_a_file_that_is_exchanged_while_a_result_is_written(tmp_path, monkeypatch, options, name, is_link):
+    """For another file, or a link to one outside: the result has what was opened, or there is none."""
+    package = shutil.copytree(DATA / "palette_grouped" / "model.mlpackage", tmp_path / "m.mlpackage")
+    other = shutil.copytree(DATA / "quant_int8_offset" / "model.mlpackage", tmp_path / "other.mlpackage")
+    expected = milblob.content_hash(package, dense=True)
+    file, outside = (one / "Data/com.apple.CoreML" / name for one in (package, other))
+    met = []
+    with milblob.open(package) as model:
+        values = {"first_bias_0": model["first_bias_0"].read().copy()}
+
+    def exchange(*arguments, make=repack.NewDirectory, **keywords):
+        file.rename(tmp_path / "kept")
+        file.symlink_to(outside) if is_link else shutil.copy(outside, file)
+        met.append(file)
+        return make(*arguments, **keywords)
+
+    for module in (repack, write):
+        monkeypatch.setattr(module, "NewDirectory", exchange)
+    target = tmp_path / "out.mlpackage"
+    try:
+        if options is None:
+            milblob.refit(package, {"first_bias_0": values["first_bias_0"] + 1}, output=target)
+        else:
+            milblob.repack(package, target, **options)
+    except milblob.MilblobError:
+        assert not target.exists()
+    else:
+        if options is None:  # and back again
+            milblob.refit(target, values)
+        assert milblob.content_hash(target, dense=True) == expected
+    assert met

@@ -7,7 +7,6 @@ import sys
 from xml.etree import ElementTree
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
