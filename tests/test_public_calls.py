@@ -1,8 +1,9 @@
-"""Every public function on damaged models: only milblob's own exceptions come out. And what holds open files."""
+"""Every public function and every command on hostile models: only milblob's own exceptions come out. And what holds open files."""
 
 import copy
 import inspect
 import pickle
+import random
 import shutil
 import threading
 
@@ -11,16 +12,12 @@ import pytest
 import milblob
 import milblob.onnx
 import milblob.tvm
+import public_calls
+from file_damage import SOURCES, write_files
+from milblob.cli import commands, tvm
 from paths import DATA, DEMO
-from public_calls import CALLS, MODEL, NO_MODEL, cases, damaged, run
+from public_calls import CALLS, COMMANDS, LATE, MODEL, MODELS, NAMES, NO_MODEL, case, run
 from thorough import sized
-
-pytest.importorskip("coremltools")
-
-MODELS = [DEMO, *(DATA / name / "model.mlpackage" for name in (
-    "constexpr_ios18", "opset_ios16_fp16", "functions", "control_flow", "classifier_strings", "sparse_palette", "quant_int8",
-    "flexible", "states",
-))]  # fmt: skip
 
 
 def test_every_public_function_is_called():
@@ -44,21 +41,68 @@ def test_every_public_function_is_called():
     assert offered == named | NO_MODEL.keys() and not named & NO_MODEL.keys()
 
 
+def test_every_command_is_called():
+    offered = {*commands.COMMANDS, *(f"tvm {name}" for name in tvm.COMMANDS)} - {"tvm"}
+    assert offered == {name if name.startswith("tvm ") else name.split(" ")[0] for name in COMMANDS}
+
+
+PARTS = 4
+
+
 @pytest.mark.slow
-def test_damaged_models(tmp_path):
-    found, refused = [], 0
-    bytes_of = {model: (model / MODEL).read_bytes() for model in MODELS}
-    for number, (model, name, rng) in enumerate(cases(sized(6000, 200_000), 20261123, MODELS)):
-        place = tmp_path / "m.mlpackage"
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(model, place)
-        data = damaged(bytes_of[model], rng)
-        refused += data == bytes_of[model]
-        error = run(place, data, name, tmp_path / "out")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_hostile_models(tmp_path, part):
+    """As fuzz_public.py does it, with random bytes: each call in turn."""
+    draw, found, called = random.Random(20261124 + part), [], set()
+    for number in range(sized(5000, 100_000) // PARTS):
+        data = bytes([draw.randrange(256), number % len(NAMES)]) + draw.randbytes(draw.randrange(4, 80))
+        name, error = case(data, tmp_path)
+        called.add(name)
         if error is not None:
-            found.append(f"case {number}, {name} of {model.parent.name}: {type(error).__name__}: {error}"[:300])
+            found.append(f"{data.hex()}, {name}: {type(error).__name__}: {error}"[:400])
     assert found == []
-    assert refused < 600  # most are damaged
+    assert len(called) == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        IndexError("tuple index out of range"), ValueError("zip() argument 2 is longer than argument 1"), ZeroDivisionError("x"),
+        RecursionError("x"), MemoryError(), UnicodeEncodeError("utf-8", "x", 0, 1, "surrogates not allowed"),
+        milblob.FormatError("labels: expected texts, got ValueError: shapes"), ValueError("a\x1b[2J: expected one, got two"),
+        milblob.ProgramError("crop: expected arguments that fit each other, got x tensor<fp32, []>"),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_an_exception_that_is_not_promised_is_noticed(tmp_path, monkeypatch, error):
+    """Of a function, and of a command: it would print one line for most of them."""
+
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setitem(CALLS, "load", fail)
+    monkeypatch.setattr(milblob, "load", fail)
+    assert run("load", DEMO, tmp_path / "out") is error
+    monkeypatch.setattr("milblob.cli.hash.content_hash", fail)
+    assert run("milblob hash", DEMO, tmp_path / "out") is error
+
+
+def test_each_call_does_more_than_to_open_a_model(tmp_path, monkeypatch):
+    """Each one succeeds with a sound model or file of some kind."""
+    kinds = [LATE, MODELS[0], MODELS[1], DATA / "palette_grouped" / "model.mlpackage", *SOURCES]
+    paths = [write_files(kind, tmp_path / kind) if kind in SOURCES else kind for kind in kinds]
+    errors = []
+    monkeypatch.setattr(
+        public_calls, "is_promised", lambda error, own=public_calls.is_promised: errors.append(error) or own(error)
+    )
+
+    def is_refused(name, path):
+        errors.clear()
+        assert run(name, path, tmp_path / "out") is None, (name, path)
+        return bool(errors)
+
+    refused = {name for name in NAMES if all(is_refused(name, path) for path in paths)}
+    assert refused == {"milblob text around", "milblob refit with a base"}  # of an operation and weights in made models
 
 
 def test_a_part_that_is_missing_is_an_error_of_the_program():
@@ -116,12 +160,13 @@ def test_closing_while_others_walk():
 
 
 def test_names_that_are_no_text(tmp_path):
-    """Half a character where a name should be, as no writer writes it: refused by every function, in our words."""
+    """Half a character where a name should be, as no writer writes it: refused by every function and command, in our words."""
     place = shutil.copytree(DATA / "opset_ios16_fp16" / "model.mlpackage", tmp_path / "m.mlpackage")
     data = (place / MODEL).read_bytes()
     for old, new in ((b"main", b"\xed\xb0\x80n"), (b"weights/", b"\x00eights/"), (b"const", b"con\xc3\x28")):
         broken = data.replace(old, new)
         assert broken != data
-        for name in CALLS:
-            error = run(place, broken, name, tmp_path / "out")
+        (place / MODEL).write_bytes(broken)
+        for name in NAMES:
+            error = run(name, place, tmp_path / "out")
             assert error is None, (name, old, error)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from .wording import escape, with_short_numbers
+from .wording import bounded, escape
 
 
 class MilblobError(Exception):
@@ -29,7 +29,7 @@ class MilblobError(Exception):
     def __init__(
         self, what: str, *, offset: int | None = None, where: str = "", file: str | None = None, code: str = ""
     ) -> None:
-        what = with_short_numbers(what)
+        what = bounded(what)
         super().__init__(what)
         if code:
             self.code = code
@@ -41,7 +41,7 @@ class MilblobError(Exception):
     def __str__(self) -> str:
         at = "" if self.offset is None else f" at byte {self.offset}"
         file = "" if self.file is None else f" in {self.file}"
-        where = f" - at {self.where}" if self.where else ""
+        where = f" - at {bounded(self.where)}" if self.where else ""
         return escape(f"{self.what}{at}{file}{where}")
 
     def __reduce__(self) -> tuple[object, ...]:

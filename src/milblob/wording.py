@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 
 MAX_NAMES = 8
+MAX_NCHARS = 2000
+"""Of one message, before what is unprintable in it becomes escapes."""
 _LONG_NUMBER = re.compile(r"\d[\d,]{40,}")
 
 
@@ -15,9 +17,15 @@ def escape(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def with_short_numbers(text: str) -> str:
-    """Return a text whose numbers of more than 40 digits are cut short: products of sizes that a file declares."""
-    return _LONG_NUMBER.sub(lambda found: f"{found[0][:8]}... ({len(found[0].replace(',', ''))} digits)", text)
+def bounded(text: str) -> str:
+    """Return a message of bearable length: numbers of more than 40 digits are cut, and the middle of long texts.
+
+    A file may declare sizes whose product has thousands of digits, and names of any length.
+    """
+    text = _LONG_NUMBER.sub(lambda found: f"{found[0][:8]}... ({len(found[0].replace(',', ''))} digits)", text)
+    if len(text) <= MAX_NCHARS:
+        return text
+    return f"{text[: MAX_NCHARS * 3 // 4]}... ({len(text):,} characters) ...{text[-MAX_NCHARS // 5 :]}"
 
 
 def some(names: Iterable[str], most: int = MAX_NAMES) -> str:

@@ -1,41 +1,23 @@
 """The Python surface on files that a fuzzer made: whatever they hold, only milblob's own exceptions come out.
 
-    python tests/fuzz/fuzz_python.py [libFuzzer's options] [CORPUS...]      fuzzes, with atheris
-    python tests/fuzz/fuzz_python.py --replay FILE...                       runs each file once; needs no atheris
-
 The first byte says what the rest is (KINDS of seeds.py, modulo their number) and what is done with it (the quotient). Files lie in
 a package on disk, so that references lead somewhere, and OSError may come out too: names may be too long for the system.
+harness.py has the command line.
 """
 
-import atexit
-import os
 import pathlib
 import shutil
-import sys
-import tempfile
-import warnings
 
 import numpy
+from harness import counted, folder, main
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
-
-if __name__ == "__main__" and "--replay" not in sys.argv:
-    import atheris
-
-    # Only milblob is followed: protobuf is not what is tested. It is imported first.
-    import google.protobuf.message_factory  # noqa: F401
-    import ml_dtypes  # noqa: F401
-
-    with atheris.instrument_imports(include=["milblob"]):
-        import milblob
-else:
+with counted():
     import milblob
 
-from seeds import DATA, KINDS  # noqa: E402
+from seeds import DATA, KINDS
 
-from hostile_bytes import use_everything  # noqa: E402
-from milblob.formats.read import open_arrays  # noqa: E402
+from hostile_bytes import use_everything
+from milblob.formats.read import open_arrays
 
 NAMES = list(KINDS)
 PACKAGE = DATA / "constexpr_ios18/model.mlpackage"
@@ -50,11 +32,7 @@ PLACES = {
 DTYPES = list(milblob.DType)
 SHAPES = [(9,), (None,), (200,), (), (0,), (2, None), (3, 40), (160,)]
 
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    folder = tempfile.mkdtemp(prefix="milblob-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    FOLDER = pathlib.Path(folder)
+FOLDER = folder()
 
 
 def lay_out():
@@ -149,19 +127,6 @@ def one_input(data):
             raise
 
 
-def main():
-    """Run the command line."""
-    lay_out()
-    if "--replay" in sys.argv:
-        files = sys.argv[sys.argv.index("--replay") + 1 :]
-        for file in files:
-            print(file, flush=True)  # the last line before a crash names the input
-            one_input(pathlib.Path(file).read_bytes())
-        print(len(files), "inputs")
-    else:
-        atheris.Setup(sys.argv, one_input)
-        atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    lay_out()
+    main(one_input)

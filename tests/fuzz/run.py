@@ -20,25 +20,27 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT = HERE / "corpus"
 FLAGS = ["-std=c11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-MOST = {"blob": 20_000, "program": 12_000, "splice": 12_000, "text": 12_000, "python": 8_000}
+MOST = {"blob": 20_000, "program": 12_000, "splice": 12_000, "text": 12_000, "python": 8_000, "public": 400}
 """Longest inputs in bytes; of other harnesses 4000."""
-SHORT, MOST_KEPT = 2_000, 80
+PYTHON = {"python": slice(0, 1), "public": slice(1, 2)}
+"""Harnesses in Python, and which byte of an input says what is called."""
+SHORT, MOST_KEPT = 2_000, 100
 """Longest input in bytes, and how many of a harness, that are kept in the repository."""
 
 
 def harnesses():
-    """Names of the harnesses: those in C, and python where its fuzzer is installed."""
+    """Names of the harnesses: those in C, and those in Python where their fuzzer is installed."""
     names = sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz_*.c"))
     if importlib.util.find_spec("atheris") is None:
-        print("python: left out, atheris is not installed", file=sys.stderr)
+        print(f"{', '.join(PYTHON)}: left out, atheris is not installed", file=sys.stderr)
         return names
-    return [*names, "python"]
+    return [*names, *PYTHON]
 
 
 def build(name, out):
     """Return the command that runs a harness."""
-    if name == "python":
-        return [sys.executable, str(HERE / "fuzz_python.py")]
+    if name in PYTHON:
+        return [sys.executable, str(HERE / f"fuzz_{name}.py")]
     clang = shutil.which(os.environ.get("CLANG", "clang"))
     if clang is None:
         sys.exit("make fuzz: expected clang with libFuzzer, got none; CLANG=path names one")
@@ -71,7 +73,7 @@ def fuzz(name, command, out, seconds):
     before = set(findings.glob(f"{name}-*"))
     options = [
         f"-max_total_time={seconds}", f"-max_len={MOST.get(name, 4_000)}", f"-artifact_prefix={findings}/{name}-",
-        "-print_final_stats=1", "-timeout=60", "-report_slow_units=60", "-rss_limit_mb=3000", "-detect_leaks=1" if name != "python" else "-detect_leaks=0",
+        "-print_final_stats=1", "-timeout=60", "-report_slow_units=60", "-rss_limit_mb=3000", f"-detect_leaks={int(name not in PYTHON)}",
     ]  # fmt: skip
     if name == "text":
         options.append(f"-dict={HERE / 'text.dict'}")
@@ -87,13 +89,18 @@ def fuzz(name, command, out, seconds):
 
 def smallest(name, command, out, sources):
     """Small inputs that together cover all that was covered."""
-    if name == "python":  # atheris cannot merge: some of each kind and action, which the first byte says
+    if name in PYTHON:  # atheris cannot merge: some of each call
         chosen = {}
         for path in sorted(
             (path for folder in sources for path in folder.iterdir()), key=lambda path: path.stat().st_size
         ):
-            chosen.setdefault(path.read_bytes()[:1], []).append(path)
-        return [path for paths in chosen.values() for path in paths[:3] if path.stat().st_size <= SHORT]
+            chosen.setdefault(path.read_bytes()[PYTHON[name]], []).append(path)
+        return [
+            path
+            for paths in chosen.values()
+            for path in paths[: 3 if name == "python" else 1]
+            if path.stat().st_size <= SHORT
+        ]
     merged = out / "merged" / name
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir(parents=True)

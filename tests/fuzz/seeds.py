@@ -205,6 +205,19 @@ def python_inputs():
     return sorted(inputs, key=lambda data: (len(data), data))
 
 
+def public_inputs():
+    """Each call of public_calls.py on a few models with some damage."""
+    import random
+
+    from public_calls import CALLS, COMMANDS, MODELS
+
+    draw = random.Random(20261124)
+    calls = range(len(CALLS) + len(COMMANDS))
+    return [
+        bytes([draw.randrange(len(MODELS)), call]) + draw.randbytes(nbytes) for nbytes in (8, 24, 60) for call in calls
+    ]
+
+
 def params():
     """.params files as TVM wrote them, whole and strange."""
     rows = json.loads((DATA / "tvm" / "oracle.json").read_text(encoding="utf-8"))
@@ -231,6 +244,7 @@ def main(folder, harnesses):
         "between": changes,
         "params": params,
         "python": python_inputs,
+        "public": public_inputs,
     }
     for harness in harnesses or [*made, "varint", "sub_byte", "decode", "cast", "statistics", "compare", "compress"]:
         write(folder, harness, made.get(harness, payloads)())

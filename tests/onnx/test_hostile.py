@@ -1,6 +1,7 @@
 """Damaged and hostile Programs: one clear error, no hang, no file left; or a file that ONNX itself accepts."""
 
 import os
+import random
 import shutil
 
 import numpy as np
@@ -10,8 +11,11 @@ import milblob
 import milblob.onnx
 from broken_models import BROKEN
 from milblob.rules.catalog import RULES
+from milblob.rules.operation_rules import table
+from model_damage import Choices, made
 from onnx_models import save
 from paths import ROOT
+from public_calls import is_promised
 from sound_models import sound_model, write
 from thorough import sized
 
@@ -35,15 +39,15 @@ def attempt(package, path):
 
 @pytest.mark.parametrize("seed", range(sized(4, 100)))
 def test_bytes_that_change(tmp_path, seed):
-    random = np.random.default_rng(seed)
+    draw = np.random.default_rng(seed)
     package = shutil.copytree(DEMO, tmp_path / "demo.mlpackage")
     model = next(package.rglob("*.mlmodel"))
     original = model.read_bytes()
     refused = 0
     for _ in range(40):
         data = bytearray(original)
-        for at in random.integers(0, len(data), random.integers(1, 4)):
-            data[at] = random.integers(0, 256)
+        for at in draw.integers(0, len(data), draw.integers(1, 4)):
+            data[at] = draw.integers(0, 256)
         model.write_bytes(data)
         refused += attempt(package, tmp_path / "m.onnx") is not None
     assert refused > 3
@@ -77,7 +81,7 @@ def compressed(tmp_path_factory):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_bytes_of_compressed_models_that_change(compressed, tmp_path, scheme, seed):
     """Of the Program, and of the records in the weight file."""
-    random = np.random.default_rng(seed)
+    draw = np.random.default_rng(seed)
     package = shutil.copytree(compressed[scheme], tmp_path / "m.mlpackage")
     refused = 0
     for pattern in ("*.mlmodel", "weight.bin"):
@@ -85,8 +89,8 @@ def test_bytes_of_compressed_models_that_change(compressed, tmp_path, scheme, se
         original = file.read_bytes()
         for _ in range(15):
             data = bytearray(original)
-            for at in random.integers(0, min(len(data), 4096), random.integers(1, 4)):
-                data[at] = random.integers(0, 256)
+            for at in draw.integers(0, min(len(data), 4096), draw.integers(1, 4)):
+                data[at] = draw.integers(0, 256)
             file.write_bytes(data)
             refused += attempt(package, tmp_path / "m.onnx") is not None
         file.write_bytes(original)
@@ -125,6 +129,21 @@ def program_of(package):
     model = next(package.rglob("*.mlmodel"))
     message = schema.parse("Model", model.read_bytes())
     return model, message, next(iter(next(iter(message.mlProgram.functions.values())).block_specializations.values()))
+
+
+@pytest.mark.parametrize("name", sorted(table().versions))
+def test_arguments_that_do_not_fit(tmp_path, name):
+    """Of any operation: too many dimensions or too few, vectors of another length, zeros. Somebody has thought of each."""
+    package = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
+    model = next(package.rglob("*.mlmodel"))
+    draw = random.Random(name)
+    for _ in range(sized(25, 500)):
+        data = draw.randbytes(90)
+        model.write_bytes(made(Choices(data), name).SerializeToString())
+        try:
+            milblob.onnx.convert(package, weights="embed")
+        except (milblob.MilblobError, ValueError) as error:
+            assert is_promised(error), (data, error)
 
 
 @pytest.fixture

@@ -122,6 +122,12 @@ def compressed(folder):
     )
 
 
+def compiled_models(folder):
+    """A compiled model, and where its compressed copy goes, another one."""
+    for name, source in (("m", "opset_ios16_fp16"), ("out", "constexpr_ios16")):
+        shutil.copytree(DATA / source / "model.mlmodelc", folder / f"{name}.mlmodelc")
+
+
 def model_and_values(folder):
     package("control_flow")(folder)
     with milblob.open(folder / "m.mlpackage") as model:

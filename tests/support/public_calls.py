@@ -1,66 +1,103 @@
-"""Calls of every public function of milblob that takes a model, and the mutations of models for them.
+"""Calls of every public function of milblob that takes a model, and of every command, and what may come out of them.
 
-CALLS has one entry for each name that `milblob`, `milblob.onnx` and `milblob.tvm` offer and that can be called with a model.
-NO_MODEL says of the others why they are not in it. `tests/test_public_calls.py` compares both with what is offered.
+CALLS has one entry for each name that `milblob`, `milblob.onnx` and `milblob.tvm` offer and that can be called with a model;
+after a space stands which of several ways. COMMANDS has the arguments of each command. NO_MODEL says of the others why they are
+not in it. `tests/test_public_calls.py` compares all with what is offered.
 """
 
 import contextlib
 import io
+import json
 import pathlib
-import random
+import re
 import shutil
+import sys
 import warnings
 
+import milblob.cli.failures
 import numpy as np
 
 import milblob
+import milblob.cli
 import milblob.onnx
 import milblob.tvm
+from file_damage import SOURCES, write_files
+from model_damage import Choices, damaged_weights, hostile
+from paths import DATA, DEMO
 
 MODEL = "Data/com.apple.CoreML/model.mlmodel"
+WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
+MODELS = [DEMO, *(DATA / name / "model.mlpackage" for name in (
+    "constexpr_ios18", "opset_ios16_fp16", "functions", "control_flow", "classifier_strings", "sparse_palette", "quant_int8",
+    "flexible", "states", "opset_ios18_fp16", "classifier_integers", "lists", "constexpr_ios16", "palette_grouped", "weight_files",
+))]  # fmt: skip
+"""Sound models that are damaged; SOURCES of file_damage.py follow. A byte of a fuzzer says which."""
+LATE = DATA / "opset_ios18_fp16" / "model.mlpackage"
 
 
 def _everything_of(path, out):
     with milblob.open(path, constants=True, stored=True) as model:
         for tensor in model.values():
-            with contextlib.suppress(milblob.MilblobError):
-                tensor.read(max_nbytes=1 << 24) if "max_nbytes" in tensor.read.__code__.co_varnames else tensor.read()
-            repr(tensor), tensor.consumers
+            is_text = tensor.mil_dtype == milblob.DType.STRING
+            for read in (tensor.read, *([] if is_text else [tensor.read_packed])):
+                with contextlib.suppress(milblob.MilblobError):
+                    read()
+            repr((tensor, tensor.consumers, tensor.operation, tensor.parts, tensor.size, is_text or tensor.nbytes))
         for function in model.functions.values():
-            for operation in function.walk() if hasattr(function, "walk") else ():
-                repr(operation)
+            for operation in function.walk():
+                repr((operation, operation.inputs, operation.outputs, operation.attributes, operation.consumers))
         model.find(type="const")
+        repr((model.metadata, model.program.ByteSize()))
 
 
 def _assign(path, out):
-    place = _copied(path, out)
-    with milblob.open(place, "r+") as model:
-        for name, tensor in [
-            (name, tensor) for name, tensor in model.items() if tensor.ndim < 60 and tensor.nbytes < 1 << 24
-        ][:2]:
-            with contextlib.suppress(milblob.MilblobError, TypeError):
+    with milblob.open(_copied(path, out), "r+") as model:
+        for name, tensor in [(name, t) for name, t in model.items() if _is_small(t)][:2]:
+            with contextlib.suppress(milblob.MilblobError):
                 model[name] = np.zeros(tensor.shape, tensor.dtype)
 
 
+def _is_small(tensor):
+    """Whether NumPy can make an array of its shape, and has its dtype: this module makes one."""
+    is_shaped = tensor.ndim < 60 and None not in tensor.shape and tensor.size < 1 << 20
+    return is_shaped and tensor.mil_dtype != milblob.DType.STRING
+
+
 def _copied(path, out):
-    place = out / path.name
-    shutil.copytree(path, place, dirs_exist_ok=True) if path.is_dir() else shutil.copy(path, place)
-    return place
+    if path.is_dir():
+        return shutil.copytree(path, out / path.name, dirs_exist_ok=True)
+    shutil.copytree(path.parent, out / "copy", dirs_exist_ok=True)
+    return out / "copy" / path.name
 
 
-def _refit(path, out):
+def _values(path, most=3):
+    """New values for a few weights of a model."""
     with milblob.open(path) as model:
-        values = {
-            name: np.zeros(t.shape, np.float32)
-            for name, t in list(model.items())[:3]
-            if t.size < 1 << 20 and t.ndim < 60
-        }
-    milblob.refit(path, values, cast=True, requantize="fit", output=out / "refitted.mlpackage")
+        found = [(name, tensor) for name, tensor in model.items() if _is_small(tensor)][:most]
+    return {
+        name: np.full(tensor.shape, 1 if tensor.dtype.kind in "iub" else 0.5, tensor.dtype) for name, tensor in found
+    }
+
+
+def _refit(requantize, is_in_place=False):
+    def call(path, out):
+        if is_in_place:
+            milblob.refit(_copied(path, out), _values(path), cast=True, requantize=requantize, unshare=True)
+        else:
+            milblob.refit(path, _values(path), cast=True, requantize=requantize, output=out / "refitted.mlpackage")
+
+    return call
+
+
+BASE = {"w": np.ones((4, 4), np.float32), "b": np.arange(4, dtype=np.float32)}
 
 
 def _refit_base(path, out):
-    base = {"w": np.ones((4, 4), np.float32), "b": np.arange(4, dtype=np.float32)}
-    milblob.refit(path, {name: array + 1 for name, array in base.items()}, base=base, requantize="fit", dry_run=True)
+    """From its own weights as the base, so that they follow from it."""
+    with milblob.open(path, constants=True) as model:
+        base = {name: tensor.read() for name, tensor in model.items() if _is_small(tensor)}
+    tuned = {name: array + 1 if array.dtype.kind == "f" else array for name, array in base.items()}
+    milblob.refit(path, tuned, base=base, cast=True, dry_run=True)
 
 
 def _topologies(path):
@@ -73,37 +110,97 @@ def _topologies(path):
 
 
 def _session(path, out):
+    with milblob.Session(path, replaceable=True) as session:
+        repr((session, session.inputs, session.outputs, session.states))
+
+
+def _feeds(path, runs=()):
+    """Inputs of a model; `runs`: () for one run, (n,) for several. None for a model whose inputs are large."""
     with milblob.Session(path) as session:
-        repr(session)
+        inputs = list(session.inputs.values())
+    sizes = [[*runs, *(size if isinstance(size, int) else 1 for size in one.shape or ())] for one in inputs]
+    if all(len(shape) < 60 and np.prod(np.array(shape, object)) < 1 << 16 for shape in sizes):
+        return {one.name: np.ones(shape, one.dtype) for one, shape in zip(inputs, sizes, strict=True)}
+    return None
+
+
+def _predict(path, out):
+    feeds = _feeds(path)
+    if feeds is not None:
+        with milblob.Session(path) as session:
+            session.predict(feeds)
+
+
+def _errors(path, out):
+    feeds = _feeds(path, (2,))
+    if feeds is not None:
+        errors = milblob.OutputErrors(path, feeds)
+        for name, array in _values(path, 1).items():
+            errors(name, array, array + 1)
+
+
+def _convert(**options):
+    """Beside the model, for a file with references stands above what it names."""
+    return lambda path, out: milblob.onnx.convert(path, path.parent / "converted.onnx", force=True, **options)
+
+
+def _repack(**options):
+    return lambda path, out: milblob.repack(path, out / "repacked.mlpackage", **options)
+
+
+def _compress(recipe=None, **options):
+    return lambda path, out: milblob.compress(path, out / "small.mlpackage", recipe, least=8, **options)
 
 
 CALLS = {
-    "load": lambda path, out: milblob.load(path, max_nbytes=1 << 26),
+    "load": lambda path, out: milblob.load(path),
+    "load stored": lambda path, out: milblob.load(path, constants=True, stored=True, mmap=False),
     "open": _everything_of,
     "Model": lambda path, out: milblob.Model(path).close(),
     "EditableModel": _assign,
-    "check": lambda path, out: [str(finding) for finding in milblob.check(path)],
+    "check": lambda path, out: milblob.check(path, values=True),
     "content_hash": lambda path, out: milblob.content_hash(path),
-    "statistics": lambda path, out: milblob.statistics(path),
+    "content_hash dense": lambda path, out: milblob.content_hash(path, dense=True),
+    "statistics": lambda path, out: milblob.statistics(path, histogram=True),
     "diff": lambda path, out: milblob.diff(path, path),
+    "diff with another": lambda path, out: milblob.diff(DEMO, path, stored=True),
     "match": lambda path, out: milblob.match(path, path),
+    "match arrays": lambda path, out: milblob.match(BASE, path),
+    "match with a model": lambda path, out: milblob.match(path, DEMO),
     "to_text": lambda path, out: milblob.to_text(path, io.BytesIO()),
-    "repack": lambda path, out: milblob.repack(
-        path, out / "repacked.mlpackage", dedupe=True, cast={"float32": "float16"}
+    "to_text with weights": lambda path, out: milblob.to_text(path, weights="all"),
+    "repack": _repack(dedupe=True, cast={"float32": "float16"}),
+    "repack dense": _repack(decompress=True, gc=True, canonical=True, align=4096),
+    "repack inline": _repack(inline=True, nan="error", overflow="clamp", cast={"float16": "float32"}),
+    "repack outside": _repack(externalize=1, split="function", merge=False),
+    "compress": _compress(milblob.Linear("int8")),
+    "compress blocks": _compress(milblob.Linear("int4", granularity="per_block", block=2), requantize=True),
+    "compress palette": _compress(milblob.Palette(2, granularity="per_grouped_channel", group_size=2), nan="keep"),
+    "compress vectors": _compress(milblob.Palette(2, vector=2)),
+    "compress pruned": _compress(milblob.Joint((milblob.Prune(0.5), milblob.Linear("uint8")))),
+    "compress goal": _compress(bits=5.0),
+    "compress_frontier": lambda path, out: milblob.compress_frontier(path, least=8),
+    "merge_functions": lambda path, out: milblob.merge_functions([(path, "a"), (path, "b")], out / "merged.mlpackage"),
+    "merge_functions with another": lambda path, out: milblob.merge_functions(
+        [(path, "a"), (LATE, "b")], out / "merged.mlpackage"
     ),
-    "compress": lambda path, out: milblob.compress(path, out / "int8.mlpackage", milblob.Linear("int8"), least=8),
-    "compress_frontier": lambda path, out: milblob.compress_frontier(path),
-    "merge_functions": lambda path, out: milblob.merge_functions({"a": path, "b": path}, out / "merged.mlpackage"),
-    "refit": _refit,
+    "refit": _refit(None),
+    "refit compressed": _refit("fit"),
+    "refit in place": _refit(None, is_in_place=True),
+    "refit compressed in place": _refit("keep", is_in_place=True),
     "refit with a base": _refit_base,
-    "verify": lambda path, out: milblob.verify(path, path, runs=1),
-    "onnx.convert": lambda path, out: milblob.onnx.convert(path, out / "m.onnx"),
+    "refit a model": lambda path, out: milblob.refit(_copied(DEMO, out), path),
+    "verify": lambda path, out: milblob.verify(path, path, runs=1, max_nbytes=1 << 24),
+    "onnx.convert": _convert(),
+    "onnx.convert a copy": _convert(weights="copy", precision="float32", compressed="dense"),
+    "onnx.convert all in one": _convert(weights="embed", opset=18, zipmap=True),
     "Session": _session,
+    "Session that runs": _predict,
     "onnx.coverage": lambda path, out: milblob.onnx.coverage(path),
     "onnx.parse_mil": lambda path, out: _topologies(path),
-    "OutputErrors": lambda path, out: milblob.OutputErrors(path, 1),
-    "tvm.open": lambda path, out: milblob.tvm.open(path),
-    "tvm.open_params": lambda path, out: milblob.tvm.open_params(path),
+    "OutputErrors": _errors,
+    "tvm.open": lambda path, out: milblob.tvm.open(path).close(),
+    "tvm.open_params": lambda path, out: milblob.tvm.open_params(path).close(),
     "tvm.read_params": lambda path, out: milblob.tvm.read_params(path),
     "tvm.read_cache": lambda path, out: milblob.tvm.read_cache(path),
     "tvm.check_archive": lambda path, out: milblob.tvm.check_archive(path),
@@ -119,116 +216,155 @@ NO_MODEL = {
     "onnx.register_shape_calculator": "code", "onnx.unregister": "code", "tvm.write_params": "arrays",
 }  # fmt: skip
 
-
-# -------------------------------------------------------------------------------------------------------------- damaged
-
-_NAMES = ("", "a/b", "x" * 5000, "\u202e", "main", "w\n", "cond_0[1]", "0")
-_TYPES = ("const", "conv", "linear", "constexpr_affine_dequantize", "constexpr_lut_to_dense", "classify", "cond", "while_loop", "tile",
-          "fill", "one_hot", "range_1d", "gather", "reshape", "constexpr_blockwise_shift_scale", "constexpr_sparse_to_dense", "nothing")  # fmt: skip
-_SIZES = (0, 1, 7, 2**31, 2**40, 2**63 - 1, 2**64 - 1)
-
-
-def damaged(data, rng):
-    """Return a serialized Model with a few things of its Program changed, or a few of its bytes."""
-    from coremltools.proto import Model_pb2
-
-    model = Model_pb2.Model()
-    model.ParseFromString(data)
-    operations = [
-        op
-        for function in model.mlProgram.functions.values()
-        for block in function.block_specializations.values()
-        for op in block.operations
-    ]
-    for _ in range(rng.randint(1, 3)):
-        if operations:
-            _change(rng.choice(operations), operations, rng)
-    data = model.SerializeToString()
-    if rng.random() < 0.4:  # what protobuf would not write: half a character, NUL in the name of a file
-        for old, new in rng.sample(_PATCHES, 2):
-            places = [at for at in range(len(data)) if data.startswith(old, at)]
-            if places:
-                at = rng.choice(places)
-                data = data[:at] + new + data[at + len(new) :]
-    return data
+COMMANDS = {
+    "ls": ["M", "--json"], "ls as a table": ["M", "--stored", "--constants", "-v"], "ls of files": ["M", "-p"],
+    "show": ["M"], "show one": ["M", "w"], "show as JSON": ["M", "--json"],
+    "text": ["M"], "text around": ["M", "--op", "out0_0", "--around", "2"], "text with values": ["M", "--weights", "all"],
+    "stats": ["M", "--histogram", "--would-overflow", "float16"], "stats as JSON": ["M", "--json", "--stored"],
+    "hash": ["M"], "hash of two": ["M", "D", "--dense"],
+    "diff": ["M", "D"], "diff as JSON": ["D", "M", "--json", "--stored"], "diff with arrays": ["M", "B"],
+    "match": ["B", "M", "-o", "O/mapping.json"], "match as JSON": ["B", "M", "--json"],
+    "extract": ["M", "-o", "O/a.npz", "--constants"], "extract a directory": ["M", "-o", "O/a", "--stored"],
+    "convert": ["M", "O/a.safetensors"], "convert for TVM": ["M", "O/a.params"], "convert to a weight file": ["M", "O/w.bin", "--listing", "O/w.json"],
+    "pack": ["M", "-o", "O/w.bin", "--listing", "O/w.json"],
+    "check": ["M", "--values"], "check of two": ["M", "D", "--json"], "check for SARIF": ["M", "--sarif"],
+     "refit": ["M", "V", "--cast", "-o", "O/r.mlpackage"], "refit with a base": ["M", "B", "--base", "B", "-n"],
+    "refit with the model": ["D", "M", "-n"],
+    "repack": ["M", "-o", "O/r.mlpackage", "--cast", "float32=float16", "--gc", "--dedupe"], "repack plan": ["M", "-o", "O/r.mlpackage", "--decompress", "-n", "--json"],
+    "compress": ["M", "-o", "O/c.mlpackage", "--palette", "4", "--least", "8"], "compress plan": ["M", "-o", "O/c.mlpackage", "--bits", "6", "--least", "8", "--plan", "O/p.json"],
+    "compress frontier": ["M", "--frontier", "O/f.svg", "--least", "8"],
+    "merge-functions": ["M", "L", "-o", "O/m.mlpackage", "--as", f"{LATE}:main=other"],
+    "to-onnx": ["M", "O/m.onnx", "--weights", "copy"], "to-onnx coverage": ["M", "--coverage"], "to-onnx as JSON": ["M", "O/m.onnx", "--json", "--weights", "embed"],
+    "run": ["M", "-i", "F", "-o", "O/a.npz"], "verify": ["M", "M", "--runs", "1", "--max-nbytes", "16MiB"],
+    "tvm ls": ["ls", "M"], "tvm check": ["check", "M"], "tvm params": ["params", "M", "-o", "O/a.params"],
+    "info": [],
+}  # fmt: skip
+"""Command, and after a space which of several ways -> its arguments. M is the model, D a sound one, L one
+for iOS 18, B a file of arrays, V one of values for the model, F one of its inputs, O a directory for what is written."""
 
 
-_PATCHES = [(b"weights/", b"\x00eights/"), (b"@model_path", b"@mod\xed\xa0\x80path"[:11]), (b"_to_fp16", b"\xed\xa0\x80o_fp16"),
-            (b"main", b"\xed\xb0\x80n"), (b"weight", b"w\x00ight"), (b"weight", b"\xff\xfeight"), (b"const", b"con\xc3\x28")]  # fmt: skip
+NAMES = [*CALLS, *(f"milblob {name}" for name in COMMANDS)]
+"""Of all calls; a byte of a fuzzer says which."""
 
 
-def _change(op, operations, rng):
-    kind = rng.randrange(9)
-    if kind == 0 and op.inputs:
-        del op.inputs[rng.choice(sorted(op.inputs))]
-    elif kind == 1 and op.attributes:
-        del op.attributes[rng.choice(sorted(op.attributes))]
-    elif kind == 2:
-        op.type = rng.choice(_TYPES)
-    elif kind == 3 and op.outputs:
-        rng.choice(op.outputs).name = rng.choice(
-            [*_NAMES, *(one.outputs[0].name for one in operations[:40] if one.outputs)]
-        )
-    elif kind == 4 and op.outputs:
-        dimensions = rng.choice(op.outputs).type.tensorType.dimensions
-        if rng.random() < 0.3:
-            for _ in range(65):
-                dimensions.add().constant.size = 1
-        elif dimensions:
-            rng.choice(dimensions).constant.size = rng.choice(_SIZES)
-    elif kind == 5 and op.outputs:
-        rng.choice(op.outputs).type.tensorType.dataType = rng.choice((0, 1, 2, 10, 11, 21, 23, 33, 35, 99))
-    elif kind == 6:
-        other = rng.choice(operations)
-        op.inputs.clear()
-        for key, argument in other.inputs.items():
-            op.inputs[key].CopyFrom(argument)
-    elif kind == 7:
-        for value in op.attributes.values():
-            if value.HasField("blobFileValue"):
-                value.blobFileValue.offset = rng.choice(
-                    (0, 63, 64, 2**40, 2**64 - 1, value.blobFileValue.offset // 2 + 64)
-                )
-    elif op.inputs:
-        argument = op.inputs[rng.choice(sorted(op.inputs))]
-        if argument.arguments:
-            argument.arguments[0].name = rng.choice(_NAMES)
+def case(data, folder):
+    """Make the model or file that bytes say, do with it what they say, and return what came of it.
 
+    Args:
+        data: the first byte chooses what is damaged, the second a call, the others the damage.
+        folder: for the model and what is written; what is in it is removed.
 
-def run(path, data, name, out):
-    """Call one function on a damaged model; return what came out that nobody promised, or None.
-
-    milblob's own exceptions may come out, those of the system, and ValueError, TypeError and KeyError where the words are ours.
+    Returns:
+        (name of the call, what came out that milblob does not promise, or None)
     """
-    (path / MODEL).write_bytes(data)
+    choices = Choices(data)
+    kind, name = choices.one([*MODELS, *SOURCES]), choices.one(NAMES)
+    shutil.rmtree(folder / "in", ignore_errors=True)
+    if kind in SOURCES:
+        path = write_files(kind, folder / "in", choices)
+        return name, run(name, path, folder / "out")
+    path = shutil.copytree(kind, folder / "in" / "m.mlpackage")
+    (path / MODEL).write_bytes(hostile((path / MODEL).read_bytes(), choices))
+    if (path / WEIGHTS).exists():
+        (path / WEIGHTS).write_bytes(damaged_weights((path / WEIGHTS).read_bytes(), choices))
+    return name, run(name, path, folder / "out")
+
+
+def run(name, path, out):
+    """Call one function, or a command, and return what came out that milblob does not promise, or None.
+
+    Args:
+        name: of CALLS, or "milblob" and one of COMMANDS.
+        path: of a model.
+        out: a directory that is made for what is written.
+    """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            CALLS[name](path, out)
-    except (milblob.MilblobError, OSError):
-        return None
-    except (ValueError, TypeError) as error:
-        return None if _is_ours(error) else error
-    except Exception as error:
-        return error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if name.startswith("milblob "):
+            return _run_command(name.removeprefix("milblob "), path, out)
+        try:
+            result = CALLS[name](path, out)
+        except Exception as error:
+            return None if is_promised(error) else error
+        for one in result if isinstance(result, list) else [result] if not isinstance(result, dict | str) else []:
+            words = f"{one!r} {one}"
+            if not all(character.isprintable() or character == "\n" for character in words) or len(words) > 1 << 16:
+                return AssertionError(f"{type(one).__name__} of {len(words)} characters: {words!r:.500}")
     return None
 
 
-def _is_ours(error):
-    """Whether milblob raised an exception itself, in words of its own: not NumPy, a codec, nor Python for it."""
+def _run_command(name, path, out):
+    """Run a command as the shell does: exit status 0, 1, or 2 with one line for each error."""
+    places = {"M": path, "D": DEMO, "L": LATE, "B": out / "base.npz", "V": out / "values.npz", "F": out / "feeds.npz"}
+    np.savez(places["B"], **BASE)
+    for place, make in (("V", _values), ("F", _feeds)):
+        if place in COMMANDS[name]:
+            np.savez(places[place], **BASE)
+            with contextlib.suppress(
+                milblob.MilblobError, OSError, ValueError, TypeError
+            ):  # CALLS has what makes these
+                np.savez(places[place], **(make(path) or BASE))
+    arguments = [f"{out}{one[1:]}" if one.startswith("O/") else str(places.get(one, one)) for one in COMMANDS[name]]
+    errors, words_of = [], milblob.cli.failures.words_of
+
+    def recorded(error):
+        errors.append(error)
+        return words_of(error)
+
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in streams)
+    milblob.cli.failures.words_of = recorded
+    try:
+        status = milblob.cli.main([name.split(" ")[0] if name[:3] != "tvm" else "tvm", *arguments])
+        printed = [stream.flush() or stream.buffer.getvalue().decode() for stream in (sys.stdout, sys.stderr)]
+    except Exception as error:
+        return error
+    finally:
+        milblob.cli.failures.words_of = words_of
+        sys.stdout, sys.stderr = streams
+    for error in errors:
+        if not is_promised(error):
+            return error
+    lines = printed[1].splitlines()
+    said = [line for line in lines if line.startswith("milblob: ")]
+    is_status_right = status in (0, 1, 2) and (not errors or status == 2) and (status < 2 or said)
+    if not is_status_right or len(said) < len(errors) or not all(line.isprintable() for line in lines):
+        return AssertionError(f"status {status}, {len(errors)} errors, and on stderr {printed[1]!r:.500}")
+    if not all(character.isprintable() or character == "\n" for character in printed[0]):
+        return AssertionError(f"stdout is not printable: {printed[0]!r:.500}")
+    if {"--json", "--sarif"} & {*arguments} and status < 2:
+        try:
+            json.loads(printed[0])
+        except ValueError as error:
+            return AssertionError(f"stdout is no JSON, {error}: {printed[0]!r:.500}")
+    return None
+
+
+_FOREIGN = re.compile(r"\b(?!(?:OS|File\w*|Permission\w*)Error)[A-Z]\w*(?:Error|Exception)\b")
+
+
+def is_promised(error):
+    """Whether an exception is milblob's or the system's, or ValueError or TypeError about an argument; and what it says.
+
+    A message that names an exception of another kind says that something failed that nobody had thought of.
+    """
+    words = str(error)
+    if "arguments that fit each other" in words:  # a converter failed, and nobody has said on what
+        return False
+    if _FOREIGN.search(words) or not words.isprintable() or len(words) > 3000:
+        return False
+    if isinstance(error, milblob.MilblobError):
+        return True
+    if isinstance(error, OSError):
+        return not isinstance(error, io.UnsupportedOperation)
     trace = error.__traceback__
-    while trace.tb_next is not None:
+    while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    place = pathlib.Path(trace.tb_frame.f_code.co_filename)
-    is_raised = "milblob" in place.parts and type(error) in (ValueError, TypeError)
-    return is_raised and ("expected" in str(error) or str(error).startswith("weights:"))
-
-
-def cases(count, seed, models):
-    """Yield (model, function, random generator): each function in turn, on models in turn."""
-    rng = random.Random(seed)
-    names = [*CALLS]
-    for at in range(count):
-        yield models[rng.randrange(len(models))], names[at % len(names)], random.Random(rng.randrange(1 << 60))
+    is_raised_here = trace is None or "milblob" in pathlib.Path(trace.tb_frame.f_code.co_filename).parts
+    return (
+        is_raised_here
+        and type(error) in (ValueError, TypeError, KeyError, OverflowError)
+        and ("expected" in words or words.startswith("weights:"))
+    )

@@ -267,6 +267,21 @@ def model_file(folder):
     (folder / "m.mlmodel").write_bytes(model(program(const(value, "ints"))))
 
 
+def compiled(folder):
+    """The same model as the compiler leaves it: MIL text beside the weights."""
+    package(folder)
+    (folder / "m.mlmodelc").mkdir()
+    with open(folder / "m.mlmodelc/model.mil", "wb") as file:
+        milblob.to_text(folder / "m.mlpackage", file)
+    (folder / "m.mlpackage/Data/com.apple.CoreML/weights").rename(folder / "m.mlmodelc/weights")
+    shutil.rmtree(folder / "m.mlpackage")
+
+
+def compiled_and_arrays(folder):
+    compiled(folder)
+    refit_arrays(folder)
+
+
 def pending(folder):
     """A package with a journal of which nothing is applied, as a kill leaves it."""
     package(folder)
@@ -448,6 +463,17 @@ WRITERS = {
     ),
     "edit weight file": Writer(old_blobs, edit("w.bin"), ("w.bin",), model_at("w.bin")),
     "edit model file": Writer(model_file, edit("m.mlmodel"), ("m.mlmodel",), model_at("m.mlmodel")),
+    "edit compiled model": Writer(compiled, edit("m.mlmodelc"), ("m.mlmodelc",), model_at("m.mlmodelc")),
+    "refit compiled model": Writer(
+        compiled_and_arrays, command("refit", "/m.mlmodelc", "/w.npz"), ("m.mlmodelc",), model_at("m.mlmodelc")
+    ),
+    "repack compiled model": Writer(
+        compiled, command("repack", "/m.mlmodelc", "-o", "/m.mlmodelc", "--inline", "2000"), ("m.mlmodelc",), tree_at("m.mlmodelc")
+    ),
+    "compress compiled model": Writer(
+        pairs.compiled_models, command("compress", "/m.mlmodelc", "-o", "/out.mlmodelc", "--int8", "--least", "0", "--force"),
+        ("out.mlmodelc",), tree_at("out.mlmodelc"),
+    ),
     "complete an edit": Writer(pending, twice(lambda f: complete(f, "")), ("m.mlpackage",), model_at("m.mlpackage")),
     "refit": Writer(
         package_and_arrays, command("refit", "/m.mlpackage", "/w.npz"), ("m.mlpackage",), model_at("m.mlpackage")
@@ -570,6 +596,10 @@ WRITERS = {
     ),
     "ONNX: to-onnx, new": Writer(
         pairs.package("quant_uint8"), command("to-onnx", "/m.mlpackage", "/out.onnx", "--weights", "copy", "--force"),
+        ("out.onnx", "out.bin", "out.onnx.bin"), pairs.graph_at("out.onnx"),
+    ),
+    "ONNX: to-onnx, all in one": Writer(
+        pairs.earlier_conversion, command("to-onnx", "/m.mlpackage", "/out.onnx", "--weights", "embed", "--force"),
         ("out.onnx", "out.bin", "out.onnx.bin"), pairs.graph_at("out.onnx"),
     ),
     "coremltools' append": Writer(old_blobs, twice(their_append), ("w.bin",), model_at("w.bin"), False),

@@ -13,7 +13,7 @@ from ..dtypes import BY_BLOB_CODE
 from ..errors import FormatError
 from ..model.identify import is_blob_head
 from ..storage.foreign import foreign, refusal
-from ..wording import with_short_numbers
+from ..wording import bounded, escape
 
 MAX_ALIKE = 1000  # findings of one code per file; a last finding counts the rest
 
@@ -59,8 +59,8 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         at = "" if self.offset is None else f" at byte {self.offset}"
         file = "" if self.file is None else f" in {self.file}"
-        where = f" - at {self.where}" if self.where else ""
-        return f"{self.severity}[{self.code}] {self.message}{at}{file}{where}"
+        where = f" - at {bounded(self.where)}" if self.where else ""
+        return escape(f"{self.severity}[{self.code}] {self.message}{at}{file}{where}")
 
 
 class Findings:
@@ -96,7 +96,7 @@ class Findings:
         self._counts[key] += 1
         self._severities.setdefault(key, severity)
         if self._counts[key] <= MAX_ALIKE:
-            self.items.append(Finding(severity, code, with_short_numbers(message), file, offset, where))
+            self.items.append(Finding(severity, code, bounded(message), file, offset, where))
 
     def close(self) -> list[Finding]:
         """Return all findings, with one more for each kind that was cut short."""

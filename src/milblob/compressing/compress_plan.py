@@ -10,6 +10,7 @@ from ..errors import FormatError
 from ..jsontext import parse_json
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
+from ..wording import escape
 from .recipe import Recipe
 from .recipes import as_recipe
 
@@ -74,7 +75,7 @@ class CompressPlan(NamedTuple):
         for name, weight in self.weights.items():
             if weight.recipe is not None and not weight.recipe.is_data:
                 words = "expected recipes that come back from JSON, got one with a lut_function"
-                raise ValueError(f"plan: {words} for {name} (leave it out, and give it in per_name)")
+                raise ValueError(escape(f"plan: {words} for {name} (leave it out, and give it in per_name)"))
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         write_at(new.fd, [text.encode()], 0)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..wording import escape as printable
 from .recipe import Recipe
 from .recipes import Linear, Palette, Prune
 
@@ -16,6 +17,7 @@ WIDTH, HEIGHT = 860, 480
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 56
 _LABEL_STEP = 15
 _PAST = 1.06  # the axes reach so much further than the points
+_LEAST_SPAN = 1e-6  # of an axis, in dB or in units of bytes
 _STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #57606a; }
   .title { font-weight: 600; font-size: 15px; }
@@ -30,8 +32,8 @@ _STYLE = """
 
 def picture(frontier: "Frontier") -> str:
     """Return the SVG: a line for the mixtures, a dot for each recipe alone; SQNR of the mean error over the bytes."""
-    lossy = [point for point in frontier.points if point.error > 0]
-    dots = [one for one in frontier.alone if one.point.error > 0]
+    lossy = [point for point in frontier.points if 0 < point.error < math.inf]
+    dots = [one for one in frontier.alone if 0 < one.point.error < math.inf]
     rows = [*lossy, *(one.point for one in dots)]
     unit, unit_name = _unit(max((point.nbytes for point in rows), default=1))
     xs = [point.nbytes / unit for point in rows] or [0.0, 1.0]
@@ -45,7 +47,7 @@ def picture(frontier: "Frontier") -> str:
     def y(value: float) -> float:
         return bottom - (bottom - TOP) * (value - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
 
-    title = f"{frontier.source.rstrip('/').rpartition('/')[2]}: size against error"
+    title = printable(f"{frontier.source.rstrip('/').rpartition('/')[2]}: size against error")
     box = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}"'
     key = "line: the best mixture of recipes at each size; dots: one recipe alone"
     out = [
@@ -109,7 +111,7 @@ def _unit(nbytes: int) -> tuple[int, str]:
 
 def _ticks(least: float, most: float) -> Iterator[float]:
     """Yield round numbers, from one at most `least` to one at least `most`."""
-    span = max(most - least, abs(most) * 1e-3, 1e-9) * _PAST
+    span = max(most - least, abs(most) * 1e-3, _LEAST_SPAN) * _PAST
     power = 10.0 ** math.floor(math.log10(span / 4))
     step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= 8)
     first, last = math.floor(least / step), math.ceil(max(most, least + step) / step)

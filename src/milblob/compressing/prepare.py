@@ -33,6 +33,7 @@ from ..storage.transfer import write_at
 from ..values.dense import Held, Packed
 from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
+from ..wording import escape
 from .candidates import ALONE_COUNT, Candidate, Option, computed, first_alike
 from .pieces import NotCompressibleError, Part
 from .recipe import HeldBlocks, Recipe
@@ -280,7 +281,7 @@ class Compressing:
             if named.glob not in self._reader_names and not any(map(named.fits, names)):
                 words = f"expected names of weights that are selected in {model.path}, or of operations that read them"
                 near = hint(named.glob.strip("*"), [*names, *self._reader_names])
-                raise ValueError(f"per_name: {words}, got {named.glob!r}{near}")
+                raise ValueError(escape(f"per_name: {words}, got {named.glob!r}{near}"))
         for op in self._op_types:
             if op not in self._readers:
                 words = f"op_types: expected types of operations that read weights selected in {model.path}, got {op!r}"
@@ -314,7 +315,7 @@ class Compressing:
         for name in self._extras.importance:
             if name not in names:
                 expected = f"importance: expected names of weights in {model.path}"
-                raise ValueError(f"{expected}, got {name!r}{hint(str(name), names)}")
+                raise ValueError(escape(f"{expected}, got {name!r}{hint(str(name), names)}"))
         for tensor in weights:
             constant, program = tensor.constant, cast(Program, tensor.program)
             if tensor.size is None or not self._is_selected(tensor.name):
@@ -370,7 +371,7 @@ class Compressing:
                 self.skipped.append((tensor.name, words))
                 continue
             convolutions = [reader for reader, _ in readers if reader.type in compress_edits.CONVOLUTIONS]
-            groups = max((parameters.of(program, reader, "groups", 1) for reader in convolutions), default=1)
+            groups = max([1, *(parameters.of(program, reader, "groups", 1) for reader in convolutions)])
             heavy = self._importance(tensor, options)
             blocks = self._extras.blocks.get(tensor.name)
             yield Candidate(
@@ -385,18 +386,18 @@ class Compressing:
             return None
         if self._chooser is None and not any(one.recipe.weighs for one in options):
             words = "expected a recipe that weighs elements (Linear needs search=True, Palette 'kmeans')"
-            raise ValueError(f"importance of {tensor.name}: {words}, got {options[0].recipe}")
+            raise ValueError(escape(f"importance of {tensor.name}: {words}, got {options[0].recipe}"))
         try:
             array = array_of(given)
         except TypeError as error:
-            raise TypeError(f"importance of {tensor.name}: {error}") from None
+            raise TypeError(escape(f"importance of {tensor.name}: {error}")) from None
         shape, inputs = tensor.shape, options[0].axes[0]
         channels = shape[inputs]
         if array.shape == (channels,):  # of the input channels, also where the last dimension has as many
             array = array.reshape([channels if axis == inputs else 1 for axis in range(len(shape))])
         elif array.shape != shape:
             words = f"expected its shape {shape}, or {channels}, one for each input channel"
-            raise ValueError(f"importance of {tensor.name}: {words}, got shape {array.shape}")
+            raise ValueError(escape(f"importance of {tensor.name}: {words}, got shape {array.shape}"))
         try:
             return weights_for(array, shape)
         except (ValueError, TypeError) as error:
@@ -426,7 +427,7 @@ class Compressing:
         if len(set(found.values())) > 1:
             option = "op_types" if self._op_types else "per_name"
             words = ", ".join(f"{'type ' if is_type else ''}{name}" for is_type, name in sorted(found))
-            raise ValueError(f"{option}: expected one recipe for {tensor.name}, got several, by {words}")
+            raise ValueError(escape(f"{option}: expected one recipe for {tensor.name}, got several, by {words}"))
         return next(iter(found.values()))
 
     def _kept(self, part: Part) -> StoredPart:

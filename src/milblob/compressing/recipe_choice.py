@@ -18,6 +18,7 @@ from ..progress import Counter
 from ..rewrite.changes import is_counted
 from ..rewrite.planned import PartsPlan
 from ..selection import selector
+from ..wording import escape
 from .candidates import Candidate, computed
 from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, chosen_of, starts, walk
 from .pieces import CompressedParts, NotCompressibleError
@@ -219,7 +220,7 @@ class RecipeChoice:
         for glob, is_named, _ in self._sensitivity:
             if not any(map(is_named, names)):
                 words = f"sensitivity: expected names of weights that can be compressed in {model.path}, got {glob!r}"
-                raise ValueError(f"{words}{hint(glob.strip('*'), names)}")
+                raise ValueError(escape(f"{words}{hint(glob.strip('*'), names)}"))
         return [next((factor for _, is_named, factor in self._sensitivity if is_named(name)), 1.0) for name in names]
 
     def _solve(self, goal: Goal, candidates: list[Candidate], firsts: list[int], counter: Counter) -> Chosen:
@@ -404,7 +405,7 @@ def _measured_by(
 def _cost(errors: Errors, name: str, before: Array, after: Array) -> float:
     cost = as_float(f"errors of {name}", errors(name, before, after))
     if not cost >= 0:
-        raise ValueError(f"errors of {name}: expected zero or more, got {cost}")
+        raise ValueError(escape(f"errors of {name}: expected zero or more, got {cost}"))
     return cost
 
 

@@ -85,7 +85,7 @@ def _has_plain_palettes(parts: Mapping[str, Tensor], key: str) -> bool:
     """Whether indices and palettes of numbers are stored, the palettes as floats."""
     lut = parts["lut"]
     is_stored = not lut.parts and not parts[key].parts
-    return is_stored and lut.shape[-1] == 1 and lut.mil_dtype in (DType.FLOAT16, DType.FLOAT32)
+    return is_stored and lut.shape[-1:] == (1,) and lut.mil_dtype in (DType.FLOAT16, DType.FLOAT32)
 
 
 def _with_palettes(pieces: Pieces, parts: Mapping[str, Tensor], codes: Any, indices: Tensor) -> Pieces:

@@ -22,7 +22,7 @@ from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
 from ..values.arrays import copy_into
-from ..wording import shortened
+from ..wording import escape, shortened
 from .params_codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
 
 SUFFIX = ".params"
@@ -466,7 +466,9 @@ def _plan(arrays: Mapping[str, Any], codes: Codes) -> list[_Planned]:
         head += struct.pack(f"<{len(shape) + 1}q", *shape, nbytes)
         planned.append(_Planned(name, head, text, dtype, nbytes, source))
     if problems:
-        raise TypeError(f"arrays: expected names and dtypes that TVM has, got {', '.join(shortened(problems, 20))}")
+        raise TypeError(
+            escape(f"arrays: expected names and dtypes that TVM has, got {', '.join(shortened(problems, 20))}")
+        )
     return planned
 
 

@@ -24,7 +24,7 @@ from ..storage.beneath import Location
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile, together
 from ..storage.transfer import write_at
-from ..wording import some
+from ..wording import escape, some
 from .encoding import elements
 
 LISTINGS = (".json", ".mil")
@@ -86,7 +86,7 @@ def write_weights(
     }
     if lacking:
         names = some(f"{dtype} of {name}" for name, dtype in lacking.items())
-        raise TypeError(f"dtypes: expected ones that weight files hold, got {names}")
+        raise TypeError(escape(f"dtypes: expected ones that weight files hold, got {names}"))
     return save(readable, path, listing=listing, align=align, force=force, progress=progress, dtypes=given)
 
 

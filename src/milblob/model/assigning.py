@@ -11,6 +11,7 @@ from ..program.scan import Program
 from ..storage.mapped import MappedFile
 from ..values.cast import CastCounts, cast_array, is_castable
 from ..values.tensorvalue import pack_tensor, stored_bytes
+from ..wording import escape
 from .package import Source
 from .places import RecordPlace
 from .program_file import require_edits
@@ -67,7 +68,7 @@ def require_shape(tensor: Tensor, values: Any) -> None:
     """
     shape = shape_of(values)
     if shape != tensor.shape:
-        raise ValueError(f"{tensor.name}: expected shape {tensor.shape}, got {shape}")
+        raise ValueError(escape(f"{tensor.name}: expected shape {tensor.shape}, got {shape}"))
 
 
 def is_fitting(dtype: DType, own: DType, can_cast: bool) -> bool:
@@ -87,7 +88,7 @@ def require_fit(tensor: Tensor, values: Any) -> None:
         raise UnsupportedError(f"{words} (its parts can be set: stored=True)")
     own = dtype_of(values)
     if not is_fitting(tensor.mil_dtype, own, False):
-        raise TypeError(f"{tensor.name}: expected elements of {tensor.mil_dtype}, got {own}")
+        raise TypeError(escape(f"{tensor.name}: expected elements of {tensor.mil_dtype}, got {own}"))
     require_shape(tensor, values)
     require_editable(tensor)
 

@@ -13,6 +13,7 @@ from ..threads import ordered
 from ..values import parallel
 from ..values.dense import Dense, read
 from ..values.tensorvalue import stored_bytes
+from ..wording import escape
 from .lazy import LazyTensor
 
 PIECE_COUNT = 1 << 18
@@ -49,7 +50,7 @@ class Elements:
     def __init__(self, tensor: LazyTensor) -> None:
         self.dtype = tensor.mil_dtype
         if self.dtype is DType.STRING:
-            raise TypeError(f"dtype of {tensor.name}: expected numbers, got string")
+            raise TypeError(escape(f"dtype of {tensor.name}: expected numbers, got string"))
         self._flat: np.ndarray[Any, Any] | None = None
         self._packed: np.ndarray[Any, Any] | None = None
         place = tensor.place

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType
+from ..wording import escape
 from .places import Place
 
 
@@ -95,7 +96,7 @@ class LazyTensor:
             As `read`; TypeError: strings, which weight files do not hold.
         """
         if self.mil_dtype is DType.STRING:
-            raise TypeError(f"dtype of {self.name}: expected one of fixed size, got string")
+            raise TypeError(escape(f"dtype of {self.name}: expected one of fixed size, got string"))
         return self.place.read_packed()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -11,6 +11,7 @@ from ..errors import FormatError, ResolveError, UnsupportedError
 from ..program.scan import Program
 from ..storage import paths
 from ..storage.beneath import Location
+from ..wording import escape
 from .assigning import stored_of
 from .lazy import LazyTensor
 from .model import Model
@@ -94,10 +95,10 @@ def require_unshared(model: Model, staged: Mapping[str, Any]) -> None:
             first = changed[0]
             if other not in staged:
                 words = f"{first}: expected new values for {other} too, which is the same blob, got none"
-                raise ValueError(words)
+                raise ValueError(escape(words))
             if other != first and not have_equal_bytes(staged[first], staged[other]):
                 words = f"{first}: expected equal values for {other}, which is the same blob, got others"
-                raise ValueError(words)
+                raise ValueError(escape(words))
 
 
 def require_no_other_data(model: Model, written: Iterable[Tensor]) -> None:

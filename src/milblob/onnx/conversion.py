@@ -19,6 +19,7 @@ from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
 from ..model.open import open as open_model
 from ..rules.catalog import RULES
 from ..rules.program_rules import Signature, breaches
+from ..wording import escape, some
 from . import compiling as passes
 from . import registry
 from .containers import MilProgramContainer
@@ -120,7 +121,9 @@ def convert(
         made = convert_topology(topology, raw, held, opset, converters, zipmap, precision)
         proto = check_declared(made, topology, precision)
         late = [
-            one.raw_name for one in held.why_dense if one.weight and not isinstance(plan(one.weight, OPSETS[-1]), str)
+            one.raw_name
+            for one in held.why_dense
+            if one.weight is not None and not isinstance(plan(one.weight, OPSETS[-1]), str)
         ]
         if late and compressed == "keep":
             count = f"{len(late)} weight{'s' * (len(late) > 1)}"
@@ -151,7 +154,7 @@ def _require_occurring(converters: Mapping[str, Converter], source: "Model") -> 
     for type in converters:
         if type not in types:
             words = f"converters: expected types of operations in {source.path}, got {type!r:.100}{hint(type, types)}"
-            raise ValueError(words)
+            raise ValueError(escape(words))
 
 
 def require_sound(source: "Model") -> None:
@@ -264,7 +267,13 @@ def convert_operators(
             raise
         except Exception as error:
             words = f"converter of {operator.type}: expected a result, got {type(error).__name__}: {error!s:.300}"
+            if registry.is_builtin(found):
+                words = f"{operator.type}: expected arguments that fit each other, got {_arguments(operator)}"
             raise ProgramError(words, where=operator.path) from error
+
+
+def _arguments(operator: Operator) -> str:
+    return some(f"{key} {variable.type}" for key, bound in operator.inputs.items() for variable in bound)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Checks a converted model before it is written: ONNX's own full check, and inferred types against declared ones."""
 
+import re
 from typing import Any
 
 import onnx
@@ -10,6 +11,13 @@ from ..errors import ProgramError
 from ..program.types import TensorType
 from .topology import Topology, Variable
 from .types import onnx_dtype
+
+_PREFIXES = re.compile(r"\[\w+Error\]|Inference error\(s\):")
+
+
+def plain_words(text: str) -> str:
+    """Return a message of ONNX in one line, without the names of its exceptions, which it repeats."""
+    return " ".join(_PREFIXES.sub("", text).split())
 
 
 def check_declared(model: ir.Model, topology: Topology, precision: str = "keep") -> Any:
@@ -33,7 +41,7 @@ def check_declared(model: ir.Model, topology: Topology, precision: str = "keep")
     try:  # with data_prop, ONNX would make a dimension for each element of integer vectors of any declared size
         inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=False)
     except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
-        words = " ".join(str(error).split())
+        words = plain_words(str(error))
         raise ProgramError(
             f"types: expected values as the Program declares them, got {words:.400}", where=topology.function.name
         ) from None

@@ -10,6 +10,8 @@ import onnx_ir as ir
 
 from ..errors import ProgramError, UnsupportedError
 from ..hashing import hash_bytes
+from ..values.tensorvalue import MAX_RANK
+from ..wording import some
 from .topology import Operator, Scope, Topology, Variable
 from .types import NUMPY, onnx_dtype, onnx_shape, tensor_type
 
@@ -110,8 +112,16 @@ class ModelComponentContainer:
         return np.arange(0, count * step, step, dtype)
 
     def ints(self, values: Iterable[int]) -> ir.Value:
-        """Return a 1-dimensional int64 initializer: axes, sizes."""
-        return self.constant(np.array(list(values), np.int64))
+        """Return a 1-dimensional int64 initializer: axes, sizes.
+
+        Raises:
+            UnsupportedError: an integer, computed from what the Program says, has more than 64 bits.
+        """
+        found = list(values)
+        large = [value for value in found if not -(1 << 63) <= value < 1 << 63]
+        if large:
+            raise UnsupportedError(f"sizes: expected integers of 64 bits, got {large[0]}")
+        return self.constant(np.array(found, np.int64))
 
     def full(self, shape: Sequence[int], number: float, dtype: ir.DataType) -> ir.Value:
         """Return an initializer of one value; as `filled`."""
@@ -383,19 +393,27 @@ class ModelComponentContainer:
         result: ir.Value = self.node("Shape", value)
         return result
 
-    def dimensions(self, variable: Variable) -> tuple[int | None, ...]:
+    def dimensions(self, variable: Variable, least: int = 0, most: int = MAX_RANK) -> tuple[int | None, ...]:
         """Return the declared shape, whose rank must be known.
 
-        Raises:
-            UnsupportedError: the rank is open.
-        """
-        if variable.shape is None:
-            raise UnsupportedError(f"{variable.name}: expected a tensor of known rank, got {variable.type}")
-        return variable.shape
+        Args:
+            variable: a tensor.
+            least, most: how many dimensions it may have.
 
-    def rank(self, variable: Variable) -> int:
+        Raises:
+            UnsupportedError: the rank is open, or another one.
+        """
+        shape = variable.shape
+        if shape is None:
+            raise UnsupportedError(f"{variable.name}: expected a tensor of known rank, got {variable.type}")
+        if not least <= len(shape) <= most:
+            words = f"{least} to {most}" if least < most else f"{least}"
+            raise UnsupportedError(f"{variable.name}: expected {words} dimensions, got {variable.type}")
+        return shape
+
+    def rank(self, variable: Variable, least: int = 0, most: int = MAX_RANK) -> int:
         """Return the declared rank; as `dimensions`."""
-        return len(self.dimensions(variable))
+        return len(self.dimensions(variable, least, most))
 
     def axis(self, operator: Operator, parameter: str, rank: int, default: int | None = None) -> int:
         """Return a constant axis, counted from the first.
@@ -404,10 +422,23 @@ class ModelComponentContainer:
             UnsupportedError: computed, or outside of the rank.
         """
         given = operator.number(parameter, default) if default is not None else operator.number(parameter)
-        if not -rank <= given < max(rank, 1):
+        if not -rank <= given < rank:
             words = f"{operator.type}: expected an axis of {rank} dimensions, got {given}"
             raise UnsupportedError(words, where=operator.path)
-        return int(given) % max(rank, 1)
+        return int(given) % rank
+
+    def axes(self, operator: Operator, parameter: str, rank: int) -> list[int]:
+        """Return constant axes, counted from the first; all of them where the parameter is left out.
+
+        Raises:
+            UnsupportedError: computed, outside of the rank, or one of them twice.
+        """
+        given = operator.integers(parameter, list(range(rank)))
+        found = [axis % rank for axis in given if -rank <= axis < rank]
+        if len(set(found)) != len(given):
+            words = f"{operator.type}: expected different axes of {rank} dimensions, got {some(map(str, given))}"
+            raise UnsupportedError(words, where=operator.path)
+        return found
 
     def finish(self) -> None:
         """Give names to values that have none yet."""

@@ -132,6 +132,11 @@ def find(type: str, opset: int) -> Converter | None:
     return None
 
 
+def is_builtin(converter: Converter) -> bool:
+    """Whether a converter is one of milblob's own."""
+    return any(entry.convert is converter for entries in _converters.values() for entry in entries)
+
+
 def supported() -> frozenset[str]:
     """Return the types of operations that can be converted, yours among them."""
     load()

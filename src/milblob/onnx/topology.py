@@ -13,6 +13,7 @@ from ..errors import UnsupportedError
 from ..program.types import TensorType, ValueType
 from ..program.value import Value
 from ..program.view import Function, Operation
+from ..wording import escape
 
 if TYPE_CHECKING:
     from ..model.tensor import Tensor
@@ -68,7 +69,7 @@ class Variable:
         if self._array is None and self.weight is not None:
             self._array = np.asarray(self.weight.read())
         if self._array is None and self.constant is None:
-            raise ValueError(f"{self.name}: expected a constant, got a value that is computed")
+            raise ValueError(escape(f"{self.name}: expected a constant, got a value that is computed"))
         if self._array is None and self.constant is not None:
             value = self.constant.read()
             self._array = value if isinstance(value, list | tuple | dict) else np.asarray(value)
@@ -168,6 +169,14 @@ class Operator:
             return value.reshape(-1)[0].item() if value.dtype.kind != "O" else value.reshape(-1)[0]
         return value
 
+    def integer(self, parameter: str, default: Any = _MISSING, *, least: int) -> int:
+        """Return a constant parameter as an int that is not smaller than `least`; as `integers`."""
+        found = int(self.number(parameter, default))
+        if found < least:
+            words = f"{self.type}: expected {least} or more for {parameter}, got {found}"
+            raise UnsupportedError(words, where=self.path)
+        return found
+
     def text(self, parameter: str, allowed: Iterable[str], default: Any = _MISSING) -> str:
         """Return a constant parameter that is one of several texts; as `constant`.
 
@@ -180,13 +189,33 @@ class Operator:
             raise UnsupportedError(words, where=self.path)
         return str(given)
 
-    def integers(self, parameter: str, default: Any = _MISSING) -> Any:
-        """Return a constant parameter as a list of int, one that is bound to several scalars too; as `constant`."""
+    def integers(
+        self, parameter: str, default: Any = _MISSING, *, count: int | None = None, least: int | None = None
+    ) -> Any:
+        """Return a constant parameter as a list of int, one that is bound to several scalars too; as `constant`.
+
+        Args:
+            parameter: its name.
+            default: returned if the parameter is left out.
+            count: how many integers there must be; None for any number.
+            least: the smallest that each of them may be.
+
+        Raises:
+            UnsupportedError: another number of integers, or a smaller one.
+        """
         bound = self.inputs.get(parameter, ())
         if len(bound) > 1 and self.is_constant(parameter):
-            return [int(variable.read().reshape(-1)[0]) for variable in bound]
-        value = self.constant(parameter, default)
-        return [int(v) for v in value.reshape(-1)] if isinstance(value, np.ndarray) else value
+            found = [int(element) for variable in bound for element in np.asarray(variable.read()).reshape(-1)]
+        else:
+            value = self.constant(parameter, default)
+            found = [int(v) for v in value.reshape(-1)] if isinstance(value, np.ndarray) else value
+        if count is not None and len(found) != count:
+            words = f"{self.type}: expected {count} numbers in {parameter}, got {len(found)}"
+            raise UnsupportedError(words, where=self.path)
+        if least is not None and min(found, default=least) < least:
+            words = f"{self.type}: expected {least} or more for {parameter}, got {min(found)}"
+            raise UnsupportedError(words, where=self.path)
+        return found
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}: {self.type}>"

@@ -33,6 +33,7 @@ WEIGHT_COUNT = 10
 """A constant in the Program with so many elements or more is a weight, as `milblob.open` lists them: it has a name."""
 BESIDE_NBYTES = 1 << 20
 """What a conversion makes anew goes to a file beside the .onnx file from this size on."""
+_HALVES = re.compile("[\ud800-\udfff]")  # which Python makes of the bytes of a path that are not UTF-8
 EMBED_NBYTES = 2 << 30  # what protobuf can hold in one message
 _COPIES = 4  # of what is made, at the same time: the values, their message, its bytes, and those that are being made
 
@@ -252,13 +253,13 @@ def names_beside(path: str) -> tuple[str, list[str]]:
     It cannot be one that the .onnx file which is replaced may refer to: between the two renames that file would read
     weights that are not its own. So NAME.bin and NAME.onnx.bin take turns.
     """
-    base = os.path.basename(path)
+    base = _HALVES.sub("\ufffd", os.path.basename(path))  # ONNX stores UTF-8
     turns = f"{os.path.splitext(base)[0]}.bin", f"{base}.bin"
     with closing(MappedFile(path)) if paths.is_file(path) else nullcontext() as old:
         data = b"" if old is None else memoryview(old.live())
 
         def is_free(name: str) -> bool:
-            return re.search(re.escape(name.encode(errors="surrogateescape")), data) is None
+            return re.search(re.escape(name.encode()), data) is None
 
         others = (f"{base}.{number}.bin" for number in count(2))
         return next(filter(is_free, chain(turns, others))), [name for name in turns if not is_free(name)]
@@ -273,7 +274,7 @@ def location_of(file: str, path: str | None, model: str | None) -> tuple[str, st
         model: path of the model.
 
     Raises:
-        ValueError: the .onnx file is not above the weight file.
+        ValueError: the .onnx file is not above the weight file, or the way to it is not UTF-8.
         ResolveError: the way to it has a symbolic link, or it has several names: runtimes refuse these.
     """
     hint = 'weights="copy" (--weights copy) writes a copy beside the .onnx file'
@@ -290,6 +291,9 @@ def location_of(file: str, path: str | None, model: str | None) -> tuple[str, st
     if os.path.isabs(relative) or relative.split("/")[0] == "..":
         words = "a folder above the weights, for ONNX refers only downwards"
         raise ValueError(f"output {path}: expected {words}, got one from which {file} cannot be reached; {hint}")
+    if _HALVES.search(relative):
+        words = "a path to the weights in UTF-8, in which ONNX stores it"
+        raise ValueError(f"output {path!r}: expected {words}, got {relative!r}; {hint}")
     step = folder
     for part in relative.split("/"):
         step = os.path.join(step, part)

@@ -24,7 +24,7 @@ from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..values.cast import cast_array, is_castable
-from ..wording import shortened, some
+from ..wording import escape, shortened, some
 from .checkpoints import renamed
 from .pairs import How
 
@@ -109,7 +109,7 @@ def rebase(
                 result.add(origin, weights[origin.name])
         problems += result.problems
         if problems:
-            raise ValueError(f"weights: expected all to follow from the base, got {'; '.join(problems)}")
+            raise ValueError(escape(f"weights: expected all to follow from the base, got {'; '.join(problems)}"))
     not_used = tuple(name for name in new if name in out or name in lineage.unused)
     left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
     return Rebased(
@@ -148,7 +148,7 @@ def _left_out(mapping: Mapping[str, Names], base: Mapping[str, Any]) -> set[str]
     wrong = [name for name, names in mapping.items() if names_in(names)]
     if wrong:
         words = "mapping with a base: expected None for arrays to leave out, for the base says where the others belong"
-        raise ValueError(f"{words}; got a name for {some(wrong, _MAX_NAMES)}")
+        raise ValueError(escape(f"{words}; got a name for {some(wrong, _MAX_NAMES)}"))
     lacking = [name for name in mapping if name not in base]
     if lacking:
         raise KeyError(f"mapping: expected names of arrays of the base, got {some(lacking, _MAX_NAMES)}")
@@ -176,7 +176,7 @@ def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]
             problems.append(words)
     if problems:
         words = "; ".join(shortened(problems, _MAX_NAMES))
-        raise ValueError(f"weights: expected the arrays of the base, with other values; {words}")
+        raise ValueError(escape(f"weights: expected the arrays of the base, with other values; {words}"))
 
 
 def _resembling(left: Mapping[str, Tensor], different: Mapping[str, LazyTensor]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from ..program.scan import Compressed, Program, reading_op
 from ..progress import Progress
 from ..rewrite.decompress import is_end
 from ..values.cast import CastCounts, is_castable
-from ..wording import some
+from ..wording import escape, some
 from .problems import ERRORS, Problems
 
 Row = _codec.Constant
@@ -135,7 +135,7 @@ def _require_fit(item: RefitItem, how: How, problems: Problems) -> None:
             problems.add_kind("arrays for compressed weights", _REQUANTIZE, item.given, error)
             return
         if own not in _FLOATS:
-            raise TypeError(f"{tensor.name}: expected floats to requantize, got {own}")
+            raise TypeError(escape(f"{tensor.name}: expected floats to requantize, got {own}"))
         require_shape(tensor, item.values)
         return
     if not is_fitting(dtype, own, how.can_cast):

@@ -23,7 +23,7 @@ from ..program.scan import Program
 from ..program.splice import Edit
 from ..storage import paths
 from ..storage.mapped import MappedFile
-from ..wording import some
+from ..wording import escape, some
 from .pairs import How, RefitItem, Row, described, readers_of
 from .problems import ERRORS, Problems
 from .requantize import Recent, requantized
@@ -160,7 +160,7 @@ class RefitPlan:
             other = self._contents.setdefault(tensor.name, content)
             if not other.is_same(content):
                 words = f"{tensor.name}: expected equal values for it from {other.items[0].given} and {item.given}"
-                raise ValueError(f"{words}, got others")
+                raise ValueError(escape(f"{words}, got others"))
 
     def _add_dense(self, items: list[RefitItem]) -> None:
         """Set a constant, and find out which of its readers need another one."""
@@ -183,7 +183,7 @@ class RefitPlan:
             for row in (row for item in content.items for row in item.rows or ()):
                 if not taken.setdefault(row.value, content).is_same(content):
                     words = f"one array for {described(tensor)}, got {_given([taken[row.value], content])}"
-                    raise ValueError(f"{tensor.name}: expected {words}")
+                    raise ValueError(escape(f"{tensor.name}: expected {words}"))
         left = [row for row in readers if row.value not in taken]
         if len(classes) == 1 and not left:
             self._contents[tensor.name] = classes[0]
@@ -191,7 +191,7 @@ class RefitPlan:
         self._require_unshare(tensor, classes, whole, left)
         if whole and not left:
             words = f"an operation to read {whole[0].items[0].given}, got another array for each: {described(tensor)}"
-            raise ValueError(f"{tensor.name}: expected {words}")
+            raise ValueError(escape(f"{tensor.name}: expected {words}"))
         main = whole[0] if whole else None if left else classes[0]
         if main is not None:
             self._contents[tensor.name] = main
@@ -207,10 +207,12 @@ class RefitPlan:
                 words = f"an array for all that read it, {described(tensor)}, got one for some of them"
             else:
                 words = f"equal arrays for it, got different ones: {_given(classes)}"
-            raise ValueError(f"{tensor.name}: expected {words}; {_UNSHARE} makes a constant of its own for each")
+            raise ValueError(
+                escape(f"{tensor.name}: expected {words}; {_UNSHARE} makes a constant of its own for each")
+            )
         if len(whole) > 1:
             words = f"to know which operation reads which of {_given(whole)}; map each to {tensor.name}@OPERATION"
-            raise ValueError(f"{tensor.name}: expected {words}, which is read by {described(tensor)}")
+            raise ValueError(escape(f"{tensor.name}: expected {words}, which is read by {described(tensor)}"))
 
     # ---------------------------------------------------------------------------------------------------------- records
 
@@ -243,7 +245,7 @@ class RefitPlan:
                 words = f"expected new values for {kept[0].name} too, which is the same blob, got none"
             else:
                 words = f"expected equal values for {classes[1][1][0].name}, which is the same blob, got others"
-            raise ValueError(f"{holders[0].name}: {words}; {_UNSHARE} stores them apart")
+            raise ValueError(escape(f"{holders[0].name}: {words}; {_UNSHARE} stores them apart"))
         moved = classes if kept else classes[1:]
         stays = kept[0].name if kept else holders[0].name
         for content, movers in moved:

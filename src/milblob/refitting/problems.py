@@ -1,7 +1,7 @@
 """The problems of a `refit`: all are found before any is raised, and those of one kind are counted."""
 
 from ..errors import MilblobError
-from ..wording import shortened, some
+from ..wording import escape, shortened, some
 
 ERRORS = (KeyError, TypeError, ValueError, OverflowError, MilblobError)
 """What is wrong with an array or a weight; anything else ends the work at once."""
@@ -63,7 +63,7 @@ class Problems:
             else:
                 words.append(f"{len(found):,} {what} ({some((name for name, _ in found), _MAX_NAMES)}): {remedy}")
         found_words = "; ".join(shortened(words, _MAX_PROBLEMS))
-        raise ValueError(f"weights: expected all to fit, got {self._count:,} problems: {found_words}")
+        raise ValueError(escape(f"weights: expected all to fit, got {self._count:,} problems: {found_words}"))
 
 
 def _with_remedy(error: Exception, remedy: str) -> Exception:

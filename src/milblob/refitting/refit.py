@@ -153,9 +153,7 @@ def refit(
             report = report._replace(changes=[c._replace(file=_moved(c.file, root, target)) for c in report.changes])
             with (
                 _all_problems(plan),
-                copied(
-                    source, old.package.is_directory, target, force, plan.changes, _counter(how, plan.changes)
-                ) as copy,
+                copied(source, old.package, target, force, plan.changes, _counter(how, plan.changes)) as copy,
                 Model(copy, constants=True, stored=True),  # whatever it holds can be opened
             ):
                 pass

@@ -15,6 +15,7 @@ from ..values import stored_parts
 from ..values.cast import cast_array
 from ..values.dense import Dense, Packed, pack, read
 from ..values.tensorvalue import stored_bytes
+from ..wording import escape
 from .pairs import How, RefitItem, readers_of
 from .pairs import read as read_values
 from .problems import ERRORS
@@ -187,7 +188,7 @@ class Requantized:
                 if op is None or op.message not in inside:
                     other = "an output of its block" if op is None else op.name
                     words = f"{part.name}: expected a part of {tensor.name} alone, got one that {other} reads too"
-                    raise ValueError(words)
+                    raise ValueError(escape(words))
 
     # ------------------------------------------------------------------------------------------------------ computation
 
@@ -216,14 +217,14 @@ class Requantized:
         except MilblobError:
             raise
         except OverflowError as error:
-            raise OverflowError(f"{name}: {error}") from None
+            raise OverflowError(escape(f"{name}: {error}")) from None
         self._item.sqnr = stored_parts.sqnr(values, self._decoded(self._chain))
         for key, array in self._arrays.items():
             if array.nbytes <= _SMALL_NBYTES:
                 self._small[key] = self._encode(key)
         if how.min_sqnr is not None and (self._item.sqnr is None or self._item.sqnr < how.min_sqnr):
             got = "none, of zeros" if self._item.sqnr is None else f"{self._item.sqnr:.1f} dB"
-            raise ValueError(f"{name}: expected an SQNR of {how.min_sqnr:g} dB or more, got {got}")
+            raise ValueError(escape(f"{name}: expected an SQNR of {how.min_sqnr:g} dB or more, got {got}"))
 
     def _repack(self) -> bool:
         """Take integers and scales as they are, if the values have some and these are the same blocks and dtypes."""
@@ -466,4 +467,6 @@ def _require_finite(values: Array, name: str) -> None:
         bad = ~np.isfinite(flat[start : start + (1 << 20)])
         if bad.any():
             index = start + int(bad.argmax())
-            raise ValueError(f"{name}: element {index}: expected a finite number to requantize, got {flat[index]}")
+            raise ValueError(
+                escape(f"{name}: element {index}: expected a finite number to requantize, got {flat[index]}")
+            )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from ..blobs.appended import Appended
 from ..model.editable import EditableModel
-from ..model.package import Source
+from ..model.package import Package, Source
 from ..model.program_file import edited_file
 from ..model.tensor import Tensor
 from ..program import wire_edits
@@ -16,11 +16,12 @@ from ..program.scan import Program
 from ..program.splice import Edit
 from ..progress import Counter
 from ..rewrite.changed_copy import Changed, copy_between, copy_changed, copy_changed_tree
-from ..rewrite.copying import write_spliced
+from ..rewrite.copying import OpenFiles, write_spliced
 from ..storage import journal, paths, pending
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewNamedFile
 from ..storage.transfer import write_at
+from ..wording import escape
 
 _LEAST_NBYTES = 1 << 20
 """A smaller file is changed in place, however much of it changes: then the system's calls take the time."""
@@ -104,7 +105,7 @@ class FileChange:
             copy_between(mapping, at, write.offset, fd)
             data = memoryview(write.make())
             if data.nbytes != write.nbytes:
-                raise ValueError(f"new bytes of {write.name}: expected {write.nbytes}, got {data.nbytes}")
+                raise ValueError(escape(f"new bytes of {write.name}: expected {write.nbytes}, got {data.nbytes}"))
             write_at(fd, [data], write.offset)
             counter.add_tensor(write.name, write.tensor)
             at = write.offset + write.nbytes
@@ -141,23 +142,24 @@ def write_in_place(model: EditableModel, changes: list[FileChange], counter: Cou
 
 @contextlib.contextmanager
 def copied(
-    source: str, is_directory: bool, target: str, force: bool, changes: list[FileChange], counter: Counter
+    source: str, package: Package, target: str, force: bool, changes: list[FileChange], counter: Counter
 ) -> Iterator[str]:
     """Write a changed copy of a model, which is renamed to `target` at the end of the block; yield its path until then.
 
     Raises:
         As `FileChange.write`, `copy_changed_tree` and `NewDirectory`.
     """
-    changed: Changed = {paths.real(str(c.mapping.name)): (c.mapping, _writing(c, counter)) for c in changes}
-    if not is_directory:
+    changed: Changed = {change.mapping: _writing(change, counter) for change in changes}
+    files = OpenFiles(package.mappings)
+    if not package.is_directory:
         with NewNamedFile(target, force) as file:
             real = paths.real(source)
-            copy_changed(os.path.dirname(real), os.path.basename(real), file.name, changed)
+            copy_changed(os.path.dirname(real), os.path.basename(real), file.name, changed, files)
             pending.require_none(source)  # from a writer that died after the model was opened
             yield file.name
         return
     with NewDirectory(target, replace=paths.is_directory(target)) as new:
-        copy_changed_tree(source, new.name, changed)
+        copy_changed_tree(source, new.name, changed, files)
         pending.require_none(source)
         yield new.name
 

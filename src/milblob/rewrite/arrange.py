@@ -22,6 +22,7 @@ from ..selection import require_selected
 from ..storage.beneath import Location
 from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor, stored_bytes
+from ..wording import escape
 from .changes import WEIGHT_COUNT, Options, TensorChange, is_counted
 from .compressed import CompressedWeight
 from .decompress import Decompression, Identities, plan_decompression
@@ -404,7 +405,7 @@ def _cast_values(tensor: Tensor, target: DType | None, change: TensorChange, opt
     try:
         values, counts = casting.cast_array(values, target, overflow=options.overflow, nan=options.nan)
     except (OverflowError, ValueError) as error:
-        raise type(error)(f"{change.name}: {error}") from None
+        raise type(error)(escape(f"{change.name}: {error}")) from None
     change.overflow, change.nan, change.underflow = counts
     return values
 

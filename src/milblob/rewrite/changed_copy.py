@@ -8,7 +8,7 @@ from ..errors import FormatError
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..storage.transfer import copy_range
-from .copying import copy_entry, data_ranges, new_file, set_mode, walk
+from .copying import OpenFiles, copy_entry, data_ranges, new_file, set_mode, walk
 
 
 def write_entry(root: str, name: str, target: str, held: MappedFile, write: Callable[[int], object]) -> None:
@@ -33,26 +33,32 @@ def write_entry(root: str, name: str, target: str, held: MappedFile, write: Call
     set_mode(target, before.st_mode, least=stat.S_IWUSR)
 
 
-Changed = Mapping[str, tuple[MappedFile, Callable[[int], object]]]
-"""Real path of a file that changes -> the open file, and what writes the changed copy to an empty file."""
+Changed = Mapping[MappedFile, Callable[[int], object]]
+"""An open file that changes -> what writes the changed copy to an empty file."""
 
 
-def copy_changed(root: str, name: str, target: str, changed: Changed) -> None:
-    """Copy a file of a model, or write its changed copy; the owner can write to it. As `copy_entry`."""
-    found = None if paths.is_link(os.path.join(root, name)) else changed.get(paths.real(os.path.join(root, name)))
-    if found is None:
-        copy_entry(root, name, target, least=stat.S_IWUSR)
+def copy_changed(root: str, name: str, target: str, changed: Changed, files: OpenFiles) -> None:
+    """Copy a file of a model, or write its changed copy; the owner can write to it. As `copy_entry`.
+
+    Args:
+        root, name, target: as for `copy_entry`.
+        changed: what changes.
+        files: all files of the model.
+    """
+    held = files.find(os.path.join(root, name))
+    if held is None or held not in changed:
+        copy_entry(root, name, target, held=held, least=stat.S_IWUSR)
     else:
-        write_entry(root, name, target, *found)
+        write_entry(root, name, target, held, changed[held])
 
 
-def copy_changed_tree(source: str, target: str, changed: Changed) -> None:
+def copy_changed_tree(source: str, target: str, changed: Changed, files: OpenFiles) -> None:
     """Copy a whole model to an empty directory, with some files changed: files as files, links as links.
 
-    Its owner can write to the copy.
+    Its owner can write to the copy. The model's files are those that were opened.
 
     Raises:
-        As `copy_entry`, `write_entry` and `walk`.
+        FormatError: one of them is not there any more. As `copy_entry`, `write_entry` and `walk`.
     """
     root = os.path.realpath(source)
     entries = list(walk(root))
@@ -60,7 +66,8 @@ def copy_changed_tree(source: str, target: str, changed: Changed) -> None:
         if is_directory:
             os.mkdir(os.path.join(target, name))
         else:
-            copy_changed(root, name, os.path.join(target, name), changed)
+            copy_changed(root, name, os.path.join(target, name), changed, files)
+    files.require_all()
     for name, is_directory in reversed(entries):
         if is_directory:
             set_mode(os.path.join(target, name), os.stat(os.path.join(root, name)).st_mode, least=stat.S_IRWXU)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..errors import FormatError
 from ..program.splice import Spliced
@@ -42,6 +42,36 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
             yield from walk(root, name)
 
 
+class OpenFiles:
+    """The files of a model that are open, found by what they are: a name may lead to another file or be a link by now.
+
+    Args:
+        mappings: the open files.
+    """
+
+    def __init__(self, mappings: Iterable[MappedFile]) -> None:
+        self._files = {_identity(os.fstat(mapped.fd)): mapped for mapped in mappings}
+        self._met: set[tuple[int, int]] = set()
+
+    def find(self, path: str) -> MappedFile | None:
+        """Return the open file that a path names itself, not through a link; None if it names something else."""
+        status = paths.status(path, follow=False)
+        if status is None or _identity(status) not in self._files:
+            return None
+        self._met.add(_identity(status))
+        return self._files[_identity(status)]
+
+    def require_all(self) -> None:
+        """Raise FormatError unless each of the files was found."""
+        for identity, mapped in self._files.items():
+            if identity not in self._met:
+                raise FormatError("file: expected the one that was opened, got another", file=mapped.name)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 def copy_entry(
     root: str,
     name: str,
@@ -69,7 +99,7 @@ def copy_entry(
         OSError: it cannot be read or written.
     """
     origin = os.path.join(root, name)
-    if paths.is_link(origin):
+    if held is None and paths.is_link(origin):
         os.symlink(_link(root, origin), target)
         return
     mapping = held if held is not None else MappedFile(Location(root).entry(name))

@@ -26,7 +26,7 @@ from ..storage.transfer import write_at
 from ..values.cast import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
 from .arrange import Arrangement, arrange
 from .changes import WEIGHT_COUNT, Options, TensorChange
-from .copying import copy_entry, new_file, set_mode, walk, write_spliced
+from .copying import OpenFiles, copy_entry, new_file, set_mode, walk, write_spliced
 from .destination import is_in_place, require_destination
 from .execute import add_counts, write_weight_files
 from .references import Edits
@@ -297,7 +297,7 @@ class Repacking:
         self._counter = Counter(progress)
         self._max_nbytes = max_nbytes
         self._in_place = self._has_lock = False
-        self._held: dict[str, MappedFile] = {}
+        self._held: list[MappedFile] = []
         self._models: list[Model] = []
 
     def run(self, dry_run: bool) -> RepackReport:
@@ -323,8 +323,8 @@ class Repacking:
             required = listed_files(self._sources[0]) if model.kind == "mlpackage" else []
             arrangement = arrange(models, self._options, required)
             for opened in models:
-                self._held |= {os.path.realpath(str(mapped.name)): mapped for mapped in opened.package.mappings}
-            for mapped in self._held.values():
+                self._held += opened.package.mappings
+            for mapped in self._held:
                 arrangement.records.origin(mapped)
             with together() as parts:
                 if not dry_run:
@@ -401,23 +401,31 @@ class Repacking:
         self._counter.total_nbytes += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
         directory = NewDirectory(self._dst, replace=paths.is_directory(self._dst), locked=self._has_lock)
         parts.append(directory)
+        files = OpenFiles(self._held)
         for name, is_directory in entries:
             origin, target = os.path.join(root, name), os.path.join(directory.name, name)
             if is_directory:
                 os.mkdir(target)
             elif _plain(name) in changed:
+                held, new_bytes = files.find(origin), changed[_plain(name)]
                 with new_file(target) as fd:
-                    if isinstance(changed[_plain(name)], list):
-                        write_at(fd, changed[_plain(name)], 0)
+                    if isinstance(new_bytes, list):
+                        write_at(fd, new_bytes, 0)
+                    elif held is None:
+                        raise FormatError("file: expected the one that was opened, got another", file=origin)
                     else:
-                        held = self._held[os.path.realpath(origin)]
-                        write_spliced(changed[_plain(name)], held, fd, self._written(_plain(name)))
-                set_mode(target, os.stat(origin).st_mode)
-            elif paths.is_link(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
+                        write_spliced(new_bytes, held, fd, self._written(_plain(name)))
+                set_mode(target, (os.stat(origin) if held is None else os.fstat(held.fd)).st_mode)
+            elif (
+                files.find(origin) is None
+                and paths.is_link(origin)
+                and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone
+            ):
                 continue  # another name of a removed file
             elif _plain(name) not in records.gone:
                 written = self._written(_plain(name))
-                copy_entry(root, name, target, written, self._held.get(os.path.realpath(origin)))
+                copy_entry(root, name, target, written, files.find(origin))
+        files.require_all()
         self._write_weights(model, arrangement, directory.name)
         for name, is_directory in reversed(entries):
             if is_directory:  # keep it writable for its owner, so that this model can be replaced again
@@ -471,7 +479,8 @@ class Repacking:
             real = os.path.realpath(self._sources[0])
             self._counter.total_nbytes = os.stat(real).st_size
             written = self._written(os.path.basename(real))
-            copy_entry(os.path.dirname(real), os.path.basename(real), new.name, written, self._held.get(real))
+            held = OpenFiles(self._held).find(real)
+            copy_entry(os.path.dirname(real), os.path.basename(real), new.name, written, held)
 
     def _write_weights(self, model: Model, arrangement: Arrangement, directory: str) -> None:
         records = arrangement.records

@@ -14,7 +14,7 @@ from ..onnx.conversion import opened
 from ..values.strided import range_of
 from .moments import InputMoments
 from .ports import read_json
-from .runtime import make_options
+from .runtime import CPU, make_options
 from .samples import given_runs
 from .session import Session
 from .stage import stage_of_model
@@ -66,7 +66,7 @@ class OutputErrors:
             if not self._runs:
                 raise ValueError("inputs: expected one run or more, got none")
             self._moments = InputMoments(self._session.weights)
-            options, providers = make_options(False, None), ("CPUExecutionProvider",)
+            options, providers = make_options(False, None), CPU
             stage = stage_of_model(source, function, options, providers, None, self._moments.attach)
         self.runs = len(self._runs)
         self.unmeasured: dict[str, None] = {}

@@ -11,6 +11,8 @@ from ..arguments import array_of
 from ..errors import FormatError, UnsupportedError
 from ..extras import explained
 from ..jsontext import as_shape, parse_json
+from ..values.tensorvalue import MAX_RANK
+from ..wording import escape
 
 _DTYPES = {
     "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64", "tensor(bool)": "bool",
@@ -66,7 +68,7 @@ class SessionInput:
                 low <= n and (high is None or n <= high) for n, (low, high) in zip(shape, self.ranges, strict=True)
             )
         if not fits:
-            raise ValueError(f"{what} {self.name}: expected {self}, got the shape {list(shape)}")
+            raise ValueError(escape(f"{what} {self.name}: expected {self}, got the shape {list(shape)}"))
 
     def convert(self, value: Any, what: str = "input") -> "np.ndarray[Any, Any]":
         """Return a value as the model takes it.
@@ -87,20 +89,20 @@ class SessionInput:
     def _pixels(self, image: Any) -> "np.ndarray[Any, Any]":
         """A PIL image as [1, channels, height, width], 0 to 255."""
         if not self.color_space:
-            raise ValueError(f"input {self.name}: expected {self}, got an image")
+            raise ValueError(escape(f"input {self.name}: expected {self}, got an image"))
         mode = MODES[self.color_space]
         if image.mode != mode and (image.mode, mode) != ("RGBA", "RGB"):
             words = (
                 f"an image of mode {mode} for {self.color_space}, got {image.mode}; image.convert({mode!r}) makes one"
             )
-            raise ValueError(f"input {self.name}: expected {words}")
+            raise ValueError(escape(f"input {self.name}: expected {words}"))
         pixels = np.asarray(image)
         try:
             self.require_shape((1, _CHANNELS[self.color_space], *pixels.shape[:2]))
         except ValueError:
             width, height = image.size
             words = f"expected {self}, got an image {width} wide and {height} high; resize it first"
-            raise ValueError(f"input {self.name}: {words}") from None
+            raise ValueError(escape(f"input {self.name}: {words}")) from None
         if mode != "RGB":
             return pixels[None, None]
         pixels = pixels[..., 2::-1] if self.color_space == "BGR" else pixels[..., :3]  # RGBA loses its alpha
@@ -181,7 +183,7 @@ def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) 
         return array
     kinds = {"f": "fiub", "i": "iub", "u": "iub", "b": "b", "O": "OUS"}[dtype.kind]
     if array.dtype.kind not in kinds and not (dtype.kind == "f" and array.dtype.name == "bfloat16"):
-        raise ValueError(f"{expected}, got {array.dtype}")
+        raise ValueError(escape(f"{expected}, got {array.dtype}"))
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
     if dtype.kind == "f":
@@ -192,7 +194,9 @@ def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) 
     else:
         return cast
     if lost.any():
-        raise ValueError(f"{expected}, got {array.dtype} with {array[lost].reshape(-1)[0]}, which {dtype} cannot hold")
+        raise ValueError(
+            escape(f"{expected}, got {array.dtype} with {array[lost].reshape(-1)[0]}, which {dtype} cannot hold")
+        )
     return cast
 
 
@@ -243,7 +247,7 @@ def input_of(argument: Any, metadata: Mapping[str, str], file: str | None, is_op
     Raises:
         UnsupportedError: no tensor.
     """
-    name, shape = argument.name, _shape(argument)
+    name, shape = argument.name, _shape(argument, file)
     flexible = read_json(metadata, "milblob.shapes", file).get(name, {})
     color_space = _color_space(name, shape, metadata, file)
     enumerated = tuple(_full(_sizes(one), shape) for one in flexible.get("enumerated", ()))
@@ -272,7 +276,7 @@ def output_of(argument: Any, metadata: Mapping[str, str], file: str | None) -> S
             classes = tuple(found)
     if classes and argument.type.startswith("seq(map("):
         return SessionOutput(name, np.dtype(np.float32), (1, len(classes)), "", False, classes, True)
-    dtype, shape = _dtype(argument, f"output {name}", file), _shape(argument)
+    dtype, shape = _dtype(argument, f"output {name}", file), _shape(argument, file)
     if None not in shape and prod(n or 0 for n in shape) != len(classes):
         classes = ()
     color_space = _color_space(name, shape, metadata, file)
@@ -291,7 +295,10 @@ def _full(sizes: Sequence[int], shape: tuple[int | None, ...]) -> tuple[int, ...
     return (*(n or 1 for n in shape[: len(shape) - len(sizes)]), *sizes)
 
 
-def _shape(argument: Any) -> tuple[int | None, ...]:
+def _shape(argument: Any, file: str | None) -> tuple[int | None, ...]:
+    if len(argument.shape) > MAX_RANK:
+        words = f"{argument.name}: expected at most {MAX_RANK} dimensions, which NumPy has, got {len(argument.shape)}"
+        raise UnsupportedError(words, file=file)
     return tuple(size if isinstance(size, int) else None for size in argument.shape)
 
 

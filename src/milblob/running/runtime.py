@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ..errors import MilblobError
 from ..extras import require
+from ..onnx.declared import plain_words
 from ..onnx.reference import WeightReference
 from ..storage.mapped import MappedFile
 
@@ -24,6 +25,7 @@ HELD_NBYTES = 1 << 10
 """Tensors in memory are handed over beside the model from this size on."""
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
+CPU = ("CPUExecutionProvider",)
 _ROOT = os.path.abspath(os.sep)
 HELD = "milblob/held"
 """The location of what is handed over. It is never opened: onnxruntime has these values before it looks for files."""
@@ -93,7 +95,9 @@ class Handover:
         for name, value in self.values.items():  # this one is for the graph; here it is told to use it uncopied
             self._options.add_initializer(name, value)
         try:
-            return import_runtime().InferenceSession(data, self._options, providers=list(providers))
+            return import_runtime().InferenceSession(
+                data, self._options, providers=list(providers), enable_fallback=int(tuple(providers) != CPU)
+            )  # whose fallback prints to stdout, and from the CPU there is nothing to fall back to
         except Exception as error:
             if isinstance(error, MemoryError):
                 raise
@@ -137,7 +141,7 @@ def start(model: ir.Model, options: Any, providers: Sequence[str], file: str | N
 
 def first_words(error: BaseException) -> str:
     """Return the message of onnxruntime in one line of bearable length, without its codes."""
-    return f"{' '.join(str(error).rpartition(' : ')[2].split()) or type(error).__name__:.400}"
+    return f"{plain_words(str(error).rpartition(' : ')[2]) or type(error).__name__:.400}"
 
 
 def _external(tensor: Any, location: str, offset: int, name: str) -> ir.ExternalTensor:

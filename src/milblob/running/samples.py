@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..arguments import array_of
+from ..wording import escape
 from .ports import SessionInput
 from .session import Session
 
@@ -81,7 +82,7 @@ def given_runs(inputs: Any, ports: Mapping[str, SessionInput]) -> list[dict[str,
             counts[name] = len(value)
     if len(set(counts.values())) > 1:
         words = ", ".join(f"{count} of {name}" for name, count in counts.items())
-        raise ValueError(f"inputs: expected as many runs of each, along the first axis, got {words}")
+        raise ValueError(escape(f"inputs: expected as many runs of each, along the first axis, got {words}"))
     total = next(iter(counts.values()), 1)
     return [{name: value[run] if name in counts else value for name, value in values.items()} for run in range(total)]
 

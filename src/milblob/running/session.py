@@ -16,8 +16,9 @@ from ..errors import UnsupportedError
 from ..onnx.conversion import opened
 from ..onnx.registry import Converter
 from ..storage.mapped import Opened
+from ..wording import escape
 from .ports import SessionInput, SessionOutput
-from .runtime import make_options
+from .runtime import CPU, make_options
 from .stage import Stage, make_replaceable, stage_of_file, stage_of_model
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Session(Opened):
         states: Mapping[str, Any] | None = None,
         optimize: bool = False,
         threads: int | None = None,
-        providers: Sequence[str] = ("CPUExecutionProvider",),
+        providers: Sequence[str] = CPU,
         converters: Mapping[str, Converter] | None = None,
         replaceable: bool = False,
         max_nbytes: int | None = None,
@@ -226,7 +227,9 @@ class Session(Opened):
         chosen = self.states if state is None else state
         require("state", chosen, SessionState, "what make_state returned")
         if not chosen.fits(self._state_kinds):
-            raise ValueError(f"state: expected one of this model, with {_listed(self._state_kinds)}, got {chosen!r}")
+            raise ValueError(
+                escape(f"state: expected one of this model, with {_listed(self._state_kinds)}, got {chosen!r}")
+            )
         outputs: dict[str, Any] = {}
         with chosen.lock:
             arrays = dict(chosen.arrays())
@@ -245,7 +248,7 @@ class Session(Opened):
                 words = (
                     "a weight that can be replaced" if self.weights else "none, but of a session with replaceable=True"
                 )
-                raise ValueError(f"weights: expected {words}, got {name!r:.100}{hint(str(name), self.weights)}")
+                raise ValueError(escape(f"weights: expected {words}, got {name!r:.100}{hint(str(name), self.weights)}"))
         return {name: self.weights[name].convert(value, "weight") for name, value in weights.items()}
 
     def convert_inputs(self, inputs: Mapping[str, Any]) -> dict[str, "np.ndarray[Any, Any]"]:
@@ -256,7 +259,7 @@ class Session(Opened):
         if unknown or missing:
             got = f"the unknown {unknown[0]!r:.100}{hint(str(unknown[0]), self.inputs)}" if unknown else ""
             got = got or f"no {', '.join(missing)}"
-            raise ValueError(f"inputs: expected {_listed(self.inputs)}; got {got}")
+            raise ValueError(escape(f"inputs: expected {_listed(self.inputs)}; got {got}"))
         return {name: self.inputs[name].convert(value) for name, value in inputs.items()}
 
     def __enter__(self) -> Self:

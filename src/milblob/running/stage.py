@@ -16,6 +16,7 @@ from ..onnx.conversion import convert
 from ..onnx.registry import Converter
 from ..onnx.save import serialized
 from ..storage.mapped import MappedFile
+from ..wording import escape
 from .ports import SessionInput, SessionOutput, input_of, output_of, read_json
 from .runtime import HELD, HELD_NBYTES, Handover, first_words, start
 
@@ -65,7 +66,7 @@ class Stage:
         missing |= set(self._written) - {argument.name for argument in runner.get_outputs()}
         if missing:
             raise ValueError(
-                f"expected states whose inputs and outputs the graph has, got {', '.join(sorted(missing))}"
+                escape(f"expected states whose inputs and outputs the graph has, got {', '.join(sorted(missing))}")
             )
         given += [(argument, True) for argument in runner.get_overridable_initializers()]
         order = {value.name: number for number, value in enumerate(model.graph.inputs)}
@@ -163,6 +164,7 @@ def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
         except Exception as error:  # protobuf's own
             words = f"ONNX model: expected one that protobuf reads, got {first_words(error)}"
             raise FormatError(words, file=path) from error
+        _require_text(proto, path)
         handover = stack.enter_context(Handover(options))
         if _hand_over(proto, stack.enter_context(closing(ExternalFiles(path))), handover, path):
             data = serialized(proto, path, "external data of nodes stand in it")
@@ -180,6 +182,23 @@ def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a JSON document of another form
         words = f"milblob.* in metadata_props: expected what milblob writes, got {type(error).__name__}: {error!s:.200}"
         raise UnsupportedError(" ".join(words.split()), file=path) from error
+
+
+def _require_text(proto: Any, path: str) -> None:
+    """Refuse names of inputs and outputs, metadata and places of external data that are not UTF-8.
+
+    protobuf gives their bytes. onnxruntime fails on them only when it is asked for the names.
+
+    Raises:
+        FormatError: some are.
+    """
+    texts = [value.name for value in (*proto.graph.input, *proto.graph.output)]
+    texts += [text for entry in proto.metadata_props for text in (entry.key, entry.value)]
+    for tensor in proto.graph.initializer:
+        texts += [tensor.name, *(text for entry in tensor.external_data for text in (entry.key, entry.value))]
+    found = next((text for text in texts if isinstance(text, bytes)), None)
+    if found is not None:
+        raise FormatError(f"ONNX model: expected names and metadata in UTF-8, got {found!r:.100}", file=path)
 
 
 def _hand_over(proto: Any, files: ExternalFiles, handover: Handover, path: str) -> bool:
@@ -202,7 +221,7 @@ def _hand_over(proto: Any, files: ExternalFiles, handover: Handover, path: str) 
                 f"external data of {tensor.name!r:.100}: expected elements of fixed size, got type {tensor.data_type}"
             )
             raise FormatError(f"{words} {list(tensor.dims)!s:.100}", file=path)
-        entries = {entry.key: entry.value for entry in tensor.external_data}
+        entries = {str(entry.key): str(entry.value) for entry in tensor.external_data}
         note = next((entry.value for entry in tensor.metadata_props if entry.key == REFERENCE), "")
         found = files.find(tensor.name, entries, note, ceil(prod(tensor.dims) * itemsize))
         mapping, offset = found.checked(), found.offset

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ..arguments import as_count, as_path, require, require_calls
 from ..errors import MilblobError
 from ..progress import Counter, Progress
+from ..wording import escape
 from .samples import given_runs, random_runs
 from .session import Session, SessionState
 
@@ -278,12 +279,12 @@ def _require_alike(first: Session, second: Session) -> None:
         sides = {"A": [name for name in a if name not in b], "B": [name for name in b if name not in a]}
         words = [f"{', '.join(names)} only in {side}" for side, names in sides.items() if names]
         if words:
-            raise ValueError(f"{what}: expected the same of both models, got {' and '.join(words)}")
+            raise ValueError(escape(f"{what}: expected the same of both models, got {' and '.join(words)}"))
     for name, one in first.inputs.items():
         other = second.inputs[name]
         sizes = zip(one.shape, other.shape, strict=False)
         if len(one.shape) != len(other.shape) or any(m and n and m != n for m, n in sizes):
-            raise ValueError(f"input {name}: expected the same shape in both models, got {one} and {other}")
+            raise ValueError(escape(f"input {name}: expected the same shape in both models, got {one} and {other}"))
 
 
 def _is_half(session: Session) -> bool:

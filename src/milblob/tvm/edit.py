@@ -23,7 +23,7 @@ from ..storage.locks import lock, unlock
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewFile
 from ..storage.transfer import copy_range, write_at
-from ..wording import shortened
+from ..wording import escape, shortened
 from .archive import METADATA
 from .unzip import compress
 
@@ -54,7 +54,7 @@ class _Edit(NamedTuple):
         array = self.source.read() if is_lazy(self.source) else self.source
         if array.dtype != parameter.dtype or array.shape != parameter.shape:
             words = f"{parameter.dtype} {list(parameter.shape)}, got {array.dtype} {list(array.shape)}"
-            raise ValueError(f"{parameter.name}: expected {words}")
+            raise ValueError(escape(f"{parameter.name}: expected {words}"))
         data = element_bytes(array, parameter.dtype_text, parameter.dtype)
         if parameter.dtype_text not in PACKED:
             return data
@@ -181,7 +181,7 @@ def _fit(parameters: Mapping[str, Parameter], member: str, key: Any, value: Any)
     parameter = parameters[key]
     source = value if is_lazy(value) else array_of(value)
     if np.dtype(source.dtype) != parameter.dtype:
-        raise TypeError(f"{key}: expected elements of {parameter.dtype_text}, got {source.dtype}")
+        raise TypeError(escape(f"{key}: expected elements of {parameter.dtype_text}, got {source.dtype}"))
     if tuple(source.shape) != parameter.shape:
         raise ValueError(f"{key}: expected shape {parameter.shape}, got {tuple(source.shape)}")
     return _Edit(member, parameter, source)

@@ -16,6 +16,7 @@ from ..refitting.problems import ERRORS, Problems
 from ..refitting.report import RefitReport, Refitted
 from ..rewrite.destination import is_in_place
 from ..values.cast import CastCounts, cast_array, is_castable
+from ..wording import escape
 from .arrays import named_parameters
 from .edit import require_parameters
 from .library import Library, Module
@@ -171,7 +172,7 @@ def _pair(
             if new in targets:
                 if targets[new].given == old:
                     continue
-                raise ValueError(f"{new}: expected one array for it, got {targets[new].given} and {old}")
+                raise ValueError(escape(f"{new}: expected one array for it, got {targets[new].given} and {old}"))
             module, key = known[new]
             require_parameters(library, module)
             values = _Values(new, module.params[key], given[old], can_cast, overflow)

@@ -80,7 +80,7 @@ def _gelu_decomposed(scope: Scope, operator: Operator, g: ModelComponentContaine
 def per_channel(operator: Operator, g: ModelComponentContainer, key: str, x: Variable) -> ir.Value:
     """Return a constant vector as it applies to axis 1 of x."""
     array = operator.constant(key)
-    rank = g.rank(x)
+    rank = g.rank(x, 2)
     return g.constant(np.asarray(array).reshape([-1, *[1] * (rank - 2)]), g.dtype(x))
 
 

@@ -18,7 +18,8 @@ def alike(g: ModelComponentContainer, x: Variable, value: Any) -> Any:
 
 def windows(operator: Operator, count: int) -> tuple[list[int], list[int]]:
     """Return strides and dilations for `count` spatial axes."""
-    return operator.integers("strides", [1] * count), operator.integers("dilations", [1] * count)
+    strides, dilations = (operator.integers(key, [1] * count, count=count, least=1) for key in ("strides", "dilations"))
+    return strides, dilations
 
 
 def same_pads(
@@ -44,10 +45,7 @@ def same_pads(
 
 def custom_pads(operator: Operator, count: int) -> list[int]:
     """Return begins and ends of a custom padding, which MIL has as (begin, end) for each axis."""
-    pad: list[int] = operator.integers("pad", [0] * (2 * count))
-    if len(pad) != 2 * count:
-        words = f"{operator.type}: expected {2 * count} numbers in pad, got {len(pad)}"
-        raise UnsupportedError(words, where=operator.path)
+    pad: list[int] = operator.integers("pad", [0] * (2 * count), count=2 * count)
     return pad[0::2] + pad[1::2]
 
 
@@ -120,6 +118,9 @@ def _conv_transpose(scope: Scope, operator: Operator, g: ModelComponentContainer
     count = len(kernel)
     pads = custom_pads(operator, count) if pad_type == "custom" else [0] * (2 * count)
     wanted = operator.integers("output_shape", [])[-count:]
+    if wanted and len(wanted) < count:
+        words = f"conv_transpose: expected {count} sizes or more in output_shape, got {len(wanted)}"
+        raise UnsupportedError(words, where=operator.path)
     extra = [0] * count
     for axis in range(count):
         reach = (kernel[axis] - 1) * dilations[axis] + 1

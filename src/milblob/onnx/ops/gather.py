@@ -119,10 +119,10 @@ def _tuples(operator: Operator, g: ModelComponentContainer, key: str, batch: int
     at = g.cast(operator.input("indices"), _INT64)
     if not operator.has("validate_indices"):
         return at
-    data, count = operator.input(key), g.dimensions(operator.input("indices"))[-1]
+    data, count = operator.input(key), g.dimensions(operator.input("indices"), 1)[-1]
     if count is None:
         return at
-    sizes = g.dimensions(data)[batch : batch + count]
+    sizes = g.dimensions(data, batch + count)[batch : batch + count]
     return _bounded(operator, g, at, sizes, (data, batch, batch + count))
 
 

@@ -48,10 +48,13 @@ def _reshape(g: ModelComponentContainer, value: ir.Value, sizes: list[int]) -> i
 
 @builtin("linear", onnx="Gemm, Reshape where x has not two dimensions; MatMul where several are open")
 def _linear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x = operator.input("x")
+    if x.shape is not None:
+        g.rank(x, 1)
     bias = operator.input("bias") if operator.has("bias") else None
     if bias is not None and bias.is_known and bias.shape is not None and not prod(s or 1 for s in bias.shape):
         bias = None
-    g.bind(operator.output, dense(g, operator, operator.input("x"), operator.input("weight"), bias), convert=True)
+    g.bind(operator.output, dense(g, operator, x, operator.input("weight"), bias), convert=True)
 
 
 @builtin("matmul", onnx="MatMul, Transpose; Gemm for a constant y of two dimensions that is transposed")
@@ -112,9 +115,9 @@ def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
 def _attention(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The query is scaled before the product: in half precision the score alone may overflow."""
     query, key = operator.input("query"), operator.input("key")
-    width, rank = g.dimensions(query)[-1], g.rank(key)
-    if width is None:
-        words = "scaled_dot_product_attention: expected a known size of the last axis, got an open one"
+    width, rank = g.dimensions(query, 2)[-1], g.rank(key, 2)
+    if not width:
+        words = f"scaled_dot_product_attention: expected a known size of the last axis, got {query.type}"
         raise UnsupportedError(words, where=operator.path)
     scaled = g.node("Mul", query, g.scalar(1 / sqrt(width), query))
     score = g.node("MatMul", scaled, g.node("Transpose", key, perm=[*range(rank - 2), rank - 1, rank - 2]))

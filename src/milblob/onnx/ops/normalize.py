@@ -49,7 +49,7 @@ def _batch_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
 )
 def _instance_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = operator.input("x")
-    channels = g.dimensions(x)[1]
+    channels = g.dimensions(x, 2)[1]
     if channels is None and not (operator.has("gamma") and operator.has("beta")):
         raise UnsupportedError(
             "instance_norm: expected a known number of channels, got an open one", where=operator.path
@@ -62,9 +62,8 @@ def _instance_norm(scope: Scope, operator: Operator, g: ModelComponentContainer)
 @builtin("layer_norm", onnx="LayerNormalization; ReduceMean, Sub, Mul, Sqrt, Div where the axes are not the last ones")
 def _layer_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = operator.input("x")
-    shape, rank = g.dimensions(x), g.rank(x)
-    given = operator.integers("axes", list(range(rank)))
-    axes = [axis % rank for axis in given]
+    shape, rank = g.dimensions(x, 1), g.rank(x)
+    axes = g.axes(operator, "axes", rank)
     last = axes == list(range(rank - len(axes), rank))
     sizes = [shape[axis] for axis in axes]
     if last and (operator.has("gamma") or None not in sizes):
@@ -88,6 +87,9 @@ def _layer_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
 def _spread(operator: Operator, g: ModelComponentContainer, key: str, axes: list[int], rank: int) -> ir.Value:
     """Return gamma or beta, whose axes are `axes` in this order, as it applies to all axes."""
     array = np.asarray(operator.constant(key))
+    if array.ndim != len(axes):
+        words = f"layer_norm: expected {len(axes)} dimensions of {key}, got {array.ndim}"
+        raise UnsupportedError(words, where=operator.path)
     array = np.transpose(array, np.argsort(axes))
     sizes = dict(zip(sorted(axes), array.shape, strict=True))
     return g.constant(array.reshape([sizes.get(axis, 1) for axis in range(rank)]), g.dtype(operator.input("x")))
@@ -111,7 +113,7 @@ def _local_response_norm(scope: Scope, operator: Operator, g: ModelComponentCont
     """ONNX's LRN is for odd sizes, and runtimes have it for four dimensions."""
     x = operator.input("x")
     alpha, beta, bias = (float(operator.number(k, d)) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("k", 1.0)))
-    size, shape = int(operator.number("size")), g.dimensions(x)
+    size, shape = operator.integer("size", least=1), g.dimensions(x, 2)
     if size % 2 and len(shape) == 4:
         g.bind(operator.output, g.node("LRN", x, size=size, alpha=alpha, beta=beta, bias=bias))
         return

@@ -12,15 +12,15 @@ from .conv import SAME, custom_pads, same_pads
 def _pool(kind: str, **fixed: Any) -> Any:
     def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
         x = operator.input("x")
-        kernel = operator.integers("kernel_sizes")
-        count = len(kernel)
-        strides = operator.integers("strides", [1] * count)
+        sizes = list(g.dimensions(x, 3, 5)[2:])
+        count = len(sizes)
+        kernel = operator.integers("kernel_sizes", count=count, least=1)
+        strides = operator.integers("strides", [1] * count, count=count, least=1)
         pad_type = operator.number("pad_type", "valid")
         attributes: dict[str, Any] = dict(fixed)
         if pad_type == "custom":
             attributes["pads"] = custom_pads(operator, count)
         elif pad_type in SAME:
-            sizes = list(g.dimensions(x)[2:])
             pads = same_pads(operator, sizes, kernel, strides, [1] * count, pad_type == "same_lower")
             attributes |= {"auto_pad": SAME[pad_type]} if pads is None else {"pads": pads}
         elif pad_type != "valid":

@@ -58,7 +58,7 @@ def _random_categorical(scope: Scope, operator: Operator, g: ModelComponentConta
     x = g.cast(operator.input("x"), _FLOAT)
     if operator.text("mode", ("logits", "probs"), "logits") == "probs":
         x = g.node("Log", x)
-    size, shape = int(operator.number("size", 1)), g.dimensions(operator.input("x"))
+    size, shape = operator.integer("size", 1, least=1), g.dimensions(operator.input("x"), 1)
     flat = x if len(shape) == 2 else g.node("Reshape", x, g.ints([-1, shape[-1] or 0]))
     drawn = g.node("Multinomial", flat, sample_size=size, **_seed(operator))
     drawn = g.set_dtype(drawn, ir.DataType.INT32)

@@ -13,6 +13,7 @@ from .shape import LAST
 
 Array = Any
 
+_AS_THEY_ARE = (0, 1, 2, 3)
 _ACTIVATIONS = {
     "sigmoid": ("Sigmoid", 0.0, 0.0), "tanh": ("Tanh", 0.0, 0.0), "relu": ("Relu", 0.0, 0.0),
     "hard_sigmoid": ("HardSigmoid", 0.2, 0.5), "sigmoid_hard": ("HardSigmoid", 0.2, 0.5),
@@ -20,9 +21,27 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 
-def _gates(array: Array, order: tuple[int, ...]) -> Array:
-    """Return the rows of a weight with its gates in another order."""
-    parts = np.split(np.asarray(array), len(order), axis=0)
+def _hidden(operator: Operator, g: ModelComponentContainer) -> int:
+    """Return the number of hidden units: the columns of weight_hh."""
+    g.rank(operator.input("x"), 3, 3)
+    shape = np.shape(operator.constant("weight_hh"))
+    if len(shape) != 2 or not shape[1]:
+        words = f"{operator.type}: expected rows and columns of weight_hh, got the shape {list(shape)}"
+        raise UnsupportedError(words, where=operator.path)
+    return int(shape[1])
+
+
+def _gates(operator: Operator, key: str, order: tuple[int, ...], hidden: int, rank: int) -> Array:
+    """Return the rows of a weight, or elements of a bias, with its gates in another order; None if it is left out."""
+    array = operator.constant(key, None)
+    if array is None:
+        return None
+    array = np.asarray(array)
+    if array.ndim != rank or array.shape[0] != len(order) * hidden:
+        shape = [len(order) * hidden, *["any size"] * (rank - 1)]
+        words = f"{operator.type}: expected the shape {shape} of {key}, got {list(array.shape)}".replace("'", "")
+        raise UnsupportedError(words, where=operator.path)
+    parts = np.split(array, len(order), axis=0)
     return np.concatenate([parts[i] for i in order], axis=0)
 
 
@@ -44,14 +63,20 @@ def _activations(operator: Operator, keys: tuple[tuple[str, str], ...], directio
     return found
 
 
-def _stacked(operator: Operator, g: ModelComponentContainer, keys: list[str], order: tuple[int, ...]) -> Any:
+def _stacked(
+    operator: Operator, g: ModelComponentContainer, keys: list[str], order: tuple[int, ...], rank: int = 2
+) -> Any:
     """Return one weight of all directions, or None where no direction has it."""
-    arrays = [operator.constant(key, None) for key in keys]
-    if all(array is None for array in arrays):
+    hidden = _hidden(operator, g)
+    arrays = [_gates(operator, key, order, hidden, rank) for key in keys]
+    shapes = [array.shape for array in arrays if array is not None]
+    if not shapes:
         return None
-    shape = next(array.shape for array in arrays if array is not None)
+    if len(set(shapes)) > 1:
+        words = f"{operator.type}: expected one shape of {' and '.join(keys)}, got {list(map(list, shapes))}"
+        raise UnsupportedError(words, where=operator.path)
     dtype = g.dtype(operator.input("x")).numpy()
-    parts = [g.filled(shape, 0, dtype) if array is None else _gates(array, order).astype(dtype) for array in arrays]
+    parts = [g.filled(shapes[0], 0, dtype) if array is None else array.astype(dtype) for array in arrays]
     return g.held_weight(f"{operator.name}.{keys[0]}", np.stack(parts), f"gates of {operator.type}")
 
 
@@ -60,14 +85,14 @@ def _biases(
 ) -> Any:
     """Return ONNX's bias, which is that of the input followed by the recurrent one."""
     rows, found = [], False
-    hidden = np.asarray(operator.constant("weight_hh")).shape
+    hidden = _hidden(operator, g)
     dtype = g.dtype(operator.input("x")).numpy()
     for pair in pairs:
         halves = []
         for key in pair:
-            array = operator.constant(key, None) if key else None
+            array = _gates(operator, key, order, hidden, 1) if key else None
             found |= array is not None
-            halves.append(g.filled(hidden[:1], 0, dtype) if array is None else _gates(array, order).astype(dtype))
+            halves.append(g.filled([len(order) * hidden], 0, dtype) if array is None else array.astype(dtype))
         rows.append(np.concatenate(halves))
     return g.constant(np.stack(rows)) if found else None
 
@@ -122,7 +147,7 @@ def _lstm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """MIL has the gates i, f, o, z, ONNX i, o, f, c; the peepholes are i, f, o and i, o, f."""
     x, direction, count = _direction(operator, g)
     ends = ["", "_back"][:count]
-    hidden = np.asarray(operator.constant("weight_hh")).shape[1]
+    hidden = _hidden(operator, g)
     order = (0, 2, 1, 3)
     keys = (("recurrent_activation", "sigmoid"), ("cell_activation", "tanh"), ("activation", "tanh"))
     if operator.has("clip"):
@@ -135,7 +160,7 @@ def _lstm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
         _biases(operator, g, [(f"bias{end}", "") for end in ends], order),
         None,
         _state(operator, g, "initial_h", count, hidden), _state(operator, g, "initial_c", count, hidden),
-        _stacked(operator, g, [f"peephole{end}" for end in ends], (0, 2, 1)),
+        _stacked(operator, g, [f"peephole{end}" for end in ends], (0, 2, 1), 1),
         outputs=3, direction=direction, hidden_size=hidden,
         **_activations(operator, keys, count),
     )  # fmt: skip
@@ -144,7 +169,7 @@ def _lstm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
 
 def _clipped(operator: Operator, g: ModelComponentContainer, x: Any, ends: list[str], direction: str) -> list[Any]:
     """Return what ONNX's LSTM would, with the cell clipped at each step; ONNX clips what goes into activations."""
-    hidden = np.asarray(operator.constant("weight_hh")).shape[1]
+    hidden = _hidden(operator, g)
     dtype = g.dtype(x)
     states = [_state(operator, g, key, len(ends), hidden) for key in ("initial_h", "initial_c")]
     found: list[list[Any]] = [[], [], []]
@@ -169,17 +194,21 @@ def _clipped(operator: Operator, g: ModelComponentContainer, x: Any, ends: list[
 def _step(operator: Operator, g: ModelComponentContainer, inputs: list[Any], end: str) -> tuple[Any, Any]:
     """Return the next hidden state and cell."""
     h, c, x = inputs
-    dtype = g.dtype(x).numpy()
+    hidden, dtype = _hidden(operator, g), g.dtype(x).numpy()
     total = None
     for value, key in ((x, f"weight_ih{end}"), (h, f"weight_hh{end}")):
-        weight = g.constant(np.ascontiguousarray(np.asarray(operator.constant(key)).T.astype(dtype)))
+        array = _gates(operator, key, _AS_THEY_ARE, hidden, 2)
+        if array is None:
+            raise UnsupportedError(f"lstm: expected the parameter {key}, got none", where=operator.path)
+        weight = g.constant(np.ascontiguousarray(array.T.astype(dtype)))
         product = g.node("MatMul", value, weight)
         total = product if total is None else g.node("Add", total, product)
-    if operator.has(f"bias{end}"):
-        total = g.node("Add", total, g.constant(np.asarray(operator.constant(f"bias{end}")).astype(dtype)))
+    bias = _gates(operator, f"bias{end}", _AS_THEY_ARE, hidden, 1)
+    if bias is not None:
+        total = g.node("Add", total, g.constant(bias.astype(dtype)))
     i, f, o, z = g.node("Split", total, outputs=4, axis=1, num_outputs=4)
-    peephole = operator.constant(f"peephole{end}", None)
-    parts = [None] * 3 if peephole is None else np.split(np.asarray(peephole).astype(dtype), 3)
+    peephole = _gates(operator, f"peephole{end}", _AS_THEY_ARE[:3], hidden, 1)
+    parts = [None] * 3 if peephole is None else np.split(peephole.astype(dtype), 3)
 
     def gate(value: Any, part: Any, cell: Any) -> Any:
         if part is not None:
@@ -209,7 +238,7 @@ def _activate(operator: Operator, g: ModelComponentContainer, value: Any, key: s
 def _gru(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """MIL has the gates r, o, z, ONNX z, r, h."""
     x, direction, count = _direction(operator, g)
-    hidden = np.asarray(operator.constant("weight_hh")).shape[1]
+    hidden = _hidden(operator, g)
     order = (2, 0, 1)
     after = bool(operator.number("reset_after", False))
     made = g.node(
@@ -226,7 +255,7 @@ def _gru(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
 @builtin("rnn", onnx="RNN, Transpose, Reshape", limits="constant weights, which are decoded and copied")
 def _rnn(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x, direction, count = _direction(operator, g)
-    hidden = np.asarray(operator.constant("weight_hh")).shape[1]
+    hidden = _hidden(operator, g)
     made = g.node(
         "RNN", x,
         _stacked(operator, g, ["weight_ih"], (0,)), _stacked(operator, g, ["weight_hh"], (0,)),

@@ -1,6 +1,6 @@
 """Resizing of images."""
 
-from math import floor
+from math import floor, inf
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,13 @@ _INT64, _DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
 def _scaled(operator: Operator, g: ModelComponentContainer, **attributes: Any) -> None:
     """Bind a resize of the last two axes by factors: MIL computes the sizes, and from these the factors again."""
     x = operator.input("x")
-    shape = g.dimensions(x)
-    factors = [1.0] * (len(shape) - 2) + [
-        float(operator.number(f"scale_factor_{key}", 1)) for key in ("height", "width")
-    ]
+    shape = g.dimensions(x, 2)
+    factors = [1.0] * (len(shape) - 2)
+    for key in ("scale_factor_height", "scale_factor_width"):
+        factors.append(float(operator.number(key, 1)))
+        if not 0 < factors[-1] < inf:
+            words = f"{operator.type}: expected a positive number for {key}, got {factors[-1]}"
+            raise UnsupportedError(words, where=operator.path)
     if None in shape and all(factor.is_integer() for factor in factors):
         g.bind(operator.output, g.node("Resize", x, None, g.constant(np.array(factors, np.float32)), **attributes))
         return
@@ -51,7 +54,7 @@ def _upsample_bilinear(scope: Scope, operator: Operator, g: ModelComponentContai
 
 def _sized(operator: Operator, g: ModelComponentContainer, sizes: list[int], **attributes: Any) -> None:
     x = operator.input("x")
-    shape = list(g.dimensions(x))
+    shape = list(g.dimensions(x, 2))
     if None not in shape[:-2]:
         target: ir.Value = g.ints([size or 0 for size in shape[:-2]] + sizes)
     else:
@@ -79,7 +82,7 @@ def _resize_bilinear(scope: Scope, operator: Operator, g: ModelComponentContaine
     sizes = [int(operator.number(f"target_size_{key}", 1)) for key in ("height", "width")]
     mode = operator.text("sampling_mode", _SAMPLING, "DEFAULT")
     if mode == "OFFSET_CORNERS" or (mode == "ALIGN_CORNERS" and 1 in sizes):
-        rank = g.rank(x)
+        rank = g.rank(x, 2)
         wanted = {axis: g.scalar(size, _INT64) for axis, size in zip((rank - 2, rank - 1), sizes, strict=True)}
         g.bind(operator.output, _by_matrices(g, x, wanted, mode), convert=True)
         return

@@ -54,8 +54,8 @@ class _Image:
 
     def __init__(self, g: ModelComponentContainer, x: Variable, number: Any) -> None:
         self.g = g
+        channels = g.dimensions(x, 4, 4)[1]
         self.height, self.width = _size(g, x, 2), _size(g, x, 3)
-        channels = g.dimensions(x)[1]
         count = g.node("Shape", x, start=1, end=2) if channels is None else g.ints([channels])
         rows = g.node("Concat", g.ints([-1]), count, axis=0)
         self.pixels = g.cast(g.node("Reshape", g.node("Transpose", x, perm=[0, 2, 3, 1]), rows), _FLOAT)
@@ -120,6 +120,7 @@ def _sample(operator: Operator, g: ModelComponentContainer, grid: tuple[Any, Any
     what the coordinates are aligned to.
     """
     x = operator.input("x")
+    g.rank(x, 4, 4)
     sampling = operator.text("sampling_mode", ("bilinear", "nearest"))
     padding = operator.text("padding_mode", _PADDINGS)
     align = bool(operator.number("align_corners"))
@@ -175,7 +176,7 @@ def _affine(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     coordinates = operator.text("coordinates_mode", _COORDINATES[1:2])
     align = bool(operator.number("align_corners"))
     x, matrix = operator.input("x"), g.cast(operator.input("transform_matrix"), _FLOAT)
-    height, width = (_length(operator, f"output_{key}") for key in ("height", "width"))
+    height, width = (operator.integer(f"output_{key}", least=1) for key in ("height", "width"))
     across = g.constant(_between_ends(g, width, align)[None, None, :])
     down = g.constant(_between_ends(g, height, align)[None, :, None])
     first = g.node("Shape", x, start=0, end=1)
@@ -189,14 +190,6 @@ def _affine(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
         place = g.node("Add", g.node("Add", g.node("Mul", a, across), g.node("Mul", b, down)), c)
         grid.append(g.node("Expand", place, shape))  # one matrix may be for all images
     _sample(operator, g, (grid[0], grid[1]), coordinates)
-
-
-def _length(operator: Operator, parameter: str, default: int | None = None) -> int:
-    found = int(operator.number(parameter) if default is None else operator.number(parameter, default))
-    if found < 1:
-        words = f"{operator.type}: expected 1 or more for {parameter}, got {found}"
-        raise UnsupportedError(words, where=operator.path)
-    return found
 
 
 def _between_ends(g: ModelComponentContainer, count: int, align: bool) -> "np.ndarray[Any, Any]":
@@ -238,7 +231,7 @@ def _crop_resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -
     image = _Image(g, x, number)
     places, inside = [], []
     ends = _ends(operator, g, box, image)
-    sizes = [_length(operator, f"target_{key}", 1) for key in ("height", "width")]
+    sizes = [operator.integer(f"target_{key}", 1, least=1) for key in ("height", "width")]
     for (start, end), size, target, axis in zip(ends, (image.height, image.width), sizes, (-2, -1), strict=True):
         grid = _grid(operator, g, start, end, size, target)
         shape = [-1, *[1] * (ranks - 1)]
@@ -258,7 +251,7 @@ def _crop_resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -
 def _from_roi(operator: Operator, g: ModelComponentContainer, x: Variable) -> tuple[Any, Any]:
     """Return the numbers of the images, as they apply to [boxes, images, height, width], and the boxes [N, 4]."""
     roi = operator.input("roi")
-    numbers = g.dimensions(roi)[2]
+    numbers = g.dimensions(roi, 5, 5)[2]
     if numbers not in (4, 5):
         words = f"crop_resize: expected a roi of [N, 1, 4, 1, 1] or [N, 1, 5, 1, 1], got {roi.type}"
         raise UnsupportedError(words, where=operator.path)

@@ -75,9 +75,9 @@ def _without_zeros(operator: Operator, g: ModelComponentContainer, x: Variable) 
 @builtin("reshape_like", onnx="Shape, Slice, Concat, Reshape")
 def _reshape_like(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     parts = []
-    begins, ends = operator.integers("begins"), operator.integers("ends")
-    masks = operator.integers("end_masks")
-    for ref, begin, end, mask in zip(operator.inputs["ref_tensors"], begins, ends, masks, strict=True):
+    refs = operator.inputs.get("ref_tensors", [])
+    begins, ends, masks = (operator.integers(key, count=len(refs)) for key in ("begins", "ends", "end_masks"))
+    for ref, begin, end, mask in zip(refs, begins, ends, masks, strict=True):
         stop = LAST if mask else end
         parts.append(g.node("Slice", g.shape(ref), g.ints([begin]), g.ints([stop])))
     g.bind(operator.output, g.node("Reshape", operator.input("x"), g.node("Concat", *parts, axis=0)))
@@ -101,7 +101,7 @@ def _flatten2d(scope: Scope, operator: Operator, g: ModelComponentContainer) -> 
 
 @builtin("transpose", onnx="Transpose")
 def _transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    perm = operator.integers("perm")
+    perm = operator.integers("perm", count=g.rank(operator.input("x")))
     g.bind(operator.output, g.node("Transpose", operator.input("x"), perm=[axis % len(perm) for axis in perm]))
 
 
@@ -165,6 +165,9 @@ def _pad(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
         raise UnsupportedError(f"pad: expected one of {', '.join(_PAD_MODES)}, got {mode!r:.40}", where=operator.path)
     if operator.is_constant("pad"):
         pairs = operator.integers("pad")
+        if len(pairs) % 2 or len(pairs) > 2 * rank:
+            words = f"pad: expected up to {rank} pairs of numbers in pad, got {len(pairs)} numbers"
+            raise UnsupportedError(words, where=operator.path)
         count, pads = len(pairs) // 2, g.ints(pairs[0::2] + pairs[1::2])
     else:
         length = _length(operator, "pad")

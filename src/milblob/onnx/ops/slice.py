@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope, Variable
@@ -16,8 +15,7 @@ _INT64 = ir.DataType.INT64
 
 
 def _flags(operator: Operator, key: str, rank: int) -> list[bool]:
-    value = operator.constant(key, None)
-    return [False] * rank if value is None else [bool(v) for v in np.asarray(value).reshape(-1)]
+    return [bool(flag) for flag in operator.integers(key, [0] * rank, count=rank)]
 
 
 def by_index(operator: Operator, g: ModelComponentContainer, x: Any, rank: int) -> ir.Value:
@@ -25,17 +23,14 @@ def by_index(operator: Operator, g: ModelComponentContainer, x: Any, rank: int) 
 
     An axis to squeeze is indexed by its begin, so that -1 means the last one whatever end says.
     """
-    strides = operator.integers("stride", [1] * rank)
+    strides = operator.integers("stride", [1] * rank, count=rank)
     begin_mask, end_mask, squeeze = (_flags(operator, f"{key}_mask", rank) for key in ("begin", "end", "squeeze"))
     kept = [axis for axis in range(rank) if not squeeze[axis]]
     bounds = []
     for key, mask, outer in (("begin", begin_mask, (0, LAST)), ("end", end_mask, (LAST, -LAST))):
         open_end = [outer[strides[axis] < 0] for axis in range(rank)]
         if operator.is_constant(key):
-            given = operator.integers(key)
-            if len(given) != rank:
-                words = f"{operator.type}: expected {rank} numbers in {key}, got {len(given)}"
-                raise UnsupportedError(words, where=operator.path)
+            given = operator.integers(key, count=rank)
             bounds.append(g.ints(open_end[axis] if mask[axis] else given[axis] for axis in kept))
         else:
             value = sizes(g, operator, key)
@@ -80,7 +75,7 @@ def _slice_by_size(scope: Scope, operator: Operator, g: ModelComponentContainer)
     x = operator.input("x")
     rank = g.rank(x)
     if operator.is_constant("begin") and operator.is_constant("size"):
-        begin, size = operator.integers("begin"), operator.integers("size")
+        begin, size = (operator.integers(key, count=rank) for key in ("begin", "size"))
         begins: ir.Value = g.ints(begin)
         # A negative begin whose slice reaches the last element would end at 0.
         ends: ir.Value = g.ints(

@@ -46,26 +46,35 @@ def known(operator: Operator, g: ModelComponentContainer, axes: slice) -> list[i
 @builtin("pixel_unshuffle", onnx="Reshape, Transpose, Reshape", limits="known sizes")
 def _pixel_unshuffle(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The block's place comes after the channel, as in torch; SpaceToDepth has it before."""
-    size = int(operator.number("downscale_factor"))
+    size = operator.integer("downscale_factor", least=1)
+    g.rank(operator.input("x"), 4, 4)
     channels, height, width = known(operator, g, slice(1, 4))
     split = g.node("Reshape", operator.input("x"), g.ints([-1, channels, height // size, size, width // size, size]))
     moved = g.node("Transpose", split, perm=[0, 1, 3, 5, 2, 4])
     g.bind(operator.output, g.node("Reshape", moved, g.ints([-1, channels * size**2, height // size, width // size])))
 
 
+def _blocks(operator: Operator, g: ModelComponentContainer, key: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the sizes of a block, of the axes after batch and channels, and a pair of integers for each of them."""
+    block = operator.integers("block_shape", least=1)
+    numbers = operator.integers(key, count=2 * len(block))
+    g.rank(operator.input("x"), 2 + len(block))
+    return block, list(zip(numbers[0::2], numbers[1::2], strict=True))
+
+
 @builtin("space_to_batch", onnx="Pad, Reshape, Transpose, Reshape", limits="known sizes")
 def _space_to_batch(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    block = operator.integers("block_shape")
-    pads = np.asarray(operator.constant("paddings")).reshape(-1, 2)
+    block, pads = _blocks(operator, g, "paddings")
     count = len(block)
     batch, *rest = known(operator, g, slice(None))
+    firsts, lasts = zip(*pads, strict=True)
     x = g.node(
         "Pad",
         operator.input("x"),
-        g.ints([0, 0, *pads[:, 0], *[0] * (len(rest) - 1 - count), 0, 0, *pads[:, 1], *[0] * (len(rest) - 1 - count)]),
+        g.ints([0, 0, *firsts, *[0] * (len(rest) - 1 - count), 0, 0, *lasts, *[0] * (len(rest) - 1 - count)]),
     )
     channels, space, last = rest[0], rest[1 : 1 + count], rest[1 + count :]
-    space = [size + int(a) + int(b) for size, (a, b) in zip(space, pads, strict=True)]
+    space = [size + a + b for size, (a, b) in zip(space, pads, strict=True)]
     inner = [n for size, b in zip(space, block, strict=True) for n in (size // b, b)]
     split = g.node("Reshape", x, g.ints([batch, channels, *inner, *last]))
     blocks = [3 + 2 * i for i in range(count)]
@@ -78,8 +87,7 @@ def _space_to_batch(scope: Scope, operator: Operator, g: ModelComponentContainer
 
 @builtin("batch_to_space", onnx="Reshape, Transpose, Reshape, Slice", limits="known sizes")
 def _batch_to_space(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    block = operator.integers("block_shape")
-    crops = np.asarray(operator.constant("crops")).reshape(-1, 2)
+    block, crops = _blocks(operator, g, "crops")
     count = len(block)
     total, *rest = known(operator, g, slice(None))
     batch = total // prod(block)
@@ -91,14 +99,14 @@ def _batch_to_space(scope: Scope, operator: Operator, g: ModelComponentContainer
     perm += list(range(2 * count + 2, 2 * count + 2 + len(last)))
     sizes = [size * b for size, b in zip(space, block, strict=True)]
     whole = g.node("Reshape", g.node("Transpose", split, perm=perm), g.ints([batch, channels, *sizes, *last]))
-    ends = [size - int(b) for size, (_, b) in zip(sizes, crops, strict=True)]
-    starts = [int(a) for a, _ in crops]
+    ends = [size - b for size, (_, b) in zip(sizes, crops, strict=True)]
+    starts = [a for a, _ in crops]
     g.bind(operator.output, g.node("Slice", whole, g.ints(starts), g.ints(ends), g.ints(range(2, 2 + count))))
 
 
 @builtin("crop", onnx="Slice")
 def _crop(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    crops = [operator.integers(key) for key in ("crop_height", "crop_width")]
+    crops = [operator.integers(key, count=2) for key in ("crop_height", "crop_width")]
     last = np.iinfo(np.int64).max
     starts = [pair[0] for pair in crops]
     ends = [-pair[1] if pair[1] else last for pair in crops]
