@@ -370,7 +370,8 @@ cdef class Graph:
                         continue
                     if name is None:
                         name = self.text(self.rows.names[o.outputs].name) if o.output_count else self.word(o.type)
-                    found.append((o.block, self.word(o.type), name, self.word(a.key), i - a.bindings, self.text(self.rows.bindings[i].span)))
+                    found.append((o.block, self.word(o.type), name, self.word(a.key), i - a.bindings,
+                                  self.text(self.rows.bindings[i].span)))
         for row in range(self.rows.block_count):
             b = &self.rows.blocks[row]
             for i in range(b.outputs, b.outputs + b.output_count):

@@ -285,6 +285,7 @@ class Model(Opened, MappingABC[str, Tensor]):
 
     def close(self) -> None:
         """Close every file. Arrays that were read stay valid; a mapping is released with the last of them."""
+        self.package.closed = True  # before the bytes go: other threads read that the model is closed, and nothing else
         for part in self.parts:
             part.release()
         self.package.close()

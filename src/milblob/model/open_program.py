@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .. import _codec
+from ..errors import FormatError
 from ..program.scan import Compressed, ProgramScan, in_pieces
 from .package import Package, Source
 
@@ -71,24 +72,36 @@ class OpenProgram:
     # ------------------------------------------------------------------------------------- rows of the scan in the view
 
     def require_same_rows(self) -> None:
-        """Refuse a Program with pieces in messages that the scan skipped: the view was made of other bytes.
+        """Refuse a Program whose view was made of other bytes than its scan: rows of functions and blocks may differ.
 
         Raises:
-            UnsupportedError: pieces. As `view`.
+            UnsupportedError: pieces in messages that the scan skipped. FormatError: the file changed after the scan.
+            As `view`.
         """
         if self.view.is_merged:
             raise in_pieces(self.scan.buffer)
+        table, counts = self.scan.table, self.view.graph.counts
+        if counts[:2] != (len(table.functions), len(table.blocks)):
+            self.require()
+            words = f"functions and blocks: expected {len(table.functions)} and {len(table.blocks)} as scanned before"
+            raise FormatError(f"{words}, got {counts[0]} and {counts[1]}", file=self.mapping.name)
 
     def operation(self, op: _codec.Op) -> "Operation":
         """Return the operation that a row of the scan is of.
 
         Raises:
-            As `view`.
+            FormatError: there is none: the file changed after the scan. As `view`.
         """
         view = self.view
-        if view.is_merged:
+        row = -1 if view.is_merged else view.graph.operation_at(op.message[0])
+        if row >= 0:
+            return view.operation(row)
+        try:
             return self._block(op.block).operations[op.index]
-        return view.operation(view.graph.operation_at(op.message[0]))
+        except (KeyError, IndexError):
+            self.require()
+            words = f"operation {op.name!r:.200}: expected it where it was when the Program was scanned, got another"
+            raise FormatError(words, offset=op.message[0], file=self.mapping.name) from None
 
     def _block(self, row: int) -> "Block":
         """The block of a row of the scan, found by names and numbers: the view may be of other bytes."""
