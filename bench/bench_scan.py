@@ -100,8 +100,8 @@ def bench_memory(row: Any, package: Path, expected: Listed) -> None:
         tracemalloc.start()
         with milblob.open(package) as model:
             count, (objects, _) = len(model), tracemalloc.get_traced_memory()
-            program = model.scans[0][1]
-            table = program.scan.nbytes + program.names().nbytes
+            scan = model.parts[0].scan
+            table = scan.table.nbytes + scan.names().nbytes
         tracemalloc.stop()
         held.update(
             note=f"{(table + objects) / count:.0f} bytes for each weight", bytes_per_weight=(table + objects) / count

@@ -15,7 +15,7 @@ import milblob
 from conftest import Made, scaled
 from milblob import _codec
 from milblob.program import schema
-from milblob.program.scan import Program
+from milblob.program.scan import ProgramScan
 from milblob.program.view import ProgramView
 
 LAYERS = scaled(26, 1)
@@ -60,17 +60,17 @@ def proto_parse(data: bytes) -> Any:
 
 
 @pytest.fixture(scope="module")
-def scanned(package: Path) -> Iterator[Program]:
+def scanned(package: Path) -> Iterator[ProgramScan]:
     with milblob.open(package) as model:
-        yield model.scans[0][1]
+        yield model.parts[0].scan
 
 
-def view_of(scanned: Program) -> ProgramView:
+def view_of(scanned: ProgramScan) -> ProgramView:
     """A view made anew, as the first question to a model makes it."""
     return ProgramView(scanned.buffer, scanned.span)
 
 
-def bench_table(row: Any, scanned: Program, expected: Listed, data: bytes) -> None:
+def bench_table(row: Any, scanned: ProgramScan, expected: Listed, data: bytes) -> None:
     def check(got: Any) -> None:
         assert got.counts[2] == len(expected)
 
@@ -78,7 +78,7 @@ def bench_table(row: Any, scanned: Program, expected: Listed, data: bytes) -> No
     row(JOB, "the table alone", run, check=check, role="limit", nbytes=len(data), note="makes no names and no list")
 
 
-def bench_statements(row: Any, scanned: Program, expected: Listed, data: bytes) -> None:
+def bench_statements(row: Any, scanned: ProgramScan, expected: Listed, data: bytes) -> None:
     def check(got: Any) -> None:
         assert [(s.type, s.outputs, dict(s.inputs)) for s in got] == expected
 
@@ -86,7 +86,7 @@ def bench_statements(row: Any, scanned: Program, expected: Listed, data: bytes) 
     row(JOB, "milblob: statements", run, check=check, role="milblob", nbytes=len(data))
 
 
-def bench_objects(row: Any, scanned: Program, expected: Listed, data: bytes) -> None:
+def bench_objects(row: Any, scanned: ProgramScan, expected: Listed, data: bytes) -> None:
     def check(got: Any) -> None:
         assert got == expected
 

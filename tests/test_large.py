@@ -175,11 +175,11 @@ def test_splice_of_a_large_file(tmp_path):
         from hostile_bytes import field, tensor_type
         from milblob import _codec
         from milblob.storage.mapped import MappedFile
-        from milblob.program.scan import Program
+        from milblob.program.scan import ProgramScan
         from milblob.program.splice import Edit, splice
         mapping = MappedFile(sys.argv[1])
         outer = _codec.wire_fields(mapping.live(), 0, mapping.nbytes)
-        w, after = Program(mapping.live(), outer[-1][3:]).scan.constants
+        w, after = ProgramScan(mapping.live(), outer[-1][3:]).constants
         (_, _, _, offset, nbytes), _ = _codec.wire_fields(mapping.live(), *after.value)
         values = bytes(4 * 20_000 - 12) + struct.pack("<3f", 1.5, -2.5, 3.5)
         edits = [Edit(offset, nbytes, tensor_type(11, [20_000])), Edit(*after.payload, field(1, field(1, values)))]

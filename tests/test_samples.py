@@ -12,6 +12,7 @@ import pytest
 import milblob
 import reference
 from cases import model_directory
+from consumers import uses
 from dtype_values import NUMPY
 from milblob.program import schema
 from paths import SAMPLES
@@ -283,7 +284,7 @@ def test_protobuf_and_text_of_one_model():
                     t.offset if t.is_blob else None,
                     t.file.removeprefix(root) if t.is_blob else None,
                     sorted(t.parts),
-                    sorted(t.consumers),
+                    sorted(uses(t)),
                 )
                 for name, t in model.items()
             }

@@ -10,6 +10,7 @@ import pytest
 import milblob
 import reference
 from children import SANITIZED, run_child
+from consumers import uses
 from hostile_bytes import FLOATS, const, field, immediate, model
 from milblob.storage.mapped import MappedFile
 from paths import DATA
@@ -38,13 +39,13 @@ def contents(opened):
 def test_one_model_for_all_threads():
     with milblob.open(PACKAGE, constants=True, stored=True) as single:
         expected = contents(single)
-        uses = {name: tensor.consumers for name, tensor in single.items()}
+        read = {name: uses(tensor) for name, tensor in single.items()}
     with milblob.open(PACKAGE, constants=True, stored=True) as shared:
 
         def task(number):
             for _ in range(5):
                 assert contents(shared) == expected
-                assert {name: tensor.consumers for name, tensor in shared.items()} == uses
+                assert {name: uses(tensor) for name, tensor in shared.items()} == read
                 assert shared.metadata.spec_version > 0
                 assert "no such name" not in shared
             return number

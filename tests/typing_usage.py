@@ -29,7 +29,7 @@ def lazy(path: str) -> None:
         assert_type(tensor.dtype, np.dtype[Any])
         assert_type(tensor.shape, tuple[int, ...])
         assert_type(tensor.file, str | None)
-        assert_type(tensor.consumers, tuple[milblob.Use, ...])
+        assert_type(tensor.consumers, tuple[milblob.Consumer, ...])
         assert_type(tensor.parts["lut"], milblob.Tensor)
         assert_type(tensor.read(out=np.empty((2, 3), np.float16)), Array)
         np.asarray(tensor)

@@ -18,7 +18,6 @@ from .model.model import Model, load
 from .model.open import open
 from .model.tensor import Tensor
 from .program.compression import Compression
-from .program.scan import Use
 from .values.tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
@@ -111,7 +110,6 @@ __all__ = [
     "Tie",
     "TupleType",
     "UnsupportedError",
-    "Use",
     "Value",
     "Variable",
     "VerifyReport",

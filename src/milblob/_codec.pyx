@@ -22,8 +22,8 @@ from types import MappingProxyType as _MappingProxyType
 from .errors import FormatError, UnsupportedError, program_path
 
 RECORD_FIELDS = ("offset", "data_offset", "nbytes", "count", "padding_nbits", "blob_code", "mil_code")
-SCAN_ALL, SCAN_USES, SCAN_PLAIN, SCAN_KNOWN = 1, 2, 4, 8
-ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
+SCAN_ALL, SCAN_PLAIN, SCAN_KNOWN = 1, 2, 4
+ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE = 1, 2, 3, 4, 5
 IMMEDIATE, BLOB, NAME = 1, 2, 3
 WRITE_ALL, WRITE_CUT, WRITE_NONE = C.MB_WRITE_ALL, C.MB_WRITE_CUT, C.MB_WRITE_NONE
 GRAPH_OUTPUT, GRAPH_INPUT, GRAPH_PARAMETER = C.MB_GRAPH_OUTPUT, C.MB_GRAPH_INPUT, C.MB_GRAPH_PARAMETER
@@ -145,6 +145,6 @@ include "codec/programs.pxi"
 include "codec/names.pxi"
 include "codec/constants.pxi"
 include "codec/scan.pxi"
-include "codec/chains.pxi"
 include "codec/graph.pxi"
+include "codec/chains.pxi"
 include "codec/text.pxi"

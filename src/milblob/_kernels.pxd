@@ -377,6 +377,54 @@ cdef extern from "milblob/program/kept.h" nogil:
         uint64_t text_nbytes, text_capacity
     bint mb_keep_rows(mb_kept *kept, const mb_names *names, const mb_scan *scan, const mb_siphash_key *key)
 
+cdef extern from "milblob/program/graph.h" nogil:
+    uint32_t MB_GRAPH_OUTPUT, MB_GRAPH_INPUT, MB_GRAPH_PARAMETER, MB_GRAPH_RETURN
+    ctypedef struct mb_graph_name:
+        mb_span name, type
+        uint32_t kind, owner
+    ctypedef struct mb_graph_argument:
+        mb_span key
+        uint32_t bindings, binding_count, operation
+    ctypedef struct mb_graph_binding:
+        mb_span span
+        uint32_t argument, is_value
+    ctypedef struct mb_graph_operation:
+        mb_span message, type
+        uint32_t block, index, end, outputs, output_count, arguments, argument_count, blocks, block_count
+    ctypedef struct mb_graph_block:
+        mb_span name, message
+        uint32_t function, operation, number, end, operations, operation_end, inputs, input_count, outputs, output_count
+    ctypedef struct mb_graph_function:
+        mb_span name, opset, message
+        uint32_t inputs, input_count, blocks, block_end
+    ctypedef struct mb_graph:
+        mb_scan scan
+        mb_graph_function *functions
+        mb_graph_block *blocks
+        mb_graph_operation *operations
+        mb_graph_name *names
+        mb_graph_argument *arguments
+        mb_graph_binding *bindings
+        uint64_t function_capacity, block_capacity, operation_capacity, name_capacity, argument_capacity, binding_capacity
+        uint64_t function_count, block_count, operation_count, name_count, argument_count, binding_count
+    mb_status mb_program_graph(mb_graph *graph, mb_span program)
+
+cdef extern from "milblob/program/scopes.h" nogil:
+    uint32_t MB_READ_RETURN
+    ctypedef struct mb_scopes:
+        const mb_graph *graph
+        uint32_t *definers
+        uint32_t *reads
+        uint32_t *readers
+        uint32_t *readers_from
+        uint32_t *slots
+        uint64_t slot_count
+        uint32_t *firsts
+        uint32_t *meanings
+        uint32_t *blocks
+        uint32_t *hidden
+    void mb_scopes_resolve(mb_scopes *scopes, const mb_siphash_key *key)
+
 cdef extern from "milblob/program/chains.h" nogil:
     uint32_t MB_TARGET_OP
     int MB_MARK_PART, MB_MARK_SHARED, MB_CHAIN_END
@@ -413,43 +461,11 @@ cdef extern from "milblob/program/chains.h" nogil:
     void mb_chains_begin(mb_chains *chains)
     void mb_chains_define(mb_chains *chains, const mb_siphash_key *key)
     void mb_chains_add_small(mb_chains *chains, const mb_scan *small, const mb_siphash_key *key)
-    void mb_chains_add_uses(mb_chains *chains, const mb_scan *uses, const mb_siphash_key *key)
+    void mb_chains_add_uses(mb_chains *chains, const mb_graph *graph, const mb_siphash_key *key)
     int mb_chains_resolve(mb_chains *chains, const mb_siphash_key *key)
     int mb_chains_check(mb_chains *chains, mb_chain_links *links)
     int mb_chains_ends(mb_chains *chains, const mb_siphash_key *key)
     bint mb_scan_utf8(const mb_scan *scan)
-
-cdef extern from "milblob/program/graph.h" nogil:
-    uint32_t MB_GRAPH_OUTPUT, MB_GRAPH_INPUT, MB_GRAPH_PARAMETER, MB_GRAPH_RETURN
-    ctypedef struct mb_graph_name:
-        mb_span name, type
-        uint32_t kind, owner
-    ctypedef struct mb_graph_argument:
-        mb_span key
-        uint32_t bindings, binding_count, operation
-    ctypedef struct mb_graph_binding:
-        mb_span span
-        uint32_t argument, is_value
-    ctypedef struct mb_graph_operation:
-        mb_span message, type
-        uint32_t block, index, end, outputs, output_count, arguments, argument_count, blocks, block_count
-    ctypedef struct mb_graph_block:
-        mb_span name, message
-        uint32_t function, operation, number, end, operations, operation_end, inputs, input_count, outputs, output_count
-    ctypedef struct mb_graph_function:
-        mb_span name, opset, message
-        uint32_t inputs, input_count, blocks, block_end
-    ctypedef struct mb_graph:
-        mb_scan scan
-        mb_graph_function *functions
-        mb_graph_block *blocks
-        mb_graph_operation *operations
-        mb_graph_name *names
-        mb_graph_argument *arguments
-        mb_graph_binding *bindings
-        uint64_t function_capacity, block_capacity, operation_capacity, name_capacity, argument_capacity, binding_capacity
-        uint64_t function_count, block_count, operation_count, name_count, argument_count, binding_count
-    mb_status mb_program_graph(mb_graph *graph, mb_span program)
 
 cdef extern from "milblob/program/sound.h" nogil:
     bint mb_sound_value(const uint8_t *base, mb_span at, mb_span *type)

@@ -37,7 +37,9 @@ def dense(tmp_path_factory):
 
 def readers(path):
     with milblob.open(path) as model:
-        return {(t.consumers[0].name, t.consumers[0].parameter): name for name, t in model.items() if t.consumers}
+        return {
+            (t.consumers[0].reader.name, t.consumers[0].parameter): name for name, t in model.items() if t.consumers
+        }
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -22,6 +22,7 @@
 #include "milblob/blob/store.h"
 #include "milblob/text/parse.h"
 #include "promises.h"
+#include "scoped.h"
 
 /* What an operation is given. Each byte of data is at any moment that of `before` or of `after`; where elements may be torn,
  * because a thread writes while they are read, `before` is NULL. data is aligned to 8 bytes. */
@@ -313,6 +314,10 @@ static void graph_program(source s) {
             for (uint32_t i = 0; i < second.function_count && mb_text_write(&w, MB_WRITE_FUNCTION, all, i, 0) == MB_OK; i++) source_changes();
         free(w.keys);
         free(w.print.out);
+        const mb_siphash_key key = {{1, 2}};
+        mb_scopes scopes = make_scopes(&second, &key);
+        for (uint64_t i = 0; i < second.binding_count; i++) require(scopes.definers[i] == MB_NONE || scopes.definers[i] < second.name_count, "a definition that has a row");
+        free_scopes(&scopes);
     }
     free_graph(&second);
 }

@@ -167,7 +167,15 @@ static void check_links(mb_chains *chains) {
     free(links.reads), free(links.reads_from), free(links.readers), free(links.readers_from), free(links.waiting), free(links.ready), free(links.seen);
 }
 
-/* The scan stands for the two others that may be asked for: its rows are as good as theirs. */
+/* The graph of the scanned bytes; NULL if they have none. */
+static const mb_graph *file_graph;
+
+static void add_uses(mb_chains *chains) {
+    if (file_graph != NULL) mb_chains_add_uses(chains, file_graph, &names_key);
+    else chains->has_uses = true;
+}
+
+/* The scan replaces the other one that may be asked for: its rows are as good as those. */
 static void check_chains(const mb_scan *scan) {
     mb_chains chains;
     memset(&chains, 0, sizeof chains);
@@ -190,7 +198,7 @@ static void check_chains(const mb_scan *scan) {
             memset(chains.slots, 0, (size_t)(chains.slot_count * sizeof *chains.slots));
             mb_chains_add_small(&chains, scan, &names_key);
         }
-        if (status == MB_CHAINS_USES) mb_chains_add_uses(&chains, scan, &names_key);
+        if (status == MB_CHAINS_USES) add_uses(&chains);
     }
     require(status == MB_CHAINS_DONE, "each scan is asked for once");
     for (uint64_t i = 0; i < scan->entry_count; i++) {
@@ -202,7 +210,7 @@ static void check_chains(const mb_scan *scan) {
     }
     check_links(&chains);
     if (mb_chains_ends(&chains, &names_key) == MB_CHAINS_USES) {
-        mb_chains_add_uses(&chains, scan, &names_key);
+        add_uses(&chains);
         require(mb_chains_ends(&chains, &names_key) == MB_CHAINS_DONE, "the uses are asked for once");
     }
     mb_scan_utf8(scan); /* for what it reads */

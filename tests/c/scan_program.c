@@ -3,6 +3,7 @@
 #include "milblob/program/graph.h"
 #include "milblob/program/program.h"
 #include "named.h"
+#include "scoped.h"
 #include "tensor_value.h"
 #include "written.h"
 
@@ -139,7 +140,35 @@ static void check_graph(const mb_graph *graph) {
     }
 }
 
-static void graph_with(const uint8_t *data, uint64_t nbytes, uint32_t flags) {
+/* Who defines and who reads what: each definition is the one of that name that its reader sees. */
+static void check_scopes(const mb_graph *graph) {
+    const uint64_t names = graph->name_count, reads = graph->binding_count + names;
+    mb_scopes scopes = make_scopes(graph, &names_key);
+    uint64_t found = 0;
+    for (uint64_t i = 0; i < reads; i++) {
+        const uint32_t row = scopes.definers[i];
+        const mb_span text = i < graph->binding_count ? graph->bindings[i].span : graph->names[i - graph->binding_count].name;
+        if (row == MB_NONE) continue;
+        require(row < names && mb_name_is_definition(&graph->names[row]), "a definition that has a row");
+        const mb_span name = graph->names[row].name;
+        require(name.nbytes == text.nbytes && memcmp(graph->scan.base + name.offset, graph->scan.base + text.offset, (size_t)name.nbytes) == 0, "the name that is read");
+        bool is_reader = false;
+        for (uint32_t k = scopes.readers_from[row]; k < scopes.readers_from[row + 1]; k++)
+            is_reader |= (scopes.readers[k] & MB_READ_RETURN ? graph->binding_count + (scopes.readers[k] & ~MB_READ_RETURN) : scopes.readers[k]) == i;
+        require(is_reader, "what reads a name is among its readers");
+        found++;
+    }
+    require(found == scopes.read_count && scopes.readers_from[names] == found, "each read once");
+    free_scopes(&scopes);
+}
+
+static void free_graph(mb_graph *graph) {
+    free(graph->functions), free(graph->blocks), free(graph->operations);
+    free(graph->names), free(graph->arguments), free(graph->bindings);
+}
+
+/* Make the graph; false if it has none. Its tables are the caller's then. */
+static bool make_graph(mb_graph *made, const uint8_t *data, uint64_t nbytes, uint32_t flags) {
     mb_error error = {MB_OK, 0, 0, 0, NULL};
     mb_graph graph;
     mb_span program = {0, nbytes};
@@ -159,27 +188,33 @@ static void graph_with(const uint8_t *data, uint64_t nbytes, uint32_t flags) {
         mb_status status = mb_program_graph(&graph, program);
         require(status == MB_OK || error.detail != NULL, "an error that has words");
         require(status == MB_OK || status == MB_FULL || error.offset <= nbytes, "an error with its place");
-        if (status == MB_OK) check_graph(&graph);
-        if (status == MB_OK && flags & MB_SCAN_KNOWN) check_written(&graph, nbytes);
-        free(graph.functions);
-        free(graph.blocks);
-        free(graph.operations);
-        free(graph.names);
-        free(graph.arguments);
-        free(graph.bindings);
-        if (status != MB_FULL) return;
+        graph.scan.error = NULL;
+        *made = graph;
+        if (status == MB_OK) return true;
+        free_graph(&graph);
+        if (status != MB_FULL) return false;
         functions = graph.function_count, blocks = graph.block_count, operations = graph.operation_count;
         names = graph.name_count, arguments = graph.argument_count, bindings = graph.binding_count;
     }
 }
 
+static void graph_with(const uint8_t *data, uint64_t nbytes, uint32_t flags) {
+    mb_graph graph;
+    if (!make_graph(&graph, data, nbytes, flags)) return;
+    check_graph(&graph);
+    if (flags & MB_SCAN_KNOWN) check_written(&graph, nbytes);
+    free_graph(&graph);
+}
+
 static void check(const uint8_t *data, uint64_t nbytes) {
     file_nbytes = nbytes;
     graph_with(data, nbytes, 0);
-    graph_with(data, nbytes, MB_SCAN_PLAIN);
     graph_with(data, nbytes, MB_SCAN_KNOWN);
+    mb_graph graph;
+    const bool has_graph = make_graph(&graph, data, nbytes, MB_SCAN_PLAIN);
+    file_graph = has_graph ? &graph : NULL;
     scan_with(data, nbytes, 0);
     scan_with(data, nbytes, MB_SCAN_ALL);
-    scan_with(data, nbytes, MB_SCAN_USES);
     scan_with(data, nbytes, MB_SCAN_ALL | MB_SCAN_PLAIN);
+    if (has_graph) check_graph(&graph), check_scopes(&graph), free_graph(&graph);
 }

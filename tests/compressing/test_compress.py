@@ -173,7 +173,7 @@ def test_an_operation_stands_for_the_weights_that_it_reads(path, tmp_path):
     readers = {}
     for name, uses in weights.items():
         for use in uses:
-            readers.setdefault(f"{lead[name]}{use.name}", []).append(name)
+            readers.setdefault(f"{lead[name]}{use.reader.name}", []).append(name)
     readers = {reader: names for reader, names in readers.items() if reader not in weights}
     assert len(readers) >= 2
 

@@ -18,6 +18,7 @@ import milblob
 import reference
 from cases import load_case, model_directory
 from children import child_environment
+from consumers import uses
 from dtype_values import FIELD, assert_same, tensor_value
 from paths import DATA
 from protobuf_programs import LONG, add_const, add_op, as_model, new_program, set_type
@@ -150,7 +151,7 @@ def test_nothing_is_read_when_listing(tmp_path):
                 tensor.nbytes,
                 tensor.offset,
             )
-            assert (mine.op, mine.function, mine.consumers) == (tensor.op, tensor.function, tensor.consumers)
+            assert (mine.op, mine.function, uses(mine)) == (tensor.op, tensor.function, uses(tensor))
 
 
 # -------------------------------------------------------------------------------------------------------------- arrays
@@ -512,12 +513,12 @@ def test_threads_share_a_model():
 
         def read(row):
             tensor = model[row["output"]]
-            return tensor.read(), tensor.consumers, model.metadata.spec_version, tensor.shape
+            return tensor.read(), uses(tensor), model.metadata.spec_version, tensor.shape
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for row, (values, consumers, version, shape) in zip(rows, pool.map(read, rows), strict=True):
+            for row, (values, found, version, shape) in zip(rows, pool.map(read, rows), strict=True):
                 assert_same(values, case.values(row), row["dtype"])
-                assert (consumers, version) == (model[row["output"]].consumers, case.expected["specification_version"])
+                assert (found, version) == (uses(model[row["output"]]), case.expected["specification_version"])
                 assert shape == values.shape
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import milblob
+from consumers import consumers_of
 from hostile_bytes import (
     blob_value,
     const,
@@ -26,7 +27,7 @@ from hostile_bytes import (
 from milblob import DType, ProgramError, _codec
 from milblob.program import cast_edits as cast_rules
 from milblob.program.cast_edits import cast_edits, is_vector, refusal
-from milblob.program.scan import Program
+from milblob.program.scan import ProgramScan
 from milblob.program.splice import splice
 from milblob.program.wire_edits import combined
 from milblob.values.cast import cast_array
@@ -73,6 +74,10 @@ def convert(body, ios, folder, dtype=types.fp32, **inputs):
     return path
 
 
+def refused(scan, row, dtype):
+    return refusal(scan, row, dtype, consumers_of(scan, row))
+
+
 class Edited:
     """A package whose model file is edited again and again; new values go into weights/new0.bin, new1.bin, ..."""
 
@@ -82,9 +87,9 @@ class Edited:
         self.weights.mkdir(exist_ok=True)
 
     def constants(self):
-        """name -> (Program, row) of every tensor constant."""
+        """name -> (ProgramScan, row) of every tensor constant."""
         found = milblob.open(self.path, constants=True, stored=True)
-        return {name: (t.program, t.constant) for name, t in found.items() if t.constant is not None}
+        return {name: (t.program.scan, t.constant) for name, t in found.items() if t.constant is not None}
 
     def cast(self, names, dtype, immediate_values=False):
         """Cast constants; returns name -> the values that were written."""
@@ -106,8 +111,8 @@ class Edited:
                     else writer.write_float_data(flat)
                 )
                 place = (f"@model_path/weights/{bin_name}", offset)
-            edits += cast_edits(tensor.program, tensor.constant, dtype, place)
-            source = tensor.program.buffer
+            edits += cast_edits(tensor.program.scan, tensor.constant, dtype, place, tensor.consumers)
+            source = tensor.program.scan.buffer
         del writer
         data = splice(source, (0, source.nbytes), combined(edits)).tobytes()
         self.file.write_bytes(data)
@@ -223,9 +228,10 @@ def test_docstring_unknown_fields_and_other_attributes_stay(tmp_path):
     rows = milblob.open(path, constants=True)
     tensor = rows["w"]
     half = pack_tensor(np.zeros(10, np.float16))
-    assert not cast_rules.opset(tensor.program, tensor.constant) < 16
-    source = tensor.program.buffer
-    data = splice(source, (0, source.nbytes), cast_edits(tensor.program, tensor.constant, "float16", half)).tobytes()
+    scan = tensor.program.scan
+    assert not cast_rules.opset(scan, tensor.constant) < 16
+    edits = cast_edits(scan, tensor.constant, "float16", half, tensor.consumers)
+    data = splice(scan.buffer, (0, scan.buffer.nbytes), edits).tobytes()
     for piece in (field(1, "why"), field(77, b"later"), field(99, b"unknown"), b"kept"):
         assert piece in data
     again = milblob.open(data, constants=True, stored=True)["w.source_val"]
@@ -291,7 +297,7 @@ def test_every_consumer_takes_a_constexpr(ios, tmp_path):
         if row.mil_code == DType.FLOAT32.mil_code and row.shape and row.op is not None and row.op.type == "const"
     ]  # fmt: skip
     assert len(names) > 60
-    assert [refusal(*rows[name], "float16") for name in names] == [None] * len(names)
+    assert [refused(*rows[name], "float16") for name in names] == [None] * len(names)
     edited.cast(names, "float16")
     assert edited.types() == before
     kinds = [op.type for op in edited.block().operations]
@@ -320,7 +326,7 @@ def test_consumers_that_need_the_value(ios, key, tmp_path, monkeypatch):
     edited = Edited(convert(lambda x: NEEDS_VALUE[key](x, mb.const(val=weight(4), name="w")), ios, tmp_path))
     program_, row = edited.constants()["w"]
     with pytest.raises(ProgramError) as caught:
-        cast_edits(program_, row, "float16", ("@model_path/weights/weight.bin", 64))
+        cast_edits(program_, row, "float16", ("@model_path/weights/weight.bin", 64), consumers_of(program_, row))
     assert f"{key[0]} " in str(caught.value) and f" reads it as {key[1]}: expected a const there" in str(caught.value)
     assert caught.value.where.endswith("'w'.val")
     monkeypatch.setattr(cast_rules, "_NEEDS_VALUE", frozenset())
@@ -381,7 +387,7 @@ def test_retyped_where_consumers_do_not_mind(key, ios, tmp_path):
             path = convert(body, ios, folder, dtype)
             edited = Edited(path)
             program_, row = edited.constants()["w"]
-            assert (refusal(program_, row, target) is None) == (ios >= since)
+            assert (refused(program_, row, target) is None) == (ios >= since)
             if ios >= since:
                 inferred, declared = edited.types()
                 values = edited.values("w")
@@ -407,7 +413,7 @@ def test_retyping_refused_by_name(key, tmp_path):
     body = lambda x: made[key[0]](x, mb.const(val=weight(*shape, dtype=np.float16), name="w"))  # noqa: E731
     program_, row = Edited(convert(body, 17, tmp_path, types.fp16)).constants()["w"]
     with pytest.raises(ProgramError) as caught:
-        cast_edits(program_, row, "float32", ("@model_path/weights/weight.bin", 64))
+        cast_edits(program_, row, "float32", ("@model_path/weights/weight.bin", 64), consumers_of(program_, row))
     because = "the type of its bias, which is float16" if key[0] == "conv" else "float16, which its type follows from"
     assert str(caught.value).startswith(
         f"cast of float16 to float32: {key[0]} 'y' reads it as {key[1]}: expected {because}"
@@ -420,7 +426,7 @@ def test_one_of_several_consumers_refuses(tmp_path):
         return mb.cast(x=w, dtype="int32"), mb.add(x=x, y=w, name="sum")
 
     program_, row = Edited(convert(body, 15, tmp_path)).constants()["w"]
-    assert refusal(program_, row, "float16") == (
+    assert refused(program_, row, "float16") == (
         "cast of float32 to float16: add 'sum' reads it as y: expected float32, which its type follows from"
     )
 
@@ -428,7 +434,7 @@ def test_one_of_several_consumers_refuses(tmp_path):
 @pytest.mark.parametrize("ios", [15, 18])
 def test_bfloat16_is_accepted_by_nobody(ios, tmp_path):
     program_, row = Edited(convert(conv, ios, tmp_path)).constants()["w"]
-    assert "conv 'y' reads it as weight: expected float32" in refusal(program_, row, "bfloat16")
+    assert "conv 'y' reads it as weight: expected float32" in refused(program_, row, "bfloat16")
 
 
 # ------------------------------------------------------------------------------------------------------------ by hand
@@ -436,23 +442,21 @@ def test_bfloat16_is_accepted_by_nobody(ios, tmp_path):
 
 def scanned(*operations, version="CoreML7", **options):
     data = program(*operations).replace(b"CoreML7", version.encode())
-    return Program(_codec.Buffer(data), (0, len(data)), constants=True, **options)
+    return ProgramScan(_codec.Buffer(data), (0, len(data)), constants=True, **options)
 
 
 FLOATS = immediate(11, [2, 5], field(1, field(1, bytes(40))))
 
 
 def only(scanned_program, **wanted):
-    (row,) = [
-        c for c in scanned_program.scan.constants if all(getattr(c, key) == value for key, value in wanted.items())
-    ]
+    (row,) = [c for c in scanned_program.constants if all(getattr(c, key) == value for key, value in wanted.items())]
     return row
 
 
 def words_of(scanned_program, row, dtype="float16"):
-    words = refusal(scanned_program, row, dtype)
+    words = refused(scanned_program, row, dtype)
     with pytest.raises(ProgramError, match="^cast of ") as caught:
-        cast_edits(scanned_program, row, dtype, b"")
+        cast_edits(scanned_program, row, dtype, b"", consumers_of(scanned_program, row))
     assert words is not None and str(caught.value).startswith(words)
     return words
 
@@ -470,7 +474,7 @@ def test_values_that_are_no_constants_of_their_own():
     p = scanned(operation("const", "w", [("other", FLOATS)], output_type=tensor_type(11, [2, 5])))
     assert words_of(p, only(p, key="other")).endswith("got a value inside another operation (const.other)")
     data = field(4, field(1, "note") + field(2, FLOATS))
-    p = Program(_codec.Buffer(data), (0, len(data)), constants=True)
+    p = ProgramScan(_codec.Buffer(data), (0, len(data)), constants=True)
     assert words_of(p, only(p, key="note")).endswith("got an attribute of the Program, a function or a block")
 
 
@@ -517,10 +521,10 @@ def test_outputs_of_blocks():
             2, field(1, "main") + field(2, field(2, version) + field(3, field(1, version) + field(2, block)))
         )
         data = field(1, 1) + function
-        p = Program(_codec.Buffer(data), (0, len(data)), constants=True)
+        p = ProgramScan(_codec.Buffer(data), (0, len(data)), constants=True)
         row = only(p, key="val")
         if version == "CoreML6":
-            assert refusal(p, row, "float16") is None
+            assert refused(p, row, "float16") is None
         assert "it is an output of its block" in words_of(p, row, "float16" if version == "CoreML5" else "bfloat16")
 
 
@@ -528,7 +532,7 @@ def test_nobody_reads_it():
     w = operation("const", "w", [("val", FLOATS)], output_type=tensor_type(11, [2, 5]))
     p = scanned(w)
     values = np.arange(10).astype(ml_dtypes.bfloat16)
-    edits = cast_edits(p, only(p, key="val"), "bfloat16", pack_tensor(values))
+    edits = cast_edits(p, only(p, key="val"), "bfloat16", pack_tensor(values), ())
     again = milblob.open(model(splice(p.buffer, p.span, edits).tobytes()), constants=True)["w"]
     assert again.mil_dtype is DType.BFLOAT16 and again.read().tolist() == np.arange(10).reshape(2, 5).tolist()
 
@@ -542,7 +546,7 @@ def test_constexpr_cast_to_something_else():
     p = scanned(op)
     row = only(p, key="source_val")
     assert words_of(p, row, "bfloat16") == "cast of float16 to bfloat16: expected float32, which constexpr_cast yields"
-    assert refusal(p, row, "float32") is None
+    assert refused(p, row, "float32") is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import random_chains
 import reference_chains
 from hostile_bytes import field, model, program, tensor_type
 from milblob import _codec
-from milblob.program.scan import Compressed, Program
+from milblob.program.scan import Compressed, ProgramScan
 from reference import write_varint
 
 COUNT = 5_000
@@ -18,7 +18,7 @@ COUNT = 5_000
 
 def linked(data, constants):
     """The Program of these bytes, or None where it is refused."""
-    found = Program(_codec.Buffer(data), (0, len(data)), "", constants)
+    found = ProgramScan(_codec.Buffer(data), (0, len(data)), "", constants)
     try:
         found.link()
     except milblob.MilblobError:
@@ -47,7 +47,7 @@ def check(data, constants):
         assert list(group.parts) == list(expected)
         for key, part in group.parts.items():
             assert described(part) == (expected[key] if isinstance(expected[key], tuple) else expected[key].value)
-    scan = found.scan
+    scan = found.table
     constants = [scan.constant(row) for row in range(scan.total)]
     assert {c.value for c in constants if found.is_part(c)} == {c.value for c in marked}
     assert {c.value for c in constants if found.is_shared(c)} == {c.value for c in shared}
@@ -113,8 +113,8 @@ def test_memory_of_compressed_weights_that_nobody_touches(many):
         with milblob.open(many) as opened:
             assert len(opened) == COUNT and opened["encoder_layers_00000_weight"].parts  # imports what it needs
             held, _ = tracemalloc.get_traced_memory()
-            found = opened.scans[0][1]
-            table = found.scan.nbytes + found.names().nbytes + found.chains.nbytes
+            found = opened.parts[0].scan
+            table = found.table.nbytes + found.names().nbytes + found.chains.nbytes
             assert (held + table) / COUNT < 300
             assert sum(1 for tensor in opened.values() if tensor.parts) == COUNT
             assert tracemalloc.get_traced_memory()[0] - held < 10 * COUNT, "a listing keeps nothing"

@@ -11,7 +11,7 @@ import reference_names
 from hostile_bytes import FLOATS, const, immediate, model
 from hostile_bytes import program as program_of
 from milblob import _codec
-from milblob.program.scan import Program
+from milblob.program.scan import ProgramScan
 from protobuf_programs import LONG, add_const, add_op, as_model, new_program, set_value
 
 NAMES = [
@@ -110,8 +110,8 @@ def test_names_are_those_made_in_python(seeds):
         every = _codec.scan_program(buffer, 0, len(data), _codec.SCAN_ALL)
         for constants in (True, False):
             for prefix in ("", "model0/"):
-                scanned = Program(buffer, (0, len(data)), prefix, constants)
-                plain = scanned.scan
+                scanned = ProgramScan(buffer, (0, len(data)), prefix, constants)
+                plain = scanned.table
                 if not constants and len(plain.blocks) > len(plain.functions):  # then all constants decide
                     by_value = dict(zip(every.constants, reference_names.names_of(every, prefix), strict=False))
                     expected = [by_value[c] for c in plain.constants]
@@ -236,8 +236,8 @@ def test_memory_of_weights_that_nobody_touches():
     try:
         with milblob.open(data) as opened:
             held, _ = tracemalloc.get_traced_memory()
-            scanned = opened.scans[0][1]
-            table = scanned.scan.nbytes + scanned.names().nbytes
+            scanned = opened.parts[0].scan
+            table = scanned.table.nbytes + scanned.names().nbytes
             assert (held + table) / count < 100
             assert sum(1 for _ in opened.values()) == count
             assert tracemalloc.get_traced_memory()[0] - held < 10 * count, "a listing keeps nothing"
@@ -254,6 +254,6 @@ def test_a_name_is_that_of_its_operation_whatever_type_this_has(kind):
     for where, name in ((nested, "w"), (block, "v"), (block, "w")):
         add_op(where, "constexpr_cast", name, source_val=LONG)
     with milblob.open(as_model(program)) as model:
-        (_, found), *_ = model.scans
+        found = model.parts[0].scan
         names = {found.name_of(end): end.op.name for end in found.ends if end.op.type == "constexpr_cast"}
     assert names == {"main/c[0]/w": "w", "v": "v", "main/w": "w"}

@@ -8,10 +8,11 @@ import pytest
 import milblob
 import reference
 from cases import MODEL_CASES, load_case
-from milblob import Use, _codec
+from consumers import uses
+from milblob import _codec
 from milblob.program import schema
 from milblob.program.plain import rewrite
-from milblob.program.scan import Compressed, Program
+from milblob.program.scan import Compressed, ProgramScan
 from protobuf_programs import LONG, add_const, add_op, as_model, blocks_of, new_program, programs, set_type, set_value
 
 F32, U8, STRING = 11, 31, 2
@@ -19,7 +20,7 @@ F32, U8, STRING = 11, 31, 2
 
 def names(program, prefix="", constants=True):
     data = program.SerializeToString(deterministic=True)
-    scanned = Program(_codec.Buffer(data), (0, len(data)), prefix, constants)
+    scanned = ProgramScan(_codec.Buffer(data), (0, len(data)), prefix, constants)
     return list(scanned.names())
 
 
@@ -126,7 +127,7 @@ def test_names_are_the_same_in_both_map_orders():
     seen = set()
     for _ in range(8):
         data = program.SerializeToString()
-        scanned = Program(_codec.Buffer(data), (0, len(data)), "", True)
+        scanned = ProgramScan(_codec.Buffer(data), (0, len(data)), "", True)
         seen.add(tuple(sorted(scanned.names())))
     assert len(seen) == 1
 
@@ -141,8 +142,8 @@ def test_paths():
     set_value(program.functions["main"].attributes["note"], LONG)
     set_value(block.attributes["note"], LONG)
     data = program.SerializeToString(deterministic=True)
-    scanned = Program(_codec.Buffer(data), (0, len(data)), "model0/", True)
-    assert sorted(scanned.path(c.op, c) for c in scanned.scan.constants) == [
+    scanned = ProgramScan(_codec.Buffer(data), (0, len(data)), "model0/", True)
+    assert sorted(scanned.path(c.op, c) for c in scanned.table.constants) == [
         "model0/main.block['CoreML8'].note",
         "model0/main.block['CoreML8'].op[0] 'first'.val",
         "model0/main.block['CoreML8'].op[1] 'loop'.block[1].op[0] 'sum'.x",
@@ -174,7 +175,7 @@ def test_a_program_in_the_middle_of_a_buffer():
     program, block = new_program()
     add_const(block, "w", LONG)
     data = program.SerializeToString()
-    scanned = Program(_codec.Buffer(b"xyz" + data + b"tail"), (3, len(data)))
+    scanned = ProgramScan(_codec.Buffer(b"xyz" + data + b"tail"), (3, len(data)))
     assert list(scanned.names()) == ["w"]
     assert not scanned.rewritten
     assert scanned.buffer.nbytes == len(data) + 7
@@ -205,7 +206,7 @@ def test_types_that_are_remembered(constants):
         if constants or i % 3 == 0 or np.prod(shape) >= 10:
             expected[f"w{i}"] = shape
     data = program.SerializeToString(deterministic=True)
-    scanned = Program(_codec.Buffer(data), (0, len(data)), "", constants).scan
+    scanned = ProgramScan(_codec.Buffer(data), (0, len(data)), "", constants).table
     found = {c.op.name: (c.shape, c.op.shape) for c in scanned.constants if c.key == "val"}
     assert found == {name: (shape, shape) for name, shape in expected.items()}
 
@@ -216,7 +217,7 @@ def test_types_that_are_remembered(constants):
 @pytest.mark.parametrize("case", ["wire/split", "wire/duplicate_keys", "wire/replaced", "wire/plain", "wire/chunks"])
 def test_split_messages_are_rewritten_and_only_they(case):
     data = (load_case(case).folder / "program.pb").read_bytes()
-    scanned = Program(_codec.Buffer(data), (0, len(data)), "", True)
+    scanned = ProgramScan(_codec.Buffer(data), (0, len(data)), "", True)
     assert scanned.rewritten is (case not in ("wire/plain", "wire/chunks"))
 
 
@@ -250,10 +251,10 @@ def test_pieces_that_protobuf_cannot_merge():
 
 def compressed(program):
     data = program.SerializeToString(deterministic=True)
-    scanned = Program(_codec.Buffer(data), (0, len(data)))
+    scanned = ProgramScan(_codec.Buffer(data), (0, len(data)))
     scanned.link()
     scanned.names()
-    return scanned, scanned.ends, {c for c in scanned.scan.constants if scanned.is_part(c)}
+    return scanned, scanned.ends, {c for c in scanned.table.constants if scanned.is_part(c)}
 
 
 def test_parts_given_by_name_and_by_value():
@@ -264,7 +265,7 @@ def test_parts_given_by_name_and_by_value():
     assert [end.op.name for end in ends] == ["w"]
     assert sorted(ends[0].parts) == ["indices", "lut"]
     assert ends[0].parts["lut"].op.name == "table"
-    assert parts == {c for c in scanned.scan.constants if c.storage != _codec.NAME}
+    assert parts == {c for c in scanned.table.constants if c.storage != _codec.NAME}
     with milblob.open(as_model(program)) as model:
         assert list(model) == ["w"]
         assert model["w"].parts["lut"].name == "table"
@@ -305,11 +306,11 @@ def test_chains_end_in_one_weight():
         weight = model["w"]
         assert weight.parts["nonzero_data"].parts["data"].parts["lut"].read().tolist() == LONG.tolist()
         assert weight.nbytes == 3 * 48
-        assert weight.consumers == (Use("relu", "out", "x"),)
+        assert uses(weight) == [("relu", "out", "x")]
         values = weight.parts["nonzero_data"].parts["data"]
         assert (values.name, values.dtype, values.shape) == ("values", np.dtype("float32"), (12,))
-        assert values.consumers == (Use("constexpr_blockwise_shift_scale", "scaled", "data"),)
-        assert weight.parts["nonzero_data"].consumers == (Use("constexpr_sparse_to_dense", "w", "nonzero_data"),)
+        assert uses(values) == [("constexpr_blockwise_shift_scale", "scaled", "data")]
+        assert uses(weight.parts["nonzero_data"]) == [("constexpr_sparse_to_dense", "w", "nonzero_data")]
 
 
 def test_what_yields_two_tensors_is_no_weight():
@@ -351,7 +352,7 @@ def test_a_constexpr_without_parts():
 
 def uses_in_protobuf(function):
     """(block path, name) -> Counter of uses, by google's parser; a name is looked for in its block and those around."""
-    uses = collections.defaultdict(collections.Counter)
+    found = collections.defaultdict(collections.Counter)
 
     def visit(block, path, outer):
         scope = {**outer}
@@ -361,8 +362,8 @@ def uses_in_protobuf(function):
             for key, argument in op.inputs.items():
                 for binding in argument.arguments:
                     if binding.WhichOneof("binding") == "name" and binding.name in scope:
-                        uses[scope[binding.name], binding.name][
-                            Use(op.type, op.outputs[0].name if op.outputs else op.type, key)
+                        found[scope[binding.name], binding.name][
+                            op.type, op.outputs[0].name if op.outputs else op.type, key
                         ] += 1
             for number, nested in enumerate(op.blocks):
                 step = f"{op.outputs[0].name if op.outputs else op.type}[{number}]"
@@ -371,11 +372,11 @@ def uses_in_protobuf(function):
                 scope[output.name] = path
         for name in block.outputs:
             if name in scope:
-                uses[scope[name], name][Use("return", name, "")] += 1
+                found[scope[name], name]["return", name, ""] += 1
 
     for block in function.block_specializations.values():
         visit(block, "", {})
-    return uses
+    return found
 
 
 @pytest.mark.parametrize("name", [n for n in MODEL_CASES if not n.startswith("wire/")])
@@ -407,10 +408,10 @@ def test_consumers_of_every_constant(name):
                     and where.count(".block[") == 1 + len(row["block"].split("/") if row["block"] else [])
                 ]
                 if row["op"] == "const" and row["parameter"] == "val":
-                    uses = expected[row["model"], row["function"]][row["block"], output]
+                    wanted = expected[row["model"], row["function"]][row["block"], output]
                 else:
-                    uses = {Use(row["op"], output, row["parameter"]): 1}
-                assert any(collections.Counter(t.consumers) == uses for t in found), (row, [t.consumers for t in found])
+                    wanted = {(row["op"], output, row["parameter"]): 1}
+                assert any(collections.Counter(uses(t)) == wanted for t in found), (row, [t.consumers for t in found])
                 checked += 1
     assert checked or not any(row["op"] for row in case.rows) or name == "specializations"
 
@@ -418,10 +419,10 @@ def test_consumers_of_every_constant(name):
 def test_consumers_of_compressed_weights():
     case = load_case("sparse_palette")
     ((_, program),) = programs(case)
-    uses = uses_in_protobuf(program.functions["main"])
+    expected = uses_in_protobuf(program.functions["main"])
     with milblob.open(case.path()) as model:
         for row in case.expected["dense"]:
-            assert collections.Counter(model[row["output"]].consumers) == uses["", row["output"]]
+            assert collections.Counter(uses(model[row["output"]])) == expected["", row["output"]]
             assert model[row["output"]].consumers
 
 
@@ -439,19 +440,17 @@ def test_consumers_in_nested_blocks_and_returns():
     add_op(block, "add", "sum", x="w", y="w")
     with milblob.open(as_model(program)) as model:
         outer, inner = model["main/w"], model["main/c[1]/w"]
-        assert collections.Counter(outer.consumers) == collections.Counter(
+        assert collections.Counter(uses(outer)) == collections.Counter(
             [
-                Use("cond", "c", "pred"),
-                Use("relu", "r0", "x"),
-                Use("return", "w", ""),
-                Use("return", "w", ""),
-                Use("add", "sum", "x"),
-                Use("add", "sum", "y"),
+                ("cond", "c", "pred"),
+                ("relu", "r0", "x"),
+                ("return", "w", ""),
+                ("return", "w", ""),
+                ("add", "sum", "x"),
+                ("add", "sum", "y"),
             ]
         )
-        assert collections.Counter(inner.consumers) == collections.Counter(
-            [Use("relu", "r1", "x"), Use("return", "w", "")]
-        )
+        assert collections.Counter(uses(inner)) == collections.Counter([("relu", "r1", "x"), ("return", "w", "")])
 
 
 def test_nobody_reads_it():
@@ -467,9 +466,9 @@ def test_every_block_is_found():
     ((_, program),) = programs(load_case("control_flow"))
     paths = [path for path, _ in blocks_of(next(iter(program.functions["main"].block_specializations.values())))]
     data = program.SerializeToString(deterministic=True)
-    scanned = Program(_codec.Buffer(data), (0, len(data)), "", True)
-    assert len(scanned.scan.blocks) == len(paths)
-    assert scanned.scan.version == program.version
+    scanned = ProgramScan(_codec.Buffer(data), (0, len(data)), "", True)
+    assert len(scanned.table.blocks) == len(paths)
+    assert scanned.table.version == program.version
 
 
 def test_names_are_the_same_in_every_listing():

@@ -7,7 +7,7 @@ import milblob
 from milblob import _codec
 from milblob.program import schema
 from milblob.program.mil_text import parse_text
-from milblob.program.scan import Program
+from milblob.program.scan import ProgramScan
 from milblob.program.splice import Edit, splice
 from milblob.program.text_edits import splice_text
 from milblob.program.wire_edits import copied_constant, followed_operation, removed_operation, value_edit
@@ -27,11 +27,11 @@ def const(name, values="0x1p+0, 0x1p+1"):
 def scanned(text):
     buffer = _codec.Buffer(text if isinstance(text, bytes) else text.encode(), "model.mil")
     data = _codec.Buffer(parse_text(buffer), "model.mil")
-    return buffer, Program(data, (0, data.nbytes), constants=True, is_text=True)
+    return buffer, ProgramScan(data, (0, data.nbytes), constants=True, is_text=True)
 
 
 def constant(program, name, key="val"):
-    return next(c for c in program.scan.constants if c.op is not None and c.op.name == name and c.key == key)
+    return next(c for c in program.constants if c.op is not None and c.op.name == name and c.key == key)
 
 
 def edited(text, make):
@@ -189,7 +189,7 @@ def test_what_stands_around_operations(version, word):
     )
 
     def change(program):
-        note = next(c for c in program.scan.constants if c.op is None)
+        note = next(c for c in program.constants if c.op is None)
         return [value_edit(program.buffer, note, tensor=milblob.pack_tensor(["m"]))]
 
     got = edited(text, change)
@@ -216,7 +216,7 @@ def test_statements_of_every_text(path):
     buffer, program = scanned(text)
     statements = []
     parse_text(buffer, statements)
-    ops = [op for op in program.scan.ops if op.type == "const"]
+    ops = [op for op in program.table.ops if op.type == "const"]
     assert len(statements) >= len(ops) and all(text[at : at + n].endswith(b";") for at, n in statements)
     assert sorted(statements) == statements
     if not ops:

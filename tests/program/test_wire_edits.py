@@ -23,7 +23,7 @@ from milblob.dtypes import DType
 from milblob.model.package import Package
 from milblob.program import schema
 from milblob.program import wire_edits as edits
-from milblob.program.scan import Program
+from milblob.program.scan import ProgramScan
 from milblob.program.splice import Edit, splice
 from milblob.storage.mapped import MappedFile
 from paths import DATA
@@ -49,7 +49,7 @@ class Case:
         self.message = schema.parse("Model", memoryview(self.buffer))
         self.programs = []
         for part in self.package.sources:
-            found = Program(part.program[0], part.program[1:], constants=constants)
+            found = ProgramScan(part.program[0], part.program[1:], constants=constants)
             self.programs.append((found, part.prefix))
 
     def messages(self):
@@ -60,7 +60,7 @@ class Case:
                 kind = inside.WhichOneof("Type")
                 pipeline = inside.pipeline if kind == "pipeline" else getattr(inside, kind).pipeline
                 inside = pipeline.models[int(step.removeprefix("model"))]
-            yield inside.mlProgram, found.scan
+            yield inside.mlProgram, found.table
 
     def rows(self):
         """(protobuf Value, its operation's message or None, Constant) of every constant that is there."""
@@ -280,7 +280,7 @@ def test_outputs_of_a_constexpr_are_told_apart():
         + outputs
         + field(5, field(1, "lut") + field(2, immediate(11, [10], FLOATS)))
     )
-    ops = {op.name: op for op in case.programs[0][0].scan.ops}
+    ops = {op.name: op for op in case.programs[0][0].table.ops}
     ((_, message, _),) = case.rows()
     message.outputs[1].type.tensorType.dataType = 37
     assert case.after(edits.type_edits(case.buffer, ops["data"], DType.UINT1)) == case.message
@@ -294,11 +294,14 @@ def test_what_cannot_be_edited():
         field(1, "const") + field(5, field(1, "val") + field(2, immediate(11, [10], FLOATS))),
     )
     _, value, untyped, nameless = [None, *(c for _, _, c in case.rows())]
-    name = _codec.scan_program(*(case.programs[0][0].buffer, *case.programs[0][0].span), _codec.SCAN_USES).constants[0]
+    reading = handmade(
+        operation("constexpr_cast", "y", inputs=field(2, field(1, "x") + field(2, field(1, field(1, "w")))))
+    )
+    (name,) = reading.programs[0][0].constants
     with pytest.raises(milblob.ProgramError, match="reference: expected a value in a weight file, got an immediate"):
         edits.reference_edit(case.buffer, value, "w", 64)
     with pytest.raises(milblob.ProgramError, match="value: expected a constant, got a name that is read"):
-        edits.value_edit(case.buffer, name, tensor=FLOATS)
+        edits.value_edit(reading.buffer, name, tensor=FLOATS)
     with pytest.raises(TypeError, match="either a reference or a tensor"):
         edits.value_edit(case.buffer, value)
     with pytest.raises(TypeError, match="either a reference or a tensor"):
@@ -342,7 +345,7 @@ def test_functions_are_dropped(several):
     other = next(name for name in names if name != old)
     changes = edits.function_edits(several.buffer, *spans(several), [other])
     # Edits in functions that go are of no matter.
-    changes += [edits.value_edit(several.buffer, c, tensor=FLOATS) for _, _, c in several.rows() if several.programs[0][0].scan.functions[c.function][0] != other]  # fmt: skip
+    changes += [edits.value_edit(several.buffer, c, tensor=FLOATS) for _, _, c in several.rows() if several.programs[0][0].table.functions[c.function][0] != other]  # fmt: skip
     assert several.after(changes) == kept(several, [other], other)
 
 

@@ -267,7 +267,7 @@ def made(words, seed):
 def constants(path):
     with milblob.open(path, constants=True) as model:
         return {
-            (use.name, use.parameter): (np.asarray(tensor.read()), bool(tensor.compression))
+            (use.reader.name, use.parameter): (np.asarray(tensor.read()), bool(tensor.compression))
             for tensor in model.values()
             if str(tensor.mil_dtype) != "string"
             for use in tensor.consumers

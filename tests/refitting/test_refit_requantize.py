@@ -159,7 +159,7 @@ def test_what_cannot_be_requantized_is_refused_by_name(tmp_path):
         milblob.refit(source, {name: old}, requantize="round")
     with pytest.raises(milblob.UnsupportedError, match="expected one array for all that read a compressed weight"):
         with milblob.open(source) as model:
-            use = model[name].consumers[0].name
+            use = model[name].consumers[0].reader.name
         milblob.refit(source, {"a": old}, mapping={"a": f"{name}@{use}"}, requantize="fit")
     assert files_of(source) == before
 

@@ -53,9 +53,9 @@ def read_by(path, names=("ln0", "ln1", "ln2"), parameter="beta"):
     with milblob.open(path, constants=True) as model:
         for tensor in model.values():
             for use in tensor.consumers:
-                if use.parameter == parameter and use.name in names:
-                    assert use.name not in found
-                    found[use.name] = tensor.read().copy()
+                if use.parameter == parameter and use.reader.name in names:
+                    assert use.reader.name not in found
+                    found[use.reader.name] = tensor.read().copy()
     return [found[name] for name in names]
 
 
@@ -286,7 +286,7 @@ def test_layer_norms_of_coremltools(tmp_path, precision):
             arrays = gammas if tensor.consumers[0].parameter == "gamma" else new
             for number, use in enumerate(tensor.consumers):
                 given[f"{number}.{use.parameter}"] = arrays[number]
-                mapping[f"{number}.{use.parameter}"] = f"{name}@{use.name}"
+                mapping[f"{number}.{use.parameter}"] = f"{name}@{use.reader.name}"
     with pytest.raises(ValueError, match="unshare"):
         milblob.refit(package, given, mapping=mapping, cast=True)
     report = milblob.refit(package, given, mapping=mapping, cast=True, unshare=True)
@@ -310,7 +310,7 @@ def test_compiled_models(tmp_path, case):
     name = next(n for n, v in values.items() if v.dtype.kind == "f")
     with milblob.open(path) as model:
         users = [n for n, t in model.items() if t.is_blob and t.offset == model[name].offset]
-        use = model[name].consumers[0].name
+        use = model[name].consumers[0].reader.name
     new = values[name] + 1
     for model in (path, package):
         milblob.refit(model, {"a": new}, mapping={"a": f"{name}@{use}"}, unshare=True)

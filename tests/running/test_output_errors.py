@@ -246,7 +246,7 @@ def test_weights_that_cannot_be_replaced_are_named(cli, tmp_path):
     np.savez(tmp_path / "x.npz", x=x)
     errors = OutputErrors(model, {"x": x})
     with milblob.open(model) as opened:
-        lstm = [name for name in opened if opened[name].consumers[0].op == "lstm" and opened[name].size > 1000]
+        lstm = [name for name in opened if opened[name].consumers[0].type == "lstm" and opened[name].size > 1000]
         before = opened[lstm[0]].read()
     after = before + np.float32(0.01)
     np.testing.assert_allclose(

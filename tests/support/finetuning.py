@@ -7,6 +7,7 @@ do to a network of torch: they fold, transpose, concatenate, split, cast, and st
 import numpy as np
 
 import milblob
+from consumers import uses
 
 NETWORKS = {}
 """Name -> (shapes of the arrays by name, builder)."""
@@ -440,8 +441,8 @@ def constants(path, is_signed=True):
 
     with milblob.open(path, constants=True) as model:
         return {
-            (use.op, use.name, use.parameter): (str(tensor.mil_dtype), tensor.shape, data(tensor))
+            use: (str(tensor.mil_dtype), tensor.shape, data(tensor))
             for tensor in model.values()
             if str(tensor.mil_dtype) != "string"
-            for use in tensor.consumers
+            for use in uses(tensor)
         }

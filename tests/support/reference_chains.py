@@ -20,15 +20,14 @@ def _visible(scan, outputs, block, name):
 
 def _outside(scan, buffer, nbytes):
     """The definitions, as (block, name), that something else than a constexpr operation reads."""
-    uses = _codec.scan_program(buffer, 0, nbytes, _codec.SCAN_USES | _codec.SCAN_PLAIN)
+    uses = _codec.graph_program(buffer, 0, nbytes, _codec.SCAN_PLAIN).reads()
     defined = {(op.block, op.name) for op in scan.ops}
     found = set()
-    for c in uses.constants:
-        block = c.block
-        while block >= 0 and (block, c.text) not in defined:
+    for block, kind, _, _, _, name in uses:
+        while block >= 0 and (block, name) not in defined:
             block = scan.blocks[block][2]
-        if block >= 0 and (c.owner == _codec.RETURN or not c.op.type.startswith("constexpr_")):
-            found.add((block, c.text))
+        if block >= 0 and (kind is None or not kind.startswith("constexpr_")):
+            found.add((block, name))
     return found
 
 

@@ -14,6 +14,7 @@ import milblob
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from compress_coremltools import theirs
+from consumers import uses
 
 LIMITS = {"FLOAT32": 1e-4, "FLOAT16": 2e-2}
 """Largest difference of an output from torch's, as a share of the range of torch's."""
@@ -223,7 +224,7 @@ def _differences(a, b):
 
 
 def _by_reader(model):
-    return {(use.op, use.name, use.parameter): tensor for tensor in model.values() for use in tensor.consumers}
+    return {use: tensor for tensor in model.values() for use in uses(tensor)}
 
 
 def _outputs(model, place, kind, note):

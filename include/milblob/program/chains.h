@@ -1,13 +1,14 @@
 /* program/chains.h: which constants and operations each constexpr operation of a scan reads, and which of them compute weights.
  *
  * A part of a constexpr operation is a value of its own, or a name: of another one's output, or of a const operation in a block
- * around it. Names are found in a table of definitions. Two more scans are asked for only where they decide something: one of
- * every constant (a const operation below the threshold for weights may be a part), one of every use of a name (a part that
- * another operation reads too is a weight as well). What is found are numbers of rows; the caller owns all memory. */
+ * around it. Names are found in a table of definitions. Two more passes are asked for only where they decide something: a scan
+ * of every constant (a const operation below the threshold for weights may be a part), and the graph, which has every use of a name
+ * (a part that another operation reads too is a weight as well). What is found are numbers of rows; the caller owns all memory. */
 #ifndef MILBLOB_CHAINS_H
 #define MILBLOB_CHAINS_H
 
 #include "milblob/dtype.h"
+#include "milblob/program/graph.h"
 #include "milblob/program/names.h"
 
 enum { MB_MAX_CHAIN = 32 };  /* constexpr operations that compute one weight; coremltools makes chains of three */
@@ -163,20 +164,26 @@ MB_KERNEL void mb_chains_add_small(mb_chains *chains, const mb_scan *small, cons
     }
 }
 
-/* Note which definitions something else than a constexpr operation reads; uses: a scan with MB_SCAN_USES. */
-MB_KERNEL void mb_chains_add_uses(mb_chains *chains, const mb_scan *uses, const mb_siphash_key *key) {
-    const mb_scan *scan = chains->scan;
-    chains->has_uses = true;
-    for (uint64_t i = 0; i < uses->entry_count; i++) {
-        const mb_entry *use = &uses->entries[i];
-        if (use->owner != MB_OWNER_RETURN && use->op != MB_NONE && mb_op_is_constexpr(uses, &uses->ops[use->op])) continue;
-        for (uint32_t block = use->block; block != MB_NONE && block < scan->block_count; block = scan->blocks[block].parent) {
-            mb_definition *found = mb_definition_of(chains, key, use->payload, block);
-            if (found == NULL || !(found->flags & MB_DEFINITION_LISTED)) continue;
-            found->flags |= MB_DEFINITION_OUTSIDE;
-            break;
-        }
+/* Note that something else than a constexpr operation reads a name in a block. */
+static inline void mb_chains_add_use(mb_chains *chains, mb_span name, uint32_t block, const mb_siphash_key *key) {
+    for (; block < chains->scan->block_count; block = chains->scan->blocks[block].parent) {
+        mb_definition *found = mb_definition_of(chains, key, name, block);
+        if (found == NULL || !(found->flags & MB_DEFINITION_LISTED)) continue;
+        found->flags |= MB_DEFINITION_OUTSIDE;
+        return;
     }
+}
+
+/* Note which definitions something else than a constexpr operation reads; graph: of the same bytes. */
+MB_KERNEL void mb_chains_add_uses(mb_chains *chains, const mb_graph *graph, const mb_siphash_key *key) {
+    chains->has_uses = true;
+    for (uint64_t i = 0; i < graph->binding_count; i++) {
+        const mb_graph_binding *binding = &graph->bindings[i];
+        const mb_graph_operation *op = &graph->operations[graph->arguments[binding->argument].operation];
+        if (!binding->is_value && !mb_type_is_constexpr(&graph->scan, op->type)) mb_chains_add_use(chains, binding->span, op->block, key);
+    }
+    for (uint64_t i = 0; i < graph->name_count; i++)
+        if (graph->names[i].kind == MB_GRAPH_RETURN) mb_chains_add_use(chains, graph->names[i].name, graph->names[i].owner, key);
 }
 
 /* Give a constant of `small` that is a part its number, once. */

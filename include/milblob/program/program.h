@@ -332,7 +332,6 @@ static inline mb_status mb_scan_attribute(mb_scan *scan, mb_cursor entry, uint32
 static inline mb_status mb_scan_attributes(mb_scan *scan, mb_cursor message, uint32_t number, uint32_t owner) {
     mb_cursor start = message;
     uint64_t entries = scan->entry_count;
-    if (scan->flags & MB_SCAN_USES) return MB_OK;
     while (message.at < message.end) {
         mb_wire wire;
         if (mb_read_field(&message, &wire, scan->error)) return scan->error->status;
@@ -347,7 +346,7 @@ static inline mb_status mb_scan_attributes(mb_scan *scan, mb_cursor message, uin
 static inline mb_status mb_scan_argument(mb_scan *scan, mb_span key, mb_span span) {
     mb_cursor argument = mb_cursor_at(scan, span);
     const mb_type no_type = {0, 0, 0, MB_UNKNOWN, 0, 0};
-    const bool uses = (scan->flags & MB_SCAN_USES) != 0, names = uses || mb_scan_is_constexpr(scan);
+    const bool names = mb_scan_is_constexpr(scan);
     const uint64_t entries = scan->entry_count;
     uint32_t count = 0;
     mb_wire wire;
@@ -369,7 +368,7 @@ static inline mb_status mb_scan_argument(mb_scan *scan, mb_span key, mb_span spa
         if (name.offset != 0 && value.offset != 0) return mb_fail(scan->error, MB_SPLIT, message.offset, 1, 2, "member of Binding");
         scan->owner.binding = count++;
         if (name.offset != 0 && names && mb_scan_entry(scan, message, name, MB_STORAGE_NAME, &no_type, &row)) return scan->error->status;
-        if (value.offset != 0 && !uses && mb_scan_value(scan, value.offset, value.nbytes)) return scan->error->status;
+        if (value.offset != 0 && mb_scan_value(scan, value.offset, value.nbytes)) return scan->error->status;
     }
     for (uint64_t i = entries; i < scan->entry_count && i < scan->entry_capacity; i++) scan->entries[i].binding_count = count;
     return MB_OK;
@@ -421,7 +420,7 @@ static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t 
     if (scan->entry_count != entries && mb_scan_keys(scan, message, 2)) return scan->error->status;
     if (attribute_count > MB_OP_FEW) {
         if (mb_scan_attributes(scan, message, 5, MB_OWNER_ATTRIBUTE)) return scan->error->status;
-    } else if (!(scan->flags & MB_SCAN_USES)) {
+    } else {
         entries = scan->entry_count;
         for (uint32_t i = 0; i < attribute_count; i++)
             if (mb_scan_attribute(scan, mb_cursor_at(scan, attributes[i]), MB_OWNER_ATTRIBUTE)) return scan->error->status;
@@ -452,7 +451,6 @@ static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t 
 /* A Block {1 inputs, 2 outputs, 3 operations, 4 attributes}. */
 static inline mb_status mb_scan_block(mb_scan *scan, mb_span span, mb_block row, uint32_t depth) {
     mb_cursor message = mb_cursor_at(scan, span);
-    const mb_type no_type = {0, 0, 0, MB_UNKNOWN, 0, 0};
     if (depth > MB_MAX_DEPTH) return mb_fail(scan->error, MB_DEPTH, span.offset, MB_MAX_DEPTH, depth, "nested blocks");
     if (scan->block_count < scan->block_capacity) scan->blocks[scan->block_count] = row;
     uint32_t block = (uint32_t)scan->block_count++;
@@ -461,21 +459,15 @@ static inline mb_status mb_scan_block(mb_scan *scan, mb_span span, mb_block row,
     for (uint32_t index = 0; message.at < message.end;) {
         mb_wire wire;
         if (mb_read_field(&message, &wire, scan->error)) return scan->error->status;
-        if (wire.number == 4 && !scan->has_block_attributes && !(scan->flags & MB_SCAN_USES)) {
+        if (wire.number == 4 && !scan->has_block_attributes) {
             scan->has_block_attributes = true; /* mb_program_scan begins again */
             return mb_fail(scan->error, MB_FULL, (uint64_t)(wire.tag - scan->base), 0, 0, "attributes of a block");
         }
         if (wire.number != 2 && wire.number != 3) continue;
         if (mb_scan_bytes(scan, &message, &wire, "field of Block")) return scan->error->status;
-        if (wire.number == 3) {
-            if (mb_scan_operation(scan, mb_span_of(scan, &wire), block, index++, depth)) return scan->error->status;
-            scan->block = block;
-        } else if (scan->flags & MB_SCAN_USES) {
-            mb_entry *entry;
-            memset(&scan->owner, 0, sizeof scan->owner);
-            scan->owner.owner = MB_OWNER_RETURN;
-            if (mb_scan_entry(scan, mb_span_of(scan, &wire), mb_span_of(scan, &wire), MB_STORAGE_NAME, &no_type, &entry)) return scan->error->status;
-        }
+        if (wire.number == 2) continue;
+        if (mb_scan_operation(scan, mb_span_of(scan, &wire), block, index++, depth)) return scan->error->status;
+        scan->block = block;
     }
     return MB_OK;
 }

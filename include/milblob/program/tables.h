@@ -21,12 +21,11 @@ enum { MB_WEIGHT_COUNT = 10 };    /* immediates of this many elements count as w
 enum mb_scan_flags {
     MB_SCAN_ALL = 1,    /* every tensor constant; else blob-file values, numeric immediates of ten or more elements and
                            whatever belongs to a constexpr operation */
-    MB_SCAN_USES = 2,   /* instead: a row for every name that an operation reads or a block returns */
-    MB_SCAN_PLAIN = 4,  /* the Program was rewritten: do not look for repeated map keys again */
-    MB_SCAN_KNOWN = 8   /* refuse, by MB_TEXTLESS, fields that no specification names; for who makes text of the Program */
+    MB_SCAN_PLAIN = 2,  /* the Program was rewritten: do not look for repeated map keys again */
+    MB_SCAN_KNOWN = 4   /* refuse, by MB_TEXTLESS, fields that no specification names; for who makes text of the Program */
 };
 
-enum mb_owner { MB_OWNER_ATTRIBUTE = 1, MB_OWNER_INPUT = 2, MB_OWNER_BLOCK = 3, MB_OWNER_FUNCTION = 4, MB_OWNER_PROGRAM = 5, MB_OWNER_RETURN = 6 };
+enum mb_owner { MB_OWNER_ATTRIBUTE = 1, MB_OWNER_INPUT = 2, MB_OWNER_BLOCK = 3, MB_OWNER_FUNCTION = 4, MB_OWNER_PROGRAM = 5 };
 enum mb_storage { MB_STORAGE_IMMEDIATE = 1, MB_STORAGE_BLOB = 2, MB_STORAGE_NAME = 3 };
 enum mb_step { MB_STEP_ITEM = 0, MB_STEP_KEY = 1, MB_STEP_VALUE = 2 };
 
@@ -223,8 +222,11 @@ static inline mb_status mb_scan_keys(mb_scan *scan, mb_cursor message, uint32_t 
     return MB_OK;
 }
 
-static inline bool mb_op_is_constexpr(const mb_scan *scan, const mb_op *op) {
-    return op->type.nbytes >= 10 && memcmp(scan->base + op->type.offset, "constexpr_", 10) == 0;
+/* Whether the type of an operation is that of one that computes weights. */
+static inline bool mb_type_is_constexpr(const mb_scan *scan, mb_span type) {
+    return type.nbytes >= 10 && memcmp(scan->base + type.offset, "constexpr_", 10) == 0;
 }
+
+static inline bool mb_op_is_constexpr(const mb_scan *scan, const mb_op *op) { return mb_type_is_constexpr(scan, op->type); }
 
 #endif

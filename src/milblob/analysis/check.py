@@ -17,7 +17,7 @@ from ..model.manifest import read_json
 from ..model.model import Model
 from ..model.package import REFUSALS, Package, Source, resolve
 from ..model.recovery import open_package
-from ..program.scan import Compressed, Program
+from ..program.scan import Compressed, ProgramScan
 from ..progress import Progress
 from ..rules.catalog import RULES
 from ..selection import Select
@@ -100,10 +100,10 @@ def _check_archive(name: str, values: bool, rules: Select, ignore: Select, max_n
 class _Reference:
     """One blob-file value of a Program: the record that it names and the dtype and shape that it declares."""
 
-    __slots__ = ("constant", "dtype", "offset", "program", "shape")
+    __slots__ = ("constant", "dtype", "offset", "scan", "shape")
 
-    def __init__(self, program: Program, constant: Any) -> None:
-        self.program = program
+    def __init__(self, scan: ProgramScan, constant: Any) -> None:
+        self.scan = scan
         self.constant = constant
         self.offset: int = constant.blob_offset
         self.dtype = BY_MIL_CODE.get(constant.mil_code)
@@ -111,7 +111,7 @@ class _Reference:
 
     @property
     def where(self) -> str:
-        return self.program.path(self.constant.op, self.constant)
+        return self.scan.path(self.constant.op, self.constant)
 
     @property
     def declared(self) -> str:
@@ -304,16 +304,16 @@ class _Checker:
 
     def _check_program(self, source: Source, with_rules: bool) -> None:
         try:
-            program = Program(*(source.program[0], source.program[1:]), source.prefix, constants=True)
-            program.names()
+            scan = ProgramScan(source.program[0], source.program[1:], source.prefix, constants=True)
+            scan.names()
         except REFUSALS as error:
             self._report(error, source.prefix)
             return
         file = source.mapping.name
         ends: list[Compressed] = []
         try:
-            program.link()
-            ends = program.ends
+            scan.link()
+            ends = scan.ends
         except MilblobError as error:
             self._is_sound = False
             self.found.add("error", "program", error.what, file=file, where=error.where)
@@ -321,15 +321,15 @@ class _Checker:
             if group.op.shape is None:
                 words = f"output of {group.op.type}: expected a tensor type, got none"
                 self.found.add("error", "program", words, file=file, where=f"{source.prefix}{group.op.name}")
-        check_sizes(self.found, source, program, ends)
+        check_sizes(self.found, source, scan, ends)
         if with_rules:
             try:
-                check_rules(self.found, source, program)
+                check_rules(self.found, source, scan)
             except REFUSALS as error:
                 self._report(error, source.prefix)
-        for constant in program.scan.constants:
+        for constant in scan.constants:
             if constant.storage == _codec.BLOB:
-                self._add_reference(source, _Reference(program, constant))
+                self._add_reference(source, _Reference(scan, constant))
 
     def _add_reference(self, source: Source, reference: _Reference) -> None:
         name = reference.constant.text

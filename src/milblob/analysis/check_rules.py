@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import MilblobError
 from ..model.package import Source
-from ..program.scan import Program
+from ..program.scan import ProgramScan
 from ..rules.catalog import RULES, Breach
 from ..selection import Select, selector
 from .check_blob import CODES, Findings
@@ -44,7 +44,7 @@ def chosen(rules: Select, ignore: Select, known: Iterable[str] = ALL_CODES) -> C
     return lambda code: is_wanted(code) and not is_ignored(code)
 
 
-def check_rules(found: Findings, source: Source, program: Program) -> None:
+def check_rules(found: Findings, source: Source, scan: ProgramScan) -> None:
     """Report where a Program, or the description beside it, breaks a rule.
 
     Raises:
@@ -53,14 +53,14 @@ def check_rules(found: Findings, source: Source, program: Program) -> None:
     from ..program.view import ProgramView
     from ..rules.program_rules import breaches
 
-    in_file = not source.is_text and not program.rewritten and program.buffer.nbytes == source.mapping.nbytes
+    in_file = not source.is_text and not scan.rewritten and scan.buffer.nbytes == source.mapping.nbytes
 
     def add(breach: Breach) -> None:
         offset = breach.offset if in_file else None
         severity = RULES[breach.rule].severity
         found.add(severity, breach.rule, breach.message, file=source.mapping.name, offset=offset, where=breach.where)
 
-    view = ProgramView(program.buffer, program.span, source.prefix, is_plain=program.rewritten)
+    view = ProgramView(scan.buffer, scan.span, source.prefix, is_plain=scan.rewritten)
     signatures: dict[str, Signature] = {}
     for breach in breaches(view, signatures):
         add(breach)

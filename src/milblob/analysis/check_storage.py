@@ -10,7 +10,7 @@ from typing import Any, cast
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
 from ..model.package import Source
-from ..program.scan import Compressed, Program
+from ..program.scan import Compressed, ProgramScan
 from .check_blob import Findings
 
 MIN_DENSE_NBYTES = 4096
@@ -26,13 +26,13 @@ _IGNORED = (".DS_Store", "Manifest.json")
 _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
 
-def check_sizes(found: Findings, source: Source, program: Program, weights: Sequence[Compressed]) -> None:
+def check_sizes(found: Findings, source: Source, scan: ProgramScan, weights: Sequence[Compressed]) -> None:
     """Report compressed weights that take more bytes than dense ones would, and large values in the Program.
 
     Args:
         found: takes the findings.
-        source, program: the Program and its scan.
-        weights: the compressed weights, as `Program.compressed` returns them.
+        source, scan: the Program.
+        weights: the compressed weights, `ProgramScan.ends`.
     """
     stored = [list(weight.stored()) for weight in weights]
     shares = Counter(part for parts in stored for part in parts)
@@ -45,15 +45,15 @@ def check_sizes(found: Findings, source: Source, program: Program, weights: Sequ
         if dense >= MIN_DENSE_NBYTES and nbytes > dense:
             words = f"{weight.op.type} weight {list(shape)}: expected fewer bytes than {dense}, which a dense one takes"
             words += f", got {nbytes}"
-            found.add("warning", "compressed-larger", words, file=source.mapping.name, where=program.path(weight.op))
-    for constant in program.scan.constants:
+            found.add("warning", "compressed-larger", words, file=source.mapping.name, where=scan.path(weight.op))
+    for constant in scan.constants:
         is_inline = constant.storage == _codec.IMMEDIATE and constant.mil_code in _IN_WEIGHT_FILES
         if is_inline and (nbytes := _nbytes(constant)) > MAX_INLINE_NBYTES:
             words = (
                 f"value in the Program: expected {MAX_INLINE_NBYTES} bytes at most, and larger ones in a weight file, "
                 f"got {nbytes} bytes"
             )
-            where = program.path(constant.op, constant)
+            where = scan.path(constant.op, constant)
             found.add("warning", "inline-large", words, file=source.mapping.name, where=where)
 
 

@@ -111,9 +111,9 @@ def _has_padding_bits(tensor: Tensor) -> bool:
         offset, nbytes = tensor.constant.payload
         if program is None or tensor.constant.storage != _codec.IMMEDIATE:
             return False
-        field, _, at, payload, pieces, _ = _codec.tensor_locate(program.buffer, offset, nbytes)
+        field, _, at, payload, pieces, _ = _codec.tensor_locate(program.scan.buffer, offset, nbytes)
         used = tensor.size * tensor.mil_dtype.nbits % 8
-        last = memoryview(program.buffer)[at + payload - 1] if payload else 0
+        last = memoryview(program.scan.buffer)[at + payload - 1] if payload else 0
     except _BROKEN:
         return False
     return field == 7 and pieces == 1 and used != 0 and last >> used != 0

@@ -72,14 +72,12 @@ class _Comparison:
 
     Attributes:
         changes: the differences.
-        a, b: the models.
     """
 
     def __init__(
         self, alignment: Alignment, paired: Collection[tuple[Key, Key]], seen: tuple[set[Key], set[Key]]
     ) -> None:
         self.changes: list[Change] = []
-        self.a, self.b = alignment.models
         self._partners = alignment.partners
         self._paired = set(paired)
         self._known = {old for old, _ in self._paired}, {new for _, new in self._paired}
@@ -191,7 +189,7 @@ class _Comparison:
                 words = f"{subject}, {key}: {precision}, {_ROUNDED}"
                 constants.setdefault(precision, []).append(Change("changed", words))
             else:
-                words = f"{argument_words(self.a, ours)} in A, {argument_words(self.b, theirs)} in B"
+                words = f"{argument_words(ours)} in A, {argument_words(theirs)} in B"
                 self._add([Change("changed", f"{subject}, {key}: {words}")])
 
     def _relate(
@@ -258,7 +256,7 @@ class _Comparison:
         data = x.data(number)
         if data is not None and data == y.data(number):
             return "same"
-        (dtype, values), (other, others) = x.read(self.a, number), y.read(self.b, number)
+        (dtype, values), (other, others) = x.read(number), y.read(number)
         if values.shape != others.shape:
             return ""
         if dtype is not other:

@@ -14,8 +14,8 @@ from ..model.digest import digest
 from ..model.elements import Piece, dense_pieces, in_order, stored_piece
 from ..model.lazy import LazyTensor
 from ..model.model import Model
+from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
-from ..program.scan import Program
 from ..progress import Counter, Progress
 from .sides import Side, is_arrays
 
@@ -64,7 +64,7 @@ def content_hash(
     with _with_constants(source, max_nbytes) as model:
         tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
         hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense, progress=progress), strict=True))
-        uses = [line for _, program in model.scans for line in _uses(program, dense)]
+        uses = [line for program in model.parts for line in _uses(program, dense)]
         return ContentHash(_whole(hashes, uses), hashes)
 
 
@@ -166,26 +166,21 @@ def _netstring(data: bytes) -> bytes:
 # ---------------------------------------------------------------------------------------------------------- the Program
 
 
-def _uses(program: Program, dense: bool) -> list[bytes]:
+def _uses(program: OpenProgram, dense: bool) -> list[bytes]:
     """Return a line for every name that an operation reads or a block returns."""
-    scan = program.scan_again(_codec.SCAN_USES)
-    lines = []
-    nbytes = 0
-    tops: dict[int, int] = {}
-    for block in program.scan.blocks:
-        if block[2] < 0:
-            tops[block[1]] = tops.get(block[1], 0) + 1
-    for use in scan.constants:
-        op = None if use.owner == _codec.RETURN else use.op
-        kind = "return" if op is None else op.type
-        if dense and kind.startswith("constexpr_"):
+    program.require_same_rows()
+    scan, lines, nbytes = program.scan, [], 0
+    scopes: dict[int, str] = {}
+    for block, kind, op, key, number, name in program.view.graph.reads():
+        if dense and kind is not None and kind.startswith("constexpr_"):
             continue
-        scope = program.prefix + program.scope(use.function, use.block, tops.get(use.function, 0) > 1)
-        binding = f"{use.key}[{use.binding[0]}]" if op is not None else str(use.binding[0])
-        words = (scope, kind, "" if op is None else op.name, binding, use.text)
+        if block not in scopes:
+            scopes[block] = program.prefix + scan.scope(scan.table.blocks[block][1], block)
+        binding = "0" if kind is None else f"{key}[{number}]"
+        words = (scopes[block], "return" if kind is None else kind, op, binding, name)
         lines.append(b"use %b\n" % b" ".join(map(_text, words)))
         nbytes += len(lines[-1])
-        program.require_texts(nbytes)  # each line repeats the names of the blocks around it
+        scan.require_texts(nbytes)  # each line repeats the names of the blocks around it
     return lines
 
 

@@ -1,6 +1,6 @@
-"""The operations of a Program as a graph: what each reads, across nested blocks. Reads no values of weights."""
+"""The operations of a Program as they are compared: what each reads, across nested blocks. No weights are read."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -8,16 +8,15 @@ from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
 from ..model.metadata import Metadata
 from ..model.model import Model
-from ..model.package import Source
+from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor, make_tensor
-from ..program.scan import Program
-from ..program.types import repeated
+from ..program.types import TensorType, repeated
+from ..program.value import type_at
+from ..program.view import Function, Operation
 
 WEIGHT_COUNT = 10
 _MAX_SHOWN = 8
-_BLOCKS = 4  # the field of an Operation
-_INPUTS = 1  # of a Block, a Function
-_OUTPUTS = 3  # of an Operation
+_INPUTS = 1  # the field of a Function
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 _OPSETS = {f"coreml{number}": f"ios{number + 10}" for number in range(5, 9)}
 
@@ -36,8 +35,7 @@ def key_of(tensor: Tensor) -> Key | None:
 class ConstantArgument(NamedTuple):
     """A constant that an operation reads: where it is. Small ones are compared by value, not by serialization."""
 
-    source: Source
-    program: Program
+    program: OpenProgram
     rows: tuple[Any, ...]
 
     def keys(self) -> list[Key]:
@@ -57,20 +55,20 @@ class ConstantArgument(NamedTuple):
         """Return a row's Value message as stored; None if the values are not in it."""
         offset, nbytes = self.rows[number].value
         is_blob = self.rows[number].storage == _codec.BLOB
-        return None if is_blob else bytes(memoryview(self.program.buffer)[offset : offset + nbytes])
+        return None if is_blob else bytes(memoryview(self.program.scan.buffer)[offset : offset + nbytes])
 
-    def read(self, model: Model, number: int) -> tuple[Any, Any]:
+    def read(self, number: int) -> tuple[Any, Any]:
         """Return (DType, array) of a row."""
         row = self.rows[number]
-        tensor = make_tensor(model.package, self.source, self.program, row.key, row)
+        tensor = make_tensor(self.program, row.key, row)
         return tensor.mil_dtype, tensor.read()
 
-    def words(self, model: Model) -> str:
+    def words(self) -> str:
         """Return a readable description."""
         if self.is_weight():
             op = self.rows[0].op
             return f"weight {op.name!r}" if op.type == "const" else "a weight"
-        return " and ".join(_value_words(*self.read(model, number)) for number in range(len(self.rows)))
+        return " and ".join(_value_words(*self.read(number)) for number in range(len(self.rows)))
 
 
 class CompressedArgument(NamedTuple):
@@ -87,7 +85,7 @@ class CompressedArgument(NamedTuple):
         """Whether the comparison of tensors handles it."""
         return True
 
-    def words(self, model: Model) -> str:
+    def words(self) -> str:
         """Return a readable description."""
         return f"weight {self.key[1][1]!r}"
 
@@ -108,13 +106,13 @@ class ComparedOperation:
 
     __slots__ = ("arguments", "dtype", "key", "name", "output_count", "shape", "source", "type")
 
-    def __init__(self, op: Any, key: Key, name: str) -> None:
+    def __init__(self, op: Operation, key: Key, name: str, declared: TensorType | None) -> None:
         self.type: str = op.type
         self.name = name
         self.key = key
-        self.dtype: Any = BY_MIL_CODE[op.mil_code] if op.shape is not None else None
-        self.shape: tuple[int | None, ...] | None = op.shape
-        self.output_count: int = op.output_count
+        self.dtype: Any = None if declared is None else declared.dtype
+        self.shape: tuple[int | None, ...] | None = None if declared is None else declared.shape
+        self.output_count: int = op.output_rows[1]
         self.arguments: dict[str, list[Any]] = {}
         self.source: Any = None
 
@@ -183,10 +181,10 @@ def is_large(row: Any) -> bool:
     return bool(row.count >= WEIGHT_COUNT and BY_MIL_CODE.get(row.mil_code) not in (DType.BOOL, DType.STRING))
 
 
-def argument_words(model: Model, arguments: Iterable[Any]) -> str:
+def argument_words(arguments: Iterable[Any]) -> str:
     """Return a description of what is read."""
     return ", ".join(
-        x if isinstance(x, str) else x.name if isinstance(x, Result | Input) else x.words(model) for x in arguments
+        x if isinstance(x, str) else x.name if isinstance(x, Result | Input) else x.words() for x in arguments
     )
 
 
@@ -201,7 +199,9 @@ def _value_words(dtype: Any, array: Any) -> str:
 
 
 def _kind(dtype: Any) -> str:
-    return "" if dtype is None else "float" if dtype in _FLOATS else "integer" if dtype.is_integer else ""
+    return (
+        "" if not isinstance(dtype, DType) else "float" if dtype in _FLOATS else "integer" if dtype.is_integer else ""
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
@@ -213,165 +213,149 @@ def functions(model: Model) -> Iterator[tuple[str, ComparedFunction]]:
     Raises:
         FormatError, UnsupportedError: as reading the model does.
     """
-    for source, program in model.scans:
-        source.mapping.check_size()
-        graph = _Graph(source, program)
-        graph.collect()
-        for function, (name, _, _) in zip(graph.functions, graph.every.functions, strict=True):
-            yield program.prefix + name, function
+    for program in model.parts:
+        reading = _Reading(program)
+        for name, function in program.view.functions.items():
+            yield name, reading.compared(function)
 
 
-class _Graph:
-    """Resolves the names in a Program while its operations are collected."""
+class _Reading:
+    """Turns the view of a Program into what is compared."""
 
-    def __init__(self, source: Source, program: Program) -> None:
-        self.every = program.scan_again(_codec.SCAN_ALL)
-        self._uses = program.scan_again(_codec.SCAN_USES)
-        self._source, self._program = source, program
-        self.functions: list[ComparedFunction] = []
-        self._by_message: dict[tuple[int, int], ComparedOperation] = {}
-        self._tops = Counter(row[1] for row in self.every.blocks if row[2] < 0)
-        self._defined: dict[tuple[int, str], Any] = {}  # (block, name) -> what it stands for
-        self._paths: dict[tuple[int, int], str] = {}
+    def __init__(self, program: OpenProgram) -> None:
+        program.require_same_rows()
+        self._program, self._view = program, program.view
+        self._buffer, self._graph = self._view.held()[0], self._view.graph
+        self._ops: dict[int, ComparedOperation] = {}  # by row of the graph
+        self._meanings: dict[int, Any] = {}  # what a row of names stands for
+        self._paths: dict[int, str] = {}
         self._nchars = 0
-        self._unnamed: Counter[tuple[int, str, str]] = Counter()
+        self._constants: defaultdict[int, list[Any]] = defaultdict(list)  # by offset of the operation
+        for row in program.scan.scan_again(_codec.SCAN_ALL).constants:
+            if row.op is not None and row.storage != _codec.NAME:
+                self._constants[row.op.message[0]].append(row)
 
-    def collect(self) -> None:
-        """Fill `functions`."""
-        self._collect_functions()
-        self._collect_constants()
-        rows = [*self._uses.constants, *self.every.constants]
-        for row in rows:
-            self._add_operation(row)
-        self._collect_inputs_of_blocks()
-        for row in rows:
-            self._add_argument(row)
-        for function in self.functions:
-            function.ops.sort(key=lambda op: op.key[1])
-            for op in function.ops:
-                if op.is_cast():
-                    op.source = origin(op.arguments["x"][0])
+    def compared(self, function: Function) -> ComparedFunction:
+        """Return a function with all that is compared."""
+        _, opset, span, _, _ = self._graph.function(function.row)
+        features = Metadata.from_function(self._inputs(span))
+        inputs = {feature.name: str(feature) for feature in (*features.inputs, *features.states)}
+        found = ComparedFunction(_OPSETS.get(opset.lower(), opset.lower()), inputs, [], [])
+        operations = []
+        unnamed: Counter[tuple[str, str]] = Counter()
+        for block in function.blocks.values():
+            for operation in block.walk():
+                if self._is_compared(operation):
+                    operations.append(operation)
+                    found.ops.append(self._add(operation, unnamed))
+        for operation, op in zip(operations, found.ops, strict=True):
+            op.arguments = self._arguments(operation)
+            if op.is_cast():
+                op.source = origin(op.arguments["x"][0])
+        for row in range(self._graph.counts[1]):
+            _, _, number, _, _, _, (first, count) = self._graph.block(row)
+            for i in range(first, first + count) if number == function.row else ():
+                ((name, _, _),) = self._graph.names(i, 1)
+                path = self._path(row)
+                found.returns.append((path, name, self._meaning(self._graph.definer(-1 - i), name)))
+                self._count(len(path) + len(name))
+        return found
 
-    def _collect_functions(self) -> None:
-        inputs: list[list[Input]] = []
-        for _, opset, span in self.every.functions:
-            messages = self._named_types(span)
-            features = Metadata.from_function(messages)
-            words = {feature.name: str(feature) for feature in (*features.inputs, *features.states)}
-            self.functions.append(ComparedFunction(_OPSETS.get(opset.lower(), opset.lower()), words, [], []))
-            inputs.append([Input(None, 0, i, given.name, *_type(given)) for i, given in enumerate(messages)])
-        for number, (_, function, parent, _, _) in enumerate(self.every.blocks):
-            if parent < 0:
-                self._defined |= {(number, found.name): found for found in inputs[function]}
-
-    def _collect_constants(self) -> None:
-        for op in self.every.ops:
-            if op.type.startswith("constexpr_"):
-                self._defined[op.block, op.name] = CompressedArgument(
-                    (self._program.prefix, (op.block, op.name)), op.shape
-                )
-        rows: dict[tuple[int, str], list[Any]] = {}
-        for c in self.every.constants:
-            if c.op is not None and c.op.type == "const" and c.key == "val":
-                rows.setdefault((c.block, c.op.name), []).append(c)
-        for key, constants in rows.items():
-            self._defined.setdefault(key, ConstantArgument(self._source, self._program, tuple(constants)))
-
-    def _add_operation(self, row: Any) -> None:
-        """Add the operation that a row of the scan belongs to, with its outputs and the inputs of its blocks."""
-        op = row.op
-        if op is None or not _is_argument(row) or op.message in self._by_message:
-            return
-        path = self._path(row.function, row.block)
-        name = op.name
-        if not (op.output_count and name):
-            key = (row.function, path, op.type)
-            self._unnamed[key] += 1
-            name = f"#{self._unnamed[key]}"
-        known = ComparedOperation(op, (self._program.prefix, op.message), path + name)
-        self._by_message[op.message] = known
-        self.functions[row.function].ops.append(known)
-        self._count(len(path) + len(name))  # each repeats the names of the blocks around it
-        outputs = [(op.name, known.dtype, None if op.shape is None else len(op.shape))]
-        if op.output_count > 1:  # the scan has only the first
-            outputs = [(given.name, *_type(given)) for given in self._named_types(op.message, _OUTPUTS)]
-        for index, (output, dtype, rank) in enumerate(outputs):
-            self._defined.setdefault((row.block, output), Result(known, index, output, dtype, rank))
-
-    def _collect_inputs_of_blocks(self) -> None:
-        """Define the inputs of nested blocks."""
-        owners: dict[tuple[int, int], ComparedOperation] = {}
-        for row in [*self._uses.ops, *self.every.ops]:
-            if row.message in self._by_message:
-                owners[row.block, row.index] = self._by_message[row.message]
-        spans: dict[ComparedOperation, list[tuple[int, int]]] = {}
-        buffer = self._program.buffer
-        for number, (_, _, parent, block, index) in enumerate(self.every.blocks):
-            op = owners.get((parent, index))
-            if parent < 0 or op is None:
-                continue
-            if op not in spans:
-                spans[op] = [at for _, at in repeated(buffer, op.key[1], {_BLOCKS: 2}, "block")]
-            for i, given in enumerate(self._named_types(spans[op][block])):
-                self._defined.setdefault((number, given.name), Input(op, block, i, given.name, *_type(given)))
-
-    def _add_argument(self, row: Any) -> None:
-        """Add what a row of the scan says is read."""
-        if row.owner == _codec.RETURN:
-            path = self._path(row.function, row.block)
-            self.functions[row.function].returns.append((path, row.text, self._meaning(row.block, row.text)))
-            self._count(len(path) + len(row.text))
-        elif row.op is not None and _is_argument(row):
-            read = self._by_message[row.op.message].arguments.setdefault(row.key, [])
-            if row.storage == _codec.NAME:
-                read.append(self._meaning(row.block, row.text))
-            else:
-                read.append(ConstantArgument(self._source, self._program, (row,)))
-
-    def _meaning(self, block: int, name: str) -> Any:
-        at = block
-        while at >= 0:
-            found = self._defined.get((at, name))
-            if found is not None:
-                return found
-            at = self.every.blocks[at][2]
-        return name
-
-    def _named_types(self, span: tuple[int, int], field: int = _INPUTS) -> list[Any]:
-        """Return the inputs of a Function or a Block, or the outputs of an Operation, as NamedValueType messages."""
+    def _inputs(self, span: tuple[int, int]) -> list[Any]:
+        """Return the inputs of a Function as NamedValueType messages."""
         from ..program import schema
 
-        view = memoryview(self._program.buffer)
+        view = memoryview(self._buffer)
         return [
-            schema.parse("NamedValueType", view[start : start + size], file=self._program.buffer.name)
-            for _, (start, size) in repeated(self._program.buffer, span, {field: 2}, "named type")
+            schema.parse("NamedValueType", view[start : start + size], file=self._buffer.name)
+            for _, (start, size) in repeated(self._buffer, span, {_INPUTS: 2}, "named type")
         ]
+
+    def _is_compared(self, operation: Operation) -> bool:
+        """Whether an operation reads something, and is neither a constant nor a part of a compressed weight."""
+        if operation.type == "const" or operation.type.startswith("constexpr_"):
+            return False
+        is_reading = any(not binding.is_value for bindings in operation.inputs.values() for binding in bindings)
+        return is_reading or any(map(_is_argument, self._constants.get(operation.message[0], ())))
+
+    def _add(self, operation: Operation, unnamed: Counter[tuple[str, str]]) -> ComparedOperation:
+        path, name = self._path(operation.block_row), operation.name
+        if not name:
+            unnamed[path, operation.type] += 1
+            name = f"#{unnamed[path, operation.type]}"
+        first, count = operation.output_rows
+        declared = self._named(first)[1] if count else None
+        op = ComparedOperation(operation, (self._program.prefix, operation.message), path + name, declared)
+        self._ops[operation.row] = op
+        self._count(len(path) + len(name))  # each repeats the names of the blocks around it
+        return op
+
+    def _arguments(self, operation: Operation) -> dict[str, list[Any]]:
+        """Return what an operation reads: parameters with names first, then those with values only, and attributes."""
+        found: dict[str, list[tuple[int, Any]]] = {}
+        for key, bindings in operation.inputs.items():
+            for i, binding in enumerate(bindings):
+                if (name := binding.name) is not None:
+                    found.setdefault(key, []).append((i, self._meaning(self._graph.definer(binding.row), name)))
+        for row in self._constants.get(operation.message[0], ()):
+            if _is_argument(row):
+                found.setdefault(row.key, []).append((row.binding[0], ConstantArgument(self._program, (row,))))
+        return {key: [read for _, read in sorted(reads, key=_number)] for key, reads in found.items()}
+
+    def _meaning(self, row: int, name: str) -> Any:
+        """What a name that is read stands for; row: of names, which defines it, or -1."""
+        if row < 0:
+            return name
+        found = self._meanings.get(row)
+        if found is None:
+            found = self._meanings[row] = self._defined(row)
+        return found
+
+    def _defined(self, row: int) -> Any:
+        kind, owner = self._graph.owner(row)
+        name, declared = self._named(row)
+        dtype, rank = (None, None) if declared is None else (declared.dtype, len(declared.shape))
+        if kind == _codec.GRAPH_PARAMETER:
+            return Input(None, 0, row - self._graph.function(owner)[4][0], name, dtype, rank)
+        if kind == _codec.GRAPH_INPUT:
+            _, _, _, operation, number, (first, _), _ = self._graph.block(owner)
+            op = self._ops.get(operation)
+            return name if op is None else Input(op, number, row - first, name, dtype, rank)
+        definer = self._view.operation(owner)
+        if owner in self._ops:
+            return Result(self._ops[owner], row - definer.output_rows[0], name, dtype, rank)
+        if definer.type.startswith("constexpr_"):
+            key = self._program.prefix, (definer.block_row, name)
+            return CompressedArgument(key, None if declared is None else declared.shape)
+        rows = self._constants.get(definer.message[0], ()) if definer.type == "const" else ()
+        values = tuple(constant for constant in rows if constant.key == "val")
+        return ConstantArgument(self._program, values) if values else name
+
+    def _named(self, row: int) -> tuple[str, TensorType | None]:
+        """The name in a row of names, and its type if that is a tensor."""
+        ((name, offset, nbytes),) = self._graph.names(row, 1)
+        declared = type_at(self._buffer, (offset, nbytes)) if offset else None
+        return name, declared if isinstance(declared, TensorType) else None
 
     def _count(self, nchars: int) -> None:
         self._nchars += nchars
-        self._program.require_texts(self._nchars)
+        self._program.scan.require_texts(self._nchars)
 
-    def _path(self, function: int, block: int) -> str:
+    def _path(self, block: int) -> str:
         """Return the blocks around an operation, "" in a function's own block."""
-        found = self._paths.get((function, block))
+        found = self._paths.get(block)
         if found is None:
-            name = self.every.functions[function][0]
-            found = self._program.scope(function, block, self._tops[function] > 1)[len(name) :].removeprefix("/")
-            self._paths[function, block] = found
+            function = self._program.scan.table.blocks[block][1]
+            name = self._program.scan.table.functions[function][0]
+            found = self._program.scan.scope(function, block)[len(name) :].removeprefix("/")
+            self._paths[block] = found
         return found
 
 
-def _type(message: Any) -> tuple[Any, int | None]:
-    """Return DType and rank of a NamedValueType; None and None if it is no tensor."""
-    if not message.type.HasField("tensorType"):
-        return None, None
-    tensor = message.type.tensorType
-    return BY_MIL_CODE.get(tensor.dataType), len(tensor.dimensions)
+def _number(read: tuple[int, Any]) -> int:
+    return read[0]
 
 
 def _is_argument(row: Any) -> bool:
-    """Whether a row of the scan is something that an operation of the graph reads."""
-    op = row.op
-    if row.owner == _codec.RETURN or op is None or op.type == "const" or op.type.startswith("constexpr_"):
-        return False
-    return not (row.storage != _codec.NAME and row.owner == _codec.ATTRIBUTE and row.key == "name")
+    """Whether a constant of an operation is something that it reads, and not its name."""
+    return not (row.owner == _codec.ATTRIBUTE and row.key == "name")

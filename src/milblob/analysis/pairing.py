@@ -9,6 +9,7 @@ from typing import Any
 from ..arguments import Names, names_in
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
+from ..program.view import Operation
 from .aligning import Alignment, plain
 from .operations import CompressedArgument, ConstantArgument, Key, key_of
 from .sides import Side
@@ -243,16 +244,11 @@ def _readings(alignment: Alignment, number: int) -> dict[Key, list[Any]]:
 
 def _places_of_part(tensor: Tensor, places: Mapping[Key, list[Any]]) -> Iterator[Any]:
     """Yield the places of the compressed weight that a tensor is a part of, each with the part's parameter."""
-    constant, program = tensor.constant, tensor.program
-    if constant is None or program is None or constant.op is None:
+    if tensor.chain is not None or tensor.program is None:
         return
-    rows = [(constant.op, constant.key)]
-    if constant.op.type == "const":
-        readers = program.readers().get((constant.op.block, constant.op.name), ())
-        rows = [(row.op, row.key) for row in readers if row.op is not None]
-    for op, parameter in rows:
-        if op.type.startswith("constexpr_"):
-            for *place, _ in places.get((program.prefix, (op.block, op.name)), ()):
+    for reader, parameter, _ in tensor.consumers:
+        if isinstance(reader, Operation) and reader.type.startswith("constexpr_"):
+            for *place, _ in places.get((tensor.program.prefix, (reader.block_row, reader.name)), ()):
                 yield (*place, parameter)
 
 
@@ -364,7 +360,11 @@ def _same_readers(pairing: _Pairing, old: Mapping[str, LazyTensor], new: Mapping
         found: dict[Any, list[str]] = {}
         for name, tensor in tensors.items():
             if isinstance(tensor, Tensor):
-                uses = frozenset((plain(use.name), use.parameter) for use in tensor.consumers if use.op != "return")
+                uses = frozenset(
+                    (plain(reader.label), parameter)
+                    for reader, parameter, _ in tensor.consumers
+                    if isinstance(reader, Operation)
+                )
                 if uses:
                     found.setdefault((tensor.function if several else "", uses), []).append(name)
         readers.append(found)

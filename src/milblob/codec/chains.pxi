@@ -126,15 +126,14 @@ cdef class Chains:
         with nogil:
             C.mb_chains_add_small(&self.rows, &small.rows, &_key)
 
-    def add_uses(self, Scan uses not None):
-        """Take every use of a name, from a scan with SCAN_USES."""
-        uses.require_rows()
+    def add_uses(self, Graph graph not None):
+        """Take every use of a name, from the graph of the same bytes."""
         if self.rows.slots == NULL:  # nothing was looked up yet
             self.make_room(self.scan.rows.op_count)
             with nogil:
                 C.mb_chains_define(&self.rows, &_key)
         with nogil:
-            C.mb_chains_add_uses(&self.rows, &uses.rows, &_key)
+            C.mb_chains_add_uses(&self.rows, &graph.rows, &_key)
 
     @property
     def stopped(self):

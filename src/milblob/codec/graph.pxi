@@ -28,9 +28,13 @@ cdef class Graph:
     cdef void *memory
     cdef C.mb_graph rows
     cdef list words            # short texts seen before: types of operations, keys of inputs
+    cdef uint32_t *definers    # of mb_scopes, once `resolve` was called; the other two are in the same memory
+    cdef uint32_t *readers
+    cdef uint32_t *readers_from
 
     def __dealloc__(self):
         free(self.memory)
+        free(self.definers)
 
     def release(self):
         """Let go of the Program's bytes; every method raises ValueError from then on."""
@@ -136,6 +140,18 @@ cdef class Graph:
                 return row
             row = self.rows.operations[row].end
         raise IndexError(index)
+
+    def operation_at(self, uint64_t offset):
+        """Return the row of the operation whose message begins at an offset, or -1; rows are in the order of messages."""
+        cdef uint64_t low = 0, high = self.rows.operation_count, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.rows.operations[middle].message.offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        found = low < self.rows.operation_count and self.rows.operations[low].message.offset == offset
+        return <int64_t>low if found else -1
 
     def count(self, uint32_t block):
         """Return how many operations a block has, those in nested blocks left out."""
@@ -270,81 +286,97 @@ cdef class Graph:
                 found.setdefault((self.rows.operations[n.owner].block, self.text(n.name)), i)
         return found
 
-    def uses(self):
-        """Find who defines each name that is read, by lexical scope: the block itself, then those around it.
+    cdef int resolve(self) except -1:
+        """Find who defines what is read, once: see scopes.h."""
+        cdef C.mb_scopes scopes
+        cdef Buffer buffer = self.held()
+        cdef uint64_t names = self.rows.name_count, reads = self.rows.binding_count + names, slot_count = 4
+        cdef uint32_t *kept
+        cdef uint32_t *memory
+        if self.definers != NULL:
+            return 0
+        while slot_count <= 2 * names:
+            slot_count *= 2
+        kept = <uint32_t *>malloc((2 * reads + names + 2) * sizeof(uint32_t))
+        memory = <uint32_t *>malloc((slot_count + 6 * names + reads + 1) * sizeof(uint32_t))
+        if kept == NULL or memory == NULL:
+            free(kept)
+            free(memory)
+            raise MemoryError
+        memset(&scopes, 0, sizeof(scopes))
+        scopes.graph, scopes.slot_count = &self.rows, slot_count
+        scopes.definers, scopes.readers, scopes.readers_from = kept, kept + reads, kept + 2 * reads
+        scopes.slots, scopes.firsts, scopes.meanings = memory, memory + slot_count, memory + slot_count + names
+        scopes.blocks, scopes.hidden = scopes.meanings + names, scopes.meanings + 2 * names
+        scopes.reads = scopes.hidden + 3 * names
+        memset(scopes.slots, 0, slot_count * sizeof(uint32_t))
+        memset(scopes.meanings, 0xFF, names * sizeof(uint32_t))  # MB_NONE
+        with nogil:
+            C.mb_scopes_resolve(&scopes, &_key)
+        free(memory)
+        if self.definers != NULL:  # by another thread
+            free(kept)
+            return 0
+        self.readers, self.readers_from, self.definers = scopes.readers, scopes.readers_from, kept
+        return 0
+
+    def definer(self, int64_t read):
+        """Return the row of names that defines what is read, or -1.
+
+        Args:
+            read: a row of bindings; or -1 - row of names, for an output of a block.
+        """
+        cdef uint64_t row = <uint64_t>read if read >= 0 else self.rows.binding_count + <uint64_t>(-1 - read)
+        self.resolve()
+        if row >= self.rows.binding_count + self.rows.name_count:
+            raise IndexError(read)
+        return -1 if self.definers[row] == C.MB_NONE else <int64_t>self.definers[row]
+
+    def consumers(self, uint32_t first, uint32_t count):
+        """Return who reads rows of names: [(row of the operation, or -1 - row of the block; key, "" for a block; name)]."""
+        cdef uint32_t row, i, read
+        cdef list found = []
+        self.resolve()
+        if <uint64_t>first + count > self.rows.name_count:
+            raise IndexError(first)
+        for row in range(first, first + count):
+            name = None
+            for i in range(self.readers_from[row], self.readers_from[row + 1]):
+                name = self.text(self.rows.names[row].name) if name is None else name
+                read = self.readers[i]
+                owner, key = self.reader(-1 - <int64_t>(read & ~C.MB_READ_RETURN) if read & C.MB_READ_RETURN else <int64_t>read)
+                found.append((owner, key, name))
+        return found
+
+    def reads(self):
+        """Return every name that an operation reads or a block returns, in the order of rows.
 
         Returns:
-            ({row of bindings, or -1 - row of names for an output of a block: row of names that defines it},
-            {row of names: [rows as before, in program order]}). Names that nothing defines are in neither.
+            [(row of the block, type of the operation, name of its first output, key, number of the binding, name)]. An
+            operation without outputs has its type for a name. For a block: (row, None, "", "", number of the output, name).
         """
-        cdef dict defined = {}, readers = {}, scope
-        cdef C.mb_graph_function *f
-        cdef uint64_t i
-        cdef uint32_t block
-        for i in range(self.rows.function_count):
-            f = &self.rows.functions[i]
-            scope = {}
-            self._define(scope, f.inputs, f.input_count, None)
-            block = f.blocks
-            while block < f.block_end:
-                self._resolve(block, scope, defined, readers)
-                block = self.rows.blocks[block].end
-        return defined, readers
-
-    cdef int _define(self, dict scope, uint32_t first, uint32_t count, dict before) except -1:
-        """Add rows of names to a scope; `before` gets what they hide. Of two with one name, the first counts."""
-        cdef uint32_t i
-        cdef str name
-        cdef set own
-        for i in range(first, first + count):
-            name = self.text(self.rows.names[i].name)
-            if before is None:
-                scope.setdefault(name, i)
-            elif name not in before:
-                before[name] = scope.get(name)
-                scope[name] = i
-        return 0
-
-    cdef int _read(self, dict scope, C.mb_span span, int64_t row, dict defined, dict readers) except -1:
-        found = scope.get(self.text(span))
-        if found is not None:
-            defined[row] = found
-            readers.setdefault(found, []).append(row)
-        return 0
-
-    cdef int _resolve(self, uint32_t block, dict scope, dict defined, dict readers) except -1:
-        cdef C.mb_graph_block *b = &self.rows.blocks[block]
         cdef C.mb_graph_operation *o
         cdef C.mb_graph_argument *a
-        cdef uint32_t row, k, i, inner
-        cdef dict before = {}
-        self._define(scope, b.inputs, b.input_count, before)
-        row = b.operations
-        while row < b.operation_end:
+        cdef C.mb_graph_block *b
+        cdef uint32_t row, k, i
+        cdef list found = []
+        for row in range(self.rows.operation_count):
             o = &self.rows.operations[row]
-            self._define(scope, o.outputs, o.output_count, before)
-            row = o.end
-        row = b.operations
-        while row < b.operation_end:
-            o = &self.rows.operations[row]
+            name = None
             for k in range(o.arguments, o.arguments + o.argument_count):
                 a = &self.rows.arguments[k]
                 for i in range(a.bindings, a.bindings + a.binding_count):
-                    if not self.rows.bindings[i].is_value:
-                        self._read(scope, self.rows.bindings[i].span, i, defined, readers)
-            inner = o.blocks
-            for k in range(o.block_count):
-                self._resolve(inner, scope, defined, readers)
-                inner = self.rows.blocks[inner].end
-            row = o.end
-        for i in range(b.outputs, b.outputs + b.output_count):
-            self._read(scope, self.rows.names[i].name, -1 - <int64_t>i, defined, readers)
-        for name, hidden in before.items():
-            if hidden is None:
-                del scope[name]
-            else:
-                scope[name] = hidden
-        return 0
+                    if self.rows.bindings[i].is_value:
+                        continue
+                    if name is None:
+                        name = self.text(self.rows.names[o.outputs].name) if o.output_count else self.word(o.type)
+                    found.append((o.block, self.word(o.type), name, self.word(a.key), i - a.bindings,
+                                  self.text(self.rows.bindings[i].span)))
+        for row in range(self.rows.block_count):
+            b = &self.rows.blocks[row]
+            for i in range(b.outputs, b.outputs + b.output_count):
+                found.append((row, None, "", "", i - b.outputs, self.text(self.rows.names[i].name)))
+        return found
 
     def reader(self, int64_t row):
         """Return (row of the operation, key) of a row of bindings; (-1 - row of the block, "") of a `-1 - row of names`."""

@@ -492,8 +492,8 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
     """Find every tensor constant of the serialized Program at [offset, offset + nbytes).
 
     Args:
-        flags: SCAN_ALL for every tensor constant, else the weights (see program.h); SCAN_USES for uses of names instead;
-            SCAN_PLAIN for bytes that protobuf itself wrote.
+        flags: SCAN_ALL for every tensor constant, else the weights (see program.h); SCAN_PLAIN for bytes that protobuf
+            itself wrote.
 
     Returns:
         Scan, or None if the Program must be rewritten in plain form first (split messages, repeated map keys).

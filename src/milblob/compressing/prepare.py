@@ -15,14 +15,13 @@ from typing import Any, NamedTuple, Protocol, cast
 from .. import _codec
 from ..arguments import array_of
 from ..closeness import hint
-from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
 from ..model.model import Model
-from ..model.package import Source
+from ..model.open_program import OpenProgram
 from ..model.program_file import require_edits
-from ..model.tensor import Tensor, make_tensor
+from ..model.tensor import Tensor
 from ..program import cast_edits, compress_edits
-from ..program.scan import Program
+from ..program.view import Operation
 from ..progress import Counter
 from ..rewrite.compressed import CompressedWeight, StoredPart
 from ..rewrite.decompress import Decompression, plan_decompression
@@ -128,7 +127,7 @@ class Compressing:
     Attributes:
         weights: by constant, or by the chain of what was compressed before.
         outcomes: of these weights, in order.
-        decompressions: by id of the Programs with such chains: which of their operations go.
+        decompressions: of the Programs with such chains: which of their operations go.
         skipped: (name, reason) of each weight that was asked for and stays.
         kept: names of those that stay because it was chosen so.
     """
@@ -149,7 +148,7 @@ class Compressing:
     ) -> None:
         self.weights: dict[Any, CompressedWeight] = {}
         self.outcomes: list[Outcome] = []
-        self.decompressions: dict[int, Decompression] = {}
+        self.decompressions: dict[OpenProgram, Decompression] = {}
         self._extras = extras
         self.skipped: list[tuple[str, str]] = []
         self.kept: list[str] = []
@@ -209,13 +208,12 @@ class Compressing:
                 if self._plan is not None:
                     raise _unplanned(candidate.tensor.name, str(result))
                 continue
-            row = candidate.tensor.constant if candidate.tensor.chain is None else candidate.tensor.chain
             *made_of, lost = result
-            weight = self.weights[row] = CompressedWeight(candidate.tensor, first, *made_of)
+            weight = self.weights[candidate.tensor.row] = CompressedWeight(candidate.tensor, first, *made_of)
             self.outcomes.append(Outcome(weight, candidate.options[0].recipe, lost))
         chains = {one.tensor.chain for one in self.of_compressed()}
-        for _, program in model.scans if chains else ():
-            self.decompressions[id(program)] = plan_decompression(program, lambda group: group in chains)
+        for program in model.parts if chains else ():
+            self.decompressions[program] = plan_decompression(program, lambda group: group in chains)
         self._spool.map()
 
     def _taken(self, candidate: Candidate, result: Any) -> Any:
@@ -310,14 +308,14 @@ class Compressing:
         return [candidate for candidate, reason in chosen if not reason]
 
     def _candidates(self, model: Model) -> Iterator[Candidate]:
-        parameters, weights = _Parameters(model), list(all_weights(model))
+        weights = list(all_weights(model))
         names = {tensor.name for tensor in weights}
         for name in self._extras.importance:
             if name not in names:
                 expected = f"importance: expected names of weights in {model.path}"
                 raise ValueError(escape(f"{expected}, got {name!r}{hint(str(name), names)}"))
         for tensor in weights:
-            constant, program = tensor.constant, cast(Program, tensor.program)
+            constant, program = tensor.constant, cast(OpenProgram, tensor.program)
             if tensor.size is None or not self._is_selected(tensor.name):
                 continue
             if constant is not None and constant.storage != _codec.BLOB and (not constant.shape or tensor.size < 10):
@@ -328,23 +326,26 @@ class Compressing:
             op = tensor.op_row
             is_output = op is not None and (constant is None or (op.type == "const" and constant.key == "val"))
             if (self._op_types or self._per_name) and is_output:
-                for reader, _ in compress_edits.consumers(program, op):
+                for reader in (c.reader for c in tensor.consumers if isinstance(c.reader, Operation)):
                     self._readers.add(reader.type)
-                    self._reader_names.update(parameters.names(tensor, reader) if self._per_name else ())
+                    self._reader_names.update(_names_of(tensor, reader) if self._per_name else ())
             words: str | None
             if constant is None:
-                words = compress_edits.weight_refusal(program, op, tensor.mil_dtype.mil_code, tensor.shape, self._least)
+                words = compress_edits.weight_refusal(op, tensor.mil_dtype.mil_code, tensor.shape, self._least)
             else:
-                words = compress_edits.refusal(program, constant, self._least)
+                words = compress_edits.refusal(constant, self._least)
+            consumers = tensor.consumers if words is None else ()
+            words = words or compress_edits.consumer_refusal(consumers)
             if words is not None:
                 self.skipped.append((tensor.name, words))
                 continue
-            readers = compress_edits.consumers(program, op)
+            readers = [consumer.reader for consumer in consumers if isinstance(consumer.reader, Operation)]
             # As in coremltools: neighbours of a weight whose name is given in full are pruned whatever reads it.
             is_named = self._plan is not None or any(named.glob == tensor.name for named in self._per_name)
-            uses = () if is_named else tuple((reader.type, key) for reader, key in readers)
-            opset = cast_edits.opset(program, op)
-            recipes, may_stay = self._recipes(tensor, [reader for reader, _ in readers], opset, parameters)
+            uses = tuple((c.reader.type, c.parameter) for c in consumers if isinstance(c.reader, Operation))
+            uses = () if is_named else uses
+            opset = cast_edits.opset(program.scan, op)
+            recipes, may_stay = self._recipes(tensor, readers, opset)
             if not recipes:
                 self.skipped.append((tensor.name, "expected a recipe for it, got none"))
                 continue
@@ -359,8 +360,8 @@ class Compressing:
                     )
                 self.skipped.append((tensor.name, reason))
                 continue
-            require_edits(cast(Source, tensor.source), program)
-            axes = compress_edits.channel_axes(program, op, len(tensor.shape), partial(parameters.flag, program))
+            require_edits(program)
+            axes = compress_edits.channel_axes(len(tensor.shape), consumers)
             options = tuple(
                 Option(one, axes or (1, 0), constant is None and objection is None)
                 for one, objection in objections.items()
@@ -370,8 +371,8 @@ class Compressing:
                 words = "expected operations that agree on its channels, got some that read them along different axes"
                 self.skipped.append((tensor.name, words))
                 continue
-            convolutions = [reader for reader, _ in readers if reader.type in compress_edits.CONVOLUTIONS]
-            groups = max([1, *(parameters.of(program, reader, "groups", 1) for reader in convolutions)])
+            convolutions = [reader for reader in readers if reader.type in compress_edits.CONVOLUTIONS]
+            groups = max([1, *(compress_edits.number(reader, "groups", 1) for reader in convolutions)])
             heavy = self._importance(tensor, options)
             blocks = self._extras.blocks.get(tensor.name)
             yield Candidate(
@@ -403,9 +404,7 @@ class Compressing:
         except (ValueError, TypeError) as error:
             raise type(error)(f"{error} (importance of {tensor.name})") from None
 
-    def _recipes(
-        self, tensor: Tensor, readers: Sequence[Any], opset: int, parameters: "_Parameters"
-    ) -> tuple[tuple[Recipe, ...], bool]:
+    def _recipes(self, tensor: Tensor, readers: Sequence[Operation], opset: int) -> tuple[tuple[Recipe, ...], bool]:
         """(recipes to choose from, none of them if it stays; whether it may stay as well)."""
         if self._plan is not None:
             recipe = self._plan[tensor.name]
@@ -416,7 +415,7 @@ class Compressing:
         others = _only(self._recipe) if self._chooser is None else (self._chooser.recipes(opset), True)
         found: dict[tuple[bool, str], tuple[tuple[Recipe, ...], bool]] = {}  # by (whether this is a type, name)
         for reader in readers:
-            names = parameters.names(tensor, reader) if self._per_name else ()
+            names = _names_of(tensor, reader) if self._per_name else ()
             by_name = next((one for one in self._per_name if one.glob in names), None)
             if by_name is not None:
                 found[False, by_name.glob] = _only(by_name.recipe)
@@ -498,71 +497,15 @@ class _Spool:
         self._file = self._mapping = None
 
 
-class _Parameters:
-    """Parameters of operations that are one bool or int32, written in place or read from const operations; their names.
+def _names_of(tensor: Tensor, reader: Operation) -> tuple[str, ...]:
+    """Return the names of an operation that reads a weight: its first output and, if it differs, its own.
 
-    Args:
-        model: opened with all constants.
+    As in the name of the weight, the model of a pipeline and the function stand in front.
     """
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._known: dict[int, dict[Any, Any]] = {}
-        self._sources = {id(program): source for source, program in model.scans}
-
-    def flag(self, program: Program, op: Any, key: str) -> bool:
-        """Return the value of a bool parameter; False if the operation does not have it."""
-        return bool(self.of(program, op, key, 0))
-
-    def names(self, tensor: Tensor, reader: Any) -> tuple[str, ...]:
-        """Return the names of an operation that reads a weight: its first output and, if it differs, its own.
-
-        As in the name of the weight, the model of a pipeline and the function stand in front.
-        """
-        program = cast(Program, tensor.program)
-        lead, is_there, _ = tensor.name.rpartition(cast(Any, tensor.op_row).name)
-        row = self._rows(program).get((reader.message, "name"))
-        own = reader.name if row is None else self._tensor(program, "name", row).read().reshape(-1)[0]
-        return tuple(f"{lead if is_there else ''}{name}" for name in dict.fromkeys((reader.name, own)))
-
-    def of(self, program: Program, op: Any, key: str, otherwise: int) -> int:
-        """Return the value of a parameter; `otherwise` if the operation does not have it."""
-        rows = self._rows(program)
-        row = rows.get((op.message, key))
-        if isinstance(row, str):
-            block = op.block
-            while block >= 0 and (block, row) not in rows:
-                block = program.scan.blocks[block][2]
-            row = rows.get((block, row))
-        if row is None:
-            return otherwise
-        return int(self._tensor(program, key, row).read().reshape(-1)[0])
-
-    def _tensor(self, program: Program, key: str, row: Any) -> Tensor:
-        return make_tensor(self._model.package, self._sources[id(program)], program, key, row)
-
-    def _rows(self, program: Program) -> dict[Any, Any]:
-        rows = self._known.get(id(program))
-        if rows is None:
-            rows = self._known[id(program)] = self._all(program)
-        return rows
-
-    def _all(self, program: Program) -> dict[Any, Any]:
-        """Every such constant, by (message of its operation, parameter), or (block, name); and the names read."""
-        rows: dict[Any, Any] = {}
-        codes = DType.BOOL.mil_code, DType.INT32.mil_code
-        for c in program.scan.constants:
-            if c.op is None or c.storage != _codec.IMMEDIATE or c.shape:
-                continue
-            if c.key == "name" and c.owner == _codec.ATTRIBUTE and c.op.type != "const":
-                rows[(c.op.message, "name")] = c
-            elif c.mil_code in codes:
-                rows[(c.block, c.op.name) if c.op.type == "const" and c.key == "val" else (c.op.message, c.key)] = c
-        for readers in program.readers().values():
-            for c in readers:
-                if c.op is not None and (c.key.startswith("transpose_") or c.key == "groups"):
-                    rows.setdefault((c.op.message, c.key), c.text)
-        return rows
+    lead, is_there, _ = tensor.name.rpartition(cast(Any, tensor.op_row).name)
+    value = reader.attributes.get("name")
+    own = reader.label if value is None or value.kind != "tensor" else value.array().reshape(-1)[0]
+    return tuple(f"{lead if is_there else ''}{name}" for name in dict.fromkeys((reader.label, own)))
 
 
 def spool_directory(dst: str) -> str:

@@ -11,9 +11,8 @@ from .. import _codec
 from ..arguments import as_integer, as_mapping, parse_nbytes
 from ..closeness import hint
 from ..model.model import Model
-from ..model.package import Source
+from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
-from ..program.scan import Program
 from ..progress import Counter
 from ..rewrite.changes import is_counted
 from ..rewrite.planned import PartsPlan
@@ -426,8 +425,8 @@ class _Stored:
         self._nbytes: dict[Any, int] = {}
         readers: dict[int, Any] = {}
         for tensor in model.tensors.values():
-            constant, program = tensor.constant, cast(Program, tensor.program)
-            if constant is None or not is_counted(tensor, program.is_part(constant)):
+            constant, program = tensor.constant, cast(OpenProgram, tensor.program)
+            if constant is None or not is_counted(tensor, program.scan.is_part(constant)):
                 continue
             key = self._key(tensor, constant)
             if key not in self._nbytes and constant.storage == _codec.BLOB:
@@ -445,7 +444,7 @@ class _Stored:
                     self.nbytes += reader.record(offset).nbytes
 
     def _reader(self, tensor: Tensor, constant: Any) -> Any:
-        return self._model.package.reader(cast(Source, tensor.source), constant.text)
+        return self._model.package.reader(cast(OpenProgram, tensor.program).source, constant.text)
 
     def _key(self, tensor: Tensor, constant: Any) -> Any:
         if constant.storage == _codec.BLOB:
@@ -567,7 +566,7 @@ def _reason(row: Sequence[Measured | NotCompressibleError]) -> str:
 
 def _base(candidate: Candidate) -> Any:
     """What parts are stored beside: the models of a pipeline share none."""
-    directory = cast(Source, candidate.tensor.source).directory
+    directory = cast(OpenProgram, candidate.tensor.program).directory
     return None if directory is None else directory.real()
 
 

@@ -8,9 +8,10 @@ import numpy as np
 from .. import _codec
 from ..dtypes import DType
 from ..model.model import Model
+from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_edits
-from ..program.scan import Compressed, Program
+from ..program.scan import Compressed
 from ..rewrite.decompress import plan_decompression
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
@@ -124,7 +125,7 @@ def identity(tensor: Tensor) -> Hashable:
 
 def not_continued(tensor: Tensor, recipes: Iterable[Recipe]) -> dict[Recipe, str | None]:
     """Return for each recipe why it cannot go on from what a weight is compressed to; None if it can."""
-    is_late = cast_edits.opset(cast(Program, tensor.program), tensor.op_row) >= LINKED_OPSET
+    is_late = cast_edits.opset(cast(OpenProgram, tensor.program).scan, tensor.op_row) >= LINKED_OPSET
     steps = steps_of(tensor) if is_late else None
     found: dict[Recipe, str | None] = {}
     for recipe in recipes:
@@ -142,13 +143,14 @@ def all_weights(model: Model) -> Iterator[Tensor]:
     Args:
         model: opened with all constants and stored parts.
     """
-    constants: dict[int, list[Tensor]] = {}
+    constants: dict[OpenProgram | None, list[Tensor]] = {}
     for tensor in model.tensors.values():
-        constants.setdefault(id(tensor.program), []).append(tensor)
-    for source, program in model.scans:
-        groups = program.groups
+        constants.setdefault(tensor.program, []).append(tensor)
+    for program in model.parts:
+        scan = program.scan
+        groups = scan.groups
         ends = plan_decompression(program, lambda group: True).weights if groups else []
-        parts = {part for group in groups for part in group.stored() if not program.is_shared(part)}
-        found = [tensor for tensor in constants.get(id(program), ()) if tensor.constant not in parts]
-        found += [make_tensor(model.package, source, program, program.name_of(end), end) for end in ends]
+        parts = {part for group in groups for part in group.stored() if not scan.is_shared(part)}
+        found = [tensor for tensor in constants.get(program, ()) if tensor.constant not in parts]
+        found += [make_tensor(program, scan.name_of(end), end) for end in ends]
         yield from sorted(found, key=lambda tensor: tensor.op_row.message[0] if tensor.op_row is not None else -1)

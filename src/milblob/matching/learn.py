@@ -16,6 +16,7 @@ from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from ..model.sharing import by_blob
 from ..model.tensor import Tensor
+from ..program.view import Consumer
 from ..values.cast import cast_array
 from .agreeing import agreeing, is_name_of
 from .arithmetic import Combined, kind_of
@@ -25,7 +26,7 @@ from .expressions import Expressed, Expressions
 from .gathers import Gathers
 from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
-from .readers import Reader, Readers
+from .readers import Readers
 from .renderings import block_of, correlate, may_render, sqnr_of
 from .rest import Rest, is_weight
 from .rounding import casts_to
@@ -215,7 +216,7 @@ class _Learner:
         and zeros, const_deduplication gives the transposed constant the name of w.
         """
         readers = self.readers.of[name]
-        return self.weights[name].ndim < 2 or (bool(readers) and all(reader.op in _AS_TRAINED for reader in readers))
+        return self.weights[name].ndim < 2 or (bool(readers) and all(reader.type in _AS_TRAINED for reader in readers))
 
     def _layouts(self, given: str, name: str) -> list[Layout]:
         old, new = self.given[given].shape, self.weights[name].shape
@@ -283,8 +284,8 @@ class _Learner:
         self.done(name)
         self.claim(name, fold.weight(self.weights[name].shape))
         if fold.gives_bias and bias is not None:
-            reader = fold.convolution.reader._replace(parameter="bias")
-            self.claim(bias, fold.bias(self.weights[bias].shape), reader.words)
+            reader = fold.convolution.consumer._replace(parameter="bias")
+            self.claim(bias, fold.bias(self.weights[bias].shape), reader.label)
 
     # ------------------------------------------------------------------------------------------------------- compressed
 
@@ -389,12 +390,12 @@ class _Learner:
 
     # --------------------------------------------------------------------------------------------------------- siblings
 
-    def _beside(self, name: str, reader: Reader) -> list[Derivation] | None:
+    def _beside(self, name: str, reader: Consumer) -> list[Derivation] | None:
         """Return what a weight may be, as the other weights of an operation say; None if they say nothing.
 
         An empty list says that the checkpoint has no array for it.
         """
-        parts = self.readers.parts(name, reader)
+        parts = self.readers.parts(reader)
         for parameter in VECTORS.get(reader.parameter, ()):
             other = parts.get(parameter)
             if other is not None and other != name and other in self.certain:
@@ -406,7 +407,7 @@ class _Learner:
         for reader in self.readers.of[name]:
             for option in self._beside(name, reader) or ():
                 if self.fits(name, option):
-                    self.claim(name, option, reader.words)
+                    self.claim(name, option, reader.label)
 
     def _sum(self, name: str) -> None:
         """Claim a bias to which another vector was added."""
@@ -420,7 +421,7 @@ class _Learner:
                 for other, vector in every:
                     added = Combined("+", option, vector)
                     if other not in option.sources() and self.fits(name, added):
-                        self.claim(name, added, reader.words)
+                        self.claim(name, added, reader.label)
 
     def _gather(self, name: str) -> None:
         """Claim a weight whose rows are looked up in a table, or a vector that is several joined."""
@@ -492,7 +493,7 @@ class _Learner:
             options = self._beside(name, reader)
             found = [one for one in options or () if self.fits(name, one)]
             for one in found:
-                self.claim(name, one, reader.words)
+                self.claim(name, one, reader.label)
             if options is not None and not options:
                 without.append(reader)
             else:
@@ -505,7 +506,7 @@ class _Learner:
             self._claim_equal(name, [named], True)
             waiting -= bool(waiting)
         for reader in without:
-            self.claim(name, None, reader.words)
+            self.claim(name, None, reader.label)
         return waiting if self.readers.of[name] else int(named is None)
 
     def _for_parameter(self, name: str, given: list[str]) -> list[str]:

@@ -5,21 +5,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..model.tensor import Tensor
+from ..program.view import Block, Consumer, Operation
 
 _CONVOLUTIONS = ("conv", "conv_transpose")
-
-
-class Reader(NamedTuple):
-    """Where a weight is read: the operation's type, its first output, and the parameter."""
-
-    op: str
-    name: str
-    parameter: str
-
-    @property
-    def words(self) -> str:
-        """The place as `refit` takes it after WEIGHT@."""
-        return f"{self.name}.{self.parameter}"
 
 
 class Convolution(NamedTuple):
@@ -28,50 +16,46 @@ class Convolution(NamedTuple):
     Attributes:
         weight, bias: names of its weights; None if it has no bias.
         groups: of a conv_transpose; 0 for a conv.
-        reader: where the weight is read.
+        consumer: where the weight is read.
     """
 
     weight: str
     bias: str | None
     groups: int
-    reader: Reader
+    consumer: Consumer
 
 
 class Readers:
     """The readers of all weights of a model.
 
     Attributes:
-        of: weight -> readers, constexpr operations left out.
+        of: weight -> who reads it, constexpr operations left out.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self._weights = weights
-        self.of = {name: _readers(tensor) for name, tensor in weights.items()}
-        self._parts: dict[str, dict[str, str]] = defaultdict(dict)
-        for name, readers in self.of.items():
-            for reader in readers:
-                self._parts[self._key(name, reader)][reader.parameter] = name
+        self.of = {
+            name: [consumer for consumer in tensor.consumers if not consumer.type.startswith("constexpr_")]
+            for name, tensor in weights.items()
+        }
+        self._parts: dict[Operation | Block, dict[str, str]] = defaultdict(dict)
+        for name, consumers in self.of.items():
+            for consumer in consumers:
+                self._parts[consumer.reader][consumer.parameter] = name
 
-    def _key(self, name: str, reader: Reader) -> str:
-        return f"{self._weights[name].function}/{reader.name}"
-
-    def parts(self, name: str, reader: Reader) -> Mapping[str, str]:
+    def parts(self, consumer: Consumer) -> Mapping[str, str]:
         """Return the weights of an operation that reads a weight: parameter -> weight."""
-        return self._parts[self._key(name, reader)]
+        return self._parts[consumer.reader]
 
     def convolution(self, name: str) -> Convolution | None:
         """Return the first convolution whose weight this is."""
         weight = self._weights[name]
-        for reader in self.of[name]:
-            if reader.op not in _CONVOLUTIONS or reader.parameter != "weight" or weight.ndim < 3:
+        for consumer in self.of[name]:
+            if consumer.type not in _CONVOLUTIONS or consumer.parameter != "weight" or weight.ndim < 3:
                 continue
-            bias = self.parts(name, reader).get("bias")
-            if reader.op == "conv":
-                return Convolution(name, bias, 0, reader)
+            bias = self.parts(consumer).get("bias")
+            if consumer.type == "conv":
+                return Convolution(name, bias, 0, consumer)
             groups = 1 if bias is None else max(self._weights[bias].size // weight.shape[1], 1)
-            return None if weight.shape[0] % groups else Convolution(name, bias, groups, reader)
+            return None if weight.shape[0] % groups else Convolution(name, bias, groups, consumer)
         return None
-
-
-def _readers(tensor: Tensor) -> list[Reader]:
-    return [Reader(use.op, use.name, use.parameter) for use in tensor.consumers if not use.op.startswith("constexpr_")]

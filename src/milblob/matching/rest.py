@@ -100,7 +100,7 @@ class Rest:
             if not all(one.is_exact for one in found):
                 self.rounded.add(name)
         else:
-            reader = next((f", read by {reader.words} ({reader.op})" for reader in self._readers.of[name]), "")
+            reader = next((f", read by {reader.label} ({reader.type})" for reader in self._readers.of[name]), "")
             self.unknown[name] = f"{shown}{reader}"
 
     def settle_ambiguous(self) -> None:

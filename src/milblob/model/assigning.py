@@ -7,12 +7,11 @@ import numpy as np
 from ..arguments import array_of
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, UnsupportedError
-from ..program.scan import Program
 from ..storage.mapped import MappedFile
 from ..values.cast import CastCounts, cast_array, is_castable
 from ..values.tensorvalue import pack_tensor, stored_bytes
 from ..wording import escape
-from .package import Source
+from .open_program import OpenProgram
 from .places import RecordPlace
 from .program_file import require_edits
 from .tensor import Tensor
@@ -52,12 +51,12 @@ def require_editable(tensor: Tensor) -> None:
         UnsupportedError: an immediate in a Program that protobuf had to put together.
         As looking up the tensor's record.
     """
-    place, source = tensor.stored_place, cast(Source, tensor.source)
+    place = tensor.stored_place
     if isinstance(place, RecordPlace):
         with place.naming():
             place.record()
     else:
-        require_edits(source, cast(Program, tensor.program))
+        require_edits(cast(OpenProgram, tensor.program))
 
 
 def require_shape(tensor: Tensor, values: Any) -> None:
@@ -99,12 +98,12 @@ def stored_of(tensor: Tensor) -> Stored:
     if isinstance(place, RecordPlace):
         reader, record = place.record()
         return Stored(reader.mapping, record.data_offset, record.nbytes)
-    return Stored(cast(Source, tensor.source).mapping, *tensor.constant.payload)
+    return Stored(cast(OpenProgram, tensor.program).mapping, *tensor.constant.payload)
 
 
 def is_in_text(tensor: Tensor) -> bool:
     """Whether the value stands in MIL text: new ones are not new bytes, but a new statement."""
-    return not tensor.is_blob and cast(Source, tensor.source).is_text
+    return not tensor.is_blob and cast(OpenProgram, tensor.program).is_text
 
 
 def encode(

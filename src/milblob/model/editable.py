@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, cast
 from ..arguments import array_of, as_path
 from ..errors import FormatError, ResolveError
 from ..program import wire_edits
-from ..program.scan import Program
 from ..storage import journal, paths, pending
 from ..storage.locks import lock, unlock
 from ..storage.mapped import MappedFile
@@ -15,7 +14,7 @@ from ..storage.temporary import sweep
 from ..storage.turns import Turn
 from .assigning import Stored, encode, is_in_text, require_fit, stored_of
 from .model import Model
-from .package import Source
+from .open_program import OpenProgram
 from .program_file import edited_file
 from .sharing import require_no_other_data, require_unshared
 from .tensor import Tensor
@@ -296,11 +295,8 @@ def _plan(
         if not is_in_text(first.tensor) and all(len(a.data) == a.stored.nbytes for a in group):
             patches += [journal.Patch(path, a.stored.offset, a.data) for a in group]
             continue
-        source, program = cast(Source, first.tensor.source), cast(Program, first.tensor.program)
-        edits = [
-            wire_edits.value_edit(cast(Program, a.tensor.program).buffer, a.tensor.constant, tensor=a.data)
-            for a in group
-        ]
-        new = edited_file(source, program, wire_edits.combined(edits))
+        program = cast(OpenProgram, first.tensor.program)  # of several in one file they have the same bytes
+        edits = [wire_edits.value_edit(program.scan.buffer, a.tensor.constant, tensor=a.data) for a in group]
+        new = edited_file(program, wire_edits.combined(edits))
         replacements.append(journal.Replacement(path, new.write_to))
     return patches, replacements

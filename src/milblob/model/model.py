@@ -1,7 +1,7 @@
 """A model as a mapping from names to tensors, and milblob.load."""
 
 import os
-from collections.abc import Container, ItemsView, Iterator, Sequence, ValuesView
+from collections.abc import Container, ItemsView, Iterator, ValuesView
 from collections.abc import Mapping as MappingABC
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -11,24 +11,24 @@ import numpy as np
 from .. import _codec
 from ..arguments import require_flags
 from ..blobs.reader import BlobReader
-from ..dtypes import BY_BLOB_CODE
 from ..errors import MilblobError, UnsupportedError
-from ..program.scan import Program
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import Opened
 from ..values.tensorvalue import MAX_RANK
+from .functions import Functions
 from .manifest import read_json
-from .package import Package, Source
+from .open_program import OpenProgram
+from .package import Package
 from .recovery import open_package
-from .tensor import Tensor, make_tensor
-from .tensors import ProgramTensors, Tensors
+from .tensor import Tensor
+from .tensors import ProgramTensors, RecordTensors, Tensors
 
 if TYPE_CHECKING:
-    from ..program.view import Operation, ProgramView
+    from ..program.view import Operation
     from ..selection import Select
-    from .functions import Functions
     from .metadata import Metadata
+    from .model_view import ModelView
     from .rows import Rows
 
 _MAX_TAILS = 32  # prefixes that may be left out of a name; a limit for hostile names with a million slashes
@@ -64,23 +64,17 @@ class Model(Opened, MappingABC[str, Tensor]):
             self.package = open_package(source, is_mapped=mmap, max_nbytes=max_nbytes)
         self.path = self.package.path
         self.kind = self.package.kind
-        self.tensors: MappingABC[str, Tensor]
-        self.tensors = tensors = Tensors()
+        self.tensors = Tensors()
         self._short: dict[str, list[str]] | None = None
         self._metadata: Metadata | None = None
         self._messages: dict[str, Any] | None = None
-        self.scans: list[tuple[Source, Program]] = []
+        self.parts: list[OpenProgram] = []
         try:
-            for part in self.package.sources:
-                buffer, offset, nbytes = part.program
-                part.mapping.expect_random(True)
-                program = Program(buffer, (offset, nbytes), part.prefix, constants, part.is_text)
-                part.mapping.expect_random(False)
-                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # from now on only the Program holds its bytes
-                self.scans.append((held, program))
-                tensors.add(ProgramTensors(self.package, held, program, stored))
+            for source in self.package.sources:
+                self.parts.append(program := OpenProgram(self.package, source, constants))
+                self.tensors.add(ProgramTensors(program, stored))
             if self.package.blobs is not None:
-                self.tensors = _Records(self.package, self.package.blobs)
+                self.tensors.add(RecordTensors(self.package, self.package.blobs))
         except BaseException:
             self.close()
             raise
@@ -110,7 +104,7 @@ class Model(Opened, MappingABC[str, Tensor]):
     def unknown(self, name: object) -> str:
         """Return the message about a name that no tensor has: which are like it; for milblob's own modules."""
         where = self.path or "the model"
-        if isinstance(self.tensors, _Records):
+        if self.package.blobs is not None:
             end = f"#0 to #{len(self) - 1}" if len(self) else "none, in a file without records"
             return f"tensor: expected {end} in {where}, got {name!r:.200}"
         from ..closeness import hint
@@ -128,7 +122,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         """Map every tail of a prefixed name: "model0/main/w" can also be looked up as "main/w" and "w"."""
         if self._short is None:
             short: dict[str, list[str]] = {}
-            for name in self.tensors if not isinstance(self.tensors, Tensors) or self.tensors.has_short_names else ():
+            for name in self.tensors if self.tensors.has_short_names else ():
                 tail = name
                 for _ in range(min(name.count("/"), _MAX_TAILS)):
                     tail = tail.partition("/")[2]
@@ -156,7 +150,7 @@ class Model(Opened, MappingABC[str, Tensor]):
 
         They are parts of weights, so that the model does not list them.
         """
-        return self.tensors.sparse() if isinstance(self.tensors, Tensors) else iter(())
+        return self.tensors.sparse()
 
     def items(self) -> ItemsView[str, Tensor]:
         """Return a view of the names with their tensors, each made when it is asked for."""
@@ -164,56 +158,35 @@ class Model(Opened, MappingABC[str, Tensor]):
 
     def made(self) -> Iterator[Tensor]:
         """Yield every tensor, in order; for milblob's own modules."""
-        return self.tensors.made() if isinstance(self.tensors, Tensors) else iter(self.tensors.values())
+        return self.tensors.made()
 
     def unlisted(self) -> dict[str, Tensor]:
         """Every constant left out of this listing (small ones, bools, strings); searched for at each call."""
-        found: dict[str, Tensor] = {}
-        if not self.scans:
-            return found
-        known = {tensor.constant.value for tensor in self.values() if tensor.constant is not None}
-        for source, program in self.scans:
-            self.package.require_open()
-            source.mapping.check_size()
-            here = known | {part.value for group in program.groups for part in group.stored()}
-            every = program.scan_again(_codec.SCAN_ALL)
-            program.add_defined(every.ops)
-            rows = [c for c in every.constants if c.storage != _codec.NAME and c.value not in here]
-            names = program.names(rows)
-            for number, row in enumerate(rows, len(program.scan)):
-                name = names[number]
-                found[name] = make_tensor(self.package, source, program, name, row)
-        return found
+        return self.tensors.unlisted()
 
     def rows(self, names: Container[str] | None = None) -> "Rows":
         """Return the tensors of these names as rows of a listing; None: all; for milblob's own modules."""
         from .rows import Rows
 
-        tables = self.tensors.tables if isinstance(self.tensors, Tensors) else [cast(_Records, self.tensors)]
-        return Rows(tables, names)
+        return Rows(self.tensors.tables, names)
 
     # ------------------------------------------------------------------------------------------------- the model itself
 
     @property
-    def functions(self) -> "Functions":
+    def functions(self) -> Functions:
         """Names of all functions, in Program order; "model0/main" in a pipeline. Indexed by a name, the `Function`."""
-        from .functions import Functions
-
-        return Functions(
-            self, (part.prefix + name for part, program in self.scans for name, _, _ in program.scan.functions)
-        )
+        names = (part.prefix + name for part in self.parts for name, _, _ in part.scan.table.functions)
+        return Functions(names, self.parts)
 
     @property
-    def views(self) -> tuple["ProgramView", ...]:
+    def views(self) -> tuple["ModelView", ...]:
         """Every Program as a view, in the order of the models of a pipeline; made on first use, and always the same.
 
         Raises:
             ValueError: the model is closed. FormatError: the Program is malformed where no constant is.
         """
-        from .functions import view_of
-
         self.package.require_open()
-        return tuple(view_of(self.package, source, program) for source, program in self.scans)
+        return tuple(part.view for part in self.parts)
 
     def find(self, select: "Select" = None, *, type: "Select" = None) -> list["Operation"]:
         """Return the operations of all functions whose name and type are selected, in Program order.
@@ -235,8 +208,8 @@ class Model(Opened, MappingABC[str, Tensor]):
         Raises:
             UnsupportedError: a bare weight file, a pipeline (see `programs`), or more than protobuf's 2 GiB.
         """
-        if len(self.scans) != 1:
-            what = f"a pipeline of {len(self.scans)}; see Model.programs" if self.scans else "a weight file"
+        if len(self.parts) != 1:
+            what = f"a pipeline of {len(self.parts)}; see Model.programs" if self.parts else "a weight file"
             raise UnsupportedError(f"program: expected a model with one Program, got {what}", file=self.path)
         return next(iter(self.programs.values()))
 
@@ -251,11 +224,11 @@ class Model(Opened, MappingABC[str, Tensor]):
 
             self.package.require_open()
             messages = {}
-            for source, program in self.scans:
-                offset, nbytes = program.span
-                source.mapping.check_size()
-                data = memoryview(program.buffer)[offset : offset + nbytes]
-                messages[source.prefix] = schema.parse("Program", data, file=source.mapping.name)
+            for part in self.parts:
+                offset, nbytes = part.scan.span
+                part.mapping.check_size()
+                data = memoryview(part.scan.buffer)[offset : offset + nbytes]
+                messages[part.prefix] = schema.parse("Program", data, file=part.mapping.name)
             self._messages = messages
         return self._messages
 
@@ -273,15 +246,12 @@ class Model(Opened, MappingABC[str, Tensor]):
     def _read_metadata(self) -> "Metadata":
         from .metadata import Metadata, read_build_info
 
-        opsets = {
-            source.prefix + name: opset for source, program in self.scans for name, opset, _ in program.scan.functions
-        }
-        if not self.scans:
+        opsets = {part.prefix + name: opset for part in self.parts for name, opset, _ in part.scan.table.functions}
+        if not self.parts:
             return Metadata()
-        source, _ = self.scans[0]
         opset: Any = opsets if len(opsets) > 1 else next(iter(opsets.values()), "")
         build_info = read_build_info(build) if (build := self._build_info()) is not None else None
-        if not source.is_text:
+        if not self.parts[0].is_text:
             spec_version, description = self.package.describe()
             return Metadata.from_model(description, spec_version, opset=opset, build_info=build_info)
         document = None
@@ -300,23 +270,24 @@ class Model(Opened, MappingABC[str, Tensor]):
         """The first Program's buildInfo attribute as a Value message, without parsing the Program."""
         from ..program import schema
 
-        source, program = self.scans[0]
-        source.mapping.check_size()
-        for number, wire, _, offset, nbytes in _codec.wire_fields(program.buffer, *program.span):
+        scan = self.parts[0].scan
+        self.parts[0].mapping.check_size()
+        for number, wire, _, offset, nbytes in _codec.wire_fields(scan.buffer, *scan.span):
             if number == 4 and wire == 2:
                 pair = dict.fromkeys((1, 2), (offset, 0))
                 pair.update(
-                    {n: (o, size) for n, w, _, o, size in _codec.wire_fields(program.buffer, offset, nbytes) if w == 2}
+                    {n: (o, size) for n, w, _, o, size in _codec.wire_fields(scan.buffer, offset, nbytes) if w == 2}
                 )
-                view = memoryview(program.buffer)
+                view = memoryview(scan.buffer)
                 if bytes(view[pair[1][0] : sum(pair[1])]) == b"buildInfo":
-                    return schema.parse("Value", view[pair[2][0] : sum(pair[2])], file=program.buffer.name)
+                    return schema.parse("Value", view[pair[2][0] : sum(pair[2])], file=scan.buffer.name)
         return None
 
     def close(self) -> None:
         """Close every file. Arrays that were read stay valid; a mapping is released with the last of them."""
-        for _, program in self.scans:
-            program.release()
+        self.package.closed = True  # before the bytes go: other threads read that the model is closed, and nothing else
+        for part in self.parts:
+            part.release()
         self.package.close()
 
     def __enter__(self) -> Self:
@@ -350,49 +321,6 @@ class _Items(ItemsView[str, Tensor]):
         return ((tensor.name, tensor) for tensor in self._mapping.made())
 
 
-class _Records(MappingABC[str, Tensor]):
-    """The records of a bare blob file as tensors `#0`, `#1`, ...; created on demand, since there may be very many."""
-
-    def __init__(self, package: Package, blobs: BlobReader) -> None:
-        self.package = package
-        self._index = blobs.index
-
-    def __getitem__(self, name: str) -> Tensor:
-        digits = name[1:] if isinstance(name, str) and name[:1] == "#" else ""
-        # Accept only the canonical spelling: no "#007", no "#+7", no digits of other scripts.
-        if not (
-            digits.isascii() and digits.isdigit() and str(int(digits[:20])) == digits and int(digits) < len(self._index)
-        ):
-            raise KeyError(name)
-        row = self._index[int(digits)]
-        dtype = BY_BLOB_CODE[int(row["blob_code"])]
-        return Tensor(self.package, name, dtype, (int(row["count"]),), offset=int(row["offset"]))
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """See `rows.Table`."""
-        return range(len(self._index))
-
-    def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
-        """See `rows.Table`."""
-        found = self._index[np.asarray(numbers, np.intp)]
-        kinds = zip(found["blob_code"].tolist(), found["count"].tolist(), strict=True)
-        return [f"#{number}" for number in numbers], list(kinds), found["offset"].tolist()
-
-    def tensor(self, number: int) -> Tensor:
-        """See `rows.Table`."""
-        return self[f"#{number}"]
-
-    def parts_of(self, number: int) -> None:
-        """See `rows.Table`."""
-
-    def __iter__(self) -> Iterator[str]:
-        return (f"#{number}" for number in range(len(self._index)))
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-
 def load(
     source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True, max_nbytes: int | None = None
 ) -> dict[str, np.ndarray[Any, Any]]:
@@ -414,20 +342,21 @@ def load(
 
 
 def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
-    """Read every tensor of an open model. Records are looked up file by file, in one C call each."""
+    """Read every tensor of an open model. RecordTensors are looked up file by file, in one C call each."""
     result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another
     by_file: dict[int, tuple[BlobReader, list[Tensor]]] = {}
-    readers: dict[tuple[int, str], BlobReader] = {}
+    readers: dict[tuple[OpenProgram, str], BlobReader] = {}
     for name, tensor in model.items():
         constant = tensor.constant
-        if constant is None or constant.storage != _codec.BLOB or tensor.source is None:
+        if constant is None or constant.storage != _codec.BLOB:
             result[name] = tensor.read()
             continue
-        key = (id(tensor.source), constant.text)
+        program = cast(OpenProgram, tensor.program)
+        key = (program, constant.text)
         reader = readers.get(key)
         if reader is None:
             try:
-                reader = readers[key] = model.package.reader(tensor.source, constant.text)
+                reader = readers[key] = model.package.reader(program.source, constant.text)
             except MilblobError as error:
                 error.where = error.where or tensor.where
                 raise

@@ -13,7 +13,7 @@ from ..blobs.reader import BlobReader
 from ..budget import Budget
 from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from ..program.mil_text import parse_text
-from ..program.scan import Program
+from ..program.scan import ProgramScan
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.foreign import Foreign, explained, is_onnx, onnx_model, refusal
@@ -381,8 +381,8 @@ class Package:
         for source in self.sources:
             if source.mapping.name is not None:
                 found.add(paths.real(source.mapping.name))
-            program = Program(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
-            names = {c.text for c in program.scan.constants if c.storage == _codec.BLOB}
+            scan = ProgramScan(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
+            names = {c.text for c in scan.constants if c.storage == _codec.BLOB}
             found |= {resolve(source.directory, name).real() for name in names}
         return found
 

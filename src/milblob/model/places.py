@@ -10,16 +10,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from .. import _codec
 from ..blobs.reader import BlobReader, BlobRecord, array_over
-from ..dtypes import BY_MIL_CODE, DType
-from ..errors import FormatError, MilblobError, ResolveError
-from ..program.constexpr import Chain
-from ..program.scan import Compressed, Program
+from ..dtypes import DType
+from ..errors import MilblobError, ResolveError
+from ..program.scan import ProgramScan
 from ..storage.beneath import join_relative
-from ..values.arrays import copy_into, require_fit
-from ..values.dense import Dense, Packed, pack, read, read_key
-from ..values.tensorvalue import require_shape, stored_bytes, undeclared, unpack_at
+from ..values.arrays import copy_into
+from ..values.dense import Dense, Packed, pack
+from ..values.tensorvalue import require_shape, stored_bytes
 from .package import MODEL_PATH, Package, Source
 
 Array = np.ndarray[Any, Any]
@@ -187,10 +185,12 @@ class RecordPlace(ModelPlace):
     """A record of a weight file.
 
     Args:
-        constant: the row of a scan that refers to the record, and where it was found; None in a bare weight file.
+        source: the Program that refers to the record; None in a bare weight file.
+        file_name: the weight file, as the Program spells it.
+        scan, constant: the row that refers to it. None: `name` is where it is, for messages.
     """
 
-    __slots__ = ("_program", "_source", "constant", "offset")
+    __slots__ = ("_constant", "_file_name", "_scan", "_source", "offset")
 
     def __init__(
         self,
@@ -200,24 +200,26 @@ class RecordPlace(ModelPlace):
         shape: Shape,
         offset: int,
         source: Source | None = None,
-        program: Program | None = None,
+        file_name: str = "",
+        scan: ProgramScan | None = None,
         constant: Any = None,
     ) -> None:
         super().__init__(package, name, dtype, shape)
         self.offset = offset
-        self.constant = constant
         self._source = source
-        self._program = program
+        self._file_name = file_name
+        self._scan = scan
+        self._constant = constant
 
     @property
     def where(self) -> str:
         """See Place."""
-        return self.name if self._program is None else self._program.path(self.constant.op, self.constant)
+        return self.name if self._scan is None else self._scan.path(self._constant.op, self._constant)
 
     @property
     def file(self) -> str | None:
         """See Place; the file need not exist."""
-        return self.package.path if self._source is None else path_of(self._source, self.constant.text)
+        return self.package.path if self._source is None else path_of(self._source, self._file_name)
 
     def key(self) -> Hashable:
         """See Place."""
@@ -232,7 +234,7 @@ class RecordPlace(ModelPlace):
         self.package.require_open()
         if self._source is None:
             return cast(BlobReader, self.package.blobs)
-        return self.package.reader(self._source, self.constant.text)
+        return self.package.reader(self._source, self._file_name)
 
     def record(self) -> tuple[BlobReader, BlobRecord]:
         """Return the weight file and the record, once the record is known to match what the Program declares.
@@ -279,165 +281,7 @@ class RecordPlace(ModelPlace):
             return reader.read_packed(record)
 
 
-class ImmediatePlace(ModelPlace):
-    """A value inside a Program."""
-
-    __slots__ = ("constant", "program", "source")
-
-    def __init__(
-        self, package: Package, name: str, dtype: DType, shape: Shape, source: Source, program: Program, constant: Any
-    ) -> None:
-        super().__init__(package, name, dtype, shape)
-        self.source = source
-        self.program = program
-        self.constant = constant
-
-    @property
-    def where(self) -> str:
-        """See Place."""
-        return self.program.path(self.constant.op, self.constant)
-
-    @property
-    def file(self) -> str | None:
-        """See Place."""
-        return self.source.mapping.name
-
-    def key(self) -> Hashable:
-        """See Place."""
-        return self.program.prefix, self.constant.value
-
-    def nbytes(self) -> int:
-        """See Place."""
-        return int(self.constant.payload[1]) if self.dtype is DType.STRING else super().nbytes()
-
-    def read(self, out: Array | None = None) -> Array:
-        """See Place."""
-        with self.naming():
-            self.package.require_open()
-            self.source.mapping.check_size()
-            offset, nbytes = self.constant.payload
-            return unpack_at(self.program.buffer, offset, nbytes, self.dtype, self.shape, out)
-
-
-class ChainPlace(ModelPlace):
-    """A chain of constexpr operations: stored parts, and how the dense values are computed from them."""
-
-    __slots__ = ("chain", "program", "source")
-
-    is_computed = True
-
-    def __init__(
-        self,
-        package: Package,
-        name: str,
-        dtype: DType,
-        shape: Shape,
-        source: Source,
-        program: Program,
-        chain: Compressed,
-    ) -> None:
-        super().__init__(package, name, dtype, shape)
-        self.source = source
-        self.program = program
-        self.chain = chain
-
-    @property
-    def where(self) -> str:
-        """See Place."""
-        return self.program.path(self.chain.op)
-
-    @property
-    def file(self) -> str | None:
-        """See Place; None where the parts are in several files."""
-        files = {self.part(c).file for c in self.chain.stored()}
-        return files.pop() if len(files) == 1 else None
-
-    def key(self) -> Hashable:
-        """See Place."""
-        return self.program.prefix, self.chain.op.message, self.chain.output
-
-    def part(self, row: Any) -> Place:
-        """Return the place of a part: a `_codec.Constant`, or the Compressed that computes it."""
-        return place_of(self.package, self.source, self.program, self.program.name_of(row), row)
-
-    def nbytes(self) -> int:
-        """See Place. Two parts may be one blob: sparse_to_dense and the operation computing its values share a mask."""
-        rows = self.chain.stored()
-        parts = {(c.text, c.blob_offset) if c.storage == _codec.BLOB else c: c for c in rows}
-        return sum(self.part(c).nbytes() for c in parts.values())
-
-    def dense(self) -> Dense:
-        """See Place."""
-        with self.naming():
-            self.package.require_open()
-            budget = self.package.budget
-            chain = Chain(lambda row: self.part(row).packed(), self.program.path, budget.require)
-            dense = chain.dense(self.chain)
-            budget.spend((self.name, "parts"), chain.nbytes)
-            return dense
-
-    def account(self) -> None:
-        """See Place; where the Program does not tell the shape, the parts do."""
-        shape = self.shape if None not in self.shape else self.dense().shape
-        count = prod(cast("tuple[int, ...]", shape))
-        self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
-
-    def read(self, out: Array | None = None) -> Array:
-        """See Place."""
-        with self.naming():
-            dense = self.dense()
-            self.account()
-            if out is None:
-                return read(dense)
-            require_fit(out, dense.dtype.numpy, dense.shape)
-            return read(dense, out) if out.flags.carray else copy_into(out, read(dense))
-
-    def read_key(self, key: Any) -> Any:
-        """See Place."""
-        with self.naming():
-            return read_key(self.dense(), key)
-
-
-def place_of(package: Package, source: Source, program: Program, name: str, row: Any) -> Place:
-    """Return the place of a `_codec.Constant` or of a `Compressed`.
-
-    Args:
-        name: of the tensor: assigned values take precedence over stored ones.
-
-    Raises:
-        FormatError: an operation that computes a weight, but whose output is no tensor.
-    """
-    return with_assigned(stored_place(package, source, program, name, row), package, name)
-
-
 def with_assigned(stored: Place, package: Package, name: str) -> Place:
     """Return the place of the values assigned to a tensor, or that of the stored ones if there are none."""
     values = package.assigned.get(name) if package.assigned else None
     return stored if values is None else AssignedPlace(stored, values)
-
-
-def stored_place(package: Package, source: Source, program: Program, name: str, row: Any) -> Place:
-    """Return the place of the stored values, ignoring assigned ones; as `place_of`."""
-    dtype, shape = declared(source, program, row)
-    if isinstance(row, Compressed):
-        return ChainPlace(package, name, dtype, shape, source, program, row)
-    if row.storage == _codec.BLOB:
-        return RecordPlace(package, name, dtype, shape, row.blob_offset, source, program, row)
-    return ImmediatePlace(package, name, dtype, shape, source, program, row)
-
-
-def declared(source: Source, program: Program, row: Any) -> tuple[DType, Shape]:
-    """Return dtype and shape that a Program declares for a `_codec.Constant` or a `Compressed`.
-
-    Raises:
-        FormatError: an operation that computes a weight, but whose output is no tensor.
-    """
-    if isinstance(row, Compressed):
-        op = row.op
-        if op.shape is None:
-            words = f"output of {op.type}: expected a tensor type, got none"
-            raise FormatError(words, file=source.mapping.name, where=program.path(op))
-        return BY_MIL_CODE[op.mil_code], op.shape
-    if row.shape is not None:
-        return BY_MIL_CODE[row.mil_code], row.shape
-    return undeclared(program.buffer, *row.payload)  # an element of a list that states no type

@@ -2,34 +2,33 @@
 
 from collections.abc import Iterable
 
-from ..program.scan import Program
 from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import require_plain
-from .package import Source
+from .open_program import OpenProgram
 
 
-def require_edits(source: Source, program: Program) -> None:
+def require_edits(program: OpenProgram) -> None:
     """Refuse a Program that cannot be edited in its file.
 
     Raises:
         UnsupportedError: protobuf had to put it together first.
     """
-    if not source.is_text:  # a Program that was read from text is always in one piece
-        require_plain(program, source.mapping.live())
+    if not program.is_text:  # a Program that was read from text is always in one piece
+        require_plain(program.scan, program.mapping.live())
 
 
-def edited_file(source: Source, program: Program, edits: Iterable[Edit]) -> Spliced:
+def edited_file(program: OpenProgram, edits: Iterable[Edit]) -> Spliced:
     """Return what the whole file becomes: a model file, or MIL text.
 
     Args:
-        source, program: a row of `Model.scans`.
-        edits: of `program.buffer`.
+        program: of a model.
+        edits: of the bytes of its scan.
 
     Raises:
         As `splice` and `splice_text`.
     """
-    if not source.is_text:
-        return splice(source.mapping, (0, source.mapping.nbytes), edits)
+    if not program.is_text:
+        return splice(program.mapping, (0, program.mapping.nbytes), edits)
     from ..program.text_edits import splice_text  # only for MIL text
 
-    return splice_text(source.mapping.check_size(), program, edits)
+    return splice_text(program.mapping.check_size(), program.scan, edits)

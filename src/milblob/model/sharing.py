@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from .. import _codec
 from ..errors import FormatError, ResolveError, UnsupportedError
-from ..program.scan import Program
 from ..storage import paths
 from ..storage.beneath import Location
 from ..wording import escape
 from .assigning import stored_of
 from .lazy import LazyTensor
 from .model import Model
-from .package import Source, resolve
+from .open_program import OpenProgram
+from .package import resolve
 from .tensor import Tensor
 
 Key = tuple[str, int]
@@ -27,12 +27,11 @@ class User(NamedTuple):
 
     Attributes:
         name: of the weight, or of the part of a compressed one.
-        source, program, constant: where it is in the model.
+        program, constant: where it is in the model.
     """
 
     name: str
-    source: Source
-    program: Program
+    program: OpenProgram
     constant: _codec.Constant
 
 
@@ -41,12 +40,13 @@ def record_users(model: Model) -> dict[Key, list[User]]:
     places: dict[tuple[Location | None, str], str] = {}
     names = {t.constant: t.name for t in model.values() if t.constant is not None}
     users: dict[Key, list[User]] = {}
-    for source, program in model.scans:
-        for c in program.scan.constants:
+    for program in model.parts:
+        scan = program.scan
+        for c in scan.constants:
             if c.storage == _codec.BLOB:
-                name = names.get(c) or (program.name_of(c) if program.is_part(c) else program.path(c.op, c))
-                key = _place(places, source, c.text), c.blob_offset
-                users.setdefault(key, []).append(User(name, source, program, c))
+                name = names.get(c) or (scan.name_of(c) if scan.is_part(c) else scan.path(c.op, c))
+                key = _place(places, program.directory, c.text), c.blob_offset
+                users.setdefault(key, []).append(User(name, program, c))
     return users
 
 
@@ -143,9 +143,9 @@ def have_equal_bytes(a: Any, b: Any) -> bool:
     return first.nbytes == second.nbytes and _codec.equal_bytes(first, 0, second, 0, first.nbytes)
 
 
-def _place(places: dict[tuple[Location | None, str], str], source: Source, text: str) -> str:
+def _place(places: dict[tuple[Location | None, str], str], directory: Location | None, text: str) -> str:
     """Return the real path of a weight file; an unresolvable reference equals no other."""
-    key = (source.directory, text)
+    key = (directory, text)
     if key not in places:
         try:
             places[key] = resolve(*key).real()

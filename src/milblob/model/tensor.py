@@ -9,13 +9,15 @@ from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
 from ..errors import MilblobError
 from ..program.compression import Compression, describe
-from ..program.scan import Compressed, Parts, Program, Use
+from ..program.scan import Compressed, Parts
 from .lazy import LazyTensor
-from .package import Package, Source
-from .places import Place, RecordPlace, Shape, declared, path_of, stored_place, with_assigned
+from .open_program import OpenProgram
+from .package import Package
+from .places import Place, RecordPlace, Shape, path_of, with_assigned
+from .program_places import declared, record_place, stored_place
 
 if TYPE_CHECKING:
-    from ..program.view import Operation
+    from ..program.view import Consumer, Operation
 
 _EMPTY: Mapping[str, "Tensor"] = MappingProxyType({})
 _DENSE = Compression()
@@ -41,12 +43,12 @@ class Tensor(LazyTensor):
             None for immediates of MIL text and for compressed weights, whose parts have offsets of their own.
         is_blob: whether the values are in a blob file.
 
-    For milblob's own modules, not a stable interface: `place` (where the values come from), `declared_shape`, and the
-    position in the Program: `package`, `source` and `program` (None in a weight file), with the row of the scan in
-    `constant` or, for a compressed weight, in `chain`; the other one is None.
+    For milblob's own modules, not a stable interface: `place` (where the values come from), `declared_shape`,
+    `package`, and the position in the Program: `program`, an OpenProgram, and `row`, a row of its scan: a
+    `_codec.Constant` or, for a compressed weight, a Compressed. Both are None in a weight file.
     """
 
-    __slots__ = ("chain", "constant", "offset", "package", "program", "source")
+    __slots__ = ("offset", "package", "program", "row")
 
     def __init__(
         self,
@@ -54,20 +56,16 @@ class Tensor(LazyTensor):
         name: str,
         mil_dtype: DType,
         shape: tuple[int | None, ...],
-        source: Source | None = None,
-        program: Program | None = None,
-        constant: Any = None,
-        chain: Compressed | None = None,
+        program: OpenProgram | None = None,
+        row: Any = None,
         offset: int | None = None,
     ) -> None:
         self.name = name  # as LazyTensor does, without the call: there may be a hundred thousand of them
         self.mil_dtype = mil_dtype
         self._shape = shape
         self.package = package
-        self.source = source
         self.program = program
-        self.constant = constant
-        self.chain = chain
+        self.row = row
         self.offset = offset
 
     def __eq__(self, other: object) -> bool:
@@ -80,6 +78,16 @@ class Tensor(LazyTensor):
         return hash(self.name)
 
     @property
+    def constant(self) -> Any:
+        """The `_codec.Constant` that it is; None for a compressed weight, and in a weight file."""
+        return None if isinstance(self.row, Compressed) else self.row
+
+    @property
+    def chain(self) -> Compressed | None:
+        """The chain of operations that computes a compressed weight; None for others."""
+        return self.row if isinstance(self.row, Compressed) else None
+
+    @property
     def place(self) -> Place:
         """Where the values come from: the assigned ones, or `stored_place`; for milblob's own modules."""
         stored = self.stored_place
@@ -88,12 +96,11 @@ class Tensor(LazyTensor):
     @property
     def stored_place(self) -> Place:
         """Where the stored values are, ignoring assigned ones; for milblob's own modules."""
+        if self.program is None:
+            return RecordPlace(self.package, self.name, self.mil_dtype, self._shape, cast(int, self.offset))
         if self.is_blob:  # made again each time: a place kept costs more than it takes
-            where = self.source, self.program, self.constant
-            return RecordPlace(self.package, self.name, self.mil_dtype, self._shape, cast(int, self.offset), *where)
-        row = self.constant if self.chain is None else self.chain
-        source, program = cast(Source, self.source), cast(Program, self.program)
-        return stored_place(self.package, source, program, self.name, row)
+            return record_place(self.program, self.name, self.mil_dtype, self._shape, self.row)
+        return stored_place(self.program, self.name, self.row)
 
     @property
     def nbytes(self) -> int:
@@ -107,16 +114,17 @@ class Tensor(LazyTensor):
     @property
     def is_blob(self) -> bool:
         """Whether the values are in a blob file, not in the Program."""
-        return self.constant.storage == _codec.BLOB if self.constant is not None else self.chain is None
+        row = self.row
+        return row is None or (not isinstance(row, Compressed) and row.storage == _codec.BLOB)
 
     @property
     def function(self) -> str:
         """Name of the function it belongs to, as in `Model.functions`, or ""."""
         if self.program is None:
             return ""
-        scan = self.program.scan
-        number = scan.blocks[self.chain.op.block][1] if self.chain is not None else self.constant.function
-        return self.program.prefix + scan.functions[number][0] if number >= 0 else ""
+        table, row = self.program.scan.table, self.row
+        number = table.blocks[row.op.block][1] if isinstance(row, Compressed) else row.function
+        return self.program.prefix + table.functions[number][0] if number >= 0 else ""
 
     @property
     def op(self) -> str:
@@ -132,24 +140,18 @@ class Tensor(LazyTensor):
             As `Model.views`.
         """
         op = self.op_row
-        if op is None or self.program is None or self.source is None:
-            return None
-        from .functions import operation_of
-
-        return operation_of(self.package, self.source, self.program, op)
+        return None if op is None or self.program is None else self.program.operation(op)
 
     @property
     def op_row(self) -> Any:
         """The `_codec.Op` that holds it, or None; for milblob's own modules."""
-        if self.chain is not None:
-            return self.chain.op
-        return self.constant.op if self.constant is not None else None
+        return None if self.row is None else self.row.op
 
     @property
     def file(self) -> str | None:
         """Path of the file that holds the values; it need not exist. None in a buffer."""
-        if self.source is not None and self.constant is not None and self.constant.storage == _codec.BLOB:
-            return path_of(self.source, self.constant.text)  # its place, which says so too, costs more
+        if self.program is not None and self.is_blob:
+            return path_of(self.program.source, self.row.text)  # its place, which says so too, costs more
         return self.place.file
 
     @property
@@ -174,8 +176,8 @@ class Tensor(LazyTensor):
     def part(self, row: Any) -> "Tensor":
         """Return a part of a compressed weight by its row; for milblob's own modules."""
         # Created on each call: tensors that referred to each other would form a cycle and keep files mapped.
-        source, program = cast(Source, self.source), cast(Program, self.program)
-        return make_tensor(self.package, source, program, program.name_of(row), row)
+        program = cast(OpenProgram, self.program)
+        return make_tensor(program, program.scan.name_of(row), row)
 
     @property
     def compression(self) -> Compression:
@@ -194,21 +196,18 @@ class Tensor(LazyTensor):
             return None
 
     @property
-    def consumers(self) -> tuple[Use, ...]:
-        """The operations that read it, constexpr ones included, and the blocks that return it; in Program order."""
-        op, constant = self.op_row, self.constant
-        if op is None or self.program is None:
-            return ()
-        if constant is not None and not (constant.key == "val" and op.type == "const"):
-            return (Use(op.type, op.name, constant.key),)
-        if self.source is not None:
-            self.source.mapping.check_size()
-        return tuple(self.program.uses().get((op.block, op.name), ()))
+    def consumers(self) -> tuple["Consumer", ...]:
+        """The operations that read it, constexpr ones included, and the blocks that return it; in Program order.
+
+        Raises:
+            As `Model.views`.
+        """
+        return () if self.program is None else self.program.consumers(self.row)
 
     @property
     def where(self) -> str:
         """Path in the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``; the name in a blob file."""
-        return self.name if self.program is None else self.program.path(self.op_row, self.constant)
+        return self.name if self.program is None else self.program.scan.path(self.op_row, self.constant)
 
     def __repr__(self) -> str:
         shape = ", ".join("?" if size is None else str(size) for size in self._shape)
@@ -216,9 +215,7 @@ class Tensor(LazyTensor):
         return f"<Tensor {self.name!r}: {self.mil_dtype} [{shape}]{scheme}>"
 
 
-def make_tensor(
-    package: Package, source: Source, program: Program, name: str, row: Any, known: tuple[DType, Shape] | None = None
-) -> Tensor:
+def make_tensor(program: OpenProgram, name: str, row: Any, known: tuple[DType, Shape] | None = None) -> Tensor:
     """Make the tensor of a `_codec.Constant` or of a `Compressed`.
 
     Args:
@@ -227,15 +224,14 @@ def make_tensor(
     Raises:
         FormatError: an operation that computes a weight, but whose output is no tensor.
     """
-    if not isinstance(row, Compressed) and row.shape is not None:  # almost all: `declared` is asked for the others
+    is_chain = isinstance(row, Compressed)
+    if not is_chain and row.shape is not None:  # almost all: `declared` is asked for the others
         dtype, shape = BY_MIL_CODE[row.mil_code], row.shape
     else:
-        dtype, shape = known or declared(source, program, row)
-    if isinstance(row, Compressed):
-        return Tensor(package, name, dtype, shape, source, program, None, row)
+        dtype, shape = known or declared(program, row)
     offset = None
-    if row.storage == _codec.BLOB:
+    if not is_chain and row.storage == _codec.BLOB:
         offset = row.blob_offset
-    elif program.buffer is source.mapping.buffer:  # not parsed from text, not rewritten: offsets are those of the file
+    elif not is_chain and program.has_file_offsets:
         offset = row.payload[0]
-    return Tensor(package, name, dtype, shape, source, program, row, None, offset)
+    return Tensor(program.package, name, dtype, shape, program, row, offset)

@@ -1,13 +1,18 @@
-"""The tensors of a model's Programs, by name: found in a table, made when somebody asks, and not kept."""
+"""The tensors of a model by name: found in a table, made when they are asked for, and not kept."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from ..dtypes import DType
-from ..program.scan import Program
-from .package import Package, Source
-from .places import Shape, declared
+import numpy as np
+
+from .. import _codec
+from ..blobs.reader import BlobReader
+from ..dtypes import BY_BLOB_CODE, DType
+from .open_program import OpenProgram
+from .package import Package
+from .places import Shape
+from .program_places import declared
 from .tensor import Tensor, make_tensor
 
 
@@ -20,35 +25,34 @@ class ProgramTensors(Mapping[str, Tensor]):
         numbers: of those that are listed.
 
     Args:
-        package, source, program: where they are.
+        program: where they are.
         is_stored: list the parts of compressed weights instead of the weights.
 
     Raises:
-        As `Program.link` and `Program.names`.
+        As `ProgramScan.link` and `ProgramScan.names`.
         FormatError: an operation that computes a weight, but whose output is no tensor.
     """
 
-    def __init__(self, package: Package, source: Source, program: Program, is_stored: bool) -> None:
-        self._package = package
-        self._source = source
+    def __init__(self, program: OpenProgram, is_stored: bool) -> None:
         self._program = program
+        self._scan = program.scan
         self._is_stored = is_stored
-        program.link()
-        self._names = program.names()
-        scan, self._chains = program.scan, program.chains
-        self._total = scan.total
+        self._scan.link()
+        self._names = self._scan.names()
+        self._chains = self._scan.chains
+        self._total = self._scan.table.total
         self.numbers: Sequence[int] = range(self._total) if self._chains is None else self._chains.listed(is_stored)
         self._declared: dict[int, tuple[DType, Shape]] = {}  # where rows do not say it: read while files are open
-        if (untyped := set(scan.untyped)) or (self._chains is not None and not self._chains.is_typed):
+        if (untyped := set(self._scan.table.untyped)) or (self._chains is not None and not self._chains.is_typed):
             for number in self.numbers:
                 if number in untyped or number >= self._total:
-                    self._declared[number] = declared(source, program, self._row(number))
+                    self._declared[number] = declared(program, self._row(number))
 
     def _row(self, number: int) -> Any:
         """Make the row of a number: a Constant or a Compressed."""
         if number < self._total:
-            return self._program.scan.constant(number)
-        return self._program.compressed(number - self._total)
+            return self._scan.table.constant(number)
+        return self._scan.compressed(number - self._total)
 
     def find(self, name: str) -> int:
         """Return the number of a name that is listed, or -1."""
@@ -59,7 +63,7 @@ class ProgramTensors(Mapping[str, Tensor]):
     def tensor(self, number: int) -> Tensor:
         """Make the tensor of a name's number."""
         known = self._declared.get(number) if self._declared else None
-        return make_tensor(self._package, self._source, self._program, self._names[number], self._row(number), known)
+        return make_tensor(self._program, self._names[number], self._row(number), known)
 
     @property
     def has_short_names(self) -> bool:
@@ -89,8 +93,8 @@ class ProgramTensors(Mapping[str, Tensor]):
 
     def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
         """See `rows.Table`."""
-        has_places = self._program.buffer is self._source.mapping.buffer
-        return self._names.pick(numbers), *self._program.scan.columns(numbers, self._chains, has_places)
+        columns = self._scan.table.columns(numbers, self._chains, self._program.has_file_offsets)
+        return self._names.pick(numbers), *columns
 
     def parts_of(self, number: int) -> list[int] | None:
         """See `rows.Table`."""
@@ -101,23 +105,95 @@ class ProgramTensors(Mapping[str, Tensor]):
 
     def sparse(self) -> Iterator[Tensor]:
         """Yield what constexpr operations with several outputs compute: masks, and the values that are not zero."""
-        for group in self._program.groups:
+        for group in self._scan.groups:
             if group.op.output_count > 1:
-                yield make_tensor(self._package, self._source, self._program, self._program.name_of(group), group)
+                yield make_tensor(self._program, self._scan.name_of(group), group)
+
+    def unlisted(self) -> Iterator[Tensor]:
+        """Scan the Program again; yield every constant that the listing leaves out: small ones, bools, strings."""
+        self._program.require()
+        listed = {tensor.row.value for tensor in self.made() if tensor.chain is None}
+        listed |= {part.value for group in self._scan.groups for part in group.stored()}
+        every = self._scan.scan_again(_codec.SCAN_ALL).constants
+        rows = [c for c in every if c.storage != _codec.NAME and c.value not in listed]
+        names = self._scan.names(rows)
+        for number, row in enumerate(rows, len(self._scan.table)):
+            yield make_tensor(self._program, names[number], row)
+
+
+class RecordTensors(Mapping[str, Tensor]):
+    """The records of a bare weight file as tensors `#0`, `#1`, ...; made when they are asked for.
+
+    Args:
+        package: the file. reader: its reader.
+    """
+
+    has_short_names = False
+
+    def __init__(self, package: Package, reader: BlobReader) -> None:
+        self._package = package
+        self._index = reader.index
+
+    def __getitem__(self, name: str) -> Tensor:
+        digits = name[1:] if isinstance(name, str) and name[:1] == "#" else ""
+        # Accept only the canonical spelling: no "#007", no "#+7", no digits of other scripts.
+        if not (
+            digits.isascii() and digits.isdigit() and str(int(digits[:20])) == digits and int(digits) < len(self._index)
+        ):
+            raise KeyError(name)
+        return self.tensor(int(digits))
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """See `rows.Table`."""
+        return range(len(self._index))
+
+    def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
+        """See `rows.Table`."""
+        found = self._index[np.asarray(numbers, np.intp)]
+        kinds = zip(found["blob_code"].tolist(), found["count"].tolist(), strict=True)
+        return [f"#{number}" for number in numbers], list(kinds), found["offset"].tolist()
+
+    def tensor(self, number: int) -> Tensor:
+        """See `rows.Table`."""
+        row = self._index[number]
+        dtype = BY_BLOB_CODE[int(row["blob_code"])]
+        return Tensor(self._package, f"#{number}", dtype, (int(row["count"]),), offset=int(row["offset"]))
+
+    def parts_of(self, number: int) -> None:
+        """See `rows.Table`."""
+
+    def made(self) -> Iterator[Tensor]:
+        """Yield every tensor."""
+        return map(self.tensor, self.numbers)
+
+    def sparse(self) -> Iterator[Tensor]:
+        """Yield nothing: a weight file has no operations."""
+        return iter(())
+
+    def unlisted(self) -> Iterator[Tensor]:
+        """Yield nothing: every record is listed."""
+        return iter(())
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"#{number}" for number in self.numbers)
+
+    def __len__(self) -> int:
+        return len(self._index)
 
 
 class Tensors(Mapping[str, Tensor]):
-    """The tensors of all Programs of a model, one after the other; no two have a name in common, but for its tail.
+    """The tensors of a model, those of its Programs or records one after the other; no two have the same name.
 
     Attributes:
-        tables: those of each Program.
+        tables: those of each Program, or of the weight file.
     """
 
     def __init__(self) -> None:
-        self.tables: list[ProgramTensors] = []
+        self.tables: list[ProgramTensors | RecordTensors] = []
 
-    def add(self, tensors: ProgramTensors) -> None:
-        """Append those of one more Program, whose names have another prefix."""
+    def add(self, tensors: ProgramTensors | RecordTensors) -> None:
+        """Append those of one more Program, whose names have another prefix; or those of a weight file."""
         self.tables.append(tensors)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -142,6 +218,10 @@ class Tensors(Mapping[str, Tensor]):
     def sparse(self) -> Iterator[Tensor]:
         """Yield what constexpr operations with several outputs compute; no model lists it."""
         return chain.from_iterable(tensors.sparse() for tensors in self.tables)
+
+    def unlisted(self) -> dict[str, Tensor]:
+        """Return every constant that is left out of the listing, by name; searched for at each call."""
+        return {tensor.name: tensor for tensors in self.tables for tensor in tensors.unlisted()}
 
     @property
     def has_short_names(self) -> bool:

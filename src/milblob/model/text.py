@@ -6,12 +6,11 @@ from typing import Any, BinaryIO, overload
 
 from ..arguments import as_integer, require
 from ..errors import UnsupportedError
-from ..program.scan import Program
 from ..program.view import Operation
 from ..program.wire_edits import field
 from ..program.write_text import WEIGHTS, Write, version_of, write_operations, write_program
 from .model import Model
-from .package import Source
+from .open_program import OpenProgram
 
 _SPEC_VERSION = 9  # of the Model around a message Program; no text depends on it
 
@@ -132,7 +131,7 @@ def _serialized(source: Any) -> Any:
 
 
 def _write_model(model: Model, write: Write, function: str | None, weights: str, version: str | None) -> None:
-    part, program = _chosen(model, function)
+    part = _chosen(model, function)
     text = part.mapping.check_size() if part.is_text else None
     own = version_of(bytes(memoryview(text)[:200])) if text is not None else None
     if text is not None and function is None and weights == "all" and version in (None, own):
@@ -143,29 +142,29 @@ def _write_model(model: Model, write: Write, function: str | None, weights: str,
     ends = text is None or bytes(memoryview(text)[-1:]) == b"\n"
     names = None if function is None else [function.removeprefix(part.prefix)]
     write_program(
-        program.buffer,
-        program.span,
+        part.scan.buffer,
+        part.scan.span,
         write,
         functions=names,
         version=version or own,
         weights=weights,
         newline=ends,
-        is_plain=program.rewritten,
+        is_plain=part.scan.rewritten,
     )
 
 
-def _chosen(model: Model, function: str | None) -> tuple[Source, Program]:
+def _chosen(model: Model, function: str | None) -> OpenProgram:
     """The Program that a function belongs to, or the only one."""
     model.package.require_open()
     if function is not None:
-        for part, program in model.scans:
-            if any(part.prefix + name == function for name, _, _ in program.scan.functions):
-                return part, program
+        for part in model.parts:
+            if any(part.prefix + name == function for name, _, _ in part.scan.table.functions):
+                return part
         raise KeyError(f"function: expected one of {', '.join(model.functions[:8]) or 'none'}, got {function!r}")
-    if len(model.scans) != 1:
-        what = f"a pipeline of {len(model.scans)}; choose one by a function" if model.scans else "a weight file"
+    if len(model.parts) != 1:
+        what = f"a pipeline of {len(model.parts)}; choose one by a function" if model.parts else "a weight file"
         raise UnsupportedError(f"MIL text: expected a model with one Program, got {what}", file=model.path)
-    return model.scans[0]
+    return model.parts[0]
 
 
 def neighbourhood(model: Model, name: str, around: int = 1, function: str | None = None) -> list[Operation]:

@@ -18,7 +18,7 @@ from ..rules.program_rules import Signature
 
 if TYPE_CHECKING:
     from ..model.model import Model
-    from ..model.package import Source
+    from ..model.open_program import OpenProgram
 
 _COLOR_SPACES = {10: "GRAYSCALE", 20: "RGB", 30: "BGR", 40: "GRAYSCALE_FLOAT16"}
 
@@ -63,7 +63,7 @@ class MilProgramContainer:
     def __init__(self, model: "Model", name: str | None = None) -> None:
         self.model = model
         require("function", name, str | None, "a name")
-        if not model.scans:
+        if not model.parts:
             raise UnsupportedError(
                 f"model: expected an ML Program, got a {model.kind}", file=model.path, code="model-type"
             )
@@ -73,7 +73,7 @@ class MilProgramContainer:
             name = default or ("main" if "main" in names or len(names) != 1 else names[0])
         elif name not in names and name == "main" and len(names) == 1:
             name = names[0]
-        if name not in names and len(model.scans) > 1:
+        if name not in names and len(model.parts) > 1:
             words = f"model: expected one ML Program, got a pipeline with the functions {', '.join(names[:8])}"
             raise UnsupportedError(f"{words}; name one of them", file=model.path, code="model-type")
         if is_default and name not in names:
@@ -99,7 +99,7 @@ class MilProgramContainer:
         returned = list(dict.fromkeys(self.function.block.outputs))
         states = [name for name, type in inputs.items() if isinstance(type, StateType)]
         feeds = [name for name in inputs if name not in states]
-        if found is None or self._source().is_text:
+        if found is None or self._program().is_text:
             given, made = self._compiled(found)
             return _ordered(given, feeds), _ordered(made, returned), [Port(n) for n in states]
         return (
@@ -108,44 +108,44 @@ class MilProgramContainer:
             _ordered([_port(feature) for feature in found.state], states),
         )
 
-    def _source(self) -> "Source":
+    def _program(self) -> "OpenProgram":
         """The Program of the function."""
-        return next(part for part, _ in self.model.scans if self.name.startswith(part.prefix))
+        return next(program for program in self.model.parts if self.name.startswith(program.prefix))
 
     def _described(self) -> Any:
         """The description of the function, or None where the model has none that fits."""
-        source = self._source()
-        if source.is_text:
-            return self._described_beside(source)
+        program = self._program()
+        if program.is_text:
+            return self._described_beside(program)
         data = self.model.package.describe()[1]
-        if len(self.model.scans) > 1:  # the description is that of the pipeline
-            offset, nbytes = source.description or (0, 0)
-            data = memoryview(source.mapping.check_size())[offset : offset + nbytes]
-        return self._own(schema.parse("ModelDescription", data), source)
+        if len(self.model.parts) > 1:  # the description is that of the pipeline
+            offset, nbytes = program.source.description or (0, 0)
+            data = memoryview(program.mapping.check_size())[offset : offset + nbytes]
+        return self._own(schema.parse("ModelDescription", data), program)
 
-    def _own(self, description: Any, source: "Source") -> Any:
+    def _own(self, description: Any, program: "OpenProgram") -> Any:
         """The part of a description that is about the function."""
         if not description.functions:
             return description
-        bare = self.name.removeprefix(source.prefix)
+        bare = self.name.removeprefix(program.prefix)
         return next((found for found in description.functions if found.name == bare), None)
 
-    def _described_beside(self, source: "Source") -> Any:
+    def _described_beside(self, program: "OpenProgram") -> Any:
         """The description in the coremldata.bin of a compiled model; None where it does not fit the Program."""
-        data = None if source.directory is None else described(source.directory)
+        data = None if program.directory is None else described(program.directory)
         if data is None:
             return None
         functions = {
-            name.removeprefix(source.prefix): _signature(function)
+            name.removeprefix(program.prefix): _signature(function)
             for name, function in self.model.functions.items()
-            if name.startswith(source.prefix)
+            if name.startswith(program.prefix)
         }
         try:
             if any(description_breaches(data, 0, functions)):
                 return None
         except FormatError:
             return None
-        return self._own(schema.parse("ModelDescription", data), source)
+        return self._own(schema.parse("ModelDescription", data), program)
 
     def _compiled(self, found: Any) -> tuple[list[Port], list[Port]]:
         """Inputs and outputs of a compiled model: as described beside it, or else as its metadata.json has them.
@@ -154,7 +154,7 @@ class MilProgramContainer:
         """
         if found is not None:
             given, made = {one.name: _port(one) for one in found.input}, [_port(one) for one in found.output]
-        elif len(self.model.scans) > 1:
+        elif len(self.model.parts) > 1:
             return [], []
         else:
             about = self.model.metadata

@@ -166,9 +166,9 @@ def require_sound(source: "Model") -> None:
     Raises:
         ProgramError: with the rule as its `code`.
     """
-    for (part, _), view in zip(source.scans, source.views, strict=True):
+    for part, view in zip(source.parts, source.views, strict=True):
         signatures: dict[str, Signature] = {}
-        for breach in chain(breaches(view, signatures), described_breaches(part, signatures)):
+        for breach in chain(breaches(view, signatures), described_breaches(part.source, signatures)):
             if RULES[breach.rule].severity == "error" and breach.rule != _UNKNOWN_OPERATION:
                 raise ProgramError(f"{breach.rule} {breach.message}", where=breach.where, code=breach.rule)
 

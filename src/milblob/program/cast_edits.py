@@ -5,6 +5,7 @@ value, which its consumers read as float32 as before. Any other cast changes the
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, cast
 
 from .. import _codec
@@ -12,8 +13,9 @@ from ..dtypes import BY_MIL_CODE, DType, as_dtype
 from ..errors import ProgramError
 from ..values.cast import is_castable
 from ..values.tensorvalue import pack_tensor
-from .scan import Program, reading_op
+from .scan import ProgramScan
 from .splice import Edit
+from .view import Consumer, Operation
 from .wire_edits import (
     ATTRIBUTES,
     INPUTS,
@@ -22,7 +24,6 @@ from .wire_edits import (
     field,
     fields_of,
     immediate_value,
-    key_of,
     rewritten_operation,
     tensor_type,
     type_edits,
@@ -65,7 +66,9 @@ _INDEPENDENT: dict[tuple[str, str], tuple[int, frozenset[str]]] = {
 }
 
 
-def cast_edits(program: Program, constant: _codec.Constant, dtype: Any, value: Any) -> list[Edit]:
+def cast_edits(
+    program: ProgramScan, constant: _codec.Constant, dtype: Any, value: Any, consumers: Sequence[Consumer]
+) -> list[Edit]:
     """Return the edits after which a constant of a Program is stored as another dtype, and everything type-checks.
 
     float32 as float16 makes a `const` operation a `constexpr_cast` of the same name, output and type. A
@@ -75,9 +78,10 @@ def cast_edits(program: Program, constant: _codec.Constant, dtype: Any, value: A
 
     Args:
         program: the scan. Edits are of `program.buffer`.
-        constant: a row of program.scan: the `val` of a const operation, or the `source_val` of a constexpr_cast.
+        constant: a row of the scan: the `val` of a const operation, or the `source_val` of a constexpr_cast.
         dtype: the dtype to store it as.
         value: the new value: (file name, metadata offset) of a record, or a serialized TensorValue.
+        consumers: who reads the constant.
 
     Raises:
         ProgramError: it would not type-check, or the value cannot be cast: it is inside another operation, an
@@ -85,7 +89,7 @@ def cast_edits(program: Program, constant: _codec.Constant, dtype: Any, value: A
             and parameter that prevent it.
     """
     target = as_dtype(dtype)
-    words = refusal(program, constant, target)
+    words = refusal(program, constant, target, consumers)
     if words is not None:
         raise ProgramError(words, file=program.buffer.name, where=program.path(constant.op, constant))
     if constant.op is not None and constant.op.type == _CAST:
@@ -96,7 +100,7 @@ def cast_edits(program: Program, constant: _codec.Constant, dtype: Any, value: A
     return combined([*type_edits(program.buffer, constant, target), value_edit(program.buffer, constant, **held)])
 
 
-def refusal(program: Program, constant: _codec.Constant, dtype: Any) -> str | None:
+def refusal(program: ProgramScan, constant: _codec.Constant, dtype: Any, consumers: Sequence[Consumer]) -> str | None:
     """Return why a constant cannot be cast, as the message of `cast_edits`' ProgramError; None if it can."""
     target = as_dtype(dtype)
     own = BY_MIL_CODE.get(constant.mil_code)
@@ -122,11 +126,8 @@ def refusal(program: Program, constant: _codec.Constant, dtype: Any) -> str | No
         )
     if not constant.shape and _becomes_constexpr(program, constant, target):
         return f"{what}: expected a tensor, got a scalar"
-    for row in program.readers().get((constant.block, op.name), ()):
-        words = _objection(program, constant, row, own, target)
-        if words is not None:
-            return f"{what}: {words}"
-    return None
+    objections = (_objection(program, constant, consumer, own, target) for consumer in consumers)
+    return next((f"{what}: {words}" for words in objections if words is not None), None)
 
 
 def is_vector(constant: _codec.Constant) -> bool:
@@ -138,7 +139,7 @@ def is_vector(constant: _codec.Constant) -> bool:
     return constant.shape is not None and len(constant.shape) < 2
 
 
-def _becomes_constexpr(program: Program, constant: _codec.Constant, target: DType) -> bool:
+def _becomes_constexpr(program: ProgramScan, constant: _codec.Constant, target: DType) -> bool:
     return (
         target is DType.FLOAT16
         and constant.mil_code == DType.FLOAT32.mil_code
@@ -146,9 +147,9 @@ def _becomes_constexpr(program: Program, constant: _codec.Constant, target: DTyp
     )
 
 
-def opset(program: Program, constant: _codec.Constant | _codec.Op) -> int:
+def opset(program: ProgramScan, constant: _codec.Constant | _codec.Op) -> int:
     """The iOS version of the opset of the block that a constant or an operation is in: 15 for CoreML5, or unknown."""
-    blocks = program.scan.blocks
+    blocks = program.table.blocks
     block = constant.block
     while block >= 0 and blocks[block][2] >= 0:
         block = blocks[block][2]
@@ -161,31 +162,34 @@ def opset(program: Program, constant: _codec.Constant | _codec.Op) -> int:
 
 
 def _objection(
-    program: Program, constant: _codec.Constant, row: _codec.Constant, own: Any, target: DType
+    program: ProgramScan, constant: _codec.Constant, consumer: Consumer, own: Any, target: DType
 ) -> str | None:
-    """Return why one use of the constant does not accept its new form; None if it does."""
-    op = reading_op(row)
+    """Return why one consumer of the constant does not accept its new form; None if it does."""
+    op, key, _ = consumer
     if _becomes_constexpr(program, constant, target):
-        if op is None:  # the type stays, which is all that readers of the block's output see
-            return None
-        return constexpr_objection(op, row.key)
-    if op is None:
+        return constexpr_objection(consumer)
+    if not isinstance(op, Operation):
         return f"it is an output of its block: expected {own} there, which others rely on"
-    reader = f"{op.type} {op.name!r} reads it as {row.key}"
-    since, without = _INDEPENDENT.get((op.type, row.key), (None, frozenset()))
+    reader = f"{op.type} {op.label!r} reads it as {key}"
+    since, without = _INDEPENDENT.get((op.type, key), (None, frozenset()))
     both = {own, target} <= {DType.FLOAT16, DType.FLOAT32}
     if not both or since is None or opset(program, constant) < since:
         return f"{reader}: expected {own}, which its type follows from"
-    buffer = program.buffer
-    present = without & {key_of(buffer, entry) for entry in fields_of(buffer, op.message) if entry.number == INPUTS}
+    present = without & op.inputs.keys()
     if present:
         return f"{reader}: expected the type of its {', '.join(sorted(present))}, which is {own}"
     return None
 
 
-def constexpr_objection(op: _codec.Op, key: str) -> str | None:
-    """Return why an operation does not accept a constexpr output, instead of a const's, as the parameter `key`."""
-    reader = f"{op.type} {op.name!r} reads it as {key}"
+def constexpr_objection(consumer: Consumer) -> str | None:
+    """Return why a consumer does not accept a constexpr output instead of a const's; None if it does.
+
+    A block that returns it does: the type is the same, and readers of the block's output see nothing else.
+    """
+    op, key, _ = consumer
+    if not isinstance(op, Operation):
+        return None
+    reader = f"{op.type} {op.label!r} reads it as {key}"
     if op.type.startswith("constexpr_"):
         return f"{reader}: expected a weight, got a part of a compressed one"
     if op.type == "custom_layer":
@@ -198,7 +202,7 @@ def constexpr_objection(op: _codec.Op, key: str) -> str | None:
 # ---------------------------------------------------------------------------------------------------------- operations
 
 
-def _as_constexpr(program: Program, constant: _codec.Constant, value: Any, as_inputs: bool) -> Edit:
+def _as_constexpr(program: ProgramScan, constant: _codec.Constant, value: Any, as_inputs: bool) -> Edit:
     """Make a const operation a constexpr_cast: its parts are attributes before iOS18 and inputs from then on."""
     source = _value(program, constant, DType.FLOAT16, value)
     text = immediate_value(tensor_type(DType.STRING, ()), pack_tensor("fp32"))
@@ -209,13 +213,13 @@ def _as_constexpr(program: Program, constant: _codec.Constant, value: Any, as_in
     return rewritten_operation(program.buffer, _op(constant), _CAST, ("val",), new)
 
 
-def _as_const(program: Program, constant: _codec.Constant, value: Any) -> Edit:
+def _as_const(program: ProgramScan, constant: _codec.Constant, value: Any) -> Edit:
     """Make a constexpr_cast a const operation again."""
     new = field(1, "val") + field(2, _value(program, constant, DType.FLOAT32, value))
     return rewritten_operation(program.buffer, _op(constant), "const", _CAST_PARTS, [(ATTRIBUTES, new)])
 
 
-def _value(program: Program, constant: _codec.Constant, dtype: DType, value: Any) -> bytes:
+def _value(program: ProgramScan, constant: _codec.Constant, dtype: DType, value: Any) -> bytes:
     """The constant's Value with another type and content; its docString and unknown fields stay."""
     buffer = program.buffer
     type_bytes = tensor_type(dtype, constant.shape or ())

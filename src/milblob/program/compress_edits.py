@@ -3,15 +3,17 @@
 The rules are those of coremltools.optimize.coreml.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, cast
 
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
 from .cast_edits import FIRST_INPUTS, constexpr_objection, opset
-from .scan import Program, reading_op
+from .scan import ProgramScan
 from .splice import Edit
+from .types import TensorType
+from .view import Consumer, Operation
 from .wire_edits import (
     ATTRIBUTES,
     INPUTS,
@@ -33,8 +35,8 @@ CONVOLUTIONS = ("conv", "conv_transpose")
 """Operations with a parameter `groups`."""
 
 
-def refusal(program: Program, constant: Any, least: int) -> str | None:
-    """Return why a constant cannot become a compressed weight; None if it can.
+def refusal(constant: Any, least: int) -> str | None:
+    """Return why a constant cannot become a compressed weight: what it is itself; None if it can.
 
     Args:
         constant: a row of the scan.
@@ -47,11 +49,11 @@ def refusal(program: Program, constant: Any, least: int) -> str | None:
         return f"expected a dense weight, got a part of a compressed one ({op.type}.{constant.key})"
     if op.type != "const" or constant.key != "val" or constant.owner != _codec.ATTRIBUTE:
         return f"expected a const operation, got a value inside another one ({op.type}.{constant.key})"
-    return weight_refusal(program, op, constant.mil_code, constant.shape, least)
+    return weight_refusal(op, constant.mil_code, constant.shape, least)
 
 
-def weight_refusal(program: Program, op: Any, mil_code: int, shape: Any, least: int) -> str | None:
-    """Return why what an operation yields cannot become a compressed weight; None if it can.
+def weight_refusal(op: Any, mil_code: int, shape: Any, least: int) -> str | None:
+    """Return why what an operation yields cannot become a compressed weight: what it is itself; None if it can.
 
     Args:
         op: a row of the scan: a const operation, or the last one of a compressed weight.
@@ -69,41 +71,53 @@ def weight_refusal(program: Program, op: Any, mil_code: int, shape: Any, least: 
         return f"expected two dimensions or more, got {len(shape)}"
     if prod(shape) <= least:
         return f"expected more than {least} elements, got {prod(shape)}"
-    rows = program.readers().get((op.block, op.name), ())
-    readers = [(row, reader) for row in rows if (reader := reading_op(row)) is not None]
-    if not readers:
+    return None
+
+
+def consumer_refusal(consumers: Sequence[Consumer]) -> str | None:
+    """Return why the consumers of a weight do not accept a compressed one; None if they do."""
+    if not any(isinstance(consumer.reader, Operation) for consumer in consumers):
         return "expected an operation that reads it, got none, or only an output of a block"
-    objections = (constexpr_objection(reader, row.key) for row, reader in readers)
+    objections = map(constexpr_objection, consumers)
     return next((words for words in objections if words is not None), None)
 
 
-def consumers(program: Program, op: Any) -> list[tuple[Any, str]]:
-    """Return the operations that read what an operation yields, each with its parameter."""
-    rows = program.readers().get((op.block, op.name), ())
-    return [(reader, row.key) for row in rows if (reader := reading_op(row)) is not None]
-
-
-def channel_axes(program: Program, op: Any, rank: int, flag: Callable[[Any, str], bool]) -> Axes | None:
+def channel_axes(rank: int, consumers: Sequence[Consumer]) -> Axes | None:
     """Return the axes of the input and the output channels, by the operations that read a weight.
 
     Args:
-        op: the operation that yields it.
         rank: its number of dimensions.
-        flag: returns the value of a bool parameter of an operation, False if it is absent.
+        consumers: who reads it.
 
     Returns:
         None if the operations do not agree.
     """
     found = set()
-    for reader, key in consumers(program, op):
+    for reader, key, _ in consumers:
         axes = (1, 0)
+        if not isinstance(reader, Operation):
+            continue
         if reader.type == "conv_transpose":
             axes = (0, 1)
         elif reader.type == "matmul":
-            is_turned = flag(reader, "transpose_y" if key == "y" else "transpose_x")
+            is_turned = bool(number(reader, "transpose_y" if key == "y" else "transpose_x", 0))
             axes = (rank - 1, rank - 2) if is_turned == (key == "y") else (rank - 2, rank - 1)
         found.add(axes)
     return found.pop() if len(found) == 1 else None
+
+
+def number(operation: Operation, parameter: str, otherwise: int) -> int:
+    """Return the value of a parameter that is one bool or int32: written in place, or a const operation.
+
+    Args:
+        otherwise: what is returned if the operation does not have it, or computes it.
+    """
+    bound = operation.inputs.get(parameter, ())
+    value = bound[0].constant if len(bound) == 1 else operation.attributes.get(parameter)
+    declared = None if value is None else value.type
+    if value is None or value.kind != "tensor" or not isinstance(declared, TensorType) or declared.shape:
+        return otherwise
+    return int(value.array()) if declared.dtype in (DType.BOOL, DType.INT32) else otherwise
 
 
 class Link(NamedTuple):
@@ -137,7 +151,7 @@ Links = Mapping[str, Link | Same]
 
 
 def constexpr_edit(
-    program: Program,
+    program: ProgramScan,
     op: Any,
     gone: Collection[str],
     op_type: str,

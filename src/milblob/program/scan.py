@@ -2,15 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from .. import _codec
 from ..errors import FormatError, UnsupportedError, program_path
 from .plain import rewrite
-
-if TYPE_CHECKING:
-    from .view import ProgramView
 
 MAX_NAMES_NCHARS = 1 << 26
 """Limit for all names together. Names repeat text of the file (an operation's name in each of its constants), so a few
@@ -22,20 +20,6 @@ MAX_CHAIN, MAX_PARTS = _codec.MAX_CHAIN, _codec.MAX_PARTS
 _MAX_REPEATED = 64  # characters that are made of each byte of a Program, where names are put together
 
 _NO_ROW = (-1, -1)  # of a row that only reads a name
-
-
-class Use(NamedTuple):
-    """One use of a constant.
-
-    Attributes:
-        op: type of the operation that reads it, or "return" for an output of a block.
-        name: the operation's first output; of a block's output: the constant itself.
-        parameter: the operation's input, "" for an output of a block.
-    """
-
-    op: str
-    name: str
-    parameter: str
 
 
 class _Named(NamedTuple):
@@ -133,8 +117,8 @@ class Compressed:
                 yield part
 
 
-class Program:
-    """The scan of one serialized Program: its constants and their names.
+class ProgramScan:
+    """The scan of one serialized Program: its constants and their names. It needs only the bytes.
 
     Args:
         buffer: held bytes.
@@ -144,11 +128,10 @@ class Program:
         is_text: parsed from MIL text, in which a repeated name is refused.
 
     Attributes:
-        scan: `_codec.Scan`.
+        table: `_codec.Scan`.
         buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
         chains: what constexpr operations read, as rows; None if there are none, or before `link`.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
-        view: functions, blocks and operations, once somebody asked for them; made by `model.functions.view_of`.
     """
 
     def __init__(
@@ -162,13 +145,9 @@ class Program:
         self.prefix = prefix
         self.chains: _codec.Chains | None = None
         self._all_names: _codec.Names | None = None
-        self._uses: dict[tuple[int, str], list[Use]] | None = None
-        self._readers: dict[tuple[int, str], list[_codec.Constant]] | None = None
-        self._defined: set[tuple[int, str]] = set()  # (block, name), beside those of `scan`
         self.buffer = buffer
         self.span = span
         self.rewritten = False
-        self.view: ProgramView | None = None
         flags = _codec.SCAN_ALL if constants else 0
         scan = _codec.scan_program(buffer, *span, flags)
         if scan is None and is_text:  # protobuf would keep only the last of two; the text has both
@@ -180,15 +159,18 @@ class Program:
         if scan is None:
             words = "Program: expected messages in one piece after protobuf merged them, got pieces"
             raise FormatError(words, file=buffer.name)
-        self.scan: _codec.Scan = scan
+        self.table: _codec.Scan = scan
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     def release(self) -> None:
         """Release the bytes; names and paths stay."""
         self.buffer, self.span = _codec.Buffer(b""), (0, 0)
-        self.scan.release()
-        if self.view is not None:
-            self.view.release()
+        self.table.release()
+
+    @property
+    def constants(self) -> list[_codec.Constant]:
+        """The constants, in Program order, without those below the threshold that are parts of weights."""
+        return self.table.constants
 
     # ------------------------------------------------------------------------------------------------------- names
 
@@ -206,7 +188,7 @@ class Program:
         if small:
             return self._names_with(small)
         if self._all_names is None:
-            scan = self.scan
+            scan = self.table
             names = scan.names(self.prefix, MAX_NAMES_NCHARS)
             if self._is_nested():
                 if not self._every_names()[1].is_unique:
@@ -224,11 +206,11 @@ class Program:
 
     def _settle(self) -> None:
         """Let go of the rows that the scan filled, once names are made and it is known what is a part."""
-        if self._all_names is not None and (not self.scan.has_constexpr or self._linked is not None):
-            self.scan.settle(self.chains)
+        if self._all_names is not None and (not self.table.has_constexpr or self._linked is not None):
+            self.table.settle(self.chains)
 
     def _is_nested(self) -> bool:
-        return len(self.scan.blocks) > len(self.scan.functions) and not self.flags & _codec.SCAN_ALL
+        return len(self.table.blocks) > len(self.table.functions) and not self.flags & _codec.SCAN_ALL
 
     def _every_names(self) -> tuple[_codec.Scan, _codec.Names]:
         every = self.scan_again(_codec.SCAN_ALL)
@@ -237,7 +219,7 @@ class Program:
 
     def _names_with(self, small: Sequence[_codec.Constant]) -> _codec.Names:
         """Return the names of the scan's constants and of `small`, as `names`; with another scan, of all constants."""
-        scan = self.scan
+        scan = self.table
         every, every_names = self._every_names()
         named = self._named(every, every_names)
         count = len(every)
@@ -253,8 +235,8 @@ class Program:
         """Return the name of a Constant of the scan, or of a Compressed."""
         names = self.names()
         if isinstance(row, Compressed):
-            return names[self.scan.total + row.number]
-        return names[self.scan.row_of(row)]
+            return names[self.table.total + row.number]
+        return names[self.table.row_of(row)]
 
     def _named(self, scan: _codec.Scan, names: _codec.Names) -> list[_Named]:
         """Return what each name is made of: those of constants, then those of the outputs of constexpr operations."""
@@ -275,12 +257,11 @@ class Program:
         if len(counts) == len(names):
             return names
         scopes: dict[tuple[int, int], str] = {}
-        tops = Counter(row[1] for row in self.scan.blocks if row[2] < 0)
         nchars = 0
         for i, (own, name, function, block) in enumerate(rows):
             if own is not None and counts[own] > 1:
                 if (function, block) not in scopes:
-                    scopes[function, block] = self.scope(function, block, tops[function] > 1)
+                    scopes[function, block] = self.scope(function, block)
                 scoped = self.prefix + scopes[function, block] + name
                 names[i] = scoped
                 nchars += len(scoped)
@@ -314,25 +295,30 @@ class Program:
             words = f"names with the blocks around them: expected at most {most} characters, got {nchars} or more"
             raise FormatError(words, file=self.buffer.name)
 
-    def scope(self, function: int, block: int, several: bool) -> str:
-        """The block path of DESIGN: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
+    @cached_property
+    def _block_counts(self) -> Counter[int]:
+        """By function, how many blocks it has."""
+        return Counter(function for _, function, parent, _, _ in self.table.blocks if parent < 0)
+
+    def scope(self, function: int, block: int) -> str:
+        """The path of a block: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
         steps = []
-        blocks = self.scan.blocks
+        blocks = self.table.blocks
         while block >= 0 and blocks[block][2] >= 0:
             steps.append(f"{blocks[block][0]}[{blocks[block][3]}]/")
             block = blocks[block][2]
         if function < 0:
             return ""
-        name = self.scan.functions[function][0]
-        top = f"{name}[{blocks[block][0]}]/" if several and block >= 0 else f"{name}/"
+        name = self.table.functions[function][0]
+        top = f"{name}[{blocks[block][0]}]/" if self._block_counts[function] > 1 and block >= 0 else f"{name}/"
         return top + "".join(steps[::-1])
 
     def path(self, op: Any, constant: Any = None) -> str:
         """Return the path of an operation, or of a constant (then `op` may be None), for messages."""
-        blocks = self.scan.blocks
+        blocks = self.table.blocks
         block = constant.block if constant is not None else op.block
         number = constant.function if constant is not None else blocks[block][1]
-        function = self.scan.functions[number][0] if number >= 0 else ""
+        function = self.table.functions[number][0] if number >= 0 else ""
         nesting = []
         while block >= 0 and blocks[block][2] >= 0:
             nesting.append((blocks[block][4], blocks[block][0], blocks[block][3]))
@@ -352,7 +338,7 @@ class Program:
             FormatError: operations that read each other in a circle. UnsupportedError: weights of more than MAX_CHAIN
                 operations, or of more than MAX_PARTS parts. As `scan_again`.
         """
-        scan = self.scan
+        scan = self.table
         if not scan.has_constexpr or self._linked is not None:
             return
         scan.require_texts()
@@ -363,9 +349,7 @@ class Program:
                 small.require_texts()
                 chains.add_small(small)
             elif status == _codec.CHAINS_USES:
-                uses = self.scan_again(_codec.SCAN_USES)
-                uses.require_texts()
-                chains.add_uses(uses)
+                chains.add_uses(self._graph())
             elif status == _codec.CHAINS_CIRCLE:
                 words = "constexpr operation: expected parts that are computed before it, got itself among them"
                 raise FormatError(words, file=self.buffer.name, where=self.path(chains.stopped))
@@ -421,63 +405,27 @@ class Program:
 
     def is_part(self, constant: _codec.Constant) -> bool:
         """Whether a constant is a part of a compressed weight."""
-        return self._linked is not None and self._linked.is_part(self.scan.row_of(constant))
+        return self._linked is not None and self._linked.is_part(self.table.row_of(constant))
 
     def is_shared(self, constant: _codec.Constant) -> bool:
         """Whether a constant is a part, and also a weight because other operations read it."""
-        return self._linked is not None and self._linked.is_shared(self.scan.row_of(constant))
+        return self._linked is not None and self._linked.is_shared(self.table.row_of(constant))
 
     def scan_again(self, flags: int) -> _codec.Scan:
-        """Scan for something else; the rows of functions and blocks are numbered as in `scan`."""
+        """Scan for something else; the rows of functions and blocks are numbered as in `table`."""
         scan = _codec.scan_program(self.buffer, *self.span, self.flags | flags | _codec.SCAN_PLAIN)
-        if scan is None:  # pieces in messages that the first scan skipped
-            raise UnsupportedError("Program: expected every message in one piece, got pieces", file=self.buffer.name)
+        if scan is None:
+            raise in_pieces(self.buffer)
         return scan
 
-    # -------------------------------------------------------------------------------------------------------- uses
-
-    def uses(self) -> dict[tuple[int, str], list[Use]]:
-        """Return the uses of each definition: (its block, its name) -> uses. Names are resolved by scope.
-
-        Only names that an operation of this scan, or of `add_defined`, defines are kept; a nested block sees the blocks
-        around it. Found on the first call.
-        """
-        found = self._uses  # another thread may reset it
-        if found is None:
-            found = self._uses = {
-                (block, name): [
-                    Use("return", name, "") if (op := reading_op(row)) is None else Use(op.type, op.name, row.key)
-                    for row in rows
-                ]
-                for (block, name), rows in self._find_readers().items()
-            }
-        return found
-
-    def readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
-        """Return the rows of `uses`: a Constant with storage NAME for every place where a name is read."""
-        found = self._readers
-        if found is None:
-            found = self._readers = self._find_readers()
-        return found
-
-    def add_defined(self, ops: Sequence[_codec.Op]) -> None:
-        """Make `uses` and `readers` cover these operations too, which come from another scan of the Program."""
-        self._defined |= {(op.block, op.name) for op in ops}
-        self._uses = self._readers = None
-
-    def _find_readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
-        scan = self.scan_again(_codec.SCAN_USES)
-        defined = self._defined | {(op.block, op.name) for op in self.scan.ops}
-        found: dict[tuple[int, str], list[_codec.Constant]] = {}
-        for c in scan.constants:
-            block = c.block
-            while block >= 0 and (block, c.text) not in defined:
-                block = scan.blocks[block][2]
-            if block >= 0:
-                found.setdefault((block, c.text), []).append(c)
-        return found
+    def _graph(self) -> _codec.Graph:
+        """Make the graph of the same bytes; the rows of blocks are numbered as in `table`."""
+        graph = _codec.graph_program(self.buffer, *self.span, _codec.SCAN_PLAIN)
+        if graph is None:
+            raise in_pieces(self.buffer)
+        return graph
 
 
-def reading_op(row: _codec.Constant) -> _codec.Op | None:
-    """Return the operation that a row of `Program.readers` belongs to; None for an output of a block."""
-    return None if row.owner == _codec.RETURN else row.op
+def in_pieces(buffer: _codec.Buffer) -> UnsupportedError:
+    """Return the error about pieces in messages that a scan skipped."""
+    return UnsupportedError("Program: expected every message in one piece, got pieces", file=buffer.name)

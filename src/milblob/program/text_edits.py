@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .. import _codec
 from ..errors import FormatError
 from .mil_text import parse_text
-from .scan import Program
+from .scan import ProgramScan
 from .splice import Edit, Spliced, splice
 from .view import Block, Operation, ProgramView
 from .wire_edits import fields_of
@@ -29,7 +29,7 @@ class _Change(NamedTuple):
     text: bytes
 
 
-def splice_text(text: _codec.Buffer, program: Program, edits: Iterable[Edit]) -> Spliced:
+def splice_text(text: _codec.Buffer, program: ProgramScan, edits: Iterable[Edit]) -> Spliced:
     """Change the Program that a text describes, and say what the text becomes.
 
     Statements whose operation changes are written anew, as `write_program` writes them. New ones come behind the one

@@ -6,7 +6,7 @@ made again each time, and are equal if they are the same thing of the same view.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, cast, overload
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 
@@ -18,40 +18,29 @@ from .types import InPieces, ValueType, repeated, singular
 from .value import Span, Value, merged, text_at, type_at
 
 
-class Files(Protocol):
-    """What a view needs of the model that it belongs to."""
-
-    def require(self) -> None:
-        """Raise if the Program's bytes cannot be read any more."""
-
-    def read(self, value: Value) -> "np.ndarray[Any, Any]":
-        """Return the array that a Value has in a weight file."""
-
-    def place(self, value: Value) -> Any:
-        """Return the `model.places.RecordPlace` of a Value in a weight file."""
-
-
 class ProgramView:
-    """One Program as functions, blocks and operations.
+    """One Program as functions, blocks and operations. Without a model, its weight files cannot be read.
 
     Args:
         buffer, span: held bytes, and (offset, nbytes) of the serialized Program in them.
         prefix: put before names of functions: "" or, in a pipeline, "model0/".
-        files: the model; None for a Program alone, whose weight files cannot be read.
         is_plain: protobuf itself wrote these bytes.
 
     Attributes:
-        graph: the table.
+        graph: the table of functions, blocks and operations.
+        is_merged: whether protobuf had to merge pieces of messages first: the graph is of other bytes then.
         version: the Program's version.
+
+    Raises:
+        FormatError: malformed. UnsupportedError: messages in pieces that protobuf cannot merge.
     """
 
     operation_class: type["Operation"]
     binding_class: type["Binding"]
 
-    def __init__(
-        self, buffer: _codec.Buffer, span: Span, prefix: str = "", files: Files | None = None, is_plain: bool = False
-    ) -> None:
+    def __init__(self, buffer: _codec.Buffer, span: Span, prefix: str = "", is_plain: bool = False) -> None:
         graph = _codec.graph_program(buffer, *span, _codec.SCAN_PLAIN if is_plain else 0)
+        self.is_merged = graph is None
         if graph is None:
             buffer, span = rewrite(buffer, span)
             graph = _codec.graph_program(buffer, *span, _codec.SCAN_PLAIN)
@@ -62,8 +51,6 @@ class ProgramView:
         self.prefix = prefix
         self._buffer = buffer
         self._span = span
-        self._files = files
-        self._uses: tuple[dict[int, int], dict[int, list[int]]] | None = None
         self._definitions: dict[tuple[int, str], int] | None = None
 
     @property
@@ -104,19 +91,17 @@ class ProgramView:
     # ------------------------------------------------------------------------------------- for the objects of the view
 
     def require(self) -> None:
-        """Raise ValueError if the model is closed."""
-        if self._files is not None:
-            self._files.require()
+        """Raise if the Program's bytes cannot be read any more."""
 
     def held(self) -> tuple[_codec.Buffer, Span]:
-        """Return the bytes and the Program's place in them."""
+        """Return the bytes that the graph is of, and the Program's place in them."""
         self.require()
         return self._buffer, self._span
 
     def release(self) -> None:
         """Let go of the bytes."""
         self.graph.release()
-        self._buffer, self._span, self._files = _codec.Buffer(b""), (0, 0), _CLOSED
+        self._buffer, self._span = _codec.Buffer(b""), (0, 0)
 
     def values(self, span: Span, number: int, where: str) -> dict[str, Value]:
         """Return the map<string, Value> in a field of the message at `span`."""
@@ -139,14 +124,6 @@ class ProgramView:
         rows = self.graph.names(first, count)
         return tuple(Variable(name, type_at(buffer, (at, nbytes)) if at else None) for name, at, nbytes in rows)
 
-    def uses(self) -> tuple[dict[int, int], dict[int, list[int]]]:
-        """Return who defines what is read, and who reads what is defined: see `_codec.Graph.uses`. Found once."""
-        found = self._uses
-        if found is None:
-            self.require()
-            found = self._uses = self.graph.uses()
-        return found
-
     def defining(self, function: int, block: int, name: str) -> int | None:
         """Return the row of names that defines `name` as a block sees it, or None."""
         found = self._definitions
@@ -162,8 +139,8 @@ class ProgramView:
         return found.get((-1 - function, name))
 
     def definer(self, row: int | None) -> "Operation | Block | Function | None":
-        """Return who defines a row of names."""
-        if row is None:
+        """Return who defines a row of names; None if there is no such row: -1 or None."""
+        if row is None or row < 0:
             return None
         kind, owner = self.graph.owner(row)
         if kind == _codec.GRAPH_OUTPUT:
@@ -172,17 +149,13 @@ class ProgramView:
 
     def consumers(self, first: int, count: int) -> tuple["Consumer", ...]:
         """Return who reads rows of names, in Program order of each."""
-        readers = self.uses()[1]
-        found = []
-        for row in range(first, first + count):
-            rows = readers.get(row)
-            if rows is None:
-                continue
-            ((name, _, _),) = self.graph.names(row, 1)
-            for reader in rows:
-                owner, key = self.graph.reader(reader)
-                found.append(Consumer(self.operation(owner) if owner >= 0 else Block(self, -1 - owner), key, name))
-        return tuple(found)
+        self.require()
+        return tuple(
+            [
+                Consumer(self.operation(owner) if owner >= 0 else Block(self, -1 - owner), key, name)
+                for owner, key, name in self.graph.consumers(first, count)
+            ]
+        )
 
     def operation(self, row: int) -> "Operation":
         """Return the operation in a row of the table."""
@@ -190,33 +163,12 @@ class ProgramView:
 
     def read(self, value: Value) -> "np.ndarray[Any, Any]":
         """Return the array of a Value that is in a weight file."""
-        if self._files is None:
-            words = "value in a weight file: expected a model to find the file, got a Program alone"
-            raise ResolveError(words, where=value.path)
-        return self._files.read(value)
+        return cast("np.ndarray[Any, Any]", self.place(value).read())
 
     def place(self, value: Value) -> Any:
-        """Return where a Value is in a weight file, as `model.places.RecordPlace`; for milblob's own modules."""
-        if self._files is None:
-            words = "value in a weight file: expected a model to find the file, got a Program alone"
-            raise ResolveError(words, where=value.path)
-        return self._files.place(value)
-
-
-class _Closed:
-    """The files of a closed model."""
-
-    def require(self) -> None:
-        raise ValueError("I/O operation on closed model")
-
-    def read(self, value: Value) -> "np.ndarray[Any, Any]":
-        raise ValueError("I/O operation on closed model")
-
-    def place(self, value: Value) -> Any:
-        raise ValueError("I/O operation on closed model")
-
-
-_CLOSED = _Closed()
+        """Return where a Value is in a weight file, as a place of a model; for milblob's own modules."""
+        words = "value in a weight file: expected a model to find the file, got a Program alone"
+        raise ResolveError(words, where=value.path)
 
 
 class Variable(NamedTuple):
@@ -230,17 +182,27 @@ class Variable(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """One use of an output.
+    """One place where a value is read.
 
     Attributes:
         reader: the operation that reads it, or the block that returns it.
-        parameter: the operation's input; "" for a block.
-        name: the output.
+        parameter: the operation's input or attribute; "" for a block.
+        name: the name that is read: an output; "" for a value that stands in the operation itself.
     """
 
     reader: "Operation | Block"
     parameter: str
     name: str
+
+    @property
+    def type(self) -> str:
+        """Type of the operation that reads it; "" for a block."""
+        return self.reader.type if isinstance(self.reader, Operation) else ""
+
+    @property
+    def label(self) -> str:
+        """The operation and the parameter, as `refit` takes them after WEIGHT@; the path of a block."""
+        return f"{self.reader.label}.{self.parameter}" if isinstance(self.reader, Operation) else self.reader.path
 
 
 class _Row:
@@ -461,6 +423,11 @@ class Operation(_codec.GraphOperation):
     inputs: dict[str, tuple["Binding", ...]]
 
     @property
+    def label(self) -> str:
+        """What it is called in messages: its first output, or its type if it has none."""
+        return self.name if self.output_rows[1] else self.type
+
+    @property
     def outputs(self) -> tuple[Variable, ...]:
         """Names and types of the outputs."""
         self.view.require()
@@ -524,11 +491,20 @@ class Binding(_codec.GraphBinding):
         return Value(self.view, self.view.held()[0], self.span, self.path) if self.is_value else None
 
     @property
+    def constant(self) -> Value | None:
+        """The value, or that of the const operation whose name is read; None for what is computed."""
+        if self.is_value:
+            return self.value
+        found = self.definition
+        return found.attributes.get("val") if isinstance(found, Operation) and found.type == "const" else None
+
+    @property
     def definition(self) -> "Operation | Block | Function | None":
         """Who defines the name: an operation, or a block or function by its inputs; None if nobody, or for a value."""
         if self.is_value:
             return None
-        return self.view.definer(self.view.uses()[0].get(self.row))
+        self.view.require()
+        return self.view.definer(self.view.graph.definer(self.row))
 
     @property
     def operation(self) -> Operation:
@@ -557,14 +533,9 @@ ProgramView.binding_class = Binding
 def _path(block: Block, operation: Operation | None = None) -> str:
     """The path of a block or operation, without the prefix."""
     nesting = []
-    op = None if operation is None else (operation.index, _called(operation))
+    op = None if operation is None else (operation.index, operation.label)
     while (outer := block.operation) is not None:
-        nesting.append((outer.index, _called(outer), block.number))
+        nesting.append((outer.index, outer.label, block.number))
         block = outer.block
     graph = block.view.graph
     return program_path(graph.function(graph.block(block.row)[2])[0], block.name, nesting[::-1], op)
-
-
-def _called(operation: Operation) -> str:
-    """What an operation is called in messages: its first output, or its type if it has none."""
-    return operation.name if operation.output_rows[1] else operation.type

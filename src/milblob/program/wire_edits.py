@@ -13,7 +13,7 @@ from .. import _codec
 from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
 from ..values.tensorvalue import pack_tensor
-from .scan import Program
+from .scan import ProgramScan
 from .splice import Edit, splice
 
 # Field numbers of MIL.proto and Model.proto; schema.py has their names.
@@ -72,7 +72,7 @@ def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
     return fields
 
 
-def require_plain(program: Program, buffer: _codec.Buffer) -> None:
+def require_plain(program: ProgramScan, buffer: _codec.Buffer) -> None:
     """Refuse a Program whose offsets are not offsets of the model file.
 
     Args:
@@ -357,7 +357,7 @@ def new_operation(
     return b"".join(data for _, data in sorted(rows, key=lambda row: row[0]))
 
 
-def unused_name(program: Program, name: str, taken: Container[str] = (), first: int = 1) -> str:
+def unused_name(program: ProgramScan, name: str, taken: Container[str] = (), first: int = 1) -> str:
     """Return a name that occurs nowhere in a Program: `name` (number 1), or with a number, `name_2`.
 
     Args:

@@ -120,7 +120,7 @@ def _in_shape(array: OnnxArray, weights: list[Tensor]) -> LazyTensor:
         is_part = all(
             tensor.chain is None
             and tensor.mil_dtype is array.mil_dtype
-            and any(use.op.startswith("constexpr_") for use in tensor.consumers)
+            and any(consumer.type.startswith("constexpr_") for consumer in tensor.consumers)
             for tensor in weights
         )
         if not is_part or prod(shape) != prod(array.shape):

@@ -6,23 +6,22 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from .. import _codec
 from ..arguments import Names, names_in
 from ..closeness import hint
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..model.assigning import dtype_of, is_fitting, require_editable, require_shape
 from ..model.model import Model
-from ..model.package import Source
+from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor, make_tensor
-from ..program.scan import Compressed, Program, reading_op
+from ..program.scan import Compressed
+from ..program.view import Consumer, Operation
 from ..progress import Progress
 from ..rewrite.decompress import is_end
 from ..values.cast import CastCounts, is_castable
 from ..wording import escape, some
 from .problems import ERRORS, Problems
 
-Row = _codec.Constant
 _MAX_TAILS = 32  # prefixes that may be left out of a name, as in Model
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 MATCH = "`milblob match` finds which weight an array is for"
@@ -51,7 +50,7 @@ class RefitItem:
         given: name of the array.
         values: an array, or a tensor that has not been read.
         tensor: the weight; of a compressed one, its dense form.
-        rows: where the weight is read, if the array is for some of its readers only; None for all.
+        consumers: where the weight is read, if the array is for some of its consumers only; None for all.
         target: the weight as the user named it.
         counts, sqnr: what happened in the conversion, once it is done.
         name: of the tensor that has the values in the result.
@@ -62,7 +61,7 @@ class RefitItem:
     given: str
     values: Any
     tensor: Tensor
-    rows: tuple[Row, ...] | None
+    consumers: tuple[Consumer, ...] | None
     target: str
     counts: CastCounts = dataclasses.field(default_factory=CastCounts)
     sqnr: float | None = None
@@ -99,9 +98,9 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
                 continue
             seen.add((old, new))
             try:
-                tensor, rows = names.find(new)
-                if how.is_selected(new) or (rows is not None and how.is_selected(tensor.name)):
-                    items.append(RefitItem(old, given[old], tensor, rows, new))
+                tensor, consumers = names.find(new)
+                if how.is_selected(new) or (consumers is not None and how.is_selected(tensor.name)):
+                    items.append(RefitItem(old, given[old], tensor, consumers, new))
             except KeyError as error:
                 if how.is_selected(new):
                     unknown.append((old, new, error))
@@ -162,9 +161,9 @@ class WeightsByName:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._chains: dict[str, list[tuple[Source, Program, Compressed, str]]] | None = None
+        self._chains: dict[str, list[tuple[OpenProgram, Compressed, str]]] | None = None
 
-    def find(self, name: str) -> tuple[Tensor, tuple[Row, ...] | None]:
+    def find(self, name: str) -> tuple[Tensor, tuple[Consumer, ...] | None]:
         """Return the weight of a name; of WEIGHT@OPERATION also where that operation reads it.
 
         OPERATION is the operation's first output, as `milblob show WEIGHT` prints it, or OPERATION.PARAMETER.
@@ -197,21 +196,21 @@ class WeightsByName:
         if not chains:
             return None
         if len(chains) > 1:
-            raise KeyError(f"tensor: expected one of {', '.join(c[3] for c in chains[:8])}, got the ambiguous {name!r}")
-        source, program, group, full = chains[0]
-        if not is_end(program, group.op):
+            raise KeyError(f"tensor: expected one of {', '.join(c[2] for c in chains[:8])}, got the ambiguous {name!r}")
+        program, group, full = chains[0]
+        if not is_end(program, group):
             words = f"{name}: expected a weight, got {group.op.type} inside a chain (its parts can be set)"
             raise UnsupportedError(words, file=self._model.path)
-        return make_tensor(self._model.package, source, program, full, group)
+        return make_tensor(program, full, group)
 
-    def _by_name(self) -> dict[str, list[tuple[Source, Program, Compressed, str]]]:
+    def _by_name(self) -> dict[str, list[tuple[OpenProgram, Compressed, str]]]:
         """Find the operations that compute weights by their names, whole ones and without prefixes."""
-        whole: dict[str, list[tuple[Source, Program, Compressed, str]]] = {}
-        tails: dict[str, list[tuple[Source, Program, Compressed, str]]] = {}
-        for source, program in self._model.scans:
-            for group in program.groups:
-                full = program.name_of(group)
-                row = (source, program, group, full)
+        whole: dict[str, list[tuple[OpenProgram, Compressed, str]]] = {}
+        tails: dict[str, list[tuple[OpenProgram, Compressed, str]]] = {}
+        for program in self._model.parts:
+            for group in program.scan.groups:
+                full = program.scan.name_of(group)
+                row = (program, group, full)
                 whole.setdefault(full, []).append(row)
                 tail = full
                 for _ in range(min(full.count("/"), _MAX_TAILS)):
@@ -223,42 +222,37 @@ class WeightsByName:
 def _weights(model: Model) -> Iterator[str]:
     """Yield the names of what an array can be for, compressed weights among them."""
     yield from (name for name, tensor in model.items() if tensor.mil_dtype is not DType.STRING)
-    for _, program in model.scans:
-        yield from (program.name_of(group) for group in program.groups)
+    for program in model.parts:
+        yield from (program.scan.name_of(group) for group in program.scan.groups)
 
 
-def _reading(tensor: Tensor, operation: str) -> tuple[Row, ...]:
-    rows = tuple(row for row in readers_of(tensor) if operation in _names_of(row))
-    ops = {op.message for row in rows if (op := reading_op(row)) is not None}
-    if len(ops) != 1:
-        words = f"one of {described(tensor)}" if not rows else "the name of one operation"
+def _reading(tensor: Tensor, operation: str) -> tuple[Consumer, ...]:
+    consumers = tuple(c for c in readers_of(tensor) if operation in _names_of(c))
+    if len({consumer.reader for consumer in consumers}) != 1:
+        words = f"one of {described(tensor)}" if not consumers else "the name of one operation"
         raise KeyError(f"operation that reads {tensor.name}: expected {words}, got {operation!r}")
-    return rows
+    return consumers
 
 
-def readers_of(tensor: Tensor) -> list[Row]:
+def readers_of(tensor: Tensor) -> list[Consumer]:
     """Return where a weight is read by name; nothing for a value that stands inside the operation that uses it."""
-    constant, op = tensor.constant, tensor.op_row
-    if op is None or tensor.program is None:
-        return []
-    if constant is not None and not (constant.key == "val" and op.type == "const"):
-        return []
-    return tensor.program.readers().get((op.block, op.name), [])
+    return [consumer for consumer in tensor.consumers if consumer.name]
 
 
-def _names_of(row: Row) -> Iterator[str]:
-    op = reading_op(row)
-    if op is not None:
-        yield op.name
-        yield f"{op.name}.{row.key}"
+def _names_of(consumer: Consumer) -> tuple[str, ...]:
+    reader = consumer.reader
+    return (reader.label, consumer.label) if isinstance(reader, Operation) else ()
 
 
 def described(tensor: Tensor) -> str:
     """Say which operations read a weight, as they can be named."""
     found = []
-    for row in readers_of(tensor):
-        op = reading_op(row)
-        found.append("an output of its block" if op is None else f"{op.name} ({op.type}, {row.key})")
+    for consumer in readers_of(tensor):
+        reader = consumer.reader
+        if isinstance(reader, Operation):
+            found.append(f"{reader.label} ({reader.type}, {consumer.parameter})")
+        else:
+            found.append("an output of its block")
     return some(found) or "none"
 
 

@@ -4,7 +4,7 @@ coremltools stores equal values once: several operations read one constant, seve
 that differ need constants and records of their own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from .. import _codec
@@ -13,24 +13,23 @@ from ..errors import FormatError, UnsupportedError
 from ..hashing import hash_bytes
 from ..model.assigning import encode, is_in_text, stored_of
 from ..model.model import Model
-from ..model.package import Source
+from ..model.open_program import OpenProgram
 from ..model.places import RecordPlace
 from ..model.program_file import require_edits
 from ..model.sharing import User, record_users, require_no_other_data
 from ..model.tensor import Tensor
 from ..program import wire_edits
-from ..program.scan import Program
 from ..program.splice import Edit
+from ..program.view import Consumer, Operation
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..wording import escape, some
-from .pairs import How, RefitItem, Row, described, readers_of
+from .pairs import How, RefitItem, described, readers_of
 from .problems import ERRORS, Problems
 from .requantize import Recent, requantized
 from .write import FileChange, Write
 
 _UNSHARE = "unshare=True (--unshare)"
-_BOUND_NAME = 1  # the field of a Binding that says what an operation reads
 
 
 class Content:
@@ -92,7 +91,7 @@ class RefitPlan:
         self._model, self._how = model, how
         self._contents: dict[str, Content] = {}
         self._files: dict[str, FileChange] = {}
-        self._new: dict[tuple[int, tuple[int, int]], tuple[Tensor, list[bytes]]] = {}
+        self._new: dict[tuple[OpenProgram, tuple[int, int]], tuple[Tensor, list[bytes]]] = {}
         self._names: set[str] = set()
         self._recent = Recent()
         self._every: list[Content] = []
@@ -152,7 +151,7 @@ class RefitPlan:
     def _add_chain(self, items: list[RefitItem]) -> None:
         """Set the stored parts of a compressed weight."""
         item = items[0]
-        if len(items) > 1 or item.rows is not None:
+        if len(items) > 1 or item.consumers is not None:
             words = f"{item.tensor.name}: expected one array for all that read a compressed weight, got several"
             raise UnsupportedError(f"{words} (repack --decompress makes it dense)", file=self._model.path)
         for tensor, make in requantized(item, self._how, self._recent):
@@ -173,18 +172,20 @@ class RefitPlan:
                 classes.append(content)
             else:
                 same.items.append(item)
-        if len(classes) == 1 and any(item.rows is None for item in items):  # nearly all: nobody asks who reads them
+        if len(classes) == 1 and any(
+            item.consumers is None for item in items
+        ):  # nearly all: nobody asks who reads them
             self._contents[tensor.name] = classes[0]
             return
         readers = readers_of(tensor)
-        whole = [c for c in classes if any(item.rows is None for item in c.items)]
-        taken: dict[tuple[int, int], Content] = {}
+        whole = [c for c in classes if any(item.consumers is None for item in c.items)]
+        taken: dict[Consumer, Content] = {}
         for content in classes:
-            for row in (row for item in content.items for row in item.rows or ()):
-                if not taken.setdefault(row.value, content).is_same(content):
-                    words = f"one array for {described(tensor)}, got {_given([taken[row.value], content])}"
+            for reader in (one for item in content.items for one in item.consumers or ()):
+                if not taken.setdefault(reader, content).is_same(content):
+                    words = f"one array for {described(tensor)}, got {_given([taken[reader], content])}"
                     raise ValueError(escape(f"{tensor.name}: expected {words}"))
-        left = [row for row in readers if row.value not in taken]
+        left = [reader for reader in readers if reader not in taken]
         if len(classes) == 1 and not left:
             self._contents[tensor.name] = classes[0]
             return
@@ -196,11 +197,13 @@ class RefitPlan:
         if main is not None:
             self._contents[tensor.name] = main
         for content in classes:
-            rows = [row for row in readers if row.value in taken and taken[row.value] is content]
-            if content is not main and rows:
-                self._add_constant(content, rows)
+            own = [reader for reader in dict.fromkeys(readers) if taken.get(reader) is content]
+            if content is not main and own:
+                self._add_constant(content, own)
 
-    def _require_unshare(self, tensor: Tensor, classes: list[Content], whole: list[Content], left: list[Row]) -> None:
+    def _require_unshare(
+        self, tensor: Tensor, classes: list[Content], whole: list[Content], left: list[Consumer]
+    ) -> None:
         """Refuse what needs several constants, unless that is allowed and it is known which is for what."""
         if not self._how.unshare:
             if len(classes) == 1:
@@ -218,7 +221,7 @@ class RefitPlan:
 
     def _add_records(self, problems: Problems) -> None:
         """Find constants that are one record and are to hold different values."""
-        if not self._model.scans:
+        if not self._model.parts:
             return
         for users in record_users(self._model).values():
             if len(users) < 2 or not any(user.name in self._contents for user in users):
@@ -254,8 +257,8 @@ class RefitPlan:
                 own = self._contents.pop(user.name)
                 for item in own.items:
                     item.unshared, item.is_in_place = item.unshared or stays, False
-                edit = wire_edits.reference_edit(user.program.buffer, user.constant, user.constant.text, offset)
-                self._edit(user.source, user.program, [edit])
+                edit = wire_edits.reference_edit(user.program.scan.buffer, user.constant, user.constant.text, offset)
+                self._edit(user.program, [edit])
         for user in () if kept else holders[1:]:  # the same bytes at the same place: one write
             for item in self._contents.pop(user.name).items:
                 if item not in first.items:
@@ -274,35 +277,32 @@ class RefitPlan:
 
     # ---------------------------------------------------------------------------------------------------------- Program
 
-    def _add_constant(self, content: Content, rows: list[Row]) -> None:
-        """Plan a new constant operation for some readers of another one."""
+    def _add_constant(self, content: Content, consumers: list[Consumer]) -> None:
+        """Plan a new constant operation for some consumers of another one."""
         tensor = content.tensor
-        program, op = cast(Program, tensor.program), cast(_codec.Op, tensor.op_row)
-        name = wire_edits.unused_name(program, op.name, self._names, 2)
+        program, op = cast(OpenProgram, tensor.program), cast(_codec.Op, tensor.op_row)
+        name = wire_edits.unused_name(program.scan, op.name, self._names, 2)
         self._names.add(name)
         value: dict[str, Any] = {"tensor": content.make()}
         if tensor.is_blob:
             value = {"reference": (tensor.constant.text, self._append(content))}
-        source = cast(Source, tensor.source)
-        self._edit(
-            source, program, [wire_edits.text_edit(program.buffer, row.value, _BOUND_NAME, name) for row in rows]
-        )
-        new = wire_edits.copied_constant(program.buffer, tensor.constant, name, **value)
-        self._new.setdefault((id(source.mapping), op.message), (tensor, []))[1].append(new)
+        self._edit(program, [edit for consumer in consumers for edit in _renamings(consumer, name)])
+        new = wire_edits.copied_constant(program.scan.buffer, tensor.constant, name, **value)
+        self._new.setdefault((program, op.message), (tensor, []))[1].append(new)
         own = tensor.name.removesuffix(op.name)
         for item in content.items:
             item.name, item.unshared, item.is_in_place = f"{own}{name}", tensor.name, False
             item.nbytes = item.nbytes or memoryview(content.make()).nbytes
 
-    def _edit(self, source: Source, program: Program, edits: Iterable[Edit | None]) -> None:
-        require_edits(source, program)
-        self._file(source.mapping).edits += [edit for edit in edits if edit is not None]
+    def _edit(self, program: OpenProgram, edits: Iterable[Edit | None]) -> None:
+        require_edits(program)
+        self._file(program.mapping).edits += [edit for edit in edits if edit is not None]
 
     def _add_operations(self) -> None:
         """Put the new operations behind those that they are copies of; edits inside these go along."""
         for tensor, new in self._new.values():
-            op, buffer = cast(_codec.Op, tensor.op_row), cast(Program, tensor.program).buffer
-            change = self._file(cast(Source, tensor.source).mapping)
+            op, program = cast(_codec.Op, tensor.op_row), cast(OpenProgram, tensor.program)
+            buffer, change = program.scan.buffer, self._file(program.mapping)
             start, end = op.message[0], sum(op.message)
             inside = [edit for edit in change.edits if start <= edit.offset < end]
             values = [w for w in change.writes if start <= w.offset < end]
@@ -321,7 +321,7 @@ class RefitPlan:
         name = paths.real(str(mapping.name))
         found = self._files.get(name)
         if found is None:
-            holder = next((row for row in self._model.scans if row[0].mapping is mapping), None)
+            holder = next((program for program in self._model.parts if program.mapping is mapping), None)
             found = self._files[name] = FileChange(mapping, holder)
         return found
 
@@ -333,6 +333,13 @@ class RefitPlan:
         for item in content.items:
             item.nbytes += new_nbytes
             item.is_in_place &= new_nbytes == nbytes and not is_in_text(tensor)
+
+
+def _renamings(consumer: Consumer, name: str) -> Iterator[Edit]:
+    """Yield the edits after which an operation reads another name."""
+    for binding in cast(Operation, consumer.reader).inputs[consumer.parameter]:
+        if binding.name == consumer.name:
+            yield Edit(*binding.span, name.encode())
 
 
 def _given(classes: list[Content]) -> str:

@@ -234,7 +234,7 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
     require_name(target, model.kind)
     if model.package.is_directory:
         require_replaceable(target, model.kind, force, like=[source])
-    constants = (c for _, program in model.scans for c in program.scan.constants)
+    constants = (c for program in model.parts for c in program.scan.constants)
     if not model.package.is_directory and any(c.storage == _codec.BLOB for c in constants):
         words = (
             f"output {target}: expected a model whose weights can be copied with it, got a file that refers to others"

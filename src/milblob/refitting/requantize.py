@@ -10,7 +10,8 @@ from ..errors import MilblobError, UnsupportedError
 from ..model.assigning import encode
 from ..model.tensor import Tensor
 from ..program.constexpr import Chain
-from ..program.scan import Compressed, reading_op
+from ..program.scan import Compressed
+from ..program.view import Operation
 from ..values import stored_parts
 from ..values.cast import cast_array
 from ..values.dense import Dense, Packed, pack, read
@@ -152,7 +153,7 @@ class Requantized:
         return not isinstance(values, Compressed) or self._vector(values) == 1
 
     def _unsupported(self, node: Compressed) -> UnsupportedError:
-        path = self._item.tensor.program.path(node.op) if self._item.tensor.program is not None else ""
+        path = self._item.tensor.program.scan.path(node.op) if self._item.tensor.program is not None else ""
         words = f"{self._item.tensor.name}: expected a chain that can be requantized, got {node.op.type} inside"
         return UnsupportedError(f"{words} (repack --decompress makes it dense)", where=path)
 
@@ -183,10 +184,9 @@ class Requantized:
                     nodes.append(part)
         read = [*self.changing.values(), *(tensor.part(node) for node in nodes[1:])]
         for part in read:
-            for row in readers_of(part):
-                op = reading_op(row)
-                if op is None or op.message not in inside:
-                    other = "an output of its block" if op is None else op.name
+            for reader in (consumer.reader for consumer in readers_of(part)):
+                if not isinstance(reader, Operation) or reader.message not in inside:
+                    other = reader.label if isinstance(reader, Operation) else "an output of its block"
                     words = f"{part.name}: expected a part of {tensor.name} alone, got one that {other} reads too"
                     raise ValueError(escape(words))
 
@@ -258,7 +258,7 @@ class Requantized:
                 return tensor.stored_place.packed()
             return pack(array, tensor.mil_dtype)
 
-        chain = Chain(stored, lambda op: "" if program is None else program.path(op), lambda nbytes: None)
+        chain = Chain(stored, lambda op: "" if program is None else program.scan.path(op), lambda nbytes: None)
         return chain.dense(node)
 
     def _array(self, node: Compressed, key: str) -> Array:

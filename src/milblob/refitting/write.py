@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, cast
 
 from ..blobs.appended import Appended
 from ..model.editable import EditableModel
-from ..model.package import Package, Source
+from ..model.open_program import OpenProgram
+from ..model.package import Package
 from ..model.program_file import edited_file
 from ..model.tensor import Tensor
 from ..program import wire_edits
-from ..program.scan import Program
 from ..program.splice import Edit
 from ..progress import Counter
 from ..rewrite.changed_copy import Changed, copy_between, copy_changed, copy_changed_tree
@@ -59,7 +59,7 @@ class FileChange:
     """
 
     mapping: MappedFile
-    holder: tuple[Source, Program] | None = None
+    holder: OpenProgram | None = None
     writes: list[Write] = dataclasses.field(default_factory=list)
     edits: list[Edit] = dataclasses.field(default_factory=list)
     appended: Appended | None = None
@@ -72,7 +72,7 @@ class FileChange:
     @property
     def _is_spliced(self) -> bool:
         """Whether the file is put together anew: where lengths change, or it is text."""
-        is_text = self.holder is not None and self.holder[0].is_text
+        is_text = self.holder is not None and self.holder.is_text
         return bool(self.edits or (self.writes and is_text)) or any(w.nbytes != w.new_nbytes for w in self.writes)
 
     def patches(self, path: str, counter: Counter) -> list[journal.Patch] | None:
@@ -115,9 +115,9 @@ class FileChange:
 
     def _write_spliced(self, fd: int, counter: Counter) -> None:
         edits: list[Edit | None] = list(self.edits)
-        source, program = cast(tuple[Source, Program], self.holder)  # a weight file has no edits
-        edits += [wire_edits.value_edit(program.buffer, w.tensor.constant, tensor=w.make()) for w in self.writes]
-        new = edited_file(source, program, wire_edits.combined(edits))
+        program = cast(OpenProgram, self.holder)  # a weight file has no edits
+        edits += [wire_edits.value_edit(program.scan.buffer, w.tensor.constant, tensor=w.make()) for w in self.writes]
+        new = edited_file(program, wire_edits.combined(edits))
         write_spliced(new, self.mapping, fd, lambda nbytes: None)
         for write in self.writes:
             counter.add_tensor(write.name, write.tensor)

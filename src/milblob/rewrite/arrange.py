@@ -12,12 +12,13 @@ from ..blobs.reader import BlobReader
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
 from ..model.model import Model
-from ..model.package import Source, resolve
-from ..model.places import ChainPlace
+from ..model.open_program import OpenProgram
+from ..model.package import resolve
 from ..model.program_file import require_edits
+from ..model.program_places import ChainPlace
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_edits
-from ..program.scan import Compressed, Program
+from ..program.scan import Compressed
 from ..selection import require_selected
 from ..storage.beneath import Location
 from ..values import cast as casting
@@ -42,7 +43,7 @@ class Arrangement(NamedTuple):
     Attributes:
         changes: one row per tensor, and one per record that nothing refers to.
         records: the contents of the result's weight files, and which of them are rewritten.
-        edits: by id of each Program that changes.
+        edits: of each Program that changes.
     """
 
     changes: list[TensorChange]
@@ -120,7 +121,7 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
     _complete(changes, is_laid_out)
     if not options.moves:
         return Arrangement(changes, records, {})
-    edits = program_edits(model, options.functions, references, choice.decompressions.values(), weights, constexprs)
+    edits = program_edits(model, options.functions, references, choice.decompressions, weights, constexprs)
     return Arrangement(changes, records, edits)
 
 
@@ -164,13 +165,13 @@ class _Choice:
         weights_of: a part -> names of the weights that it is a part of.
 
     Attributes:
-        decompressions: by id of the Program.
+        decompressions: of each Program.
         has_selected: whether `is_selected` was True of anything so far.
     """
 
     def __init__(self, options: Options, weights_of: Mapping[Any, Sequence[str]]) -> None:
         self.options = options
-        self.decompressions: dict[int, Decompression] = {}
+        self.decompressions: dict[OpenProgram, Decompression] = {}
         self.has_selected = False
         self._weights_of = weights_of
 
@@ -184,7 +185,7 @@ class _Choice:
     def is_kept(self, tensor: Tensor) -> bool:
         """Whether the result has the tensor."""
         functions = self.options.functions
-        decompression = self.decompressions.get(id(tensor.program)) if self.decompressions else None
+        decompression = self.decompressions.get(_program_of(tensor)) if self.decompressions else None
         if decompression is not None and tensor.constant is not None:
             op = tensor.op_row
             if op is not None and op.message in decompression.gone:
@@ -230,18 +231,22 @@ class _Choice:
 
 def _is_late(tensor: Tensor) -> bool:
     """Whether a model is for iOS 18 or later; text does not say so, but what its operators are."""
-    source = cast(Source, tensor.source)
-    if source.is_text:
-        return cast_edits.opset(cast(Program, tensor.program), tensor.constant) >= _IOS18
-    return source.spec_version >= _IOS18_SPEC_VERSION
+    program = _program_of(tensor)
+    if program.is_text:
+        return cast_edits.opset(program.scan, tensor.constant) >= _IOS18
+    return program.source.spec_version >= _IOS18_SPEC_VERSION
+
+
+def _program_of(tensor: Tensor) -> OpenProgram:
+    return cast(OpenProgram, tensor.program)  # only weight files have none
 
 
 def _weights_of_parts(model: Model) -> dict[Any, list[str]]:
     result: dict[Any, list[str]] = {}
-    for _, program in model.scans:
-        for group in program.groups:
+    for program in model.parts:
+        for group in program.scan.groups:
             for part in group.stored():
-                result.setdefault(part, []).append(program.name_of(group))
+                result.setdefault(part, []).append(program.scan.name_of(group))
     return result
 
 
@@ -265,25 +270,25 @@ class _Sources:
         self.identities = Identities()
         self._known: dict[tuple[Location | None, str], WeightFile] = {}
 
-    def base(self, source: Source) -> str:
+    def base(self, program: OpenProgram) -> str:
         """Return what @model_path stands for, relative to the root."""
-        inside = os.path.relpath(cast(Location, source.directory).real(), self.records.root)
+        inside = os.path.relpath(cast(Location, program.directory).real(), self.records.root)
         return "" if inside == "." else inside.replace(os.sep, "/")
 
     def weight_file(self, tensor: Tensor) -> WeightFile:
         """Return the weight file that a constant refers to; each file once, whatever links and names lead to it."""
-        source, text = cast(Source, tensor.source), tensor.constant.text
-        key = (source.directory, text)
+        program, text = _program_of(tensor), tensor.constant.text
+        key = (program.directory, text)
         found = self._known.get(key)
         if found is None:
             try:
-                reader = self.model.package.reader(source, text)
+                reader = program.package.reader(program.source, text)
             except MilblobError as error:
                 error.where = error.where or tensor.where
                 raise
-            real = resolve(source.directory, text).real()
+            real = resolve(program.directory, text).real()
             name = os.path.relpath(real, self.records.root).replace(os.sep, "/")
-            found = self._known[key] = self.records.weight_file(name, self.base(source), reader)
+            found = self._known[key] = self.records.weight_file(name, self.base(program), reader)
         return found
 
     def record(self, weight_file: WeightFile, tensor: Tensor) -> Any:
@@ -308,8 +313,8 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
     Returns:
         Its row (None if it has none: a constant that is no weight and stays) and, if the result has it, its reference.
     """
-    constant, program, name = tensor.constant, cast(Program, tensor.program), tensor.name
-    is_blob, is_part = constant.storage == _codec.BLOB, program.is_part(constant)
+    constant, scan, name = tensor.constant, _program_of(tensor).scan, tensor.name
+    is_blob, is_part = constant.storage == _codec.BLOB, scan.is_part(constant)
     is_kept, is_selected = choice.is_kept(tensor), choice.is_selected(name, constant)
     if is_blob:
         weight_file = sources.weight_file(tensor)
@@ -327,7 +332,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
         return change, None
     target = None
     if is_selected:
-        target = choice.target(tensor, is_part and not program.is_shared(constant))
+        target = choice.target(tensor, is_part and not scan.is_shared(constant))
         change.actions += _actions(tensor, target, choice)
         change.dtype_after = target or change.dtype_after
     if choice.compressed(tensor) is not None:
@@ -364,25 +369,25 @@ def _external_item(
     tensor: Tensor, target: DType | None, change: TensorChange, sources: _Sources, options: Options
 ) -> Item:
     """Return a new record for an immediate."""
-    program, source = cast(Program, tensor.program), cast(Source, tensor.source)
-    require_edits(source, program)
-    if source.is_text:  # no file has the bytes
+    program = _program_of(tensor)
+    require_edits(program)
+    if program.is_text:  # no file has the bytes
         own = target or tensor.mil_dtype
         data = _codec.Buffer(stored_bytes(_cast_values(tensor, target, change, options), own))
         item = sources.records.add_value(
-            source.mapping, (0, data.nbytes), own, tensor.shape, sources.base(source), HELD
+            program.mapping, (0, data.nbytes), own, tensor.shape, sources.base(program), HELD
         )
         item.name, item.held = tensor.name, data
         return item
     dtype, (offset, nbytes) = tensor.mil_dtype, tensor.constant.payload
-    field, _, at, payload, pieces, _ = _codec.tensor_locate(program.buffer, offset, nbytes)
+    field, _, at, payload, pieces, _ = _codec.tensor_locate(program.scan.buffer, offset, nbytes)
     raw = field in _RAW_FIELDS and pieces == 1 and payload == dtype.nbytes(tensor.size)
     if not raw and target is not None:
         words = f"cast of a value that is written in pieces: expected one piece, got {pieces}"
         raise UnsupportedError(words, file=sources.model.path, where=tensor.where)
     tensor.read()  # raises if the elements do not match the declaration
     span, how = ((at, payload), COPY) if raw else ((offset, nbytes), VALUE)
-    item = sources.records.add_value(source.mapping, span, dtype, tensor.shape, sources.base(source), how)
+    item = sources.records.add_value(program.mapping, span, dtype, tensor.shape, sources.base(program), how)
     item.name = tensor.name
     item.target = target or dtype
     return item
@@ -413,34 +418,30 @@ def _cast_values(tensor: Tensor, target: DType | None, change: TensorChange, opt
 # -------------------------------------------------------------------------------------------------------- dense weights
 
 
-def _decompressions(model: Model, choice: _Choice) -> dict[int, Decompression]:
-    """Find the compressed weights to decompress: by id of the Program."""
+def _decompressions(model: Model, choice: _Choice) -> dict[OpenProgram, Decompression]:
+    """Find the compressed weights to decompress, of each Program."""
     result = {}
-    for source, program in model.scans:
+    for program in model.parts:
 
-        def is_selected(group: Compressed, source: Source = source, program: Program = program) -> bool:
-            name = program.name_of(group)
-            tensor = make_tensor(model.package, source, program, name, group)
-            return choice.is_kept(tensor) and choice.is_selected(name)
+        def is_selected(group: Compressed, program: OpenProgram = program) -> bool:
+            name = program.scan.name_of(group)
+            return choice.is_kept(make_tensor(program, name, group)) and choice.is_selected(name)
 
-        result[id(program)] = plan_decompression(program, is_selected)
+        result[program] = plan_decompression(program, is_selected)
     return result
 
 
 def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable[tuple[TensorChange, DenseWeight]]:
     """Yield the weights that become dense, each with its row."""
     least = max(choice.options.inline or 0, 1)  # every weight must stay listed, however small
-    for source, program in model.scans:
-        decompression = choice.decompressions[id(program)]
-        tensors = [
-            make_tensor(model.package, source, program, program.name_of(group), group)
-            for group in decompression.weights
-        ]
+    for program in model.parts:
+        weights = choice.decompressions[program].weights
+        tensors = [make_tensor(program, program.scan.name_of(group), group) for group in weights]
         if choice.options.canonical:
             tensors.sort(key=lambda tensor: (tensor.function, tensor.op_row.message))
         for tensor in tensors:
             group = cast(Compressed, tensor.chain)
-            require_edits(source, program)
+            require_edits(program)
             dtype = tensor.mil_dtype
             change = TensorChange(tensor.name, dtype, 0, None, None)
             change.actions.append("decompress")
@@ -455,22 +456,22 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
 
 
 def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
-    source = cast(Source, tensor.source)
+    program = _program_of(tensor)
 
     def place(part: Any) -> Any:
         if part.storage != _codec.BLOB:
             import hashlib  # not brought by `import milblob`
 
             offset, nbytes = part.payload
-            data = memoryview(cast(Program, tensor.program).buffer)[offset : offset + nbytes]
+            data = memoryview(program.scan.buffer)[offset : offset + nbytes]
             return hashlib.blake2b(data).digest()
         return sources.weight_file(tensor.part(part)).name, part.blob_offset
 
     blobs = [part for part in group.stored() if part.storage == _codec.BLOB]
     weight_file = sources.weight_file(tensor.part(blobs[0])) if blobs else None
-    base = sources.base(source)
+    base = sources.base(program)
     item = sources.records.add_dense(
-        weight_file, blobs[0].blob_offset if blobs else 0, source.mapping, tensor.mil_dtype, tensor.shape,
+        weight_file, blobs[0].blob_offset if blobs else 0, program.mapping, tensor.mil_dtype, tensor.shape,
         base, (base, sources.identities.of(group, place)),
     )  # fmt: skip
     if item.open is None:
@@ -484,18 +485,18 @@ def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
 
 def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Sources) -> ConstexprWeight:
     """Add the parts of a weight that is compressed to the records; note in its row what it takes."""
-    tensor, source = weight.tensor, cast(Source, weight.tensor.source)
+    tensor, program = weight.tensor, _program_of(weight.tensor)
     rows = tensor.chain.stored() if tensor.chain is not None else [tensor.constant]
     blobs = [row for row in rows if row.storage == _codec.BLOB]
     of_file = tensor.part(blobs[0]) if blobs and tensor.chain is not None else tensor
     weight_file = sources.weight_file(of_file) if blobs else None
-    base, nbytes = sources.base(source), 0
+    base, nbytes = sources.base(program), 0
     parts = []
     for part in weight.parts:
         item = None
         if part.value is None:
             item = sources.records.add_dense(
-                weight_file, blobs[0].blob_offset if blobs else 0, source.mapping, part.dtype, part.shape, base,
+                weight_file, blobs[0].blob_offset if blobs else 0, program.mapping, part.dtype, part.shape, base,
                 (base, "compress", weight.number, part.key),
             )  # fmt: skip
             item.add_user(tensor.function)

@@ -5,6 +5,7 @@ from math import prod
 from typing import Any, NamedTuple, Protocol
 
 from ..model.model import Model
+from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
 from ..program.compress_edits import Links
 from ..values.dense import Dense
@@ -60,8 +61,8 @@ class ModelCompression(Protocol):
         """By constant, or by the chain of what was compressed before; known once it is prepared."""
 
     @property
-    def decompressions(self) -> Mapping[int, Decompression]:
-        """By id of the Programs with such chains: which of their operations go."""
+    def decompressions(self) -> Mapping[OpenProgram, Decompression]:
+        """Of the Programs with such chains: which of their operations go."""
 
     def prepare(self, model: Model) -> None:
         """Find the weights, and what is stored for each."""

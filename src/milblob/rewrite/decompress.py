@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import _codec
+from ..model.open_program import OpenProgram
 from ..program.constexpr import part_names
-from ..program.scan import Compressed, Program, reading_op
+from ..program.scan import Compressed, ProgramScan
 from ..program.splice import Edit
+from ..program.view import Operation
 from ..program.wire_edits import ATTRIBUTES, blob_value, field, immediate_value, rewritten_operation, tensor_type
 
 Span = tuple[int, int]
@@ -16,31 +18,24 @@ class Decompression(NamedTuple):
     """What happens to the constexpr operations of one Program: data.
 
     Attributes:
-        program: that has them.
         weights: the operations that become dense, in Program order.
         removed: operations that nothing reads any more.
         gone: messages of the operations whose parts are no longer read: those of the weights, and all removed ones.
     """
 
-    program: Program
     weights: list[Compressed]
     removed: list[_codec.Op]
     gone: set[Span]
 
 
-def _readers(program: Program, op: _codec.Op) -> list[_codec.Op | None]:
-    """Return the readers of an operation's output: operations, and None for an output of a block."""
-    return [reading_op(row) for row in program.readers().get((op.block, op.name), ())]
-
-
-def is_end(program: Program, op: _codec.Op) -> bool:
+def is_end(program: OpenProgram, group: Compressed) -> bool:
     """Whether something but a constexpr operation reads what a constexpr operation computes, or nothing does."""
-    found = _readers(program, op)
-    is_read = not found or any(reader is None or not reader.type.startswith("constexpr_") for reader in found)
-    return op.output_count == 1 and is_read
+    found = [consumer.reader for consumer in program.consumers(group)]
+    is_read = not found or any(not (isinstance(r, Operation) and r.type.startswith("constexpr_")) for r in found)
+    return group.op.output_count == 1 and is_read
 
 
-def plan_decompression(program: Program, is_selected: Callable[[Compressed], bool]) -> Decompression:
+def plan_decompression(program: OpenProgram, is_selected: Callable[[Compressed], bool]) -> Decompression:
     """Decide what happens to the constexpr operations of a Program.
 
     A weight becomes dense when the operation that yields it becomes a `const`. That happens to every selected operation
@@ -48,32 +43,37 @@ def plan_decompression(program: Program, is_selected: Callable[[Compressed], boo
     are removed: inner operations of a chain, and `const` operations that were parts.
 
     Args:
-        program: scanned with all constants, grouped (`Program.compressed`).
+        program: scanned with all constants.
         is_selected: called with each weight.
     """
-    weights = [g for g in program.groups if is_end(program, g.op) and is_selected(g)]
+    groups = program.scan.groups
+    weights = [group for group in groups if is_end(program, group) and is_selected(group)]
     gone: set[Span] = {group.op.message for group in weights}
-    outputs: dict[Span, list[_codec.Op]] = {}
-    for group in program.groups:
+    outputs: dict[Span, list[Any]] = {}
+    for group in groups:
         if group.op.message not in gone:
-            outputs.setdefault(group.op.message, []).append(group.op)
+            outputs.setdefault(group.op.message, []).append(group)
         for part in group.parts.values():
             if not isinstance(part, Compressed) and part.op.message != group.op.message:
-                outputs[part.op.message] = [part.op]  # a const operation, which has one output
+                outputs[part.op.message] = [part]  # of a const operation, which has one output
+    readers = {
+        message: [consumer.reader for row in rows for consumer in program.consumers(row)]
+        for message, rows in outputs.items()
+    }
     removed = []
     found = True
     while found:  # what only removed operations read is removed too, and so on down the chain
         found = False
-        for message in list(outputs):
-            readers_left = [op for output in outputs[message] for op in _readers(program, output)]
-            if readers_left and all(op is not None and op.message in gone for op in readers_left):
-                removed.append(outputs.pop(message)[0])
+        for message in [message for message in readers if message not in gone]:
+            own = readers[message]
+            if own and all(isinstance(r, Operation) and r.message in gone for r in own):
+                removed.append(outputs[message][0].op)
                 gone.add(message)
                 found = True
-    return Decompression(program, weights, removed, gone)
+    return Decompression(weights, removed, gone)
 
 
-def dense_edit(program: Program, group: Compressed, dtype: Any, shape: tuple[int, ...], value: Any) -> Edit:
+def dense_edit(program: ProgramScan, group: Compressed, dtype: Any, shape: tuple[int, ...], value: Any) -> Edit:
     """Make the operation of a weight a `const`.
 
     Args:

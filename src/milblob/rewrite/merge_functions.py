@@ -13,7 +13,7 @@ from ..errors import ProgramError, UnsupportedError
 from ..model.manifest import new_manifest
 from ..model.package import ML_PROGRAM, MODEL_PATH, Source
 from ..model.recovery import open_package
-from ..program.scan import Program
+from ..program.scan import ProgramScan
 from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
 from ..progress import Counter, Progress
@@ -180,9 +180,9 @@ class _Part:
         with closed_on_error(self.package):
             self.source = self._require_program()
             self.buffer = self.source.mapping.live()
-            self.program = Program(self.source.program[0], self.source.program[1:])
-            require_plain(self.program, self.buffer)
-            self.functions = [name for name, _, _ in self.program.scan.functions]
+            self.scan = ProgramScan(self.source.program[0], self.source.program[1:])
+            require_plain(self.scan, self.buffer)
+            self.functions = [name for name, _, _ in self.scan.table.functions]
             self.described = fields_of(self.buffer, self.source.description) if self.source.description else []
             self.descriptions = self._find_descriptions()
             self.given = self._given_names(names)
@@ -241,7 +241,7 @@ def _require_one_opset(parts: list[_Part]) -> None:
     """Refuse opsets that cannot be combined: coremltools rebuilds such Programs, which splicing cannot do."""
     first: tuple[str, str] | None = None
     for part in parts:
-        for name, opset, _ in part.program.scan.functions:
+        for name, opset, _ in part.scan.table.functions:
             number = _OPSET.fullmatch(opset)
             if number is None or int(number[1]) < _MULTI_FUNCTION_OPSET:
                 words = f"opset of function {name!r}: expected CoreML{_MULTI_FUNCTION_OPSET} (iOS 18) or later, which"
@@ -252,7 +252,7 @@ def _require_one_opset(parts: list[_Part]) -> None:
             if opset != first[0]:
                 words = f"opset of function {name!r}: expected {first[0]} as in {first[1]}, got {opset}"
                 raise UnsupportedError(words, file=part.path)
-    versions = {part.program.scan.version for part in parts}
+    versions = {part.scan.table.version for part in parts}
     if len(versions) != 1:
         raise UnsupportedError(f"version of the Programs: expected one, got {', '.join(map(str, sorted(versions)))}")
 
@@ -323,7 +323,7 @@ def _arranged(parts: list[_Part]) -> _Blobs:
         known: dict[tuple[str, int], Item] = {}
         for mapping in part.package.mappings:
             origins[SourceFile.of(mapping)] = mapping
-        for constant in part.program.scan.constants:
+        for constant in part.scan.constants:
             if constant.storage != _codec.BLOB:
                 continue
             key = (constant.text, constant.blob_offset)
@@ -374,13 +374,13 @@ def _model(parts: list[_Part], default: str) -> Iterator[_Chunk]:
 
 def _program(parts: list[_Part]) -> Iterator[_Chunk]:
     """Yield the new Program in pieces: the functions of all, all else from the first that has it."""
-    yield field(_VERSION, parts[0].program.scan.version)
+    yield field(_VERSION, parts[0].scan.table.version)
     texts: list[bytes] = []
     attributes: dict[str, list[_Chunk]] = {}
     for part in parts:
         edits = combined(part.edits)
         places = [edit.offset for edit in edits]
-        for entry in fields_of(part.buffer, part.program.span):
+        for entry in fields_of(part.buffer, part.scan.span):
             if entry.wire != 2 or entry.number not in (_FUNCTIONS, _DOC_STRING, _ATTRIBUTES):
                 continue
             inside = edits[bisect_left(places, entry.offset) : bisect_left(places, entry.end)]

@@ -3,20 +3,21 @@
 Needs a layout: the records of the result have their files and offsets.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from .. import _codec
 from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
 from ..model.model import Model
-from ..model.package import MODEL_PATH, Source
+from ..model.open_program import OpenProgram
+from ..model.package import MODEL_PATH
 from ..model.program_file import require_edits
 from ..model.tensor import Tensor
 from ..program import cast_edits
 from ..program.compress_edits import Links, constexpr_edit
 from ..program.constexpr import part_names
-from ..program.scan import Compressed, Program
+from ..program.scan import Compressed
 from ..program.splice import Edit
 from ..program.wire_edits import combined, function_edits, reference_edit, removed_operation, value_edit
 from .decompress import Decompression, dense_edit
@@ -40,11 +41,6 @@ class Reference(NamedTuple):
     item: Item | None = None
     target: DType | None = None
     value: bytes | None = None
-
-    @property
-    def source(self) -> Source:
-        """The Program's file."""
-        return cast(Source, self.tensor.source)
 
     @property
     def place(self) -> Place | None:
@@ -90,15 +86,15 @@ def _spelled(item: Item) -> Place:
     return MODEL_PATH + (first.file.removeprefix(f"{first.base}/") if first.base else first.file), first.offset
 
 
-Edits = dict[int, list[Edit]]
-"""By id of a Program: edits of its buffer."""
+Edits = dict[OpenProgram, list[Edit]]
+"""The edits of each Program that changes, of the bytes of its scan."""
 
 
 def program_edits(
     model: Model,
     functions: tuple[str, ...] | None,
     references: Sequence[Reference],
-    decompressions: Iterable[Decompression],
+    decompressions: Mapping[OpenProgram, Decompression],
     weights: Sequence[DenseWeight],
     constexprs: Sequence[ConstexprWeight] = (),
 ) -> Edits:
@@ -116,27 +112,26 @@ def program_edits(
         ProgramError: a cast after which an operation would not type-check; no function is left.
         UnsupportedError: functions of a pipeline; a Program that protobuf had to rewrite.
     """
-    edits: dict[int, list[Edit | None]] = {id(program): [] for _, program in model.scans}
+    edits: dict[OpenProgram, list[Edit | None]] = {program: [] for program in model.parts}
     if functions is not None:
-        edits[id(model.scans[0][1])] += _function_edits(model, functions)
+        edits[model.parts[0]] += _function_edits(model, functions)
     for reference in references:
-        edits[id(reference.tensor.program)] += _edits_of(reference)
-    for decompression in decompressions:
-        program = decompression.program
-        edits[id(program)] += [removed_operation(program.buffer, op) for op in decompression.removed]
+        edits[cast(OpenProgram, reference.tensor.program)] += _edits_of(reference)
+    for program, decompression in decompressions.items():
+        edits[program] += [removed_operation(program.scan.buffer, op) for op in decompression.removed]
     for weight in weights:
         tensor, value = weight.tensor, weight.value if weight.item is None else _spelled(weight.item)
-        program, group = cast(Program, tensor.program), cast(Compressed, tensor.chain)
-        edits[id(program)].append(dense_edit(program, group, tensor.mil_dtype, tensor.shape, value))
+        program, group = cast(OpenProgram, tensor.program), cast(Compressed, tensor.chain)
+        edits[program].append(dense_edit(program.scan, group, tensor.mil_dtype, tensor.shape, value))
     for compressed in constexprs:
-        program = cast(Program, compressed.tensor.program)
+        program = cast(OpenProgram, compressed.tensor.program)
         parts = [
             (part.key, part.dtype, part.shape, part.value if part.item is None else _spelled(part.item))
             for part in compressed.parts
         ]
         row = compressed.tensor.op_row
         gone = ("val",) if row.type == "const" else part_names(row.type)
-        edits[id(program)].append(constexpr_edit(program, row, gone, compressed.op, parts, compressed.links))
+        edits[program].append(constexpr_edit(program.scan, row, gone, compressed.op, parts, compressed.links))
     found = {key: combined(rows) for key, rows in edits.items()}
     return {key: rows for key, rows in found.items() if rows}
 
@@ -146,23 +141,26 @@ def _edits_of(reference: Reference) -> Iterable[Edit | None]:
     is_same = place is None or (constant.text, constant.blob_offset) == place
     if is_same and reference.target is None and reference.value is None:
         return ()
-    program = cast(Program, reference.tensor.program)
-    require_edits(reference.source, program)
+    program = cast(OpenProgram, reference.tensor.program)
+    require_edits(program)
     if reference.target is not None:
-        return cast_edits.cast_edits(program, constant, reference.target, reference.value if place is None else place)
+        value = reference.value if place is None else place
+        consumers = program.consumers(constant)
+        return cast_edits.cast_edits(program.scan, constant, reference.target, value, consumers)
+    buffer = program.scan.buffer
     if place is None:
-        return [value_edit(program.buffer, constant, tensor=reference.value)]
+        return [value_edit(buffer, constant, tensor=reference.value)]
     if constant.storage != _codec.BLOB:
-        return [value_edit(program.buffer, constant, reference=place)]
-    return [reference_edit(program.buffer, constant, *place)]
+        return [value_edit(buffer, constant, reference=place)]
+    return [reference_edit(buffer, constant, *place)]
 
 
 def _function_edits(model: Model, functions: tuple[str, ...]) -> list[Edit]:
-    if len(model.scans) != 1:
+    if len(model.parts) != 1:
         raise UnsupportedError("functions: expected a model with one Program, got a pipeline", file=model.path)
-    source, program = model.scans[0]
-    require_edits(source, program)
+    program = model.parts[0]
+    require_edits(program)
     if not functions:
         raise ProgramError("functions: expected at least one to keep, got none", file=model.path)
     keep = [name.removeprefix(program.prefix) for name in functions]
-    return function_edits(program.buffer, program.span, source.description, keep)
+    return function_edits(program.scan.buffer, program.scan.span, program.source.description, keep)

@@ -437,14 +437,14 @@ class Repacking:
         """Map each changed file that is not a weight file to its new contents: bytes in a list, or a Spliced."""
         records = arrangement.records
         changed: dict[str, Any] = {}
-        for part, program in model.scans:
+        for part in model.parts:
             name = _inside(records.root, str(part.mapping.name))
             if name in changed:  # a pipeline has one model file
                 continue
             if not part.is_text and self._options.canonical:
                 changed[name] = [_canonical(model, arrangement.edits)]
-            elif part.is_text and id(program) in arrangement.edits:  # of a compiled pipeline each model has its file
-                changed[name] = edited_file(part, program, arrangement.edits[id(program)])
+            elif part.is_text and part in arrangement.edits:  # of a compiled pipeline each model has its file
+                changed[name] = edited_file(part, arrangement.edits[part])
                 self._counter.total_nbytes += changed[name].nbytes
             elif not part.is_text and arrangement.edits:
                 changed[name] = _edited(model, arrangement.edits)
@@ -470,7 +470,7 @@ class Repacking:
             with new_file(new.name) as fd:
                 write_at(fd, [_canonical(model, arrangement.edits)], 0)
         elif arrangement.edits:
-            mapped = model.scans[0][0].mapping
+            mapped = model.parts[0].mapping
             spliced = _edited(model, arrangement.edits)
             self._counter.total_nbytes = spliced.nbytes
             with new_file(new.name) as fd:
@@ -494,7 +494,7 @@ class Repacking:
             like = records.weight_files.get(name)
             if like is None:  # as private as the source was
                 like = next((f for i in items for f in records.weight_files.values() if f.base == i.base), None)
-            mapped = like.reader.mapping if like is not None else model.scans[0][0].mapping
+            mapped = like.reader.mapping if like is not None else model.parts[0].mapping
             set_mode(path, os.fstat(mapped.fd).st_mode)
 
     def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[TensorChange]) -> None:
@@ -529,14 +529,13 @@ def _stale(model: Model, report: RepackReport) -> tuple[str, ...]:
 
 def _edited(model: Model, edits: Edits) -> Spliced:
     """Return what a model file with edited Programs becomes: one or, in a pipeline, several."""
-    source, program = model.scans[0]
-    every = [edit for _, program in model.scans for edit in edits.get(id(program), ())]
-    return edited_file(source, program, every)
+    every = [edit for part in model.parts for edit in edits.get(part, ())]
+    return edited_file(model.parts[0], every)
 
 
 def _canonical(model: Model, edits: Edits) -> bytes:
     """Return the canonical form of an edited model file."""
-    return canonical_model(_edited(model, edits).tobytes(), model.scans[0][0].mapping.name)
+    return canonical_model(_edited(model, edits).tobytes(), model.parts[0].mapping.name)
 
 
 def _plain(name: str) -> str:

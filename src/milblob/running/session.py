@@ -172,11 +172,11 @@ class Session(Opened):
         self, source: "Model", function: str | None, converters: Mapping[str, Converter] | None, replaceable: bool
     ) -> list[Stage]:
         others = source.package.others
-        is_whole = function is None and (len(source.scans) > 1 or others)
+        is_whole = function is None and (len(source.parts) > 1 or others)
         if is_whole and others:
             words = ", ".join(f"{prefix.rstrip('/')} ({kind})" for prefix, kind in others)
             raise UnsupportedError(f"pipeline: expected ML Programs only, got also {words}", file=source.path)
-        names = [_default(source, part.prefix) for part, _ in source.scans] if is_whole else [function]
+        names = [_default(source, part.prefix) for part in source.parts] if is_whole else [function]
         change = make_replaceable if replaceable else None
         return [stage_of_model(source, name, self._options(), self._providers, converters, change) for name in names]
 

@@ -1,0 +1,47 @@
+"""The functions, blocks and operations of one Program of an open model, with what their weights are."""
+
+from .. import _codec
+from ..errors import FormatError, MilblobError
+from ..program.types import TensorType
+from ..program.value import Span, Value
+from ..program.view import ProgramView
+from .package import Package, Source
+from .places import RecordPlace
+
+
+class ModelView(ProgramView):
+    """A view whose values in weight files can be read, as long as the model is open.
+
+    It does not refer to the OpenProgram that holds it: without the garbage collector, a model that is no longer used
+    lets go of its files.
+
+    Args:
+        package, source: the model, and which of its Programs it is.
+        buffer, span, is_plain: as for ProgramView.
+    """
+
+    def __init__(
+        self, package: Package, source: Source, buffer: _codec.Buffer, span: Span, is_plain: bool = False
+    ) -> None:
+        self._package = package
+        self._source = source
+        self.require()
+        super().__init__(buffer, span, source.prefix, is_plain)
+
+    def require(self) -> None:
+        """Raise ValueError if the model is closed, FormatError if its file has shrunk."""
+        self._package.require_open()
+        self._source.mapping.check_size()
+
+    def place(self, value: Value) -> RecordPlace:
+        """Return where a Value is in a weight file; its record is not looked at yet."""
+        blob, declared = value.blob, value.type
+        try:
+            if blob is None or not isinstance(declared, TensorType) or isinstance(declared.dtype, int):
+                words = f"type of a value in a weight file: expected a tensor type that is known, got {declared}"
+                raise FormatError(words, file=self._source.mapping.name)
+            kind = declared.dtype, declared.shape
+            return RecordPlace(self._package, value.path, *kind, blob.offset, self._source, blob.file_name)
+        except MilblobError as error:
+            error.where = error.where or value.path
+            raise
