@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from ..arguments import as_path
-from ..storage import paths, pending
+from ..storage import paths
 from ..storage.foreign import Foreign, foreign, is_onnx_head, onnx_model
 from .listing import HEAD_NBYTES, is_listing
 
@@ -36,8 +36,9 @@ def identify(source: Any) -> str | Foreign:
     if not isinstance(source, str | os.PathLike):
         return identify_file(memoryview(source))
     path = as_path(source)
-    if paths.is_directory(path):
-        return identify_directory(path)
+    kind = identify_directory(path)
+    if kind is not None:
+        return kind
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         return identify_file(memoryview(file.read(HEAD_NBYTES)), path)
 
@@ -56,7 +57,7 @@ def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
     if is_onnx_head(data):
         return onnx_model(path)
     if len(data) and data[0] != SPEC_VERSION_TAG and (found := foreign(data, path)) is not None:
-        around = pending.enclosing(path) if path is not None else None
+        around = enclosing(path) if path is not None else None
         return (
             found if around is None else Foreign("part", f"{found.words} that is a part of a model", f"open {around}")
         )
@@ -68,17 +69,19 @@ def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
     return "blob" if suffix in BLOB_SUFFIXES else "mlmodel"
 
 
-def identify_directory(path: str) -> str | Foreign:
-    """As `identify`, for a directory."""
+def identify_directory(path: str) -> str | Foreign | None:
+    """As `identify`, for a directory; None if the path is not one."""
 
     def has(name: str) -> bool:
         return paths.is_there(os.path.join(path, name))
 
+    if not paths.is_directory(path):
+        return None
     if has("Manifest.json") or path.rstrip("/\\").endswith(".mlpackage"):
         return "mlpackage"
     if any(map(has, COMPILED)):
         return "mlmodelc"
-    around = pending.enclosing(path)
+    around = enclosing(path)
     if around is not None:
         return Foreign("directory", "a directory inside a model", f"open {around}")
     with os.scandir(path) as entries:
@@ -92,6 +95,17 @@ def identify_directory(path: str) -> str | Foreign:
     if arrays:
         return Foreign("directory", f"a directory with {_few(arrays)} in it", f"give {os.path.join(path, arrays[0])}")
     return Foreign("directory", f"a directory with {_few(names)} in it" if names else "an empty directory")
+
+
+def enclosing(path: str) -> str | None:
+    """Return the directory of the package or compiled model around a path, judged by its name."""
+    full = paths.real(path)
+    parent = os.path.dirname(full)
+    while parent != os.path.dirname(parent):
+        if parent.endswith((".mlpackage", ".mlmodelc")) and paths.is_directory(parent):
+            return parent
+        parent = os.path.dirname(parent)
+    return None
 
 
 def _few(names: list[str]) -> str:

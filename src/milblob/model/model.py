@@ -20,7 +20,6 @@ from ..storage.mapped import Opened
 from ..values.tensorvalue import MAX_RANK
 from .manifest import read_json
 from .package import Package, Source
-from .recovery import open_package
 from .tensor import Tensor, make_tensor
 from .tensors import ProgramTensors, Tensors
 
@@ -61,7 +60,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         if isinstance(source, Package):  # open already, for milblob's own modules
             self.package = source
         else:
-            self.package = open_package(source, is_mapped=mmap, max_nbytes=max_nbytes)
+            self.package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
         self.path = self.package.path
         self.kind = self.package.kind
         self.tensors: MappingABC[str, Tensor]

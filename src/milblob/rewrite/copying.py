@@ -10,8 +10,9 @@ from ..errors import FormatError
 from ..program.splice import Spliced
 from ..storage import paths
 from ..storage.beneath import Location
+from ..storage.journal_format import is_left
 from ..storage.mapped import MappedFile
-from ..storage.pending import JOURNAL, is_left
+from ..storage.pending import JOURNAL
 from ..storage.temporary import is_ours
 from ..storage.transfer import copy_range, write_at
 

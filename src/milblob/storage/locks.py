@@ -64,6 +64,24 @@ def take(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def is_held(fd: int) -> bool:
+    """Return whether a process holds the lock of a file, which is open for reading: a look that changes nothing.
+
+    A writer that takes its lock at the same moment may be refused, so readers ask this about journals only.
+    """
+    try:
+        if sys.platform == "win32":
+            take(fd)
+        else:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks here
+        return False
+    unlock(fd)
+    return False
+
+
 def is_named(fd: int, path: str) -> bool:
     """Return whether a name leads to the file of a descriptor."""
     try:
