@@ -88,12 +88,13 @@ CALLS = {
     "diff": lambda path, out: milblob.diff(path, path),
     "match": lambda path, out: milblob.match(path, path),
     "to_text": lambda path, out: milblob.to_text(path, io.BytesIO()),
+    "recover": lambda path, out: milblob.recover(path),
     "repack": lambda path, out: milblob.repack(
         path, out / "repacked.mlpackage", dedupe=True, cast={"float32": "float16"}
     ),
     "compress": lambda path, out: milblob.compress(path, out / "int8.mlpackage", milblob.Linear("int8"), least=8),
     "compress_frontier": lambda path, out: milblob.compress_frontier(path),
-    "merge_functions": lambda path, out: milblob.merge_functions({"a": path, "b": path}, out / "merged.mlpackage"),
+    "merge_functions": lambda path, out: milblob.merge_functions([(path, "a"), (path, "b")], out / "merged.mlpackage"),
     "refit": _refit,
     "refit with a base": _refit_base,
     "verify": lambda path, out: milblob.verify(path, path, runs=1),

@@ -9,7 +9,7 @@ from ..completing import say_completed
 from ..several import run_each
 from ..terminal import output
 
-EXAMPLES = ("recover Model.mlpackage",)
+EXAMPLES = ("recover Model.mlpackage", "recover Model.mlpackage --json")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
