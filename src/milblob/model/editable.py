@@ -14,7 +14,7 @@ from ..storage.mapped import MappedFile
 from ..storage.temporary import sweep
 from ..storage.turns import Turn
 from .assigning import Stored, encode, is_in_text, require_fit, stored_of
-from .identify import enclosing
+from .identify import PACKAGES
 from .model import Model
 from .package import Package, Source
 from .program_file import edited_file
@@ -77,7 +77,7 @@ class EditableModel(Model):
             raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
         path = as_path(source)
         self._turn = Turn(f"model {path} in mode 'r+'")
-        around = enclosing(path)
+        around = paths.above(path, PACKAGES)
         if around is not None:  # one lock and one journal per model
             raise ValueError(f"path for mode 'r+': expected the whole model {around}, got {path} in it")
         package = Package(path, on_pending=complete, max_nbytes=max_nbytes)

@@ -16,7 +16,10 @@ SPEC_VERSION_TAG = 0x08
 """The first byte of every Model that a known producer writes."""
 
 EXPECTED = "file: expected a Core ML model, MIL text or a weight file"
-_MODEL_SUFFIXES = (".mlpackage", ".mlmodelc", ".mlmodel")
+PACKAGES = (".mlpackage", ".mlmodelc")
+"""Suffixes of the directories that are models."""
+
+_MODEL_SUFFIXES = (*PACKAGES, ".mlmodel")
 _MAX_ENTRIES = 1000  # of a directory that is no model, to say what is in it
 
 
@@ -57,7 +60,7 @@ def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
     if is_onnx_head(data):
         return onnx_model(path)
     if len(data) and data[0] != SPEC_VERSION_TAG and (found := foreign(data, path)) is not None:
-        around = enclosing(path) if path is not None else None
+        around = paths.above(path, PACKAGES) if path is not None else None
         return (
             found if around is None else Foreign("part", f"{found.words} that is a part of a model", f"open {around}")
         )
@@ -81,7 +84,7 @@ def identify_directory(path: str) -> str | Foreign | None:
         return "mlpackage"
     if any(map(has, COMPILED)):
         return "mlmodelc"
-    around = enclosing(path)
+    around = paths.above(path, PACKAGES)
     if around is not None:
         return Foreign("directory", "a directory inside a model", f"open {around}")
     with os.scandir(path) as entries:
@@ -95,17 +98,6 @@ def identify_directory(path: str) -> str | Foreign | None:
     if arrays:
         return Foreign("directory", f"a directory with {_few(arrays)} in it", f"give {os.path.join(path, arrays[0])}")
     return Foreign("directory", f"a directory with {_few(names)} in it" if names else "an empty directory")
-
-
-def enclosing(path: str) -> str | None:
-    """Return the directory of the package or compiled model around a path, judged by its name."""
-    full = paths.real(path)
-    parent = os.path.dirname(full)
-    while parent != os.path.dirname(parent):
-        if parent.endswith((".mlpackage", ".mlmodelc")) and paths.is_directory(parent):
-            return parent
-        parent = os.path.dirname(parent)
-    return None
 
 
 def _few(names: list[str]) -> str:

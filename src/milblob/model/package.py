@@ -140,22 +140,22 @@ class Package:
             words = "directory: expected a .mlpackage or .mlmodelc, got neither Manifest.json nor model.mil"
             raise FormatError(f"{words} but {kind.words}{advice}", file=root.path, code="not-a-model")
         self.kind = kind
-        if kind == "mlpackage":
-            try:
-                model = find_root_model(root)
-            except FileNotFoundError:
-                words = "package: expected a Manifest.json, got none"
-                raise FormatError(words, file=root.path, code="manifest") from None
-            try:
-                mapping = self._map(model)
-            except OSError as error:
-                if error.errno not in _NOWHERE:
-                    raise
-                words = f"root item of the manifest: expected at {model.path}, got no such file"
-                raise ResolveError(words, file=os.path.join(root.path, "Manifest.json"), code="missing-file") from None
-            self._open_model(mapping, model.parent())
-        else:
+        if kind == "mlmodelc":
             self._try("", self._open_compiled, root, "", 0)
+            return
+        try:
+            model = find_root_model(root)
+        except FileNotFoundError:
+            words = "package: expected a Manifest.json, got none"
+            raise FormatError(words, file=root.path, code="manifest") from None
+        try:
+            mapping = self._map(model)
+        except OSError as error:
+            if error.errno not in _NOWHERE:
+                raise
+            words = f"root item of the manifest: expected at {model.path}, got no such file"
+            raise ResolveError(words, file=os.path.join(root.path, "Manifest.json"), code="missing-file") from None
+        self._open_model(mapping, model.parent())
 
     def _try(self, prefix: str, work: Callable[..., None], *arguments: Any) -> None:
         """Open a part of the source. Its error is reported, or raised if nobody wants reports."""

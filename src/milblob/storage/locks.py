@@ -67,18 +67,17 @@ def take(fd: int) -> None:
 def is_held(fd: int) -> bool:
     """Return whether a process holds the lock of a file, which is open for reading: a look that changes nothing.
 
-    A writer that takes its lock at the same moment may be refused, so readers ask this about journals only.
+    A writer that takes its lock at the same moment may be refused, so readers ask this about journals only. False where
+    there are no such locks.
     """
-    try:
-        if sys.platform == "win32":
-            take(fd)
-        else:
+    if sys.platform != "win32":
+        try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no locks here
-        return False
-    unlock(fd)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        unlock(fd)
     return False
 
 

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -172,7 +173,12 @@ def wait(found: Pending) -> None:
 
 
 def _opened(path: str) -> int | None:
-    """Open a journal to look at its lock: None if it is gone, -1 if it cannot be opened."""
+    """Open a journal to look at its lock: None if it is gone, -1 if it cannot be opened.
+
+    On Windows an open file cannot be removed, so that looking would disturb the writer, and writers hold no such lock.
+    """
+    if sys.platform == "win32":
+        return -1 if paths.is_there(path) else None
     try:
         return os.open(path, os.O_RDONLY | NO_LINKS)
     except FileNotFoundError:
