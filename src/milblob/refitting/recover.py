@@ -32,9 +32,9 @@ class RecoverReport(NamedTuple):
 def recover(path: str | os.PathLike[str]) -> RecoverReport:
     """Complete a change of a model that a killed process began: `milblob.open(path, "r+")`, `refit`, `write_weights`.
 
-    The change is applied as its journal says, whole: the model then has all new values. The same is done by whatever
-    changes the model in place next. If no change is pending, nothing is done. If a process is still writing, this waits
-    for it.
+    The change is applied as its journal says, whole: the model then has all new values. The next writer that changes
+    the model in place does the same first. If no change is pending, nothing is done. If a process is still writing,
+    this waits for it.
 
     Args:
         path: of the model, weight file or unpacked archive; or of a file or folder of it. Weight files that the model

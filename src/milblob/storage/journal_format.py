@@ -1,4 +1,4 @@
-"""What a journal holds: its bytes, written by `commit` and read by whatever completes the change.
+"""What a journal holds: its bytes, as `commit` writes them and `recover` reads them.
 
 The file, little-endian: magic with the version (8 bytes), nbytes of all of it (u64), CRC-32 of what follows the header
 (u32), number of entries (u32); the name of the model file in this directory, empty if the directory is the model (u16

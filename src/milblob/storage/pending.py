@@ -25,7 +25,7 @@ from ..errors import FormatError, PendingChangeError
 from . import paths
 from .beneath import Location
 from .locks import NO_LINKS, is_held, is_named
-from .mapped import MappedFile, closed_on_error
+from .mapped import MappedFile
 
 JOURNAL = ".milblob-journal"
 _NAME_OF_ANY = JOURNAL.encode()
@@ -202,8 +202,8 @@ def map_settled(
 
     Args:
         source: as for MappedFile. A buffer or a file object has no path, and so no journal.
-        on_pending: called with a journal that was found; returns when it is gone. None does not look for one: only for
-            who completes the change.
+        on_pending: called with a journal that was found; returns when it is gone. None does not look for one: only to
+            complete the change.
         is_mapped: as for MappedFile.
 
     Raises:
@@ -214,8 +214,11 @@ def map_settled(
         mapping = MappedFile(source, is_mapped=is_mapped)
         if on_pending is None or not isinstance(path, str | os.PathLike):
             return mapping
-        with closed_on_error(mapping):
+        try:
             found = pending(os.fsdecode(path))
+        except BaseException:
+            mapping.close()
+            raise
         if found is None:
             return mapping
         mapping.close()
