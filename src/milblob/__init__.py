@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from .blobs.reader import RECORD, BlobReader, BlobRecord
 from .dtypes import DType
-from .errors import FormatError, LimitError, MilblobError, ProgramError, ResolveError, UnsupportedError
+from .errors import (
+    FormatError,
+    LimitError,
+    MilblobError,
+    PendingChangeError,
+    ProgramError,
+    ResolveError,
+    UnsupportedError,
+)
 from .formats import archive as _archive
 from .model.model import Model, load
 from .model.open import open
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
+    from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import RepackReport, repack
@@ -51,6 +60,7 @@ if TYPE_CHECKING:
     from .running.ports import SessionInput, SessionOutput
     from .running.session import Session, SessionState
     from .running.verify import OutputError, VerifyReport, verify
+    from .storage.journal import Recovered
 
 __all__ = [
     "RECORD",
@@ -91,9 +101,12 @@ __all__ = [
     "OutputError",
     "OutputErrors",
     "Palette",
+    "PendingChangeError",
     "PlannedWeight",
     "ProgramError",
     "Prune",
+    "RecoverReport",
+    "Recovered",
     "RefitReport",
     "Refitted",
     "RepackReport",
@@ -125,6 +138,7 @@ __all__ = [
     "merge_functions",
     "open",
     "pack_tensor",
+    "recover",
     "refit",
     "repack",
     "statistics",
@@ -158,9 +172,11 @@ _LATER = {
         "program.types": ("DictionaryType", "ListType", "StateType", "TensorType", "TupleType"),
         "program.value": ("BlobReference", "Value"),
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
+        "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("RepackReport", "repack"),
+        "storage.journal": ("Recovered",),
         "running.output_errors": ("OutputErrors",),
         "running.ports": ("SessionInput", "SessionOutput"),
         "running.session": ("Session", "SessionState"),

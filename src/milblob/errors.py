@@ -55,6 +55,20 @@ class FormatError(MilblobError, ValueError):
     code = "format"
 
 
+class PendingChangeError(MilblobError):
+    """A change of the files was interrupted, so they may hold a part of it: `milblob.recover` completes it.
+
+    Readers raise this and change nothing. Writers complete the change first, where they know the model.
+    """
+
+    code = "pending-change"
+
+    @property
+    def journal(self) -> str | None:
+        """Path of the journal, which holds the whole change."""
+        return self.file
+
+
 class UnsupportedError(MilblobError, NotImplementedError):
     """The bytes may be sound, but are not supported: another model type, another version, a draft."""
 

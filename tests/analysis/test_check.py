@@ -100,6 +100,17 @@ def patched(at, form, value):
     return data
 
 
+def test_pending_change_is_one_finding(tmp_path):
+    """The manifest is checked all the same; what the change may have touched is not."""
+    package = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
+    (package / "Manifest.json").write_text("{")
+    (package / ".milblob-journal").touch()
+    assert codes(problems(package)) == ["manifest", "pending-change"]
+    shutil.copy(DEMO / "Manifest.json", package)
+    (found,) = problems(package)
+    assert (found.code, found.file) == ("pending-change", str(package / ".milblob-journal"))
+
+
 def test_empty_file():
     assert found(b"") == ["empty-file"]
 

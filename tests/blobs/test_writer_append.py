@@ -239,7 +239,7 @@ def test_a_file_in_the_middle_of_a_change_is_refused(tmp_path):
     weights.parent.mkdir()
     old = plain(weights)
     (weights.parent / ".milblob-journal").write_bytes(b"")
-    with pytest.raises(milblob.FormatError, match="journal: expected none"):
+    with pytest.raises(milblob.PendingChangeError, match="journal: expected none"):
         milblob.BlobWriter(weights, "a")
     assert weights.read_bytes() == old
 

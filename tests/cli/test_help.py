@@ -2,20 +2,15 @@
 
 import pathlib
 import re
-import shlex
 import shutil
 
-import numpy as np
 import pytest
 
-import milblob
-import tvm_archives
 from children import run_child
-from milblob.cli import main, parser
+from example_files import NAMES, arguments_of, make_files
+from milblob.cli import parser
 from milblob.cli.commands import tvm
-from paths import DATA, DEMO, ROOT
-
-NAMES = [*(name for name in parser.COMMANDS if name != "tvm"), *(f"tvm {name}" for name in tvm.COMMANDS)]
+from paths import DEMO, ROOT
 
 
 def examples_of(cli, name):
@@ -28,18 +23,7 @@ def examples_of(cli, name):
 def files(tmp_path_factory):
     """A directory with the files that the examples name."""
     folder = tmp_path_factory.mktemp("examples")
-    model = shutil.copytree(DEMO, folder / "Model.mlpackage")
-    milblob.repack(model, folder / "Half.mlpackage", cast={"float32": "float16"})
-    new = {name: np.array(array * 1.5, np.float32) for name, array in milblob.load(model).items()}
-    np.savez(folder / "new.npz", **new)
-    assert main(["convert", str(folder / "new.npz"), str(folder / "new.safetensors"), "-q"]) == 0
-    for name in ("prefill", "decode"):
-        shutil.copytree(DATA / "opset_ios18_fp16/model.mlpackage", folder / f"{name}.mlpackage")
-    np.save(folder / "tokens.npy", np.arange(16)[None])
-    np.savez(folder / "inputs.npz", tokens=np.arange(16)[None])
-    tvm_archives.make(folder / "model.tar", tvm_archives.files_of())
-    for name in ("parameters.npz", "model.params"):
-        assert main(["tvm", "params", str(folder / "model.tar"), "-o", str(folder / name), "-q"]) == 0
+    make_files(folder)
     return folder
 
 
@@ -50,16 +34,9 @@ def test_examples_run(cli, files, name, tmp_path, monkeypatch):
     for number, example in enumerate(found):
         monkeypatch.chdir(shutil.copytree(files, tmp_path / str(number)))
         assert f"{example} ".startswith(f"{name} ")
-        status, out, err = cli(*[part for word in shlex.split(example) for part in expanded(word, example)])
+        status, out, err = cli(*arguments_of(example))
         assert (example, status) == (example, 1 if name == "diff" else 0), err
         assert out or err or example.endswith(" -q")
-
-
-def expanded(word, example):
-    """As a shell does: a pattern that is not quoted stands for the files that it matches."""
-    if "*" not in word or f"'{word}'" in example:
-        return [word]
-    return sorted(str(path) for path in pathlib.Path().glob(word))
 
 
 @pytest.mark.parametrize("name", ["", "tvm", *NAMES])

@@ -15,6 +15,7 @@ from faults import temporaries
 from milblob import hashing
 from milblob.cli import main
 from milblob.hashing import hash_bytes
+from milblob.storage.pending import JOURNAL
 from milblob.storage.temporary import sweep
 
 OLD = {"a": np.full(300, 1, np.float32), "b": np.full(300, 2, np.float32)}
@@ -134,11 +135,15 @@ CASES += [("write_weights", "w.mil", mode, "ENOSPC") for mode in ("fail", "kill 
 @linux
 @pytest.mark.parametrize(("writer", "listing", "mode", "code"), CASES)
 def test_a_pair_is_replaced_whole(faults, tmp_path, writer, listing, mode, code):
-    """The old pair or the new one, always: no error either, because a journal is completed by whoever comes next."""
+    """The old pair or the new one, always; a change with a journal is refused by readers until it is completed."""
     reset = prepare(tmp_path)
     folder = reset(listing, "pair")
     action, seen = WRITERS[writer], set()
     for outcome in faults.at_every_call(action, [str(folder), listing, "new"], root=folder, mode=mode, code=code):
+        if (folder / JOURNAL).exists():
+            with pytest.raises(milblob.PendingChangeError):
+                milblob.load(folder / listing)
+            assert len(milblob.recover(folder / listing).changes) == 1
         state = state_of(folder, listing)
         assert state in ("old", "new"), outcome
         assert weights_of(folder) == state, outcome

@@ -109,6 +109,8 @@ def one_input(data):
                 arrays(path)
             elif kind == "listing":
                 use_everything(path)
+            elif kind == "journal":
+                milblob.recover(FOLDER / pathlib.PurePath(PLACES[kind]).parts[0])
             else:
                 action(FOLDER / pathlib.PurePath(PLACES[kind]).parts[0])
                 if kind in ("model", "weights", "text"):

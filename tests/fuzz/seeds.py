@@ -152,7 +152,7 @@ def python_inputs():
     import safetensors.numpy
 
     import milblob
-    from milblob.storage import pending
+    from milblob.storage import journal_format
 
     rows = [("model", "**/*.mlmodel"), ("weights", "**/weight.bin"), ("text", "**/model.mil")]
     rows += [("manifest", "**/Manifest.json"), ("metadata", "**/metadata.json")]
@@ -186,9 +186,10 @@ def python_inputs():
         found.append(("listing", pathlib.Path(folder, "a.json").read_bytes()))
     for name in ("weights/weight.bin", "model.mlmodel"):
         size = (DATA / "constexpr_ios18/model.mlpackage/Data/com.apple.CoreML" / name).stat().st_size
-        patch = pending.Entry(pending.PATCH, f"Data/com.apple.CoreML/{name}", size, size - 8, bytes(8))
+        patch = journal_format.Entry(journal_format.PATCH, f"Data/com.apple.CoreML/{name}", size, size - 8, bytes(8))
         new = patch._replace(
-            kind=pending.REPLACEMENT, data=bytes(32) + pending.staged_name(name.rpartition("/")[2]).encode()
+            kind=journal_format.REPLACEMENT,
+            data=bytes(32) + journal_format.staged_name(name.rpartition("/")[2]).encode(),
         )
         for entries in ([patch], [patch, new]):
             found.append(("journal", journal_bytes(*entries)))

@@ -23,6 +23,7 @@ from editable_packages import (
     left,
     make_package,
     number_of,
+    recovered_number,
     turned,
 )
 from faults import FAILURES, read_only
@@ -418,7 +419,7 @@ def test_kill_9_while_assigning(faults, tmp_path):
         count=70,
         is_enough=lambda: len(seen) > 5,
     ):
-        seen.add(number_of(package))
+        seen.add(recovered_number(package))
         with milblob.open(package, "r+"):
             pass
         assert left(package) == []

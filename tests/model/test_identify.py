@@ -9,8 +9,8 @@ import pytest
 import milblob
 from cases import model_directory
 from milblob.cli import main
-from milblob.model import recovery
 from milblob.model.identify import identify
+from milblob.storage import pending
 from milblob.storage.foreign import ARRAY_COMMANDS, Foreign
 from other_files import LFS_POINTER, ONNX, OTHERS, TORCH, code_of, zip_of
 from paths import DATA
@@ -274,14 +274,16 @@ def test_a_cache_that_links_files(tmp_path):
 # -------------------------------------------------------------------------------------------------------------- opening
 
 
-def test_looking_completes_nothing(tmp_path, monkeypatch):
-    """`identify` says what a path is without opening it; opening completes a pending change, once, before anything else."""
+def test_a_pending_change_is_looked_for_once_for_each_file_that_is_mapped(monkeypatch):
+    """`identify` says what a path is without opening it, and does not look."""
     calls = []
-    monkeypatch.setattr(recovery.pending, "pending", lambda path: calls.append(path))
+    monkeypatch.setattr(pending, "pending", lambda path: calls.append(path))
     assert identify(PACKAGE) == "mlpackage" and calls == []
-    with milblob.open(PACKAGE):
-        assert calls[0] == str(PACKAGE)
-        assert calls[1:] == [str(INSIDE / "model.mlmodel")]
+    with milblob.open(PACKAGE) as model:
+        assert calls == [str(INSIDE / "model.mlmodel")]
+        for tensor in model.values():
+            tensor.read()
+        assert calls == [str(INSIDE / "model.mlmodel"), str(INSIDE / "weights" / "weight.bin")]
 
 
 # ------------------------------------------------------------------------------------------------------- hostile bytes

@@ -435,7 +435,7 @@ def test_what_changes_before_the_lock_is_held(tmp_path, source, monkeypatch):
 
 
 def test_what_an_interrupted_writer_has_left(tmp_path, source):
-    """Its temporary names are not copied; its journal is completed, or refused, by opening the model."""
+    """Its temporary names are not copied; a model with its journal is refused."""
     (source / ".milblob-0123456789abcdef.tmp").write_bytes(b"half")
     (source / f"{INSIDE}/.model.mlmodel.0123456789abcdef.milblob-new").write_bytes(b"half")
     milblob.repack(source, tmp_path / "out.mlpackage")
@@ -443,8 +443,10 @@ def test_what_an_interrupted_writer_has_left(tmp_path, source):
     assert values(tmp_path / "out.mlpackage") == values(source)
 
     (source / ".milblob-journal").write_bytes(b"")
-    with pytest.raises(milblob.FormatError):
+    with pytest.raises(milblob.PendingChangeError):
         milblob.repack(source, tmp_path / "other.mlpackage")
+    with pytest.raises(milblob.FormatError, match="journal: expected a header"):
+        milblob.repack(source, source)
     with pytest.raises(milblob.FormatError, match="expected no change while it is read, got a journal"):
         list(copying.walk(str(source)))
 

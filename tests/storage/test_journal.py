@@ -16,7 +16,7 @@ import milblob
 from blob_files import blob_file
 from faults import FAILURES, generation, read_only, temporaries
 from journal_bytes import journal_bytes
-from milblob.storage import journal, pending
+from milblob.storage import journal, journal_format
 from milblob.storage.journal import Patch, Replacement, commit, recover
 from milblob.storage.locks import lock
 from milblob.storage.pending import JOURNAL, Pending
@@ -120,16 +120,18 @@ def test_commit(tmp_path):
 def interrupted(root, monkeypatch, replacements):
     """A commit that ends with the journal complete and nothing applied; returns the hashes in it, by path."""
     with monkeypatch.context() as context, held(root):
-        context.setattr(pending.Journal, "__enter__", lambda _: (_ for _ in ()).throw(OSError(5, "as a test says")))
+        context.setattr(
+            journal_format.Journal, "__enter__", lambda _: (_ for _ in ()).throw(OSError(5, "as a test says"))
+        )
         with pytest.raises(OSError, match="expected to complete it, got as a test says"):
             commit(root, "", [], replacements)
-    with pending.Journal(os.path.join(root, JOURNAL)) as found:
-        return {entry.path: bytes(entry.data[: pending.DIGEST_NBYTES]) for entry in found.entries}
+    with journal_format.Journal(os.path.join(root, JOURNAL)) as found:
+        return {entry.path: bytes(entry.data[: journal_format.DIGEST_NBYTES]) for entry in found.entries}
 
 
 def test_replacements_are_identified_by_the_hash_of_their_first_bytes_and_of_the_others(tmp_path, monkeypatch):
     """Whether it is known what the others hash to or the file is read, however many bytes and pieces it has."""
-    monkeypatch.setattr(journal, "_PIECE_NBYTES", 500)
+    monkeypatch.setattr(journal_format, "_PIECE_NBYTES", 500)
     every = [b"", b"1", bytes(range(63)), bytes(range(64)), bytes(range(65)), bytes(i % 251 for i in range(2100))]
     contents = {f"{number}{known}": data for number, data in enumerate(every) for known in ("", " known")}
     hashes = {name: bytes.fromhex(blake3(data[64:])) for name, data in contents.items()}
@@ -202,7 +204,7 @@ def test_recover_at_every_call(faults, tmp_path, mode):
     shutil.copytree(root, before)
     for outcome in faults.at_every_call(recover_all, [str(root)], root=root, mode=mode, code="ENOSPC"):
         if outcome.exit == "error":
-            assert "open it once as somebody who may write to it" in outcome.error
+            assert "as a user who may write to it" in outcome.error
         recover_all(str(root))
         assert number_of(root) == 1 and left(root) == [], outcome
         shutil.rmtree(root)
@@ -348,14 +350,14 @@ def test_two_writers(tmp_path):
         change(str(tmp_path), 1)
     os.close(fd)
     (tmp_path / JOURNAL).write_bytes(b"not mine")
-    with pytest.raises(milblob.FormatError, match="journal: expected none, got one of an interrupted change"):
+    with pytest.raises(milblob.PendingChangeError, match="journal: expected none, got one of an interrupted change"):
         change(str(tmp_path), 1)
     assert (tmp_path / JOURNAL).read_bytes() == b"not mine"
     (tmp_path / JOURNAL).unlink()
     assert number_of(tmp_path) == 0 and left(tmp_path) == []
 
 
-def test_readers_wait_for_a_writer(tmp_path, monkeypatch):
+def test_recover_waits_for_a_writer(tmp_path, monkeypatch):
     make(tmp_path)
     (tmp_path / JOURNAL).write_bytes(journal_bytes((1, "in/b", 500, 0, b"1")))
     monkeypatch.setattr(journal, "_WAIT_S", 0.05)
@@ -449,7 +451,7 @@ def test_names_in_a_journal_that_is_changed_after_they_were_checked(tmp_path):
     make(tmp_path)
     path = tmp_path / JOURNAL
     path.write_bytes(journal_bytes((2, "in/c", 6, 0, DIGEST + STAGED), (1, "a", 30000, 5, b"123"), base="model"))
-    with pending.Journal(str(path)) as found:
+    with journal_format.Journal(str(path)) as found:
         with path.open("r+b") as file:
             file.write(b"\xff" * path.stat().st_size)
         replacement, patch = found.entries
@@ -498,8 +500,8 @@ def test_tensors_that_are_the_same_bytes_are_in_a_journal_once(tmp_path, monkeyp
     make(tmp_path)
     told: list[int] = []
     seen = []
-    write = pending.pieces
-    monkeypatch.setattr(pending, "pieces", lambda base, entries: seen.append(entries) or write(base, entries))
+    write = journal_format.pieces
+    monkeypatch.setattr(journal_format, "pieces", lambda base, entries: seen.append(entries) or write(base, entries))
     data = np.arange(30000, dtype=np.uint8)
     patches = [
         Patch("a", 0, given, lambda number=number: told.append(number))
@@ -562,7 +564,7 @@ def test_a_sound_journal_of_a_file_that_is_gone_says_which_and_what_to_do(tmp_pa
 
 @pytest.mark.parametrize("removed", ["weights/weight.bin", "weights", "."])
 @pytest.mark.parametrize("by", [milblob.open, milblob.load])
-def test_opening_a_model_whose_journal_names_a_file_that_is_gone(tmp_path, by, removed):
+def test_a_model_whose_journal_names_a_file_that_is_gone(tmp_path, by, removed):
     package = tmp_path / "m.mlpackage"
     shutil.copytree(DATA / "opset_ios16_fp16" / "model.mlpackage", package)
     files = package / "Data" / "com.apple.CoreML"
@@ -570,16 +572,20 @@ def test_opening_a_model_whose_journal_names_a_file_that_is_gone(tmp_path, by, r
     replaced = (2, weights, 6, 0, DIGEST + b".weight.bin.0123456789abcdef.milblob-new")
     (package / JOURNAL).write_bytes(journal_bytes(replaced))
     _remove(files / removed)
-    with pytest.raises(milblob.FormatError, match="^journal: expected ") as caught:
+    with pytest.raises(milblob.ResolveError if removed == "." else milblob.PendingChangeError):
         by(package)
+    with pytest.raises(milblob.FormatError, match="^journal: expected ") as caught:
+        milblob.recover(package)
     assert caught.value.file == str(package / JOURNAL)
 
 
 def test_a_model_file_that_is_gone_and_whose_journal_is_left(tmp_path):
     path, beside = tmp_path / "weight.bin", tmp_path / f".weight.bin{JOURNAL}"
     beside.write_bytes(journal_bytes((1, "weight.bin", 6, 0, b"1"), base="weight.bin"))
-    with pytest.raises(milblob.FormatError, match=r"^journal: .*weight\.bin.*remove the journal") as caught:
+    with pytest.raises(FileNotFoundError):
         milblob.open(path)
+    with pytest.raises(milblob.FormatError, match=r"^journal: .*weight\.bin.*remove the journal") as caught:
+        milblob.recover(path)
     assert caught.value.file == str(beside)
 
 
@@ -589,7 +595,7 @@ def test_read_only_place_says_what_to_do(tmp_path):
     (root / JOURNAL).write_bytes(journal_bytes(GOOD))
     with (
         read_only(root),
-        pytest.raises(PermissionError, match="open it once as somebody who may write to it") as caught,
+        pytest.raises(PermissionError, match="milblob recover .*model as a user who may write to it") as caught,
     ):
         if os.geteuid() != 0:
             (root / "in/b").chmod(0o444)
@@ -611,7 +617,7 @@ def stored(path, name):
         return model[name].read().tobytes()
 
 
-def test_opening_a_model_completes_the_change(tmp_path):
+def test_recover_completes_the_change_and_readers_refuse_it(tmp_path):
     package = tmp_path / "m.mlpackage"
     shutil.copytree(DATA / "opset_ios16_fp16" / "model.mlpackage", package)
     (weights,) = package.rglob("weight.bin")
@@ -622,10 +628,16 @@ def test_opening_a_model_completes_the_change(tmp_path):
     data = journal_bytes(entry(weights, offset, changed.tobytes(), package))
     for opened in (package, *package.rglob("*.mlmodel"), weights):  # also by a file inside
         (package / JOURNAL).write_bytes(data)
-        with pytest.raises(milblob.FormatError, match=r"milblob\.open\(.*m\.mlpackage'\) completes it"):
-            milblob.BlobReader(weights)
-        with milblob.open(opened) as model:
-            assert not (package / JOURNAL).exists()
+        for read, path in ((milblob.BlobReader, weights), (milblob.open, opened), (milblob.load, opened)):
+            with pytest.raises(
+                milblob.PendingChangeError, match=r"milblob recover .*m\.mlpackage completes it"
+            ) as caught:
+                read(path)
+            assert caught.value.journal == str(package / JOURNAL) and caught.value.code == "pending-change"
+        (change,) = milblob.recover(opened).changes
+        assert change == (str(package / JOURNAL), (str(weights),), changed.nbytes)
+        assert not (package / JOURNAL).exists()
+        assert milblob.recover(opened).changes == ()
         assert stored(package, name) == changed.tobytes()
         with weights.open("r+b") as file:
             file.seek(offset)
@@ -644,7 +656,7 @@ def test_journal_in_a_package_changes_model_and_weights_only(tmp_path):
         good = entry(weights, 64 + 64, b"1", package)
         (package / JOURNAL).write_bytes(journal_bytes(good, entry(victim, 0, b"1", package)))
         with pytest.raises(milblob.FormatError, match="expected changes of the model file and its weight files only"):
-            milblob.open(package)
+            milblob.recover(package)
         assert victim.read_bytes() == before
 
 
@@ -656,11 +668,13 @@ def test_journal_beside_a_file(tmp_path):
     beside.write_bytes(journal_bytes(entry(tmp_path / "weight.bin", offset + 64, b"\7", tmp_path)))
     with milblob.BlobReader(tmp_path / "other.bin") as blobs:
         assert blobs.read(offset)[0] == 0
-    with pytest.raises(milblob.FormatError, match="completes it"):
-        milblob.BlobReader(tmp_path / "weight.bin")
+    for read in (milblob.BlobReader, milblob.load):
+        with pytest.raises(milblob.PendingChangeError, match=r"milblob recover .*/weight\.bin completes it"):
+            read(tmp_path / "weight.bin")
+    milblob.recover(tmp_path / "weight.bin")
     assert milblob.load(tmp_path / "weight.bin")["#0"][0] == 7
     assert sorted(os.listdir(tmp_path)) == ["other.bin", "weight.bin"]
     beside.write_bytes(journal_bytes(entry(tmp_path / "other.bin", offset + 64, b"\7", tmp_path)))
     with pytest.raises(milblob.FormatError, match="got one of 'other.bin'"):
-        milblob.open(tmp_path / "weight.bin")
+        milblob.recover(tmp_path / "weight.bin")
     assert (tmp_path / "other.bin").read_bytes() == data

@@ -7,29 +7,29 @@ from paths import ROOT
 PACKAGE = ROOT / "src" / "milblob"
 OPENERS = {
     "open", "os.open", "io.open", "io.FileIO", "os.fdopen", "mmap.mmap", "np.memmap", "np.load", "np.fromfile", "zipfile.ZipFile",
-    "tarfile.open", "gzip.open", "onnx.load", "ir.load", "Image.open", "safetensors.safe_open", "MappedFile", "paths.is_link",
+    "tarfile.open", "gzip.open", "onnx.load", "ir.load", "Image.open", "safetensors.safe_open", "MappedFile", "map_settled", "paths.is_link",
     "os.path.islink", "os.path.samefile",
 }  # fmt: skip
 METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "tofile", "InferenceSession"}
 
 # A path of the user's, opened once: nothing was said of it before.
 NAMED = {
-    ("blobs/reader.py", "BlobReader.__init__", "MappedFile"), ("blobs/writer.py", "BlobWriter._open_existing", "os.open"),
+    ("blobs/reader.py", "BlobReader.__init__", "map_settled"), ("blobs/writer.py", "BlobWriter._open_existing", "os.open"),
     ("cli/inputs.py", "_read_image", "Image.open"), ("cli/names.py", "mapping", "open"),
     ("compat/modelpackage.py", "ModelPackage._read", "Path(path).read_bytes"), ("compat/storage.py", "_BlobStorageWriter.__init__", "os.open"),
     ("compressing/compress_plan.py", "as_plan", "open"), ("formats/gguf.py", "open_arrays", "MappedFile"),
     ("formats/npz.py", "open_arrays", "MappedFile"), ("formats/onnx.py", "open_arrays", "MappedFile"),
-    ("formats/params.py", "open_params", "MappedFile"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
+    ("formats/params.py", "open_params", "map_settled"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
     ("running/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
-    ("tvm/check.py", "check_params", "MappedFile"),
+    ("tvm/check.py", "check_params", "map_settled"),
 }  # fmt: skip
 # A Location: opening it is the check that it stays inside.
 BENEATH = {
-    ("analysis/check.py", "_Checker._is_pointer", "MappedFile"), ("analysis/check.py", "_Checker._check_weights", "MappedFile"),
+    ("analysis/check.py", "_Checker._is_pointer", "MappedFile"), ("analysis/check.py", "_Checker._check_weights", "map_settled"),
     ("formats/npy.py", "open_array", "MappedFile"), ("formats/onnx_external.py", "ExternalFiles._open", "MappedFile"),
     ("model/compiled.py", "described", "MappedFile"), ("model/manifest.py", "read_json", "MappedFile"),
-    ("model/package.py", "Package._map", "MappedFile"), ("rewrite/copying.py", "copy_entry", "MappedFile"),
-    ("tvm/archive.py", "Archive.place", "MappedFile"), ("tvm/edit.py", "_copy_file", "MappedFile"),
+    ("model/package.py", "Package._map", "map_settled"), ("rewrite/copying.py", "copy_entry", "MappedFile"),
+    ("tvm/archive.py", "Archive.place", "map_settled"), ("tvm/edit.py", "_copy_file", "MappedFile"),
 }  # fmt: skip
 # The handle that was checked, or milblob's own.
 HELD = {

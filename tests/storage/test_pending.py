@@ -1,4 +1,4 @@
-"""milblob.storage.pending: whoever opens, by whatever name, sees an interrupted change completed; nobody writes over one."""
+"""milblob.storage.pending: an interrupted change is seen by any name; readers refuse it, writers complete it first."""
 
 import contextlib
 import errno
@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import pathlib
+import re
 import shutil
 import stat
 import struct
@@ -17,12 +18,12 @@ import pytest
 
 import milblob
 from blob_files import blob_file
-from editable_packages import assign, assign_blobs, assign_in, left, make_package, number_of
+from editable_packages import assign, assign_blobs, assign_in, files_of, left, make_package, number_of, recovered_number
 from journal_bytes import journal_bytes
 from milblob.compat import storage
 from milblob.model.editable import EditableModel
 from milblob.refitting import refit as refitting
-from milblob.storage import journal, paths, pending
+from milblob.storage import journal, journal_format, paths, pending
 from milblob.storage.output import NewFile, NewNamedFile
 
 pytestmark = pytest.mark.skipif(
@@ -116,8 +117,13 @@ def open_anew(opened, path):
     milblob.open(path, "r+").close()
 
 
+def recover_it(opened, path):
+    milblob.recover(path)
+
+
 SECOND = {
-    f.__name__: f for f in (close_it, flush_it, assign_and_flush, discard_and_patch, read_it, read_anew, open_anew)
+    f.__name__: f
+    for f in (close_it, flush_it, assign_and_flush, discard_and_patch, read_it, read_anew, open_anew, recover_it)
 }
 
 
@@ -136,27 +142,30 @@ def fail_and_go_on(path, second, fault=None):
     assert not was_pending or failed
     try:
         SECOND[second](opened, path)
-    except (OSError, milblob.FormatError):
+    except (OSError, milblob.FormatError, milblob.PendingChangeError):
         pass
     else:
-        # What must be refused while a change is half done; the rest is done by opening the model again.
-        assert not was_pending or second in ("read_anew", "open_anew"), (
+        # What must be refused while a change is half done; a new writer and `recover` complete it.
+        assert not was_pending or second in ("open_anew", "recover_it"), (
             f"{second} after a commit that failed on the way"
         )
     if was_pending and second != "close_it":
         try:
             opened.close()
         except milblob.FormatError as error:
-            assert "failed on the way; close it: opening it again completes" in str(error)
+            assert "failed on the way; close it, and complete the change with milblob recover" in str(error)
         else:
             raise AssertionError("expected close to say that a commit failed on the way")
-    with contextlib.suppress(OSError, milblob.FormatError):
+    with contextlib.suppress(OSError, milblob.FormatError, milblob.PendingChangeError):
         opened.close()
     opened.close()  # said once
 
 
 def in_one_state(path, first=0):
-    number = number_of(path)
+    if journals(path):
+        with pytest.raises(milblob.PendingChangeError):
+            milblob.open(path)
+    number = recovered_number(path)
     milblob.open(path, "r+").close()  # sweeps
     assert number_of(path) == number and journals(path) == [] and left(path) == []
     return number
@@ -218,7 +227,7 @@ class Failing:
 
 @pytest.mark.slow
 def test_a_failing_question_while_a_change_is_completed(faults, trees, monkeypatch):
-    """One stat, lstat, readlink or listing fails while a model is opened: an error or the new values, never a mixture."""
+    """One stat, lstat, readlink or listing fails in `recover`: an error or the new values, never a mixture."""
     for root in list(interrupted(faults, assign, lambda root: [str(root), 1], trees)):
         saved = root.parent / "saved"
         shutil.copytree(root, saved)
@@ -227,13 +236,13 @@ def test_a_failing_question_while_a_change_is_completed(faults, trees, monkeypat
             failing = Failing(monkeypatch, root)
             with failing.at(number):
                 try:
-                    values = number_of(root)
+                    values = recovered_number(root)
                 except OSError as error:
                     assert error.errno == errno.EIO
                     errors += 1
                 else:
                     assert values == 1
-            assert number_of(root) == 1, number  # opened again, with nothing that fails
+            assert recovered_number(root) == 1, number  # done again, with nothing that fails
             shutil.rmtree(root)
             shutil.copytree(saved, root)
             if failing.seen < number:
@@ -288,7 +297,7 @@ def test_journal_that_has_its_name_and_fails_to_be_synced(trees, monkeypatch, st
         assert journals(root) == [] and number_of(root) == 0 and left(root) == []
         opened.flush()
     else:
-        assert journals(root) and list(root.rglob(f"*{pending.STAGED}"))
+        assert journals(root) and list(root.rglob(f"*{journal_format.STAGED}"))
         with pytest.raises(milblob.FormatError, match="failed on the way"):
             opened["floats"].read()
         with pytest.raises(milblob.FormatError, match="failed on the way"):
@@ -316,7 +325,7 @@ def test_writer_that_dies_after_another_has_opened(faults, trees, monkeypatch, a
             try:
                 with milblob.open(path, "r+"):
                     pass
-            except milblob.FormatError:
+            except (milblob.FormatError, milblob.PendingChangeError):
                 refused += 1
         milblob.open(path, "r+").close()
         values = milblob.load(path)
@@ -338,17 +347,17 @@ def test_nobody_commits_while_a_change_is_pending(faults, trees):
         real = os.path.realpath(root)
         for path in (f"{DATA}/weights/weight.bin", f"{DATA}/model.mlmodel"):
             change = [journal.Patch(path, 64, b"1")]
-            with pytest.raises(milblob.FormatError, match="journal: expected none, got one of an interrupted change"):
+            with pytest.raises(milblob.PendingChangeError, match="journal: expected none, got one of an interrupted"):
                 journal.commit(real, "", change)
             alone = os.path.join(real, path)
-            with pytest.raises(milblob.FormatError, match="journal: expected none"):
+            with pytest.raises(milblob.PendingChangeError, match="journal: expected none"):
                 journal.commit(
                     os.path.dirname(alone), os.path.basename(alone), [journal.Patch(os.path.basename(alone), 64, b"1")]
                 )
-            with pytest.raises(milblob.FormatError, match="journal: expected none"):
+            with pytest.raises(milblob.PendingChangeError, match="journal: expected none"):
                 pending.sweep_staged(alone)
         assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
-        assert number_of(root) == 1
+        assert recovered_number(root) == 1
 
 
 def test_model_that_was_replaced_is_not_written_to(trees):
@@ -427,13 +436,19 @@ def test_an_interrupted_change_is_seen_from_everywhere(faults, trees, name, writ
             shutil.copytree(root, model)
             path = ways(model)[way]
             (weights,) = model.rglob("weight.bin")
-            try:
-                milblob.BlobReader(weights).mapping.close()
-            except milblob.FormatError as error:
-                assert "completes it" in str(error)
-            else:
-                assert writer != "its weight file"  # all others may only be about the model file, once weights are done
+            (journal_file,) = journals(model)
+            for reader, read in ((weights, milblob.BlobReader), (path, milblob.load), (model, milblob.load)):
+                before = files_of(copy)
+                try:
+                    read(reader)
+                except milblob.PendingChangeError as error:
+                    assert error.journal == os.path.realpath(journal_file) and "milblob recover" in str(error)
+                else:  # a change of the model file alone, of which nothing else is part
+                    assert journal_file.name.startswith(".model.mlmodel") and "#0" in milblob.load(reader)
+                assert files_of(copy) == before
+            milblob.recover(path)
             check_values(path)
+            milblob.recover(model)
             check_values(model)
             milblob.open(model, "r+").close()
             assert journals(model) == [] and left(model) == []
@@ -492,13 +507,14 @@ def test_nothing_is_written_over_a_pending_change(faults, trees):
         with pytest.raises(RuntimeError, match="journal: expected none, got one of an interrupted change"):
             storage._BlobStorageWriter(str(weights))
         for write in (new_file, new_blobs, more_blobs, by_name):
-            with pytest.raises(milblob.FormatError, match="journal: expected none, got one of an interrupted change"):
+            with pytest.raises(milblob.PendingChangeError, match="journal: expected none, got one of an interrupted"):
                 write()
         assert weights.read_bytes() == before
         weights.unlink()  # also where there is no file any more
-        with pytest.raises(milblob.FormatError, match="journal: expected none"):
+        with pytest.raises(milblob.PendingChangeError, match="journal: expected none"):
             new_file()
         weights.write_bytes(before)
+        milblob.recover(weights)
         check_values(root)
         new_file()
 
@@ -512,7 +528,7 @@ def test_journal_that_comes_while_a_file_is_written(tmp_path):
         for force in (True,) if exists else (True, False):
             new = NewFile(str(path), force=force)
             (tmp_path / f".weight.bin{pending.JOURNAL}").touch()
-            with pytest.raises(milblob.FormatError, match="journal: expected none"):
+            with pytest.raises(milblob.PendingChangeError, match="journal: expected none"):
                 new.commit()
             (tmp_path / f".weight.bin{pending.JOURNAL}").unlink()
             assert path.exists() == exists
@@ -531,7 +547,7 @@ def test_half_a_change_is_not_copied(trees, monkeypatch, tmp_path, name, form):
     (root / DATA / "weights" / name).touch()
     key = "bytes" if form == "package" else "#1"
     with pytest.raises(
-        milblob.FormatError, match="journal: expected none|expected no change while it is (copied|read)"
+        milblob.MilblobError, match="journal: expected none|expected no change while it is (copied|read)"
     ):
         milblob.refit(
             source, {key: np.zeros(70, "u1")}, output=tmp_path / ("copy" if form == "package" else "copy.bin")
@@ -539,11 +555,20 @@ def test_half_a_change_is_not_copied(trees, monkeypatch, tmp_path, name, form):
     assert not (tmp_path / "copy").exists() and not (tmp_path / "copy.bin").exists()
 
 
-def test_check_names_a_pending_change(faults, trees):
-    action, arguments = WRITERS["its weight file"]
+@pytest.mark.parametrize("writer", ["the package", "its weight file"])
+def test_check_reports_a_pending_change_once_and_judges_no_values(faults, trees, writer):
+    """What the journal may have changed in part is not looked at; everything else is."""
+    action, arguments = WRITERS[writer]
     for root in interrupted(faults, action, arguments, lambda: trees("plain")):
-        assert any("interrupted change" in str(finding) for finding in milblob.check(root))
-        assert journals(root)
+        (root / DATA / "weights" / "other.bin").write_bytes(b"x" * 2000)  # not a weight file
+        before, (journal_file,) = files_of(root), journals(root)
+        for values in (False, True):
+            found = milblob.check(root, values=values, ignore="manifest")  # which is a short one
+            (one,) = [finding for finding in found if finding.code == "pending-change"]
+            assert (one.severity, one.file) == ("error", os.path.realpath(journal_file))
+            others = {os.path.basename(str(finding.file)) for finding in found if finding is not one}
+            assert others == ({"other.bin"} if writer == "its weight file" else set())
+        assert files_of(root) == before
 
 
 # --------------------------------------------------------------------------------------------------- whose journal it is
@@ -552,7 +577,7 @@ def test_check_names_a_pending_change(faults, trees):
 def half_done(faults, trees):
     """A package with a journal and a file that is to take the place of another; neither is done yet."""
     for root in interrupted(faults, assign, lambda root: [str(root), 1], trees):
-        if list(root.rglob(f"*{pending.STAGED}")):
+        if list(root.rglob(f"*{journal_format.STAGED}")):
             return root
     raise AssertionError("no such state")
 
@@ -560,8 +585,11 @@ def half_done(faults, trees):
 def refused(root, words):
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     with pytest.raises(milblob.FormatError, match=words) as caught:
-        milblob.open(root)
+        milblob.recover(root)
     assert caught.value.file == os.path.join(os.path.realpath(root), pending.JOURNAL)
+    with pytest.raises(milblob.PendingChangeError) as seen:
+        milblob.open(root)
+    assert seen.value.journal == caught.value.file
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
@@ -569,7 +597,7 @@ def refused(root, words):
 @pytest.mark.parametrize("what", ["journal", "staged"])
 def test_what_another_user_wrote_is_not_applied(faults, trees, what):
     root = half_done(faults, trees)
-    (made,) = root.rglob(f"*{pending.JOURNAL if what == 'journal' else pending.STAGED}")
+    (made,) = root.rglob(f"*{pending.JOURNAL if what == 'journal' else journal_format.STAGED}")
     os.chown(made, SOMEBODY, -1)
     refused(
         root,
@@ -580,7 +608,7 @@ def test_what_another_user_wrote_is_not_applied(faults, trees, what):
     if what == "journal":
         refused(root, f"got user {SOMEBODY}")  # every file must be theirs
         os.chown(targets[1], SOMEBODY, -1)
-    assert number_of(root) == 1  # who owns the files may change them
+    assert recovered_number(root) == 1  # who owns the files may change them
 
 
 @as_root
@@ -626,18 +654,18 @@ def attack(root):
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_what_others_may_write_to_is_not_applied(faults, trees, what, mode):
     root = half_done(faults, trees)
-    (made,) = root.rglob(f"*{pending.JOURNAL if what == 'journal' else pending.STAGED}")
+    (made,) = root.rglob(f"*{pending.JOURNAL if what == 'journal' else journal_format.STAGED}")
     before = stat.S_IMODE(made.stat().st_mode)
     made.chmod(mode)
     refused(root, rf"expected .* writable by nobody who may not write to .*, got mode {mode:04o}")
     made.chmod(before)
-    assert number_of(root) == 1
+    assert recovered_number(root) == 1
 
 
 @pytest.mark.parametrize("what", ["journal", "staged"])
 def test_what_has_another_name_is_not_applied(faults, trees, what):
     root = half_done(faults, trees)
-    (made,) = root.rglob(f"*{pending.JOURNAL if what == 'journal' else pending.STAGED}")
+    (made,) = root.rglob(f"*{pending.JOURNAL if what == 'journal' else journal_format.STAGED}")
     os.link(made, root.parent / "another")
     refused(root, "expected a file of one name, got 2 hard links" if what == "journal" else "bytes, got another")
     (root.parent / "another").unlink()
@@ -646,7 +674,7 @@ def test_what_has_another_name_is_not_applied(faults, trees, what):
     refused(root, "regular file, got a symbolic link")
     made.unlink()
     (root.parent / "another").rename(made)
-    assert number_of(root) == 1
+    assert recovered_number(root) == 1
 
 
 @pytest.mark.slow
@@ -667,7 +695,7 @@ def test_own_journals_are_believed_whatever_the_permissions(faults, trees, umask
         for root in interrupted(faults, with_umask, lambda root: [str(root), umask], make):
             (made,) = journals(root)
             assert stat.S_IMODE(made.stat().st_mode) == 0o600 | mode & 0o044
-            assert number_of(root) == 1
+            assert recovered_number(root) == 1
             (file,) = root.rglob("*.mlmodel")
             assert stat.S_IMODE(file.stat().st_mode) == mode
     finally:
@@ -698,7 +726,7 @@ def test_journal_that_was_killed_between_its_two_names(faults, trees):
 def test_replacement_that_is_not_the_one_of_the_journal(faults, trees, change):
     """A renaming counts as done only if the target is the new file, byte for byte."""
     root = half_done(faults, trees)
-    (made,) = root.rglob(f"*{pending.STAGED}")
+    (made,) = root.rglob(f"*{journal_format.STAGED}")
     data = made.read_bytes()
     if change == "gone":
         made.unlink()
@@ -707,12 +735,12 @@ def test_replacement_that_is_not_the_one_of_the_journal(faults, trees, change):
         target.write_bytes(data[:-1] + b"?")  # as long as the new one
         refused(root, "got neither")
         target.write_bytes(data)
-        assert number_of(root) == 1  # that it is
+        assert recovered_number(root) == 1  # that it is
     else:
         made.write_bytes({"other bytes": data[:-1] + b"?", "shorter": data[:-1], "longer": data + b"?"}[change])
         refused(root, "expected .* to have the checksum" if change == "other bytes" else "bytes, got another")
         made.write_bytes(data)
-        assert number_of(root) == 1
+        assert recovered_number(root) == 1
 
 
 # --------------------------------------------------------------------------------------------- journals in directories above
@@ -742,20 +770,22 @@ def test_somebody_elses_journal_above_stops_only_who_it_is_about(faults, trees, 
     above.write_bytes(about)
     os.chown(above, SOMEBODY, -1)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    with pytest.raises(milblob.MilblobError) as caught:
-        milblob.open(root)
-    assert pending.JOURNAL in str(caught.value)
+    with pytest.raises(milblob.PendingChangeError) as caught:
+        milblob.load(root)
+    assert caught.value.journal == str(above)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
 def test_journal_above_of_one_s_own(trees):
-    """It may be about everything below: it is completed first, or named."""
+    """It may be about everything below: readers name it."""
     root = trees("plain")
     (root.parent / pending.JOURNAL).write_bytes(b"junk")
     for path in (root, root / DATA / "weights" / "weight.bin"):
-        with pytest.raises(milblob.FormatError, match="journal: expected a header") as caught:
+        with pytest.raises(milblob.PendingChangeError, match=f"milblob recover {re.escape(str(root.parent))} ") as seen:
             milblob.open(path)
-        assert caught.value.file == os.path.realpath(root.parent / pending.JOURNAL)
+        with pytest.raises(milblob.FormatError, match="journal: expected a header") as caught:
+            milblob.recover(path)
+        assert seen.value.journal == caught.value.file == os.path.realpath(root.parent / pending.JOURNAL)
 
 
 def ask(path):

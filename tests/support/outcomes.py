@@ -35,10 +35,7 @@ class Case:
         self.name, self.folder, self.writer = name, pathlib.Path(folder), WRITERS[name]
         self.make()
         self.before = snapshot(self.folder)
-        if name == "complete an edit":  # there is no looking at the old state: looking completes it
-            self.old = None
-        else:
-            self.old = self.see()
+        self.old = None if self.is_pending(self.folder) else self.see()  # readers refuse a pending change
         writers.act(name, self.folder)
         self.new = self.see()
         assert self.old != self.new
@@ -75,6 +72,11 @@ class Case:
             is_killed: whether the process, or the system, ended before the writer did.
         """
         try:
+            if self.is_pending(self.folder):
+                self.require_refused(outcome)
+                self.require_completed_by_next_writer(outcome)
+                for name in filter(os.path.lexists, (self.folder / name for name in self.writer.outputs)):
+                    milblob.recover(name)
             now = self.see()
         except Exception as error:
             raise AssertionError(outcome) from error
@@ -92,6 +94,32 @@ class Case:
         left = [name for name in after if any(mark in name for mark in LEFT)]
         assert left == [], outcome
         assert self.others(self.before) == self.others(after), outcome
+
+    @staticmethod
+    def is_pending(folder):
+        """Whether a change was interrupted once its journal was complete."""
+        return any(path.name.endswith("milblob-journal") for path in folder.rglob("*"))
+
+    def require_refused(self, outcome):
+        """Readers refuse an interrupted change, or find all old or all new values; they change nothing."""
+        before = snapshot(self.folder)
+        try:
+            now = self.see()
+        except milblob.PendingChangeError as error:
+            assert os.path.lexists(error.journal), outcome
+        else:
+            assert now in (self.old, self.new), outcome
+        assert snapshot(self.folder) == before, outcome
+
+    def require_completed_by_next_writer(self, outcome):
+        """In a copy, the same writer completes what was interrupted and does its own."""
+        copy = self.folder.with_name(f"{self.folder.name}-copy")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.folder, copy, symlinks=True)
+        writers.act(self.name, copy)
+        assert not self.is_pending(copy), outcome
+        assert self.writer.see(copy) in (self.new, self.new_again), outcome
+        shutil.rmtree(copy)
 
     def others(self, files):
         """What is no matter of the writer."""

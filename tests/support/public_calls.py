@@ -168,6 +168,7 @@ CALLS = {
     "match arrays": lambda path, out: milblob.match(BASE, path),
     "match with a model": lambda path, out: milblob.match(path, DEMO),
     "to_text": lambda path, out: milblob.to_text(path, io.BytesIO()),
+    "recover": lambda path, out: milblob.recover(path),
     "to_text with weights": lambda path, out: milblob.to_text(path, weights="all"),
     "repack": _repack(dedupe=True, cast={"float32": "float16"}),
     "repack dense": _repack(decompress=True, gc=True, canonical=True, align=4096),

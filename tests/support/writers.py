@@ -300,7 +300,7 @@ def pending(folder):
 
 
 def complete(folder, second):
-    milblob.open(folder / "m.mlpackage").close()
+    milblob.recover(folder / "m.mlpackage")
 
 
 def refit_arrays(folder, number=1):

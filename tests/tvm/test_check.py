@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tvm_archives as made
-from milblob import Finding, FormatError, tvm
+from milblob import Finding, FormatError, PendingChangeError, recover, tvm
 from milblob.tvm.report import CODES
 from paths import DATA
 
@@ -157,16 +157,21 @@ def test_every_finding(tmp_path, row):
 
 
 def test_every_code_has_a_failing_archive():
-    assert {row[0] for row in FINDINGS} | {"journal"} == set(CODES)  # which only a directory has: see below
+    assert {row[0] for row in FINDINGS} | {"pending-change"} == set(CODES)  # which only a directory has: see below
 
 
-def test_a_broken_journal_is_a_finding(tmp_path):
+def test_a_pending_change_is_one_finding(tmp_path):
+    """Whether its journal is sound is a question for `recover`."""
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     (path / ".milblob-journal").write_bytes(b"no")
-    (finding,) = tvm.check_archive(path)
-    assert (finding.severity, finding.code) == ("error", "journal") and "expected a header" in finding.message
-    with pytest.raises(FormatError, match="journal: expected a header"):
+    for found in (tvm.check_archive(path), tvm.check_params(next((path / "parameters").iterdir()))):
+        (finding,) = found
+        assert (finding.severity, finding.code) == ("error", "pending-change")
+        assert finding.file == str(path / ".milblob-journal") and "milblob recover" in finding.message
+    with pytest.raises(PendingChangeError, match="milblob recover"):
         tvm.open(path)
+    with pytest.raises(FormatError, match="journal: expected a header"):
+        recover(path)
 
 
 def test_offsets_are_those_of_the_bytes():

@@ -397,7 +397,7 @@ def test_files_that_may_not_be_read_are_findings(tmp_path, monkeypatch):
     def refuse(place):
         raise PermissionError(13, "Permission denied", place.path)
 
-    monkeypatch.setattr(archive, "MappedFile", refuse)
+    monkeypatch.setattr(archive, "map_settled", refuse)
     found = tvm.check_archive(path)
     assert [(f.code, f.where) for f in found if f.severity == "error"] == [
         ("metadata", "metadata.json"),

@@ -11,19 +11,19 @@ from .. import _codec
 from ..arguments import as_path, require_calls, require_flags
 from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
-from ..errors import FormatError, MilblobError, ResolveError
+from ..errors import FormatError, MilblobError, PendingChangeError, ResolveError
 from ..model.listing import Stamp
 from ..model.manifest import read_json
 from ..model.model import Model
 from ..model.package import REFUSALS, Package, Source, resolve
-from ..model.recovery import open_package
 from ..program.scan import Compressed, ProgramScan
 from ..progress import Progress
 from ..rules.catalog import RULES
 from ..selection import Select
-from ..storage import paths, pending
+from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
+from ..storage.pending import map_settled
 from .check_blob import CODES, BlobFile, Finding, Findings, check_blob, record_problems, record_row
 from .check_rules import ALL_CODES, check_rules, chosen
 from .check_storage import check_permissions, check_sizes, check_strays
@@ -134,7 +134,7 @@ class _Checker:
         self._with_rules = any(map(is_wanted, RULES))
         self._max_nbytes = max_nbytes
         self._progress = progress
-        self._pointers: set[str] = set()  # files that are LFS pointers: reported once, not examined again
+        self._reported: set[str] = set()  # LFS pointers and journals: reported once, not examined again
         self._references: dict[str, list[_Reference]] = {}  # by path
         self._places: dict[str, Location] = {}
         self._stamps: dict[str, Stamp] = {}  # as listings state them
@@ -173,7 +173,7 @@ class _Checker:
         The model is opened once: its description and its values are read from the same open files.
         """
         try:
-            package = open_package(source, report=self._report, max_nbytes=self._max_nbytes)
+            package = Package(source, report=self._report, max_nbytes=self._max_nbytes)
         except REFUSALS as error:
             self._report(error)
             return ""
@@ -206,8 +206,10 @@ class _Checker:
             words = f"file: expected one that can be read, got {getattr(error, 'strerror', None) or error}"
             self.found.add("error", "unreadable", words, file=name if isinstance(name, str) else None)
             return
-        if error.file is not None and os.path.realpath(error.file) in self._pointers:
+        if error.file is not None and os.path.realpath(error.file) in self._reported:
             return
+        if isinstance(error, PendingChangeError):  # what it may have changed is not looked at
+            self._reported.add(os.path.realpath(str(error.journal)))
         where = error.where or prefix.rstrip("/")
         code = error.code if error.code in CODES else "program"
         self.found.add("error", code, error.what, file=error.file, offset=error.offset, where=where)
@@ -244,7 +246,7 @@ class _Checker:
             MappedFile(place).close()
         except MilblobError as error:
             self._report(error)
-        self._pointers.add(os.path.realpath(place.path))
+        self._reported.add(os.path.realpath(place.path))
         return True
 
     def _check_manifest(self, root: str, files: list[str]) -> None:
@@ -369,17 +371,16 @@ class _Checker:
     def _check_weights(self, place: Location, is_referenced: bool) -> None:
         """Check a weight file once, and the references to it."""
         path, real = place.path, os.path.realpath(place.path)
-        if real in self._checked or real in self._pointers:
+        if real in self._checked or real in self._reported:
             return
         self._checked.add(real)
         references = [r for other, rows in self._references.items() if os.path.realpath(other) == real for r in rows]
         try:
-            pending.require_none(place.path)
-            mapping = MappedFile(place)
+            mapping = map_settled(place)
         except REFUSALS as error:
             self._report(error)
             if isinstance(error, MilblobError):
-                self._pointers.add(real)
+                self._reported.add(real)
             return
         with closing(mapping):
             mapping.expect_random(True)

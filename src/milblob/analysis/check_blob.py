@@ -29,7 +29,7 @@ CODES = frozenset([
     "record-count", "sentinel", "dtype-code", "size", "bounds", "overlap", "alignment", "reference",
     "dtype-mismatch", "size-mismatch", "shape", "conflict", "unreferenced", "padding", "trailing-bytes",
     "other-model", "nan", "infinite", "mask-count", "palette-index", "limit", "compressed-larger", "inline-large",
-    "owner-only",
+    "owner-only", "pending-change",
 ])  # fmt: skip
 """Every code that a finding can have; docs/cli.md says what they mean."""
 

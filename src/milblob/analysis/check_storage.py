@@ -11,6 +11,8 @@ from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
 from ..model.package import Source
 from ..program.scan import Compressed, ProgramScan
+from ..storage.journal_format import STAGED
+from ..storage.pending import JOURNAL
 from .check_blob import Findings
 
 MIN_DENSE_NBYTES = 4096
@@ -96,6 +98,7 @@ def check_strays(found: Findings, root: str, files: Iterable[str], items: Iterab
     known = [os.path.join(root, "Data", os.path.normpath(item)) for item in items]
     for path in files:
         name = os.path.basename(path)
-        if name not in _IGNORED and not any(path == item or path.startswith(item + os.sep) for item in known):
+        is_known = name in _IGNORED or name.endswith((JOURNAL, STAGED))  # of a pending change, which has a finding
+        if not is_known and not any(path == item or path.startswith(item + os.sep) for item in known):
             words = "file: expected an item of the manifest that it belongs to, got none"
             found.add("note", "unreferenced", words, file=path)

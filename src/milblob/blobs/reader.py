@@ -1,6 +1,5 @@
 """Reading blob v2 files: records in file order or by offset, arrays over the mapped bytes."""
 
-import os
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -8,12 +7,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .. import _codec
-from ..arguments import as_integer, as_path, require_flags
+from ..arguments import as_integer, require_flags
 from ..dtypes import BY_BLOB_CODE, DType
 from ..errors import FormatError, MilblobError, UnsupportedError
-from ..storage import pending
 from ..storage.foreign import explained
 from ..storage.mapped import MappedFile, Opened
+from ..storage.pending import map_settled
 from ..values import parallel
 from ..values.arrays import copy_into, filled
 
@@ -95,8 +94,8 @@ class BlobReader(Opened):
 
     Raises:
         OSError: the file cannot be opened.
-        FormatError: no storage header, more records than fit, not a regular file, a Git LFS pointer; a change of the
-            file was interrupted (`milblob.open` completes it).
+        FormatError: no storage header, more records than fit, not a regular file, a Git LFS pointer.
+        PendingChangeError: a change of the file was interrupted.
         UnsupportedError: storage version 1 (Espresso), or an unknown one.
 
     Iterating yields a BlobRecord for each record, in file order; `index` gives all of them as one structured array,
@@ -107,10 +106,8 @@ class BlobReader(Opened):
 
     def __init__(self, source: Any, *, mmap: bool = True) -> None:
         require_flags(mmap=mmap)
-        if isinstance(source, str | os.PathLike):
-            pending.require_none(as_path(source))
         is_own = not isinstance(source, MappedFile)
-        self.mapping = MappedFile(source, is_mapped=mmap) if is_own else source
+        self.mapping = map_settled(source, is_mapped=mmap) if is_own else source
         self._index: np.ndarray[Any, Any] | None = None
         self.mapping.expect_random(True)  # before touching the header: read one page, not a whole read-ahead window
         try:

@@ -26,6 +26,7 @@ COMMANDS = {
     "run": "compute a model's outputs, by onnxruntime",
     "verify": "say whether two models predict the same",
     "tvm": "archives in TVM's Model Library Format",
+    "recover": "complete a change in place that was interrupted",
     "info": "print versions, build, kernels and threads",
 }
 """Each command with one line about it: what `milblob --help` prints without importing the commands themselves.

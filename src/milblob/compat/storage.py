@@ -26,7 +26,7 @@ import numpy as np
 from .. import _codec
 from ..blobs.reader import BlobReader
 from ..dtypes import DType
-from ..errors import FormatError, MilblobError
+from ..errors import FormatError, MilblobError, PendingChangeError
 from ..storage import paths
 from ..storage.pending import require_none
 from ..storage.transfer import write_at
@@ -138,10 +138,10 @@ class _BlobStorageWriter:
         flags = os.O_RDWR | os.O_CREAT | (os.O_TRUNC if truncate_file else 0)
         flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         try:
-            require_none(os.fsdecode(self._path))  # completing a change would write into the new file
+            require_none(os.fsdecode(self._path))
             self._fd = os.open(self._path, flags, 0o666)
             self._count = self._read_count()
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        except (OSError, ValueError, PendingChangeError) as error:  # ValueError: a NUL in the name
             words = f"[MIL FileWriter]: Unable to open {os.fsdecode(self._path)} file stream for writing ({error})"
             raise RuntimeError(words) from error
 
@@ -291,7 +291,7 @@ class _BlobStorageReader:
             name = os.fsdecode(self._path)
             try:
                 blob = self._blob = BlobReader(name)
-            except FormatError as error:
+            except (FormatError, PendingChangeError) as error:
                 if paths.is_file(name) and 0 < os.path.getsize(name) < _HEADER_NBYTES:
                     raise ValueError(f"index out of bounds ({error})") from error
                 raise RuntimeError(f"Unable to mmap file {name} ({error})") from error

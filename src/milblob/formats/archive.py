@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 _METADATA = "metadata.json"
+PARAMETERS = "parameters"
+"""The folder of an unpacked archive that holds its `.params` files."""
+
 # A compiled Core ML model has a metadata.json too.
 _OTHERS = frozenset(["Manifest.json", "model.mil", "model0", "coremldata.bin", "model.espresso.net"])
 
@@ -49,6 +52,18 @@ def is_archive(path: str) -> bool:
     if paths.is_directory(path):
         return paths.is_there(os.path.join(path, _METADATA)) and not _OTHERS.intersection(os.listdir(path))
     return is_archive_name(path)
+
+
+def changeable_files(path: str) -> set[str]:
+    """Return the files of an unpacked archive that its journal may change: those of its parameters.
+
+    A journal's paths are compared once their links are resolved, so that a file behind a link is none of these.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    folder = os.path.join(paths.real(path), PARAMETERS)
+    return {os.path.join(folder, name) for name in os.listdir(folder)} if paths.is_directory(folder) else set()
 
 
 def is_archive_name(path: str) -> bool:

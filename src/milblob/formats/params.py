@@ -20,6 +20,7 @@ from ..progress import Counter, Progress
 from ..storage import paths
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile
+from ..storage.pending import map_settled
 from ..storage.transfer import write_at
 from ..values.arrays import copy_into
 from ..wording import escape, shortened
@@ -341,7 +342,7 @@ def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True, max_n
     require_flags(mmap=mmap)
     codes = codes_of(tvm)
     budget = Budget(max_nbytes)
-    mapping = MappedFile(source, is_mapped=mmap)
+    mapping = map_settled(source, is_mapped=mmap)
     with closed_on_error(mapping):
         budget.file = mapping.name
         budget.add_file(mapping.name, mapping.nbytes, mapping.identity)

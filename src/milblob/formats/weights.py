@@ -14,7 +14,8 @@ from ..hashing import hash_bytes
 from ..model.lazy import LazyTensor
 from ..model.listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
 from ..model.model import Model
-from ..model.recovery import open_package, settle
+from ..model.package import Package
+from ..model.recovery import settle
 from ..model.replaceable import require_name
 from ..model.stored import Arrays, StoredArray, restored
 from ..model.tensor import Tensor
@@ -60,8 +61,8 @@ def write_weights(
         name -> byte offset of the record's metadata, as a Program's BlobFileValue holds it.
 
     Both files change together, or neither. If they replace an earlier pair, a journal makes the two renames one step,
-    even if the process is killed between them (opening the listing completes it). If one of them is new, a killed
-    process may leave a listing that reports that its weights are missing or different.
+    even if the process is killed between them: the next writer or `milblob.recover` completes it. If one of them is
+    new, a killed process may leave a listing that reports that its weights are missing or different.
 
     Raises:
         TypeError: dtypes that weight files cannot hold (bool, int64, uint64, float64, strings); the message names all
@@ -150,7 +151,7 @@ def _is_of(listing: str, path: str) -> bool:
     """Whether a file is a listing of a weight file, which need not exist."""
     settle(listing)
     try:
-        package = open_package(listing)
+        package = Package(listing)
     except (MilblobError, OSError):
         return False
     with contextlib.closing(package), contextlib.suppress(MilblobError):

@@ -13,9 +13,12 @@ from ..storage.mapped import MappedFile
 from ..storage.temporary import sweep
 from ..storage.turns import Turn
 from .assigning import Stored, encode, is_in_text, require_fit, stored_of
+from .identify import PACKAGES
 from .model import Model
 from .open_program import OpenProgram
+from .package import Package
 from .program_file import edited_file
+from .recovery import complete
 from .sharing import require_no_other_data, require_unshared
 from .tensor import Tensor
 
@@ -42,8 +45,8 @@ class EditableModel(Model):
     Values must have the dtype and the shape of the weight. They are checked at once and kept (not copied: do not change
     them until they are written). `flush`, `close` or the end of a `with` block writes them together: all or, after an
     exception, none. If the process is killed meanwhile, the model has either all old values or all new ones (see
-    docs/architecture.md). If writing itself fails on the way, the change is completed when the model is opened the next
-    time; this object then refuses everything except `close`, which reports it.
+    docs/architecture.md). If writing itself fails on the way, the next writer or `milblob.recover` completes the
+    change; this object then refuses everything except `close`, which reports it.
 
     Weight files, and immediates whose new bytes have the same length, are changed in place: views of them show the new
     values, and the cost is that of the changed bytes. Otherwise, and for values in MIL text, the model file is written
@@ -62,7 +65,10 @@ class EditableModel(Model):
         locked: bool = False,
         max_nbytes: int | None = None,
     ) -> None:
-        """Open for reading and writing, as `milblob.open`. With `locked`, the caller holds the directory's lock."""
+        """Open for reading and writing, as `milblob.open`. With `locked`, the caller holds the directory's lock.
+
+        A change that was interrupted is completed first.
+        """
         self._staged: dict[str, Assignment] = {}
         self._fds: dict[str, int] = {}
         self._lock_fd = -1
@@ -71,10 +77,11 @@ class EditableModel(Model):
             raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
         path = as_path(source)
         self._turn = Turn(f"model {path} in mode 'r+'")
-        around = pending.enclosing(path)
+        around = paths.above(path, PACKAGES)
         if around is not None:  # one lock and one journal per model
             raise ValueError(f"path for mode 'r+': expected the whole model {around}, got {path} in it")
-        super().__init__(path, constants=constants, stored=stored, max_nbytes=max_nbytes)
+        package = Package(path, on_pending=complete, max_nbytes=max_nbytes)
+        super().__init__(package, constants=constants, stored=stored)
         self._root, self._base = pending.place(path, self.package.is_directory)
         try:
             self._lock(path, locked)
@@ -155,9 +162,9 @@ class EditableModel(Model):
 
         Raises:
             ValueError: a weight was assigned, but not another weight that is the same blob. Nothing is written.
-            FormatError: another writer was interrupted, and its change must be completed first.
-            OSError: from the system. If the journal was complete by then, the change is completed when the model is
-                opened the next time, and this object refuses everything except `close`; else nothing has changed.
+            PendingChangeError: another writer was interrupted, and its change must be completed first.
+            OSError: from the system. If the journal was complete by then, the next writer or `milblob.recover`
+                completes the change, and this object refuses everything except `close`; else nothing has changed.
         """
         with self._turn:
             self.package.require_sound()
@@ -234,7 +241,7 @@ class EditableModel(Model):
 
         Raises:
             FormatError: an earlier `flush` failed after its journal was complete. Nothing is written, and every file is
-                closed; opening the model again completes that change.
+                closed; `milblob.recover` completes that change.
             As `flush`.
         """
         with self._turn:

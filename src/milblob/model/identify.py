@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from ..arguments import as_path
-from ..storage import paths, pending
+from ..storage import paths
 from ..storage.foreign import Foreign, foreign, is_onnx_head, onnx_model
 from .listing import HEAD_NBYTES, is_listing
 
@@ -16,7 +16,10 @@ SPEC_VERSION_TAG = 0x08
 """The first byte of every Model that a known producer writes."""
 
 EXPECTED = "file: expected a Core ML model, MIL text or a weight file"
-_MODEL_SUFFIXES = (".mlpackage", ".mlmodelc", ".mlmodel")
+PACKAGES = (".mlpackage", ".mlmodelc")
+"""Suffixes of the directories that are models."""
+
+_MODEL_SUFFIXES = (*PACKAGES, ".mlmodel")
 _MAX_ENTRIES = 1000  # of a directory that is no model, to say what is in it
 
 
@@ -36,8 +39,9 @@ def identify(source: Any) -> str | Foreign:
     if not isinstance(source, str | os.PathLike):
         return identify_file(memoryview(source))
     path = as_path(source)
-    if paths.is_directory(path):
-        return identify_directory(path)
+    kind = identify_directory(path)
+    if kind is not None:
+        return kind
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         return identify_file(memoryview(file.read(HEAD_NBYTES)), path)
 
@@ -56,7 +60,7 @@ def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
     if is_onnx_head(data):
         return onnx_model(path)
     if len(data) and data[0] != SPEC_VERSION_TAG and (found := foreign(data, path)) is not None:
-        around = pending.enclosing(path) if path is not None else None
+        around = paths.above(path, PACKAGES) if path is not None else None
         return (
             found if around is None else Foreign("part", f"{found.words} that is a part of a model", f"open {around}")
         )
@@ -68,17 +72,19 @@ def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
     return "blob" if suffix in BLOB_SUFFIXES else "mlmodel"
 
 
-def identify_directory(path: str) -> str | Foreign:
-    """As `identify`, for a directory."""
+def identify_directory(path: str) -> str | Foreign | None:
+    """As `identify`, for a directory; None if the path is not one."""
 
     def has(name: str) -> bool:
         return paths.is_there(os.path.join(path, name))
 
+    if not paths.is_directory(path):
+        return None
     if has("Manifest.json") or path.rstrip("/\\").endswith(".mlpackage"):
         return "mlpackage"
     if any(map(has, COMPILED)):
         return "mlmodelc"
-    around = pending.enclosing(path)
+    around = paths.above(path, PACKAGES)
     if around is not None:
         return Foreign("directory", "a directory inside a model", f"open {around}")
     with os.scandir(path) as entries:

@@ -20,7 +20,6 @@ from .functions import Functions
 from .manifest import read_json
 from .open_program import OpenProgram
 from .package import Package
-from .recovery import open_package
 from .tensor import Tensor
 from .tensors import ProgramTensors, RecordTensors, Tensors
 
@@ -61,7 +60,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         if isinstance(source, Package):  # open already, for milblob's own modules
             self.package = source
         else:
-            self.package = open_package(source, is_mapped=mmap, max_nbytes=max_nbytes)
+            self.package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
         self.path = self.package.path
         self.kind = self.package.kind
         self.tensors = Tensors()

@@ -60,7 +60,7 @@ def open(
         source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file, or listing of one (`write_weights`);
             or a buffer or file object that holds one of the latter four. The contents decide which.
         mode: "r" to read; "r+" also to assign: `model["w"] = array` (see EditableModel). With "r+", `source` must be a
-            path, and no other writer may have the model open.
+            path, no other writer may have the model open, and a change that was interrupted is completed first.
         constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
             ten or more elements).
         stored: list the stored parts of compressed weights ("w.indices", "w.lut", ...) instead of the dense weights.
@@ -79,16 +79,17 @@ def open(
         FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named), or a weight computed by more
             operations than any tool writes; ResolveError: the manifest names no file. A missing weight file raises only
             when one of its tensors is read.
+        PendingChangeError: "r", and a change of the model was interrupted: `milblob.recover` completes it.
         ValueError: another mode; "r+" with mmap=False, or of a file inside a package. BlockingIOError: "r+", and
             another writer has it.
     """
-    if isinstance(mode, str) and mode == "r+":
-        require_flags(mmap=mmap)
-        if not mmap:
-            raise ValueError("mmap: expected True with mode 'r+', got False")
-        from .editable import EditableModel
-
-        return EditableModel(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
-    if not isinstance(mode, str) or mode != "r":
+    if not isinstance(mode, str) or mode not in ("r", "r+"):
         raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
-    return Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
+    if mode == "r":
+        return Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
+    require_flags(mmap=mmap)
+    if not mmap:
+        raise ValueError("mmap: expected True with mode 'r+', got False")
+    from .editable import EditableModel
+
+    return EditableModel(source, constants=constants, stored=stored, max_nbytes=max_nbytes)

@@ -13,11 +13,13 @@ from ..blobs.reader import BlobReader
 from ..budget import Budget
 from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from ..program.mil_text import parse_text
+from ..program.plain import plain_model, read_model
 from ..program.scan import ProgramScan
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.foreign import Foreign, explained, is_onnx, onnx_model, refusal
 from ..storage.mapped import MappedFile
+from ..storage.pending import Pending, map_settled, wait
 from .identify import EXPECTED, SPEC_VERSION_TAG, identify_directory, identify_file
 from .listing import HEAD_NBYTES, Stamp, parse_listing, stamp_of_text, to_program
 from .listing import MODEL_PATH as MODEL_PATH
@@ -62,8 +64,8 @@ class Package:
     Args:
         source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or a listing of one; or a buffer or file
             object with the contents of one of the latter four. Its contents decide which, not its name.
-        settle: completes a pending change of a file that the model names, and returns whether there was one. None only
-            to look at a model whose change is pending: everyone else opens it with `recovery.open_package`.
+        on_pending: what to do about an interrupted change of a file of the model: see `pending.map_settled`. By default
+            it is refused; writers complete it (`recovery.complete`).
         report: called with the error of what cannot be opened, and the prefix of that model; the rest is opened all the
             same. None raises it. In any case raises what is wrong with the source as a whole.
         is_mapped: map files; else read each file whole when it is first needed (see mapped.py).
@@ -84,22 +86,25 @@ class Package:
         FormatError: broken contents.
         UnsupportedError: a model of another type, named; a draft.
         ResolveError: the manifest leads to a file that is missing or outside the package.
+        PendingChangeError: a change of the model was interrupted.
     """
 
     def __init__(
         self,
         source: Any,
         *,
-        settle: Callable[[str], bool] | None = None,
+        on_pending: Callable[[Pending], object] | None = wait,
         report: Callable[[Exception, str], None] | None = None,
         is_mapped: bool = True,
         max_nbytes: int | None = None,
     ) -> None:
         self.closed = self.unsound = False
-        self._settle, self._report, self._is_mapped = settle, report, is_mapped
+        self._on_pending, self._report, self._is_mapped = on_pending, report, is_mapped
         self.kind = ""
-        self.path: str | None = None
-        self.budget = Budget(max_nbytes, as_path(source) if isinstance(source, str | os.PathLike) else None)
+        self.path = as_path(source) if isinstance(source, str | os.PathLike) else None
+        root = None if self.path is None else Location(self.path)
+        kind = None if root is None else identify_directory(root.path)
+        self.budget = Budget(max_nbytes, self.path)
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
@@ -108,12 +113,10 @@ class Package:
         self._readers: dict[tuple[Location | None, str], BlobReader] = {}
         self._by_place: dict[str, BlobReader] = {}
         try:
-            if isinstance(source, str | os.PathLike):
-                self.path = as_path(source)
-                if paths.is_directory(self.path):
-                    self._open_directory(Location(self.path))
-                    return
-            self._try("", self._open_file, self._map(source))
+            if root is not None and kind is not None:
+                self._open_directory(root, kind)
+            else:
+                self._try("", self._open_file, self._map(source))
         except BaseException:
             self.close()
             raise
@@ -124,47 +127,35 @@ class Package:
         return self.kind in ("mlpackage", "mlmodelc")
 
     def _map(self, source: Any) -> MappedFile:
-        mapping = MappedFile(source, is_mapped=self._is_mapped)
+        mapping = map_settled(source, self._on_pending, is_mapped=self._is_mapped)
         self.mappings.append(mapping)
         self.budget.add_file(mapping.name, mapping.nbytes, mapping.identity)
         return mapping
 
-    def _map_named(self, place: Location) -> MappedFile:
-        """Map a file that the model names. Open it first, which refuses files outside; then complete a pending change
-        of it, and open it again.
-        """
-        mapping = self._map(place)
-        if self._settle is not None and self._settle(place.path):
-            self.mappings.remove(mapping)
-            mapping.close()
-            mapping = self._map(place)
-        return mapping
-
     # ---------------------------------------------------------------------------------------------------- directories
 
-    def _open_directory(self, root: Location) -> None:
-        kind = identify_directory(root.path)
+    def _open_directory(self, root: Location, kind: str | Foreign) -> None:
         if isinstance(kind, Foreign):
             advice = f" ({kind.advice})" if kind.advice else ""
             words = "directory: expected a .mlpackage or .mlmodelc, got neither Manifest.json nor model.mil"
             raise FormatError(f"{words} but {kind.words}{advice}", file=root.path, code="not-a-model")
         self.kind = kind
-        if kind == "mlpackage":
-            try:
-                model = find_root_model(root)
-            except FileNotFoundError:
-                words = "package: expected a Manifest.json, got none"
-                raise FormatError(words, file=root.path, code="manifest") from None
-            try:
-                mapping = self._map_named(model)  # it may have a journal of its own
-            except OSError as error:
-                if error.errno not in _NOWHERE:
-                    raise
-                words = f"root item of the manifest: expected at {model.path}, got no such file"
-                raise ResolveError(words, file=os.path.join(root.path, "Manifest.json"), code="missing-file") from None
-            self._open_model(mapping, model.parent())
-        else:
+        if kind == "mlmodelc":
             self._try("", self._open_compiled, root, "", 0)
+            return
+        try:
+            model = find_root_model(root)
+        except FileNotFoundError:
+            words = "package: expected a Manifest.json, got none"
+            raise FormatError(words, file=root.path, code="manifest") from None
+        try:
+            mapping = self._map(model)
+        except OSError as error:
+            if error.errno not in _NOWHERE:
+                raise
+            words = f"root item of the manifest: expected at {model.path}, got no such file"
+            raise ResolveError(words, file=os.path.join(root.path, "Manifest.json"), code="missing-file") from None
+        self._open_model(mapping, model.parent())
 
     def _try(self, prefix: str, work: Callable[..., None], *arguments: Any) -> None:
         """Open a part of the source. Its error is reported, or raised if nobody wants reports."""
@@ -182,7 +173,7 @@ class Package:
             return paths.is_there(os.path.join(path, name))
 
         if has("model.mil"):
-            self._open_text(self._map_named(directory.beneath("model.mil")), directory, prefix)
+            self._open_text(self._map(directory.beneath("model.mil")), directory, prefix)
         elif has("model0"):
             if depth == MAX_PIPELINE_DEPTH:
                 raise FormatError(f"pipelines: expected at most {MAX_PIPELINE_DEPTH} levels, got more", file=path)
@@ -263,13 +254,7 @@ class Package:
         depth: int,
     ) -> None:
         """Add one Model message; for a pipeline, each of its models."""
-        spec_version, description, kind, body = _read_model(buffer, offset, nbytes)
-        if body is None:  # a singular message in pieces: let protobuf join them
-            from ..program import schema
-
-            plain = schema.parse("Model", memoryview(buffer)[offset : offset + nbytes], file=mapping.name)
-            buffer = _codec.Buffer(plain.SerializeToString(deterministic=True), mapping.name)
-            spec_version, description, kind, body = _read_model(buffer, 0, buffer.nbytes)
+        buffer, (spec_version, description, kind, body) = plain_model(buffer, offset, nbytes)
         if kind == ML_PROGRAM and body is not None:
             if spec_version < MIN_SPEC_VERSION:
                 raise UnsupportedError(
@@ -315,7 +300,7 @@ class Package:
         """
         mapping = self.mappings[0]
         buffer = mapping.check_size()
-        spec_version, span, _, _ = _read_model(buffer, 0, buffer.nbytes)
+        spec_version, span, _, _ = read_model(buffer, 0, buffer.nbytes)
         offset, nbytes = span or (0, 0)
         return spec_version, memoryview(buffer)[offset : offset + nbytes]
 
@@ -345,7 +330,7 @@ class Package:
                 if found is not None:
                     self._readers[key] = found
                     return found
-                mapping = self._map_named(place)
+                mapping = self._map(place)
             except ResolveError as error:
                 error.file = error.file or source.mapping.name
                 raise
@@ -395,8 +380,8 @@ class Package:
     def require_sound(self) -> None:
         """Raise FormatError if a change of this model failed halfway."""
         if self.unsound:
-            words = "model: expected its last change to be complete, got one that failed on the way; close it: opening "
-            raise FormatError(f"{words}it again completes the change", file=self.path)
+            words = "model: expected its last change to be complete, got one that failed on the way; close it, and "
+            raise FormatError(f"{words}complete the change with milblob recover", file=self.path)
 
     def close(self) -> None:
         """Close every file. Arrays stay valid."""
@@ -428,24 +413,6 @@ def _type_name(kind: int) -> str | None:
     from ..program.schema import MODEL_TYPES
 
     return MODEL_TYPES.get(kind)
-
-
-def _read_model(
-    buffer: _codec.Buffer, offset: int, nbytes: int
-) -> tuple[int, tuple[int, int] | None, int, tuple[int, int] | None]:
-    """Read the head of a Model: (spec version, description span, type field, its span or None if it came in pieces)."""
-    spec_version, description, kind = 0, None, 0
-    body: tuple[int, int] | None = (offset, 0)
-    pieces = 0
-    for number, wire, value, at, length in _codec.wire_fields(buffer, offset, nbytes):
-        if number == 1 and wire == 0:
-            spec_version = value
-        elif number == 2 and wire == 2:
-            description = (at, length)
-        elif wire == 2 and number >= 200:  # Model.Type, a oneof: the last one counts; pieces of the same one add up
-            pieces = pieces + 1 if number == kind else 1
-            kind, body = number, (at, length)
-    return spec_version, description, kind, body if pieces < 2 else None
 
 
 # ----------------------------------------------------------------------------------------------------------- references

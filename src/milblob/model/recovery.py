@@ -1,49 +1,38 @@
-"""Completing an interrupted change of a model before it is opened."""
+"""Completing an interrupted change of a model before it is written to: for writers and `milblob.recover`."""
 
-import os
 from collections.abc import Callable, Collection
 from contextlib import closing
-from typing import Any
 
-from ..arguments import as_path
-from ..storage import pending
+from ..storage import journal
+from ..storage.pending import Pending, pending
 from .package import Package
 
 
-def open_package(source: Any, **options: Any) -> Package:
-    """Open the files of a model once no change of it is pending: the only way to open one that others may write to.
-
-    Args:
-        source: as for Package.
-        options: as for Package.
-
-    Raises:
-        As Package and `journal.recover`.
-    """
-    if isinstance(source, str | os.PathLike):
-        settle(as_path(source))
-    return Package(source, settle=settle, **options)
-
-
-def settle(path: str, changeable: Callable[[str], Collection[str]] | None = None) -> bool:
-    """Complete a change that a killed process began in the model that a path is, or leads into.
+def settle(path: str, changeable: Callable[[str], Collection[str]] | None = None) -> list[journal.Recovered]:
+    """Complete every change that is pending for a path.
 
     Args:
         path: of a model, or of a file that one names.
-        changeable: see `journal.recover`; default: what `Package.changeable` says.
+        changeable: as for `journal.recover`; default: `changeable_files`.
 
     Returns:
-        Whether there was one.
+        What was completed.
+
+    Raises:
+        As `journal.recover`.
     """
-    is_done = False
-    while (found := pending.pending(path)) is not None:
-        from ..storage import journal  # with what writes files, which whoever only reads does not wait for
-
-        journal.recover(found, changeable or _changeable)
-        is_done = True
-    return is_done
+    done = []
+    while (found := pending(path)) is not None:
+        done.append(journal.recover(found, changeable or changeable_files))
+    return [change for change in done if change is not None]
 
 
-def _changeable(path: str) -> set[str]:
-    with closing(Package(path)) as package:
+def complete(found: Pending) -> None:
+    """Complete a change of a file of a model, which a writer has met: for `Package(on_pending=...)`."""
+    journal.recover(found, changeable_files)
+
+
+def changeable_files(path: str) -> set[str]:
+    """Return the files of a model that its journal may change; see `Package.changeable`."""
+    with closing(Package(path, on_pending=None)) as package:
         return package.changeable()

@@ -138,7 +138,7 @@ def _package(root: Location) -> IsPart:
 def _compiled(root: Location) -> IsPart:
     """Accept the files that Core ML's compiler writes, and weight files."""
     with contextlib.suppress(UnsupportedError):  # it was read then, and is a model of another type
-        Package(root.path).close()
+        Package(root.path, on_pending=None).close()  # it is replaced with its journal
     return lambda name: _COMPILED.fullmatch(name) is not None or _is_weights(root, name)
 
 

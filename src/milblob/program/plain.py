@@ -1,7 +1,11 @@
-"""Brings a Program into plain form: every message in one piece, every key of a map once. protobuf does it."""
+"""Brings a Program or a Model into plain form: messages in one piece, keys of a map once. protobuf does it."""
 
 from .. import _codec
 from ..errors import UnsupportedError
+
+ModelHead = tuple[int, tuple[int, int] | None, int, tuple[int, int] | None]
+"""Of a Model: specification version; place of the ModelDescription, or None; number of the field that holds its type;
+the place of that field, or None if it came in pieces."""
 
 
 def rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer, tuple[int, int]]:
@@ -23,3 +27,38 @@ def rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer
         )
     data = schema.parse("Program", memoryview(buffer)[offset : offset + nbytes]).SerializeToString(deterministic=True)
     return _codec.Buffer(data, buffer.name), (0, len(data))
+
+
+def plain_model(buffer: _codec.Buffer, offset: int, nbytes: int) -> tuple[_codec.Buffer, ModelHead]:
+    """Read the top level of a Model; let protobuf join its type if that comes in pieces.
+
+    Returns:
+        The bytes to which the places refer, and the head.
+
+    Raises:
+        FormatError: broken bytes.
+    """
+    head = read_model(buffer, offset, nbytes)
+    if head[-1] is not None:
+        return buffer, head
+    from . import schema
+
+    plain = schema.parse("Model", memoryview(buffer)[offset : offset + nbytes], file=buffer.name)
+    buffer = _codec.Buffer(plain.SerializeToString(deterministic=True), buffer.name)
+    return buffer, read_model(buffer, 0, buffer.nbytes)
+
+
+def read_model(buffer: _codec.Buffer, offset: int, nbytes: int) -> ModelHead:
+    """Read the top level of a Model."""
+    spec_version, description, kind = 0, None, 0
+    body: tuple[int, int] | None = (offset, 0)
+    pieces = 0
+    for number, wire, value, at, length in _codec.wire_fields(buffer, offset, nbytes):
+        if number == 1 and wire == 0:
+            spec_version = value
+        elif number == 2 and wire == 2:
+            description = (at, length)
+        elif wire == 2 and number >= 200:  # Model.Type, a oneof: the last one counts; pieces of the same one add up
+            pieces = pieces + 1 if number == kind else 1
+            kind, body = number, (at, length)
+    return spec_version, description, kind, body if pieces < 2 else None

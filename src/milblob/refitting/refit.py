@@ -13,13 +13,16 @@ from ..errors import UnsupportedError
 from ..formats.archive import is_archive, kind
 from ..model.editable import EditableModel
 from ..model.model import Model
+from ..model.recovery import settle
 from ..model.replaceable import require_name, require_replaceable
 from ..progress import Counter, Progress
+from ..rewrite.destination import is_in_place
 from ..selection import Select, selector
 from ..values.cast import OVERFLOW_POLICIES
 from .pairs import How, pair
 from .plan import RefitPlan
 from .problems import ERRORS
+from .recover import changeable_files
 from .report import RefitReport, Refitted
 from .write import FileChange, copied, write_in_place
 
@@ -104,6 +107,8 @@ def refit(
     if min_sqnr is not None and requantize is None and not is_archive(source):
         raise ValueError("min_sqnr: expected requantize too, keep or fit, got none")
     target = source if output is None else as_path(output)
+    if not dry_run and (output is None or is_in_place([source], target)):
+        settle(source, changeable_files)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
         if base is not None:

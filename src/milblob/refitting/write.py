@@ -18,6 +18,7 @@ from ..progress import Counter
 from ..rewrite.changed_copy import Changed, copy_between, copy_changed, copy_changed_tree
 from ..rewrite.copying import OpenFiles, write_spliced
 from ..storage import journal, paths, pending
+from ..storage.journal_format import Later
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewNamedFile
 from ..storage.transfer import write_at
@@ -84,9 +85,7 @@ class FileChange:
         is_large = self.mapping.nbytes >= _LEAST_NBYTES and 2 * changed_nbytes >= self.mapping.nbytes
         if is_large or not self.is_same_size:
             return None
-        return [
-            journal.Patch(path, w.offset, pending.Later(w.nbytes, w.make), _counted(counter, w)) for w in self.writes
-        ]
+        return [journal.Patch(path, w.offset, Later(w.nbytes, w.make), _counted(counter, w)) for w in self.writes]
 
     def write(self, fd: int, counter: Counter) -> None:
         """Write the changed file to an empty one.

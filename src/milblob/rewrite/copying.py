@@ -10,8 +10,9 @@ from ..errors import FormatError
 from ..program.splice import Spliced
 from ..storage import paths
 from ..storage.beneath import Location
+from ..storage.journal_format import is_left
 from ..storage.mapped import MappedFile
-from ..storage.pending import JOURNAL, is_left
+from ..storage.pending import JOURNAL
 from ..storage.temporary import is_ours
 from ..storage.transfer import copy_range, write_at
 
@@ -35,7 +36,7 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
         if is_ours(base) or (is_left(base) and not is_directory):
             continue
         name = os.path.join(inside, base) if inside else base
-        if base.endswith(JOURNAL):  # it appeared after the model was opened, since opening completes one
+        if base.endswith(JOURNAL):  # it appeared after the model was opened
             raise FormatError("model: expected no change while it is read, got a journal", file=root)
         yield name, is_directory
         if is_directory:

@@ -11,8 +11,7 @@ from ..arguments import as_path, require, require_calls, require_flags
 from ..blobs.equal import Stretch, first_equal
 from ..errors import ProgramError, UnsupportedError
 from ..model.manifest import new_manifest
-from ..model.package import ML_PROGRAM, MODEL_PATH, Source
-from ..model.recovery import open_package
+from ..model.package import ML_PROGRAM, MODEL_PATH, Package, Source
 from ..program.scan import ProgramScan
 from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
@@ -176,7 +175,7 @@ class _Part:
 
     def __init__(self, path: str, names: str | Mapping[str, str], max_nbytes: int | None) -> None:
         self.path = path
-        self.package = open_package(path, max_nbytes=max_nbytes)
+        self.package = Package(path, max_nbytes=max_nbytes)
         with closed_on_error(self.package):
             self.source = self._require_program()
             self.buffer = self.source.mapping.live()

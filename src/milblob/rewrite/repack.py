@@ -13,7 +13,9 @@ from ..errors import FormatError, ResolveError, UnsupportedError
 from ..model.canonical import canonical_model
 from ..model.manifest import listed_files, read_json, with_folders
 from ..model.model import Model
+from ..model.package import Package
 from ..model.program_file import edited_file
+from ..model.recovery import complete
 from ..program.splice import Spliced
 from ..progress import Counter, Progress
 from ..selection import Select, selector
@@ -22,6 +24,7 @@ from ..storage.beneath import Location
 from ..storage.locks import lock
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewNamedFile, Whole, together
+from ..storage.pending import wait
 from ..storage.transfer import write_at
 from ..values.cast import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
 from .arrange import Arrangement, arrange
@@ -307,17 +310,16 @@ class Repacking:
             options = self._options
             constants = options.decompress or options.compress is not None
             constants = constants or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
-            models = [
-                stack.enter_context(Model(path, stored=True, constants=constants, max_nbytes=self._max_nbytes))
-                for path in self._sources
-            ]
+            self._in_place = is_in_place(self._sources, self._dst)
+            on_pending = complete if self._in_place and not dry_run else wait
+            packages = (Package(path, on_pending=on_pending, max_nbytes=self._max_nbytes) for path in self._sources)
+            models = [stack.enter_context(Model(package, stored=True, constants=constants)) for package in packages]
             model, self._models = models[0], models
             for other in models[1:]:
                 if {model.kind, other.kind} != {"blob"}:
                     words = "repack of several: expected weight files, got a model (merge-functions joins packages)"
                     raise UnsupportedError(words, file=model.path)
             require_destination(self._sources, model.kind, self._dst, self._force)
-            self._in_place = is_in_place(self._sources, self._dst)
             if self._in_place and not dry_run:
                 self._lock(models, stack)
             required = listed_files(self._sources[0]) if model.kind == "mlpackage" else []
@@ -369,7 +371,7 @@ class Repacking:
                 raise
             except OSError:
                 pass  # the file system has no locks
-        for model in models:  # opened before locking, because opening may have to complete a change
+        for model in models:  # opened before locking, because completing a change takes the lock
             for mapped in model.package.mappings:
                 if not os.path.samestat(os.fstat(mapped.fd), os.stat(str(mapped.name))):
                     raise FormatError("file: expected the one that was opened, got another", file=mapped.name)

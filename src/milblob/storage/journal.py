@@ -1,12 +1,13 @@
 """Atomic changes inside files: a redo journal.
 
 `commit` writes all changes to one new file, the journal, which appears only when it is complete. It then changes the
-files in place and removes the journal. If the process dies on the way, the journal remains, and the next process that
-opens the model completes the change (`recover`). The cost is that of the changed bytes, not of the files.
+files in place and removes the journal. If the process dies on the way, the journal remains: readers refuse the model,
+and the next writer or `milblob.recover` completes the change. The cost is that of the changed bytes, not of the files.
 
 A journal may arrive with a model from anywhere, so it is trusted as little as the model. `recover` changes only the
 files that its caller names, each only within its bounds. It changes nothing if anything in the journal is wrong, or if
-the journal may come from a user who may not write to the files. pending.py: where journals are and what is in them.
+the journal may come from a user who may not write to the files. journal_format.py says what is in a journal, pending.py
+where journals are and what readers do about them.
 """
 
 import contextlib
@@ -18,31 +19,29 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .._codec import Buffer
 from ..errors import FormatError, MilblobError, ResolveError
-from . import mapped, owners, paths, pending
+from . import journal_format, mapped, owners, paths, pending
 from .beneath import Directory, Location
 from .disk import naming, sync, sync_directory
-from .locks import is_named, lock
-from .output import NewFile
-from .pending import (
+from .journal_format import (
     DIGEST_NBYTES,
-    FIRST_NBYTES,
     HEAD_NBYTES,
     PATCH,
     REPLACEMENT,
     Entry,
     Journal,
     Later,
-    Pending,
+    digest_of,
     join,
     nbytes_of,
 )
+from .locks import is_named, lock
+from .output import NewFile
+from .pending import Pending
 from .temporary import sweep
 from .transfer import copy_range, write_at
 
 _WAIT_S = 10.0  # for a writer that is in the middle of a commit
-_PIECE_NBYTES = 16 << 20  # of a file, read and hashed at a time
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 _READ_FLAGS = _FLAGS & ~os.O_RDWR | os.O_RDONLY
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # what a name that leads to no file ends in
@@ -126,9 +125,9 @@ def commit(
     Raises:
         ValueError: a patch that reaches outside its file.
         BlockingIOError: another writer has the lock of a file.
-        FormatError: an earlier change of one of the files was interrupted and must be completed first.
+        PendingChangeError: an earlier change of one of the files was interrupted and must be completed first.
         OSError: from the system. If there is no journal yet, nothing has changed. If there is one, the change is not
-            lost: it is completed when the model is opened the next time.
+            lost: the next writer or `milblob.recover` completes it.
     """
     progress = progress or CommitProgress()
     by_path: dict[str, list[Patch]] = {}
@@ -171,7 +170,8 @@ def commit(
             for replacement in new:
                 entries.append(_stage(root, replacement, held[replacement.path]))
             if entries:
-                _write_journal(found, base, entries, held, progress, written)
+                new_journal = _write_journal(found, base, entries, held, progress, written)
+                stack.callback(new_journal.release)  # until then readers wait
         except BaseException:
             if not progress.is_published:
                 _remove_staged(root, entries)
@@ -221,7 +221,7 @@ def _finish(found: Pending, held: Mapping[str, int]) -> None:
     except OSError as error:
         words = (
             f"change: expected to complete it, got {error.strerror or error}; it is kept in this journal: "
-            "close the model, and open it again, which completes it"
+            f"close the model, and run {found.advice}"
         )
         raise OSError(error.errno, words, found.path) from error
 
@@ -255,13 +255,13 @@ def _remove_staged(root: str, entries: list[Entry]) -> None:
     for entry in entries:
         if entry.kind == REPLACEMENT:
             with contextlib.suppress(OSError, ResolveError), _directory_of(root, entry.path) as directory:
-                directory.unlink(_staged(entry))
+                directory.unlink(entry.staged)
 
 
 def _stage(root: str, replacement: Replacement, old: int) -> Entry:
     """Write the new contents of a file beside it."""
     status = os.fstat(old)
-    name = pending.staged_name(os.path.basename(replacement.path))
+    name = journal_format.staged_name(os.path.basename(replacement.path))
     with _directory_of(root, replacement.path) as directory:
         with naming(join(root, replacement.path)):
             fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
@@ -270,7 +270,7 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
             with naming(join(root, replacement.path), fd):
                 replacement.write(fd)
                 sync(fd)
-            nbytes, digest = os.fstat(fd).st_size, _digest(fd, replacement.rest)
+            nbytes, digest = os.fstat(fd).st_size, digest_of(fd, replacement.rest)
         except BaseException:
             with contextlib.suppress(OSError):
                 directory.unlink(name)
@@ -295,21 +295,6 @@ def _sync_names(directory: Directory) -> None:
         sync(directory.fd)
 
 
-def _digest(fd: int, rest: Callable[[], bytes] | None = None) -> bytes:
-    """Return the hash of a file: the BLAKE3 of its first bytes and of the BLAKE3 of the others, `rest` if it is known.
-
-    The file is read and not mapped: another process may shorten it meanwhile.
-    """
-    from ..hashing import blake3
-
-    with open(fd, "rb", buffering=0, closefd=False) as file:
-        file.seek(0)
-        head = file.read(FIRST_NBYTES)
-        pieces = iter(lambda: file.read(_PIECE_NBYTES), b"")
-        others = rest() if rest is not None else blake3((Buffer(piece), 0, len(piece)) for piece in pieces)
-    return blake3([(Buffer(head + others), 0, len(head) + len(others))])
-
-
 def _write_journal(
     found: Pending,
     base: str,
@@ -317,10 +302,11 @@ def _write_journal(
     held: Mapping[str, int],
     progress: CommitProgress,
     written: list[Callable[[], object]],
-) -> None:
+) -> NewFile:
+    """Write a journal, which appears complete; the result keeps it locked until its `release`."""
     import zlib
 
-    new = NewFile(found.path, force=False, locked=True)
+    new = NewFile(found.path, force=False, locked=True, held=True)
     try:
         if hasattr(os, "fchmod"):  # readable for those who may read all changed files; writable for the owner only
             readers = _OTHERS_READ
@@ -328,13 +314,13 @@ def _write_journal(
                 readers &= os.fstat(held[entry.path]).st_mode
             os.fchmod(new.fd, stat.S_IRUSR | stat.S_IWUSR | readers)
         at, crc = HEAD_NBYTES, 0
-        for number, part in enumerate(pending.pieces(base, entries)):
+        for number, part in enumerate(journal_format.pieces(base, entries)):
             write_at(new.fd, [part], at)
             at, crc = at + len(part), zlib.crc32(part, crc)
             index, is_data = divmod(number - 2, 2)  # after the two of the name: the head and the data of each entry
             if is_data and 0 <= index < len(written):
                 written[index]()
-        write_at(new.fd, [pending.header(at, crc, len(entries))], 0)
+        write_at(new.fd, [journal_format.header(at, crc, len(entries))], 0)
         inode = os.fstat(new.fd).st_ino
     except BaseException as error:
         new.fail(error)
@@ -343,6 +329,7 @@ def _write_journal(
     try:
         new.commit()
     except BaseException:
+        new.release()
         # It may have had its name, and may have kept it. If that cannot be undone, and synced, it counts.
         status = paths.status(found.path, follow=False)
         if status is not None and status.st_ino == inode:
@@ -350,6 +337,7 @@ def _write_journal(
         sync_directory(found.root)  # before any file that it needs is removed
         progress.is_published = False
         raise
+    return new
 
 
 def _apply(root: str, entries: list[Entry], fds: Mapping[str, int]) -> None:
@@ -368,7 +356,7 @@ def _apply(root: str, entries: list[Entry], fds: Mapping[str, int]) -> None:
     for group in groups.values():
         with _directory_of(root, group[0].path) as directory:
             for entry in group:
-                directory.replace(_staged(entry), os.path.basename(entry.path))
+                directory.replace(entry.staged, os.path.basename(entry.path))
             _sync_names(directory)
 
 
@@ -389,12 +377,33 @@ def _copier(old: int, patches: list[Patch]) -> Callable[[int], None]:
 # -------------------------------------------------------------------------------------------------------------- recover
 
 
-def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> None:
+class Recovered(NamedTuple):
+    """An interrupted change that was completed.
+
+    Attributes:
+        journal: path that its journal had.
+        files: paths of the files that it changes, in the order of the journal.
+        nbytes: how many bytes of these files it changes; of a file that is replaced, all of them.
+    """
+
+    journal: str
+    files: tuple[str, ...]
+    nbytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        return {"journal": self.journal, "files": list(self.files), "nbytes": self.nbytes}
+
+
+def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Recovered | None:
     """Complete a commit that was interrupted, or wait for a running one to end.
 
     Args:
         found: the journal, which may be gone by now.
         changeable: called with the path of the model, returns the real paths of the files that its journal may change.
+
+    Returns:
+        What was completed; None if another process has done it.
 
     Raises:
         FormatError: a broken journal, one that would change another file or one that is gone, one from another user, or
@@ -405,14 +414,15 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
     try:
         with contextlib.ExitStack() as stack:
             fds: dict[str, int] = {}
-            model = pending.model_of(found)
+            model = _model_of(found)
             if model is None:
                 Journal(found.path).close()  # says what is wrong with it
                 model = found.root
             if not _wait(stack, model, found.path, fds):
-                return
+                return None
             sweep(found.root)  # the journal's own temporary name, where the system creates files by linking
             journal = stack.enter_context(Journal(found.path))
+            journal.hold()
             if journal.status.st_nlink > 1:
                 words = f"journal: expected a file of one name, got {journal.status.st_nlink} hard links to it"
                 raise FormatError(words, file=found.path)
@@ -423,24 +433,38 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
                 raise FormatError(words, file=found.path) from error
             for entry in journal.entries:  # all of them before anything is opened for writing
                 _require_sound(found, entry, allowed)
+            files = tuple(dict.fromkeys(join(found.root, entry.path) for entry in journal.entries))
+            nbytes = sum(len(e.data) if e.kind == PATCH else e.file_nbytes for e in journal.entries)
             _redo(stack, found, journal, fds)
             os.unlink(found.path)
             sync_directory(found.root)
+            return Recovered(found.path, files, nbytes)
     except ResolveError as error:  # it changed since we looked
         words = f"journal: expected changes of files below {found.root} only, got one that is led out ({error.what})"
         raise FormatError(words, file=found.path) from error
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not paths.is_there(found.path):
-            return  # another process has completed it
+            return None  # another process has completed it
         if error.errno in _NOWHERE:
             words = f"journal: expected the model and the files that it changes, got {error.strerror} for "
-            words += f"{error.filename!r:.500}; restore the model and open it again, or remove the journal"
+            words += f"{error.filename!r:.500}; restore the model and run {found.advice}, or remove the journal"
             raise FormatError(words, file=found.path) from error
         words = (
             f"journal of an interrupted change: expected to complete it where the model may be written, got "
-            f"{error.strerror or error}; open it once as somebody who may write to it, or copy it to such a place"
+            f"{error.strerror or error}; run {found.advice} as a user who may write to it, or copy it to such a place"
         )
         raise OSError(error.errno, words, found.path) from error
+
+
+def _model_of(found: Pending) -> str | None:
+    """Return the path of the model that a journal belongs to; None if the journal cannot be read."""
+    if found.name != pending.JOURNAL:
+        return os.path.join(found.root, found.name.removesuffix(pending.JOURNAL)[1:])
+    try:
+        with Journal(found.path, is_whole=False) as journal:
+            return os.path.join(found.root, journal.base) if journal.base else found.root
+    except (FormatError, OSError):
+        return None
 
 
 def _wait(stack: contextlib.ExitStack, model: str, path: str, fds: dict[str, int]) -> bool:
@@ -498,7 +522,7 @@ def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: M
     for entry in made:  # includes those of a killed recovery: these staged files are no longer needed
         with contextlib.suppress(OSError), _directory_of(found.root, entry.path) as directory:
             for name in directory.names():
-                if pending.is_staged(name, os.path.basename(entry.path)):
+                if journal_format.is_staged(name, os.path.basename(entry.path)):
                     directory.unlink(name)
 
 
@@ -508,12 +532,12 @@ def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
     Raises:
         FormatError: its replacement is missing, is another file, or may come from another user.
     """
-    name, digest = _staged(entry), bytes(entry.data[:DIGEST_NBYTES])
+    name, digest = entry.staged, bytes(entry.data[:DIGEST_NBYTES])
     try:
         with _directory_of(found.root, entry.path) as directory:
             fd = directory.open(name, _READ_FLAGS)
     except FileNotFoundError:
-        if os.fstat(target).st_size == entry.file_nbytes and _digest(target) == digest:
+        if os.fstat(target).st_size == entry.file_nbytes and digest_of(target) == digest:
             return False
         words = (
             f"journal: expected {name}, or {entry.path} to be that file of {entry.file_nbytes} bytes already, got "
@@ -531,7 +555,7 @@ def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
             words = f"journal: expected {name} to be a file of {entry.file_nbytes} bytes, got another"
             raise FormatError(words, file=found.path)
         owners.require_trusted(status, os.fstat(target), found.path, name, entry.path)
-        if _digest(fd) != digest:
+        if digest_of(fd) != digest:
             words = f"journal: expected {name} to have the checksum that is in the journal, got another"
             raise FormatError(words, file=found.path)
     finally:
@@ -550,14 +574,9 @@ def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) ->
             raise FormatError(f"journal: {error}", file=found.path) from None
     elif entry.kind == REPLACEMENT:
         name = bytes(entry.data[DIGEST_NBYTES:]).decode("utf-8", "replace")
-        if not pending.is_staged(name, os.path.basename(entry.path)):
+        if not journal_format.is_staged(name, os.path.basename(entry.path)):
             words = f"journal: expected the name of a replacement for {entry.path}, got {name!r}"
             raise FormatError(words, file=found.path)
-
-
-def _staged(entry: Entry) -> str:
-    """Return the name of the new file that a replacement moves into place, in the same directory."""
-    return bytes(memoryview(entry.data)[DIGEST_NBYTES:]).decode()
 
 
 def _require_inside(path: str, offset: int, nbytes: int, file_nbytes: int) -> None:

@@ -64,6 +64,23 @@ def take(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def is_held(fd: int) -> bool:
+    """Return whether a process holds the lock of a file, which is open for reading: a look that changes nothing.
+
+    A writer that takes its lock at the same moment may be refused, so readers ask this about journals only. False where
+    there are no such locks.
+    """
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        unlock(fd)
+    return False
+
+
 def is_named(fd: int, path: str) -> bool:
     """Return whether a name leads to the file of a descriptor."""
     try:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from .._codec import Buffer
-from ..arguments import as_path
 from ..errors import FormatError
 from . import paths
 from .beneath import OPEN_FLAGS, Location, final_path
@@ -101,7 +100,7 @@ class MappedFile:
             self.fd = source.open()  # closed by `close`, or when this object goes
             data = take()
         elif isinstance(source, str | os.PathLike):
-            path = as_path(source)
+            path = os.fsdecode(source)
             self.name = name or path
             self.fd = os.open(path, OPEN_FLAGS)
             data = take()

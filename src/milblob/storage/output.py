@@ -121,6 +121,8 @@ class NewFile(Whole):
         sync: write the bytes to disk before the name changes; without it, a power failure may lose old and new.
         locked: the caller holds the `lock` of the file to be replaced and knows that it has no journal; else the lock
             is taken while replacing, and a journal is refused.
+        held: the new file keeps its own lock, from before it has its name until `release`. Not on Windows, which
+            cannot rename an open file.
 
     Attributes:
         fd: descriptor for reading and writing, at the beginning of an empty file. Closed by `commit` and `discard`.
@@ -135,17 +137,19 @@ class NewFile(Whole):
             created meanwhile.)
         FileNotFoundError: there is no such directory.
         BlockingIOError: from `commit`: another writer has the lock of the file to be replaced.
-        FormatError: a change of that file was interrupted and must be completed first.
+        PendingChangeError: a change of that file was interrupted and must be completed first.
         OSError: from the system.
     """
 
-    def __init__(self, path: str, *, force: bool = True, sync: bool = True, locked: bool = False) -> None:
-        self.fd = -1
+    def __init__(
+        self, path: str, *, force: bool = True, sync: bool = True, locked: bool = False, held: bool = False
+    ) -> None:
+        self.fd = self._held_fd = -1
         self._name: str | None = None
         self._inode = 0  # once it is complete
         self._pid = os.getpid()
         self.path, old = _destination(path, force, locked)
-        self._force, self._sync, self._locked = force, sync, locked
+        self._force, self._sync, self._locked, self._held = force, sync, locked, held
         directory = os.path.dirname(self.path) or "."
         sweep(directory)
         # From the first byte on, no more readable than the file that it replaces.
@@ -173,6 +177,8 @@ class NewFile(Whole):
         file = self.fd if self._name is None else self._name
         with _placed(file, self.path, self._inode, self._force, self._locked, self._sync) as is_kept:
             self._name = self._name if is_kept else None
+            if self._held:
+                self.fd, self._held_fd = -1, self.fd
             self._close()
             yield
 
@@ -184,12 +190,20 @@ class NewFile(Whole):
             with contextlib.suppress(OSError):
                 os.unlink(name)
 
+    def release(self) -> None:
+        """Let go of the lock that `held` keeps. Does nothing when called again."""
+        fd, self._held_fd = self._held_fd, -1
+        self._let_go(fd)
+
     def sizes(self) -> tuple[int, int]:
         """See Whole."""
         return (0, 0) if self.fd < 0 else sizes(self.fd)
 
     def _close(self) -> None:
         fd, self.fd = self.fd, -1
+        self._let_go(fd)
+
+    def _let_go(self, fd: int) -> None:
         if fd >= 0:
             if self._pid == os.getpid():
                 unlock(fd)

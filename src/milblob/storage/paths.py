@@ -47,6 +47,20 @@ def is_link(path: str) -> bool:
     return found is not None and stat.S_ISLNK(found.st_mode)
 
 
+def above(path: str, suffixes: tuple[str, ...]) -> str | None:
+    """Return the nearest directory above a path, links resolved, whose name ends in one of the suffixes.
+
+    Raises:
+        As `real` and `status`.
+    """
+    parent = os.path.dirname(real(path))
+    while parent != os.path.dirname(parent):
+        if parent.endswith(suffixes) and is_directory(parent):
+            return parent
+        parent = os.path.dirname(parent)
+    return None
+
+
 def real(path: str) -> str:
     """Return the absolute path without links; names at its end that do not exist stay as they are.
 

@@ -6,17 +6,16 @@ from typing import Any
 
 from ..errors import FormatError, UnsupportedError
 from ..formats.params import MAGIC as PARAMS_MAGIC
-from ..model.recovery import settle
-from ..storage import paths, pending
 from ..storage.beneath import Location
+from ..storage.journal_format import STAGED
 from ..storage.mapped import MappedFile
+from ..storage.pending import JOURNAL, map_settled
 from ..storage.temporary import PREFIX
 from .report import Report
 from .tar import BLOCK, MAX_MEMBERS, Member, walk_tar
 from .unzip import MAGIC, decompress, header_of, most_nbytes
 
 METADATA = "metadata.json"
-PARAMETERS = "parameters"
 _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\3\4": "zip"}
 _TAIL_NBYTES = 1 << 20
 
@@ -56,7 +55,6 @@ class Archive:
         self._packed: MappedFile | None = None
         if self.path is not None and stat.S_ISDIR(os.stat(self.path).st_mode):
             self.kind, self.root = "directory", self.path
-            self._recover(self.path)
             self._walk_directory(self.path)
         else:
             self._open_tar(source, max_nbytes)
@@ -104,19 +102,6 @@ class Archive:
                 "archive: expected a tar, a gzipped one or a directory, got something else", offset=0, file=name
             )
 
-    def _recover(self, root: str) -> None:
-        """Complete a change that was interrupted (see `library.with_params`)."""
-
-        def changeable(_: str) -> set[str]:
-            folder = os.path.join(paths.real(root), PARAMETERS)
-            # The journal's paths are compared when links are resolved: what is behind one is none of these.
-            return {os.path.join(folder, name) for name in os.listdir(folder)} if paths.is_directory(folder) else set()
-
-        try:
-            settle(root, changeable)
-        except (FormatError, OSError) as error:
-            self._report.error("journal", error)
-
     def _walk_directory(self, root: str) -> None:
         waiting = [""]
         while waiting:
@@ -130,7 +115,7 @@ class Archive:
                 self._report.error("tar", error, inside)
                 continue
             for entry in rows:
-                if entry.name.startswith(PREFIX) or entry.name.endswith((pending.JOURNAL, pending.STAGED)):
+                if entry.name.startswith(PREFIX) or entry.name.endswith((JOURNAL, STAGED)):
                     continue
                 name = f"{inside}/{entry.name}" if inside else entry.name
                 status = entry.stat(follow_symlinks=False)
@@ -191,7 +176,7 @@ class Archive:
         if self.root is None:
             raise ValueError("I/O operation on closed archive" + (f" {self.path}" if self.path else ""))
         if name not in self._opened:
-            self._opened[name] = MappedFile(Location(self.root).entry(name, links=False))
+            self._opened[name] = map_settled(Location(self.root).entry(name, links=False))
         return self._opened[name], 0, self._opened[name].nbytes
 
     def read(self, name: str) -> memoryview:

@@ -8,10 +8,11 @@ from typing import Any
 
 from ..analysis.check_blob import Finding, Findings
 from ..arguments import as_path
-from ..errors import MilblobError
+from ..errors import MilblobError, PendingChangeError
 from ..formats.params import ParamsScan, scan
 from ..formats.params_codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
 from ..storage.mapped import MappedFile
+from ..storage.pending import map_settled
 from .archive import METADATA, Archive
 from .graph import ModuleGraph, parse_graph
 from .layout import expected, graph_names, parameters_name, role_of
@@ -39,7 +40,12 @@ def check_params(source: Any, *, tvm: str | None = None) -> list[Finding]:
     """
     codes = codes_of(tvm, CURRENT)
     findings = Findings()
-    with closing(MappedFile(source)) as mapping:
+    try:
+        mapping = map_settled(source)
+    except PendingChangeError as error:
+        Report(error.file, findings).error("params", error)
+        return findings.close()
+    with closing(mapping):
         _Params(Report(mapping.name, findings), codes, "").check(mapping, 0, mapping.nbytes, mapping.name)
     return findings.close()
 

@@ -78,7 +78,7 @@ def write_edited(library: "Library", arrays: Mapping[str, Any], path: str, force
 
     Nothing but the bytes of these parameters differs: order, times, PAX records and padding of members stay. A gzipped
     archive of which nothing changes is copied as it is, else compressed again with the same header. A directory that is
-    changed in place is changed through a journal, which `milblob.tvm.open` completes after an interruption; `library`
+    changed in place is changed through a journal, which `milblob.recover` completes after an interruption; `library`
     and its arrays show the new values then. A tar is replaced: `library` goes on showing the old one.
 
     Raises:

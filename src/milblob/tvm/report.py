@@ -3,7 +3,7 @@
 import os
 
 from ..analysis.check_blob import Findings, Severity
-from ..errors import FormatError, MilblobError
+from ..errors import FormatError, MilblobError, PendingChangeError
 from ..wording import escape
 
 CODES = {
@@ -11,7 +11,7 @@ CODES = {
     "tar": "a tar that readers cannot follow, or follow in different ways: checksums, sizes, PAX records, its end",
     "tar-end": "no end, or something after it",
     "gzip": "a gzip stream that is broken, or becomes far larger than it should",
-    "journal": "a broken journal, or one of a change that cannot be completed here",
+    "pending-change": "a change of the archive was interrupted: `milblob recover` completes it",
     "member-name": "a name that leads out of the archive, or does not begin with ./",
     "member-kind": "a link, a device, a sparse file",
     "member-twice": "a member twice",
@@ -57,6 +57,7 @@ class Report:
         """Make one that raises what is refused and drops the rest; with `findings`, one that gathers everything."""
         self.path = path
         self._findings = findings
+        self._journals: set[str | None] = set()
 
     @property
     def is_gathering(self) -> bool:
@@ -100,9 +101,14 @@ class Report:
         self.note("error", code, words, where, offset, file)
 
     def error(self, code: str, error: MilblobError | OSError, where: str = "") -> None:
-        """Raise, or gather, an error that was caught."""
+        """Raise, or gather, an error that was caught. A pending change is gathered once, with its own code."""
         if self._findings is None:
             raise error
+        if isinstance(error, PendingChangeError):
+            code, where = error.code, ""
+            if error.journal in self._journals:
+                return
+            self._journals.add(error.journal)
         if isinstance(error, OSError):
             self.refuse(code, f"file: expected to read it, got {error.strerror or error}", where, None, error.filename)
         else:

@@ -11,6 +11,7 @@ from ...compressing.compress import LEAST, CompressReport, compress
 from ...compressing.recipe import Recipe
 from ...compressing.recipes import Joint, Linear, Palette, Prune
 from .. import options
+from ..completing import complete_first
 from ..names import mapping
 from ..selection import check_keep
 from ..terminal import output, tables
@@ -126,6 +127,7 @@ def run(arguments: Namespace) -> int:
     if arguments.frontier is not None:
         with _extras(arguments) as extras:
             return compress_goals.run_frontier(arguments, extras | named)
+    complete_first(arguments, arguments.model)
     check_keep(arguments, arguments.model)
     with shown(arguments) as progress, _extras(arguments) as extras:
         report = compress(

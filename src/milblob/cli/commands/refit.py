@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from ...refitting.refit import RefitReport, refit
 from ...wording import some
 from .. import names, options
+from ..completing import complete_first
 from ..selection import check_keep
 from ..terminal import output, tables
 from ..terminal.progress import shown
@@ -55,6 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    complete_first(arguments, arguments.model)
     check_keep(arguments, arguments.model)
     with shown(arguments) as progress:
         report = refit(

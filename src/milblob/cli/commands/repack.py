@@ -6,6 +6,7 @@ from typing import Any
 from ...rewrite.changes import TensorChange
 from ...rewrite.repack import RepackReport, repack
 from .. import options
+from ..completing import complete_first
 from ..selection import check_keep
 from ..terminal import output, tables
 from ..terminal.progress import shown
@@ -73,6 +74,7 @@ def run(arguments: Namespace) -> int:
         "max_nbytes": arguments.max_nbytes,
     }  # fmt: skip
     _check_use(arguments)
+    complete_first(arguments, *arguments.models)
     check_keep(arguments, *arguments.models)
     with shown(arguments) as progress:
         report = repack(arguments.models, arguments.output, dry_run=arguments.dry_run, progress=progress, **options)

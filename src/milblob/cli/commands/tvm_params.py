@@ -15,6 +15,7 @@ from ...tvm import Library
 from ...tvm import open as open_library
 from ...tvm.arrays import named_parameters
 from .. import options
+from ..completing import complete_first
 from ..saving import report
 from ..selection import check_keep, kept
 from ..terminal.progress import shown
@@ -87,6 +88,7 @@ def _require_module(library: Library, module: str) -> None:
 
 
 def _take_in(arguments: Namespace) -> int:
+    complete_first(arguments, arguments.model)
     check_keep(arguments, arguments.model)
     with shown(arguments) as progress:
         done = refit(

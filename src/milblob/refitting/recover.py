@@ -1,0 +1,72 @@
+"""milblob.recover: complete a change in place that was interrupted."""
+
+import os
+from typing import Any, NamedTuple
+
+from ..arguments import as_path
+from ..errors import MilblobError
+from ..formats.archive import changeable_files as files_of_archive
+from ..formats.archive import is_archive
+from ..model.recovery import changeable_files as files_of_model
+from ..model.recovery import settle
+from ..storage import paths
+from ..storage.journal import Recovered
+
+
+class RecoverReport(NamedTuple):
+    """What `recover` did.
+
+    Attributes:
+        path: as given.
+        changes: the changes that were completed, in order; empty if none was pending.
+    """
+
+    path: str
+    changes: tuple[Recovered, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        return {"path": self.path, "changes": [change.to_dict() for change in self.changes]}
+
+
+def recover(path: str | os.PathLike[str]) -> RecoverReport:
+    """Complete a change of a model that a killed process began: `milblob.open(path, "r+")`, `refit`, `write_weights`.
+
+    The change is applied as its journal says, whole: the model then has all new values. The next writer that changes
+    the model in place does the same first. If no change is pending, nothing is done. If a process is still writing,
+    this waits for it.
+
+    Args:
+        path: of the model, weight file or unpacked archive; or of a file or folder of it. Weight files that the model
+            names are looked at too.
+
+    Returns:
+        RecoverReport.
+
+    Raises:
+        FormatError: the journal is broken, does not belong to this model, may come from a user who may not write to it,
+            or the files have changed since. Nothing has been changed.
+        BlockingIOError: another process is still writing to the model after ten seconds.
+        OSError: the path does not exist; or the files cannot be written here: the message says what to do.
+    """
+    name = as_path(path)
+    changes = settle(name, changeable_files)
+    if not changes:
+        os.stat(name)
+    try:
+        named = sorted(changeable_files(name))
+    except MilblobError:  # not a model as a whole, so it names no files
+        named = []
+    for file in named:
+        if paths.is_there(file):
+            changes += settle(file, changeable_files)
+    return RecoverReport(name, tuple(changes))
+
+
+def changeable_files(path: str) -> set[str]:
+    """Return the real paths of the files of a model or archive that its journal may change.
+
+    Raises:
+        As opening it.
+    """
+    return files_of_archive(path) if is_archive(path) else files_of_model(path)
