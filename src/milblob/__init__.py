@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from .blobs.reader import RECORD, BlobReader, BlobRecord
 from .dtypes import DType
 from .errors import FormatError, LimitError, MilblobError, ProgramError, ResolveError, UnsupportedError
-from .formats import archive as _archive
-from .model.model import Model, load
-from .model.open import open
+from .model.model import Model
+from .model.open import load, open
 from .model.tensor import Tensor
 from .program.compression import Compression
 from .program.scan import Use
@@ -23,6 +22,7 @@ from .values.tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
     __version__: str
+    from . import aimodel as aimodel
     from . import onnx as onnx
     from . import tvm as tvm
     from .about import Info, info
@@ -172,16 +172,12 @@ _LATER = {
 }
 
 
-# formats lie below tvm, and import nothing of it
-_archive.register(lambda: import_module(f"{__name__}.tvm.offers"))
-
-
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from .about import version
 
         return version()
-    if name in ("onnx", "tvm"):  # packages, for other families of formats
+    if name in ("aimodel", "onnx", "tvm"):  # packages, for other families of formats
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)
     if module is None:
@@ -196,4 +192,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "onnx", "tvm"])
+    return sorted([*__all__, "__version__", "aimodel", "onnx", "tvm"])

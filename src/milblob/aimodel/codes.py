@@ -14,7 +14,7 @@ from ..dtypes import DType
 
 DIALECT, DIALECT_VERSION = "aicode", 2
 
-GRAPH, CONSTANT = "dataflow.graph", "primitive.constant"
+GRAPH, INVOKE, CONSTANT = "dataflow.graph", "dataflow.invoke", "primitive.constant"
 CONTROL_FLOW = "controlflow."
 """Operations whose regions are parts of the graph around them; the regions of all others are decompositions."""
 
@@ -64,10 +64,10 @@ order in which states change."""
 OPEN_SIZE = -(1 << 63)
 """A size that is not known before the model runs."""
 
-STRING, TYPE, ARRAY, DENSE, RESOURCE, NAMED = 1, 4, 5, 6, 7, 9
+STRING, TYPE, ARRAY, DENSE, RESOURCE, NAMED, SYMBOL = 1, 4, 5, 6, 7, 9, 16
 METADATA_DATA, METADATA, LOCATION, DICTIONARY = 33, 35, 40, 45
 """Codes of attributes. DENSE: a byte that says whether one element stands for all, nbytes, the bytes. RESOURCE: its number.
-NAMED: name, 1, attribute. LOCATION: position, scope, n, fused locations, n, METADATA."""
+NAMED: name, n, attributes. SYMBOL: the name. LOCATION: position, scope, n, fused locations, n, METADATA."""
 
 NAME_KEY, CALL_STACK, SOURCES, IDENTIFIERS = "aicode.name", "call_stack", "sources", "identifiers"
 

@@ -21,6 +21,7 @@ from .codes import (
     GRAPH,
     HANDLE,
     IDENTIFIERS,
+    INVOKE,
     LOCATION,
     METADATA,
     METADATA_DATA,
@@ -28,6 +29,7 @@ from .codes import (
     NAMED,
     RESOURCE,
     SOURCES,
+    SYMBOL,
     TOKEN,
     TYPE,
     family,
@@ -86,6 +88,14 @@ class AssetFunction(NamedTuple):
     states: tuple[PortOfAsset, ...]
 
 
+class Composite(NamedTuple):
+    """A composite operation, such as "layer_norm": the graph that says what it does, and the names of its inputs."""
+
+    row: int
+    name: str
+    inputs: list[str]
+
+
 class WeightRow(NamedTuple):
     """A tensor of the program.
 
@@ -121,8 +131,10 @@ class AssetProgram:
         self._parents = bytecode.ops["parent"].tolist()
         self._graphs = {int(row) for row in bytecode.ops_named(lambda name: family(name) == GRAPH)}
         self._flow = {int(row) for row in bytecode.ops_named(lambda name: name.startswith(CONTROL_FLOW))}
+        self._composites: dict[str, Composite] = {}
         self.functions = {function.name: function for function in self._find_functions()}
         self.constants: list[int] = bytecode.ops_named(lambda name: family(name) == CONSTANT).tolist()
+        self._function_rows = {function.row: function.name for function in self.functions.values()}
         self._is_constant = frozenset(self.constants)
         self._labels: dict[int, dict[int, str]] = {}
         self._homes: dict[int, tuple[int, int]] = {}
@@ -136,6 +148,9 @@ class AssetProgram:
             if any(parent in self._graphs for parent in self._around(row)):
                 continue  # of a decomposition
             numbers = self.bytecode.property_numbers(row)
+            if len(numbers) == 9 and numbers[1]:  # a graph that says what a composite operation does: a decomposition
+                self._add_composite(row, numbers)
+                continue
             name = self.bytecode.text_of(numbers[5]) if len(numbers) == 9 else None
             if name is None:
                 words = f"properties of {GRAPH}: expected a name and a type, got {numbers[:16]}"
@@ -145,6 +160,26 @@ class AssetProgram:
             names.add(name)
             inputs, outputs, states = self._ports(numbers)
             yield AssetFunction(name, row, inputs, outputs, states)
+
+    def _add_composite(self, row: int, numbers: list[int]) -> None:
+        symbol, declared = self.bytecode.text_of(numbers[5]), self.bytecode.attribute(numbers[1] >> 1)
+        if symbol is not None and len(declared) > 1 and declared[0] == NAMED:
+            self._composites[symbol] = Composite(row, self.bytecode.string(declared[1]), self._port_names(numbers[0]))
+
+    def _callee(self, op: int) -> "Composite | None":
+        """Return the composite operation that an operation invokes, if it does."""
+        if family(self.bytecode.op_name(op)) == INVOKE:
+            for number in self.bytecode.property_numbers(op):
+                numbers = self.bytecode.attribute(number)
+                if numbers[0] == SYMBOL and len(numbers) > 1:
+                    return self._composites.get(self.bytecode.text_of(numbers[1]) or "")
+        return None
+
+    def operand(self, op: int, number: int) -> str:
+        """Return what an operand of an operation is called."""
+        callee = self._callee(op)
+        names = callee.inputs if callee is not None else []
+        return (names[number] if number < len(names) else "") or operand_name(self.bytecode.op_name(op), number)
 
     def _around(self, row: int) -> Iterator[int]:
         """Yield the operations around one, from the inside outwards."""
@@ -240,7 +275,8 @@ class AssetProgram:
             counts: dict[str, int] = {}
             labels = self._labels[parent] = {}
             for row in np.flatnonzero(self.bytecode.ops["parent"] == parent).tolist():
-                kind = short_family(self.bytecode.op_name(row))
+                callee = self._callee(row)
+                kind = short_family(self.bytecode.op_name(row)) if callee is None else callee.name
                 labels[row] = f"{kind}_{counts.get(kind, 0)}"
                 counts[kind] = counts.get(kind, 0) + 1
         own = self._labels[parent][op]
@@ -259,7 +295,7 @@ class AssetProgram:
                 break
             reader, number = uses[0]
             name = self.bytecode.op_name(reader)
-            found = f"{self.label(reader)}.{operand_name(name, number)}"
+            found = f"{self.label(reader)}.{self.operand(reader, number)}"
             if short_family(name) not in _MOVING or number != 0 or self.bytecode.ops["result_count"][reader] != 1:
                 break
             op = reader
@@ -274,7 +310,7 @@ class AssetProgram:
         if parent == NONE:
             return NONE, NONE
         if parent not in self._homes:
-            if parent in self._graphs and not any(row in self._graphs for row in self._around(parent)):
+            if parent in self._function_rows:
                 self._homes[parent] = parent, NONE
             else:
                 graph, outer = self.home(parent)
@@ -362,10 +398,9 @@ class AssetProgram:
         return self._named_rows(found)
 
     def _named_rows(self, found: list[tuple[int, int, int, str]]) -> list[WeightRow]:
-        names_of = {function.row: function.name for function in self.functions.values()}
         rows: dict[str, WeightRow] = {}
         for graph, ordinal, op, name in found:
-            function = names_of[graph]
+            function = self._function_rows[graph]
             full = f"{function}/{name or f'#{ordinal}'}"
             if full in rows:
                 full = f"{function}/#{ordinal}"

@@ -17,7 +17,7 @@ from ..program.scan import Use
 from ..values.arrays import copy_into, require_fit
 from ..values.dense import Dense, Packed, pack, read, read_key
 from ..values.tensorvalue import MAX_RANK
-from .codes import operand_name, short_family
+from .codes import short_family
 from .decode import AssetDecoder
 from .program import WeightRow, is_packed, type_text
 
@@ -266,7 +266,7 @@ class AssetTensor(LazyTensor):
         found = []
         for reader, number in program.uses(self.row.op):
             name = program.bytecode.op_name(reader)
-            found.append(Use(short_family(name), program.label(reader), operand_name(name, number)))
+            found.append(Use(short_family(name), program.label(reader), program.operand(reader, number)))
         return tuple(found)
 
     @property

@@ -103,6 +103,7 @@ def refit(
     mapping: Mapping[str, Names],
     cast: bool,
     overflow: str,
+    unshare: bool,
     select: Callable[[str], bool] | None,
     output: str | None,
     force: bool,
@@ -117,6 +118,8 @@ def refit(
             them. UnsupportedError: an archive without parameters of its own (AOT, operator style). Nothing is written.
         Otherwise as `Library.with_params`.
     """
+    if unshare:
+        raise ValueError("unshare: expected none for an archive of TVM, got True")
     with open_library(path, max_nbytes=max_nbytes) as library:
         targets = _pair(library, given, mapping, cast, overflow, select)
         in_place = output is None or is_in_place([path], output)
