@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -147,15 +146,6 @@ class Asset(Opened, Arrays[AssetTensor]):
         """Return the constants that this listing leaves out, by name."""
         rows = self.program.rows(True, bool(self.given["stored"]))
         return {row.name: AssetTensor(self, row) for row in rows if row.name not in self._rows}
-
-    def unique_nbytes(self) -> int:
-        """Return the bytes of the tensors listed, each stored value once."""
-        sizes: dict[Any, int] = {}
-        for tensor in self.values_of():
-            for part in tensor.parts.values() or (tensor,):
-                with suppress(UnsupportedError, FormatError):
-                    sizes[part.place.key()] = part.stored_nbytes
-        return sum(sizes.values())
 
     def values_of(self) -> Iterator[AssetTensor]:
         """Yield every tensor, in order."""

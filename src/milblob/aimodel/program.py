@@ -70,6 +70,11 @@ class Stored(NamedTuple):
     resource: int | None
     alignment: int
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """What is equal for constants that share one value."""
+        return ("attribute", self.attribute) if self.resource is None else ("resource", self.resource)
+
 
 class PortOfAsset(NamedTuple):
     """An input, output or state of a function: its name and its type, such as "f32 [1, 64]"."""

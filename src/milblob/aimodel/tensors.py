@@ -49,8 +49,7 @@ class ConstantPlace(Place):
 
     def key(self) -> Hashable:
         """See Place: constants with one attribute, or one resource, are one value."""
-        stored = self._asset.program.stored(self._op)
-        return stored.attribute if stored.resource is None else ("resource", stored.resource)
+        return self._asset.program.stored(self._op).key
 
     def account(self) -> None:
         """See Place."""
@@ -90,11 +89,8 @@ class ComputedPlace(ConstantPlace):
     def nbytes(self) -> int:
         """See Place."""
         program = self._asset.program
-        sizes = {}
-        for row in program.parts_of(self._op).values():
-            stored = program.stored(row)
-            sizes[stored.attribute if stored.resource is None else ("resource", stored.resource)] = stored.nbytes
-        return sum(sizes.values())
+        pieces = (program.stored(row) for row in program.parts_of(self._op).values())
+        return sum({stored.key: stored.nbytes for stored in pieces}.values())
 
     def dense(self) -> Dense:
         """See Place."""
@@ -224,6 +220,12 @@ class AssetTensor(LazyTensor):
     def stored_nbytes(self) -> int:
         """See the class."""
         return self.place.nbytes() if self.is_computed else self.asset.program.stored(self.row.op).nbytes
+
+    def stored_pieces(self) -> dict[Hashable, int]:
+        """Return what is stored for it: a key, which is equal for what tensors share, and its bytes."""
+        program = self.asset.program
+        rows = program.parts_of(self.row.op).values() if self.is_computed else (self.row.op,)
+        return {stored.key: stored.nbytes for stored in map(program.stored, rows)}
 
     @property
     def function(self) -> str:

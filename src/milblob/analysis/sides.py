@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..arguments import array_of, as_path, require
 from ..dtypes import dtype_of
-from ..formats.read import is_array_file, open_arrays
+from ..formats.read import has_views, is_array_file, open_arrays
 from ..formats.weights import with_notes
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -46,7 +46,8 @@ class Side(NamedTuple):
                 require("names of arrays", name, str, "str")
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
         if is_arrays(source):
-            arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
+            stored = stored and has_views(as_path(source))
+            arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, stored=stored))
             return cls({name: arrays[name] for name in arrays}, None, as_path(source), arrays)
         model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
         return cls(dict(with_notes(model, model)), model, model.path or "model in memory")

@@ -1,6 +1,7 @@
 """Opening files of arrays, by the table of formats."""
 
 import os
+from typing import Any
 
 from ..arguments import as_path
 from ..errors import FormatError, UnsupportedError
@@ -27,7 +28,12 @@ def array_kind(path: str) -> str | None:
 
 
 def open_arrays(
-    path: str | os.PathLike[str], *, max_nbytes: int | None = None, tvm: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    max_nbytes: int | None = None,
+    tvm: str | None = None,
+    constants: bool = False,
+    stored: bool = False,
 ) -> Arrays[LazyTensor]:
     """Open .safetensors, .npz, .npy, .params, .gguf and .onnx files, directories of .npy files, weight files, listings.
 
@@ -40,6 +46,7 @@ def open_arrays(
         path: what to open.
         max_nbytes: as for `milblob.open`.
         tvm: version of TVM that wrote a .params file; see `milblob.tvm.read_params`. Of other files it says nothing.
+        constants, stored: as for `milblob.open`, of bundles of Core AI; other files of arrays have neither.
 
     Returns:
         Mapping from names to `LazyTensor`: `StoredArray`, `Parameter` for TVM's files, `OnnxArray` for ONNX; a
@@ -53,7 +60,7 @@ def open_arrays(
     """
     path = as_path(path)
     try:
-        return _open(path, max_nbytes, tvm)
+        return _open(path, max_nbytes, tvm, constants, stored)
     except (FormatError, UnsupportedError) as error:
         found = _other(path) if error.code != "lfs-pointer" else None
         if found is None:
@@ -61,13 +68,23 @@ def open_arrays(
         raise refusal(found, f"arrays: expected {_EXPECTED}", path) from error
 
 
-def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays[LazyTensor]:
+def has_views(path: str) -> bool:
+    """Whether a path is of a format with functions, constants and stored parts, as a model has them."""
+    row = format_of(path)
+    return row is not None and bool(row.open_model)
+
+
+def _open(path: str, max_nbytes: int | None, tvm: str | None, constants: bool, stored: bool) -> Arrays[LazyTensor]:
     row = format_of(path)
     if row is None and paths.is_directory(path):
         row = next(row for row in FORMATS if row.kind == "npy")  # whose reader says what a directory needs
     if row is None:
         raise UnsupportedError(f"arrays: expected {_EXPECTED}, got {path}")
-    options = {"tvm": tvm} if tvm is not None and row.kind == "params" else {}
+    options: dict[str, Any] = {"tvm": tvm} if tvm is not None and row.kind == "params" else {}
+    if row.open_model:
+        options |= {"constants": constants, "stored": stored}
+    elif constants or stored:
+        raise ValueError(f"{path}: expected a model, which constants and stored are about")
     found: Arrays[LazyTensor] = row.function("open")(path, max_nbytes=max_nbytes, **options)
     return found
 

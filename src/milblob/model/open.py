@@ -89,21 +89,43 @@ def open(
             another writer has it.
     """
     other = model_opener(source)
-    if other is not None and isinstance(mode, str) and mode == "r+":
+    if other is None:
+        return open_model(source, mode, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
+    if mode != "r":
+        _require_mode(mode)
         raise UnsupportedError("mode 'r+': expected a Core ML model, got a bundle of Core AI (milblob.refit changes one)")
-    if isinstance(mode, str) and mode == "r+":
-        require_flags(mmap=mmap)
-        if not mmap:
-            raise ValueError("mmap: expected True with mode 'r+', got False")
-        from .editable import EditableModel
+    found: Any = other(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
+    return found  # type: ignore[no-any-return]
 
-        return EditableModel(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
-    if not isinstance(mode, str) or mode != "r":
+
+def open_model(
+    source: Any,
+    mode: str = "r",
+    *,
+    constants: bool = False,
+    stored: bool = False,
+    mmap: bool = True,
+    max_nbytes: int | None = None,
+) -> Model:
+    """Open one of Core ML's own models, as `open` does; for milblob's own modules.
+
+    Raises:
+        As `open`; UnsupportedError: a bundle of Core AI.
+    """
+    _require_mode(mode)
+    if mode == "r":
+        return Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
+    require_flags(mmap=mmap)
+    if not mmap:
+        raise ValueError("mmap: expected True with mode 'r+', got False")
+    from .editable import EditableModel
+
+    return EditableModel(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
+
+
+def _require_mode(mode: Any) -> None:
+    if not isinstance(mode, str) or mode not in ("r", "r+"):
         raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
-    if other is not None:
-        found: Any = other(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
-        return found  # type: ignore[no-any-return]
-    return Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
 
 
 def load(
