@@ -1,7 +1,7 @@
 """milblob.aimodel.open: a bundle of Apple's Core AI as a mapping from names to tensors."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -129,11 +129,11 @@ class Asset(Opened, Arrays[AssetTensor]):
         finally:
             other.close()
 
-    def values(self, op: int) -> np.ndarray[Any, Any]:
+    def constant(self, op: int) -> np.ndarray[Any, Any]:
         """Return the values of a constant, by its operation; for milblob's own modules."""
         return constant_values(self, op)
 
-    def packed(self, op: int) -> Packed:
+    def packed_constant(self, op: int) -> Packed:
         """Return the stored elements of a constant; for milblob's own modules."""
         return constant_packed(self, op)
 
@@ -146,10 +146,6 @@ class Asset(Opened, Arrays[AssetTensor]):
         """Return the constants that this listing leaves out, by name."""
         rows = self.program.rows(True, bool(self.given["stored"]))
         return {row.name: AssetTensor(self, row) for row in rows if row.name not in self._rows}
-
-    def values_of(self) -> Iterator[AssetTensor]:
-        """Yield every tensor, in order."""
-        return (AssetTensor(self, row) for row in self._rows.values())
 
     def __exit__(
         self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: TracebackType | None = None

@@ -60,18 +60,18 @@ class ConstantPlace(Place):
     def read(self, out: Array | None = None) -> Array:
         """See Place."""
         with self.naming():
-            values = self._asset.values(self._op)
+            values = self._asset.constant(self._op)
             return values if out is None else copy_into(out, values)
 
     def packed(self) -> Packed:
         """See Place."""
         with self.naming():
-            return self._asset.packed(self._op)
+            return self._asset.packed_constant(self._op)
 
     def read_packed(self) -> Array:
         """See Place."""
         with self.naming():
-            found = self._asset.packed(self._op)
+            found = self._asset.packed_constant(self._op)
             return np.frombuffer(found.buffer, np.uint8, found.dtype.nbytes(found.size), found.offset)
 
 
@@ -97,7 +97,7 @@ class ComputedPlace(ConstantPlace):
         with self.naming():
             asset = self._asset
             asset.require_readable()
-            decoder = AssetDecoder(asset.program, asset.values, asset.packed, asset.budget.require)
+            decoder = AssetDecoder(asset.program, asset.constant, asset.packed_constant, asset.budget.require)
             found = decoder.dense(self._op)
             asset.budget.spend((self._op, "parts"), decoder.nbytes)
             return found
@@ -204,6 +204,21 @@ class AssetTensor(LazyTensor):
         return self.row.op in self.asset.program.computed
 
     @property
+    def chain(self) -> WeightRow | None:
+        """The row of a compressed weight; None of a dense one; for milblob's own modules."""
+        return self.row if self.is_computed else None
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether it is a resource, not a value written inline; for milblob's own modules."""
+        return self.is_computed or self.asset.program.stored(self.row.op).resource is not None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is a constant directly in a function; for milblob's own modules."""
+        return not self.is_computed and self.row.ordinal >= 0
+
+    @property
     def place(self) -> ConstantPlace:
         """Where the values come from; for milblob's own modules."""
         kind = self._kind
@@ -285,13 +300,13 @@ class AssetTensor(LazyTensor):
         """How it is compressed, as for a `Tensor`; "" if it is not."""
         if not self.is_computed:
             return _DENSE
-        decoder = AssetDecoder(self.asset.program, self.asset.values, self.asset.packed, self.asset.budget.require)
+        decoder = AssetDecoder(self.asset.program, self.asset.constant, self.asset.packed_constant, self.asset.budget.require)
         chain = decoder.described(self.row.op)
         return Compression(self.op) if chain is None else describe(chain, self._number)
 
     def _number(self, part: Any) -> int | None:
         try:
-            return int(self.asset.values(part.row).reshape(-1)[0])
+            return int(self.asset.constant(part.row).reshape(-1)[0])
         except (AttributeError, MilblobError, ValueError, IndexError):
             return None
 
