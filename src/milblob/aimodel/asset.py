@@ -12,6 +12,7 @@ from ..budget import Budget
 from ..closeness import hint
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import parse_json
+from ..model.recovery import settle
 from ..model.stored import Arrays
 from ..storage import paths
 from ..storage.beneath import Location
@@ -50,6 +51,8 @@ class Asset(Opened, Arrays[AssetTensor]):
         self.path = as_path(source) if isinstance(source, str | os.PathLike) else None
         self.given = {"constants": constants, "stored": stored, "max_nbytes": max_nbytes}
         self.is_directory = self.path is not None and paths.is_directory(self.path)
+        if self.path is not None:
+            settle(self.path, changeable)
         self.mapping = MappedFile(_main(self.path) if self.is_directory else source, is_mapped=mmap)
         self.file = self.mapping.name
         with closed_on_error(self.mapping):
@@ -157,6 +160,11 @@ class Asset(Opened, Arrays[AssetTensor]):
 
     def __repr__(self) -> str:
         return f"<Asset {self.path or 'buffer'}: {len(self)} tensors>"
+
+
+def changeable(root: str) -> set[str]:
+    """Return the real paths of the files that a journal of a bundle may change."""
+    return {os.path.join(paths.real(root), name) for name in (BYTECODE, HASH)}
 
 
 def _main(path: str | None) -> Location:

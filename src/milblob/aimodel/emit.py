@@ -6,13 +6,24 @@ are aligned to their place in the file.
 
 import hashlib
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any, NamedTuple
 
 from ..errors import UnsupportedError
 from ..storage.mapped import MappedFile
+from ..storage.pending import Later
 from ..storage.transfer import copy_range, write_at
-from .bytecode import ATTR_TYPE, ATTR_TYPE_OFFSET, IR, PROPERTIES, RESOURCE_OFFSET, RESOURCES, Bytecode, Section
+from .bytecode import (
+    ATTR_TYPE,
+    ATTR_TYPE_OFFSET,
+    IR,
+    PROPERTIES,
+    RESOURCE_OFFSET,
+    RESOURCES,
+    STRINGS,
+    Bytecode,
+    Section,
+)
 
 _PADDING = b"\xcb"
 _ALIGNED = 0x80
@@ -29,8 +40,8 @@ class Span(NamedTuple):
     nbytes: int
 
 
-Piece = bytes | Span | Any
-"""Bytes, a stretch of the old file, or an array of bytes."""
+Piece = bytes | Span | Later | Any
+"""Bytes, a stretch of the old file, a buffer, or what is made when it is written."""
 
 
 class NewResource(NamedTuple):
@@ -51,7 +62,7 @@ def varint(number: int) -> bytes:
 
 def size_of(piece: Piece) -> int:
     """Return the number of bytes of a piece."""
-    return piece.nbytes if isinstance(piece, Span) else memoryview(piece).nbytes
+    return piece.nbytes if isinstance(piece, Span | Later) else memoryview(piece).nbytes
 
 
 class Emitter:
@@ -66,6 +77,7 @@ class Emitter:
         self.attributes: dict[int, bytes] = {}
         self._new_attributes: list[bytes] = []
         self._new_types: list[bytes] = []
+        self._new_strings: list[str] = []
         self._new_properties: list[bytes] = []
         self._numbers: dict[int, int] = {}  # offset in the IR section -> the varint that it gets
         self.resources = [
@@ -73,7 +85,25 @@ class Emitter:
             for row in bytecode.resources
         ]
 
+    @property
+    def has_resources(self) -> bool:
+        """Whether the file has sections of resources."""
+        return self._code.section(RESOURCES) is not None
+
     # --------------------------------------------------------------------------------------------------------- changes
+
+    def add_resource(self, resource: NewResource) -> int:
+        """Add a resource; return its number."""
+        self.resources.append(resource)
+        return len(self.resources) - 1
+
+    def new_key(self) -> int:
+        """Add a key that no resource has yet; return the number of its string."""
+        known = {self._code.string(resource.key) for resource in self.resources if resource.key < len(self._code.strings)}
+        known |= set(self._new_strings)
+        number = next(n for n in count() if f"resource_milblob_{n}" not in known)
+        self._new_strings.append(f"resource_milblob_{number}")
+        return len(self._code.strings) + len(self._new_strings) - 1
 
     def add_attribute(self, data: bytes) -> int:
         """Add an attribute; return its number."""
@@ -124,12 +154,19 @@ class Emitter:
             return self._entries()
         if section.id == IR:
             return [self._operations()]
+        if section.id == STRINGS and self._new_strings:
+            return [self._strings()]
         if section.id == RESOURCE_OFFSET:
             return [self._resource_offsets()]
         if section.id == PROPERTIES:
             rows = [bytes(self._data(Span(*row))) for row in self._code.properties.tolist()] + self._new_properties
             return [varint(len(rows)) + b"".join(varint(len(row)) + row for row in rows)]
         return [Span(section.data_offset, section.nbytes)]
+
+    def _strings(self) -> bytes:
+        rows = [bytes(self._data(Span(*row))) + b"\0" for row in self._code.strings.tolist()]
+        rows += [text.encode() + b"\0" for text in self._new_strings]
+        return varint(len(rows)) + b"".join(varint(len(row)) for row in reversed(rows)) + b"".join(rows)
 
     def _data(self, span: Span) -> memoryview:
         return memoryview(self._code.mapping.live())[span.offset : span.offset + span.nbytes]
@@ -271,7 +308,7 @@ def views(mapping: MappedFile, pieces: list[Piece]) -> Iterator[memoryview]:
         if isinstance(piece, Span):
             whole = memoryview(mapping.check_size())[piece.offset : piece.offset + piece.nbytes]
         else:
-            whole = memoryview(piece).cast("B")
+            whole = memoryview(piece.make() if isinstance(piece, Later) else piece).cast("B")
         for start in range(0, whole.nbytes, _PIECE_NBYTES):
             yield whole[start : start + _PIECE_NBYTES]
 
@@ -291,5 +328,5 @@ def write(mapping: MappedFile, pieces: list[Piece], fd: int) -> None:
         if isinstance(piece, Span):
             copy_range(mapping, piece.offset, piece.nbytes, fd, at)
         else:
-            write_at(fd, [piece], at)
+            write_at(fd, [piece.make() if isinstance(piece, Later) else piece], at)
         at += size_of(piece)
