@@ -286,7 +286,7 @@ def diff(
         alignment = None
         if first.has_program and second.has_program:
             alignment = Alignment(cast(Model, first.model), cast(Model, second.model))
-        pairs = pair(first, second, names, alignment)
+        pairs = pair(first, second, names, alignment, reads=not names_only)
         if function is not None:
             pairs = of_function(pairs, first, second, function)
         pairs = [both for both in pairs if any(name is not None and is_selected(name) for name in both)]

@@ -44,7 +44,8 @@ class Side(NamedTuple):
         if isinstance(source, Mapping):
             for name in source:
                 require("names of arrays", name, str, "str")
-            return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
+            arrays = source if isinstance(source, Arrays) else None
+            return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays", arrays)
         if is_arrays(source):
             stored = stored and has_views(as_path(source))
             arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, stored=stored))
@@ -56,6 +57,11 @@ class Side(NamedTuple):
     def has_program(self) -> bool:
         """Whether it is a model, and not a weight file."""
         return self.model is not None and self.model.kind not in ("blob", "listing")
+
+    @property
+    def has_given_names(self) -> bool:
+        """Whether its tensors have names that somebody gave them; those of a bundle of Core AI say what reads them."""
+        return getattr(self.arrays, "has_given_names", True)
 
     def beside(self, other: "Side") -> "Side":
         """Return what is compared with another side.
