@@ -23,6 +23,7 @@ class Format(NamedTuple):
         open: takes a path and `max_nbytes`, returns its arrays by name.
         open_model: takes what `milblob.open` takes; of formats with functions, constants and stored parts.
         check: takes a path and `max_nbytes`, returns findings. codes: every code of them, with its meaning.
+        repack: takes a path, a target and the options of `milblob.repack`; returns a RepackReport.
         refit: takes a path, arrays and the options of `milblob.refit`; returns a RefitReport.
         is_model: Core ML's own file, which only `open_arrays` opens as arrays.
     """
@@ -36,6 +37,7 @@ class Format(NamedTuple):
     check: str = ""
     codes: str = ""
     refit: str = ""
+    repack: str = ""
     is_model: bool = False
 
     def function(self, name: str) -> Any:
@@ -51,7 +53,7 @@ FORMATS = (
     Format(
         "aimodel", (".mlirb",), holds="model.table:is_bundle", open="aimodel.asset:open_asset",
         open_model="aimodel.asset:open_asset", check="aimodel.check:check_asset", codes="aimodel.findings:CODES",
-        refit="aimodel.refit:refit",
+        refit="aimodel.refit:refit", repack="aimodel.repack:repack",
     ),
     Format(
         "archive", (".tar", ".tar.gz", ".tgz"), holds="formats.archive:is_unpacked", open="tvm.arrays:open_arrays",
