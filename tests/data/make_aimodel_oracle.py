@@ -1,7 +1,8 @@
 """What Apple's own library makes of bundles: `make aimodel-oracle` runs this where coreai-core and its converters are installed.
 
     python make_aimodel_oracle.py record FOLDER     writes small bundles and oracle.json, which tests compare with
-    python make_aimodel_oracle.py build FOLDER      only the bundles, larger ones too
+    python make_aimodel_oracle.py build FOLDER      only the bundles, and all of them
+    python make_aimodel_oracle.py old PATH          one bundle, with whatever release PYTHONPATH leads to
     python make_aimodel_oracle.py describe PATH...  prints what the library says of each: one line of JSON
     python make_aimodel_oracle.py run PATH IN OUT   runs a function on the arrays of an .npz, writes its outputs to another
 
@@ -15,13 +16,19 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import os
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import warnings
 
 import ml_dtypes
 import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 DTYPES = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f8E5M2": ml_dtypes.float8_e5m2,
@@ -198,6 +205,26 @@ def networks(torch):
             x = torch.where(self.mask, x, self.ones) + self.table[:24].to(x.dtype)
             return x * 3.0
 
+    class Casting(nn.Module):
+        """A float32 weight that only a cast reads."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(random(16, 24))
+
+        def forward(self, x):
+            return nn.functional.linear(x, self.weight.to(torch.float16))
+
+    class Branches(nn.Module):
+        """Constants inside a branch."""
+
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(24, 24), nn.Linear(24, 24)
+
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, self.a, self.b, (x,))
+
     class Bare(nn.Module):
         def __init__(self, columns=64, rows=32):
             super().__init__()
@@ -219,6 +246,8 @@ def networks(torch):
     second = Two().eval()
     second.fc1 = two.fc1
     yield "functions_f32", {"main": two, "second": second}, (random(1, 24),)
+    yield "casting_f16", {"main": Casting().eval()}, (random(1, 24, dtype=torch.float16),)
+    yield "branches_f32", {"main": Branches().eval()}, (random(1, 24),)
     yield "bare_f32", {"main": bare}, (torch.eye(64),)
     yield "bare_f16", {"main": Bare().half().eval()}, (torch.eye(64, dtype=torch.float16),)
 
@@ -228,12 +257,15 @@ def convert(modules, inputs, mode):
     import torch
     from coreai_torch import TorchConverter, get_decomp_table
 
-    converter = TorchConverter(mode=mode)
+    converter = TorchConverter(**({"mode": TorchConverter.Mode[mode]} if hasattr(TorchConverter, "Mode") else {}))
     for name, module in modules.items():
         exported = torch.export.export(module, args=inputs).run_decompositions(get_decomp_table())
         converter.add_exported_program(exported, entrypoint_name=name)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return converter.to_coreai()
+        program = converter.to_coreai()
+        if not hasattr(TorchConverter, "Mode") and hasattr(program, "optimize"):  # the first release leaves it to the caller
+            program.optimize()
+        return program
 
 
 def compressions():
@@ -302,26 +334,38 @@ def authored():
 
 
 def save(program, path):
-    """Write a bundle without the time, so that it is the same each day."""
+    """Write a bundle without the time and without the paths of this machine."""
     program = getattr(program, "program", program)
     program.save_asset(path)
+    place = path / "main.mlirb"
+    data = place.read_bytes()
+    for root in sorted({sys.prefix, str(HERE), str(HERE.parents[1])}, key=len, reverse=True):  # of a conversion for debugging
+        data = data.replace(root.encode(), b"/example".ljust(len(root), b"x"))
+    if data != place.read_bytes():
+        place.write_bytes(data)
+        (path / "main.hash").write_bytes(hashlib.sha256(data).digest())
     metadata = path / "metadata.json"
+    if not metadata.exists():
+        return
     metadata.write_text(re.sub(r'"creationDate" : "[^"]*"', '"creationDate" : "20261126T000000Z"', metadata.read_text("utf-8")), "utf-8")
 
 
 def bundles(folder):
     """Make every bundle; yields (name, path, inputs or None)."""
     import torch
-    from coreai_torch import TorchConverter
 
     for name, modules, inputs in networks(torch):
         for mode in ("RELEASE", "DEBUG"):
             if mode == "DEBUG" and not name.startswith(("linear_f32", "conv_f32")):
                 continue
             path = folder / f"{name}{'_debug' if mode == 'DEBUG' else ''}.aimodel"
-            program = convert(modules, inputs, TorchConverter.Mode[mode])
+            program = convert(modules, inputs, mode)
             save(program, path)
             yield path, inputs
+            if name == "linear_f32" and mode == "RELEASE":
+                again = folder / f"{path.stem}_again.aimodel"  # other keys of resources: the hash of a value has a salt
+                save(convert(modules, inputs, mode), again)
+                yield again, inputs
             if name in ("bare_f32", "bare_f16") and mode == "RELEASE":
                 for scheme, work, options in compressions():
                     other = folder / f"{name}_{scheme}.aimodel"
@@ -342,11 +386,69 @@ def bundles(folder):
         yield path, None
 
 
+RECORDED = re.compile(
+    r"(linear_\w+|conv_f\d+|attention_f32|lstm_f32|states_f32|odd_f32|functions_f32|casting_f16|onnx_\w+|bare_f32|bare_f16"
+    r"|bare_f16_(u?int(8|4|2)_(symm|asym)_per_(channel|block)|fp8_\w+|fp4_mx|palette\w+|sparse\w*)|bare_f32_(int8_asym_per_block|palette4|sparse))"
+)
+"""Bundles that are kept in the repository."""
+
+
+def record(folder):
+    """Write the bundles that are kept, and what the library says of each: each in a process of its own."""
+    kept, answers = [], {}
+    for path, inputs in bundles(folder):
+        if not RECORDED.fullmatch(path.stem):
+            shutil.rmtree(path)
+        else:
+            kept.append((path, inputs is not None and path.stem.startswith("bare")))
+    for version, place in sorted(OLD.items()):
+        path = folder / f"linear_f32_{version}.aimodel"
+        command = [sys.executable, __file__, "old", path]
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": str(place)}, check=True, stdout=subprocess.DEVNULL)
+        kept.append((path, False))
+    for path, is_bare in kept:
+        own = [str(place) for version, place in OLD.items() if path.stem.endswith(f"_{version}")]  # newer ones may not read it
+        said = subprocess.run(
+            [sys.executable, __file__, "describe", path], env={**os.environ, "PYTHONPATH": "".join(own)},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        answer = json.loads(said.stdout)
+        answer.pop("path")
+        if is_bare:
+            answer["runtime"] = decoded(path)
+        answers[path.stem] = answer
+        print(path.stem, flush=True)
+    versions = {name: importlib.metadata.version(name) for name in ("coreai-core", "coreai-torch", "coreai-opt", "coreai-onnx", "torch")}
+    (folder / "oracle.json").write_text(json.dumps({"versions": versions, "bundles": answers}, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def decoded(path):
+    """The hash of the weight that the runtime computes with: its product with the identity; None if it crashes.
+
+    Zeros have no sign there: a product that is -0 is added to 0.
+    """
+    dtype = np.float32 if "f32" in path.stem else np.float16
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = pathlib.Path(folder, "in.npz"), pathlib.Path(folder, "out.npz")
+        np.savez(given, x=np.eye(64, dtype=dtype))
+        for _ in range(3):  # it fails now and then while it shuts down
+            done = subprocess.run([sys.executable, __file__, "run", path, given, made], capture_output=True, check=False)
+            if done.returncode == 0:
+                with np.load(made) as arrays:
+                    values = next(iter(arrays.values())).T + dtype(0)
+                return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+    return None
+
+
+OLD = {}  # version of coreai-core -> folder that it is installed to, with the converter that goes with it
+
+
 def main():
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("record", "build", "describe", "run"))
+    parser.add_argument("command", choices=("record", "build", "old", "describe", "run"))
     parser.add_argument("paths", nargs="+", type=pathlib.Path)
+    parser.add_argument("--old", nargs="*", default=[], metavar="VERSION=FOLDER", help="older releases, for record")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     if arguments.command == "describe":
@@ -356,12 +458,22 @@ def main():
         path, source, target = arguments.paths
         with np.load(source) as arrays:
             np.savez(target, **run(path, dict(arrays)))
+    elif arguments.command == "old":
+        import torch
+
+        _, modules, inputs = next(iter(networks(torch)))
+        save(convert(modules, inputs, "RELEASE"), arguments.paths[0])
+    elif arguments.command == "record":
+        (folder,) = arguments.paths
+        OLD.update(text.split("=") for text in arguments.old)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        record(folder)
     else:
         (folder,) = arguments.paths
         folder.mkdir(parents=True, exist_ok=True)
         for path, _ in bundles(folder):
             print(path.name, flush=True)
-    assert importlib.metadata.version("coreai-core")
 
 
 if __name__ == "__main__":

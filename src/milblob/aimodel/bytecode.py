@@ -24,6 +24,9 @@ STRINGS, DIALECTS, ATTR_TYPE, ATTR_TYPE_OFFSET, IR, RESOURCES, RESOURCE_OFFSET, 
 """Ids of sections."""
 
 NONE = 0xFFFFFFFF
+_OTHERS = ("builtin",)
+"""Dialects beside aicode: the first release wrote locations in MLIR's own."""
+
 _MAX_NUMBERS = 1 << 16  # of one attribute or type
 
 
@@ -134,10 +137,11 @@ class Bytecode:
 
     def _require_dialect(self) -> str:
         names = [self.string(int(row["name"])) for row in self.dialects]
-        if names != [DIALECT]:
-            words = f"dialects: expected {DIALECT} alone, got {', '.join(names[:8]) or 'none'}"
+        if names.count(DIALECT) != 1 or not {*names} <= {DIALECT, *_OTHERS}:
+            words = f"dialects: expected {DIALECT}, and none but {', '.join(_OTHERS)}, got {', '.join(names[:8]) or 'none'}"
             raise UnsupportedError(words, file=self.mapping.name, code="dialect")
-        row = self.dialects[0]
+        self._dialect = names.index(DIALECT)
+        row = self.dialects[self._dialect]
         numbers, end = _codec.mlir_varints(self.mapping.live(), int(row["offset"]), int(row["nbytes"]))
         if numbers == [DIALECT_VERSION]:
             return ""
@@ -200,9 +204,9 @@ class Bytecode:
     def _entry(self, table: Any, number: int, what: str) -> tuple[int, int]:
         if number >= len(table):
             raise self._wrong(f"{what}: expected a number below {len(table)}, got {number}")
-        offset, nbytes, _, is_custom = table[number].tolist()
-        if not is_custom:
-            words = f"{what} {number}: expected one in the encoding of {DIALECT}, got text"
+        offset, nbytes, dialect, is_custom = table[number].tolist()
+        if not is_custom or dialect != self._dialect:
+            words = f"{what} {number}: expected one in the encoding of {DIALECT}, got another"
             raise UnsupportedError(words, offset=offset, file=self.mapping.name)
         return offset, nbytes
 
@@ -233,6 +237,8 @@ class Bytecode:
         return self._kinds[number]
 
     def _read_kind(self, number: int) -> TensorKind | None:
+        if self.types["dialect"][number] != self._dialect:
+            return None
         numbers = self.type_numbers(number)
         if numbers[0] not in (TENSOR, SPARSE_TENSOR):
             return None

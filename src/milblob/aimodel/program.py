@@ -473,7 +473,10 @@ class AssetProgram:
 
     def debug_label(self, op: int) -> str:
         """Return the modules that made an operation and the node of the traced graph, "Net$1/Linear$2:addmm_1"; or ""."""
-        numbers = self.bytecode.attribute(int(self.bytecode.ops["location"][op]))
+        try:
+            numbers = self.bytecode.attribute(int(self.bytecode.ops["location"][op]))
+        except UnsupportedError:  # in MLIR's own encoding, as the first release wrote it
+            return ""
         if numbers[0] != LOCATION or len(numbers) < 5:
             return ""
         fused = numbers[3]
