@@ -52,7 +52,9 @@ def numbers(text, dtype):
     if kind.kind in "iu":
         return np.array([int(word, 0) for word in words], np.int64 if kind.kind == "i" else np.uint64).astype(kind)
     bits = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[kind.itemsize]
-    return np.array([np.array(int(w, 16), bits).view(kind)[()] if w.startswith("0x") else kind.type(float(w)) for w in words], kind)
+    return np.array(
+        [np.array(int(w, 16), bits).view(kind)[()] if w.startswith("0x") else kind.type(float(w)) for w in words], kind
+    )
 
 
 def unpacked(raw, dtype, count):
@@ -72,7 +74,9 @@ def constants(text):
     for line in text.splitlines():
         graph = re.match(r"\s+coreai\.graph (?:\w+ )*@\"?([^\"( ]+)", line)
         function = graph.group(1) if graph else function
-        row = re.match(r"    %\S+ = coreai\.constant (dense(?:_resource)?)<(.*)> : tensor<((?:\d+x)*)(.+?)>(?: loc.*)?$", line)
+        row = re.match(
+            r"    %\S+ = coreai\.constant (dense(?:_resource)?)<(.*)> : tensor<((?:\d+x)*)(.+?)>(?: loc.*)?$", line
+        )
         if row is None:
             continue
         kind, value, sizes, dtype = row.groups()
@@ -263,7 +267,9 @@ def convert(modules, inputs, mode):
         converter.add_exported_program(exported, entrypoint_name=name)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         program = converter.to_coreai()
-        if not hasattr(TorchConverter, "Mode") and hasattr(program, "optimize"):  # the first release leaves it to the caller
+        if not hasattr(TorchConverter, "Mode") and hasattr(
+            program, "optimize"
+        ):  # the first release leaves it to the caller
             program.optimize()
         return program
 
@@ -315,8 +321,14 @@ def authored():
         )  # fmt: skip
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
 
-    weights = {"w": random.standard_normal((24, 16)).astype(np.float32), "b": random.standard_normal(16).astype(np.float32)}
-    yield "onnx_gemm", lambda: from_onnx(model([helper.make_node("Gemm", ["x", "w", "b"], ["y"])], weights, [1, 24], [1, 16]))
+    weights = {
+        "w": random.standard_normal((24, 16)).astype(np.float32),
+        "b": random.standard_normal(16).astype(np.float32),
+    }
+    yield (
+        "onnx_gemm",
+        lambda: from_onnx(model([helper.make_node("Gemm", ["x", "w", "b"], ["y"])], weights, [1, 24], [1, 16])),
+    )
     coded = {
         "q": random.integers(-128, 128, (24, 16)).astype(np.int8),
         "s": random.uniform(0.01, 0.1, 16).astype(np.float32),
@@ -339,7 +351,9 @@ def save(program, path):
     program.save_asset(path)
     place = path / "main.mlirb"
     data = place.read_bytes()
-    for root in sorted({sys.prefix, str(HERE), str(HERE.parents[1])}, key=len, reverse=True):  # of a conversion for debugging
+    for root in sorted(
+        {sys.prefix, str(HERE), str(HERE.parents[1])}, key=len, reverse=True
+    ):  # of a conversion for debugging
         data = data.replace(root.encode(), b"/example".ljust(len(root), b"x"))
     if data != place.read_bytes():
         place.write_bytes(data)
@@ -347,7 +361,9 @@ def save(program, path):
     metadata = path / "metadata.json"
     if not metadata.exists():
         return
-    metadata.write_text(re.sub(r'"creationDate" : "[^"]*"', '"creationDate" : "20261126T000000Z"', metadata.read_text("utf-8")), "utf-8")
+    metadata.write_text(
+        re.sub(r'"creationDate" : "[^"]*"', '"creationDate" : "20261126T000000Z"', metadata.read_text("utf-8")), "utf-8"
+    )
 
 
 def bundles(folder):
@@ -407,7 +423,9 @@ def record(folder):
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(place)}, check=True, stdout=subprocess.DEVNULL)
         kept.append((path, False))
     for path, is_bare in kept:
-        own = [str(place) for version, place in OLD.items() if path.stem.endswith(f"_{version}")]  # newer ones may not read it
+        own = [
+            str(place) for version, place in OLD.items() if path.stem.endswith(f"_{version}")
+        ]  # newer ones may not read it
         said = subprocess.run(
             [sys.executable, __file__, "describe", path], env={**os.environ, "PYTHONPATH": "".join(own)},
             capture_output=True, text=True, check=True,
@@ -418,8 +436,13 @@ def record(folder):
             answer["runtime"] = decoded(path)
         answers[path.stem] = answer
         print(path.stem, flush=True)
-    versions = {name: importlib.metadata.version(name) for name in ("coreai-core", "coreai-torch", "coreai-opt", "coreai-onnx", "torch")}
-    (folder / "oracle.json").write_text(json.dumps({"versions": versions, "bundles": answers}, indent=1, sort_keys=True) + "\n", "utf-8")
+    versions = {
+        name: importlib.metadata.version(name)
+        for name in ("coreai-core", "coreai-torch", "coreai-opt", "coreai-onnx", "torch")
+    }
+    (folder / "oracle.json").write_text(
+        json.dumps({"versions": versions, "bundles": answers}, indent=1, sort_keys=True) + "\n", "utf-8"
+    )
 
 
 def decoded(path):
@@ -432,7 +455,9 @@ def decoded(path):
         given, made = pathlib.Path(folder, "in.npz"), pathlib.Path(folder, "out.npz")
         np.savez(given, x=np.eye(64, dtype=dtype))
         for _ in range(3):  # it fails now and then while it shuts down
-            done = subprocess.run([sys.executable, __file__, "run", path, given, made], capture_output=True, check=False)
+            done = subprocess.run(
+                [sys.executable, __file__, "run", path, given, made], capture_output=True, check=False
+            )
             if done.returncode == 0:
                 with np.load(made) as arrays:
                     values = next(iter(arrays.values())).T + dtype(0)

@@ -8,7 +8,6 @@ import milblob
 import tvm_archives as made
 from children import run_child
 from milblob import DType, FormatError, UnsupportedError, tvm
-from milblob.formats import archive
 from milblob.formats.read import array_kind, is_array_file, open_arrays
 from milblob.formats.write import save
 

@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from .program import AssetFunction, AssetProgram, WeightRow
 from .tensors import AssetTensor, constant_packed, constant_values
 
 BYTECODE, HASH, METADATA = "main.mlirb", "main.hash", "metadata.json"
-_TEXTS = ("author", "license", "description", "producer", "creationDate", "assetVersion")
 
 
 class Asset(Opened, Arrays[AssetTensor]):
@@ -36,15 +34,21 @@ class Asset(Opened, Arrays[AssetTensor]):
         functions: name -> `AssetFunction`: inputs, outputs, states.
         metadata: what metadata.json says; {} for a bare file, or where there is none.
 
-    A name without its function is accepted if only one tensor has it; so is "#3", the tensor's number. Names are made of
-    the operations that read a tensor, for a bundle keeps no names of weights: `milblob.match` finds them.
+    A name without its function is accepted if only one tensor has it; so is "#3", the tensor's number. Names are made
+    of the operations that read a tensor, since a bundle keeps no names of weights: `milblob.match` finds them.
     """
 
     kind = "aimodel"
     has_given_names = False
 
     def __init__(
-        self, source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True, max_nbytes: int | None = None
+        self,
+        source: Any,
+        *,
+        constants: bool = False,
+        stored: bool = False,
+        mmap: bool = True,
+        max_nbytes: int | None = None,
     ) -> None:
         """Open a bundle; see `open`."""
         require_flags(constants=constants, stored=stored, mmap=mmap)
@@ -110,7 +114,9 @@ class Asset(Opened, Arrays[AssetTensor]):
             return {}
         found = parse_json(text.decode("utf-8", "replace"), METADATA, self._beside(METADATA))
         if not isinstance(found, dict):
-            raise FormatError(f"{METADATA}: expected an object, got {type(found).__name__}", file=self._beside(METADATA))
+            raise FormatError(
+                f"{METADATA}: expected an object, got {type(found).__name__}", file=self._beside(METADATA)
+            )
         return found
 
     def _beside(self, name: str) -> str | None:
@@ -149,14 +155,6 @@ class Asset(Opened, Arrays[AssetTensor]):
         """Return the constants that this listing leaves out, by name."""
         rows = self.program.rows(True, bool(self.given["stored"]))
         return {row.name: AssetTensor(self, row) for row in rows if row.name not in self._rows}
-
-    def __exit__(
-        self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: TracebackType | None = None
-    ) -> None:
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __repr__(self) -> str:
         return f"<Asset {self.path or 'buffer'}: {len(self)} tensors>"

@@ -138,14 +138,18 @@ class Bytecode:
     def _require_dialect(self) -> str:
         names = [self.string(int(row["name"])) for row in self.dialects]
         if names.count(DIALECT) != 1 or not {*names} <= {DIALECT, *_OTHERS}:
-            words = f"dialects: expected {DIALECT}, and none but {', '.join(_OTHERS)}, got {', '.join(names[:8]) or 'none'}"
+            words = (
+                f"dialects: expected {DIALECT}, and none but {', '.join(_OTHERS)}, got {', '.join(names[:8]) or 'none'}"
+            )
             raise UnsupportedError(words, file=self.mapping.name, code="dialect")
         self._dialect = names.index(DIALECT)
         row = self.dialects[self._dialect]
-        numbers, end = _codec.mlir_varints(self.mapping.live(), int(row["offset"]), int(row["nbytes"]))
+        numbers, _ = _codec.mlir_varints(self.mapping.live(), int(row["offset"]), int(row["nbytes"]))
         if numbers == [DIALECT_VERSION]:
             return ""
-        return f"version of the dialect {DIALECT}: expected {DIALECT_VERSION}, got {'.'.join(map(str, numbers)) or 'none'}"
+        return (
+            f"version of the dialect {DIALECT}: expected {DIALECT_VERSION}, got {'.'.join(map(str, numbers)) or 'none'}"
+        )
 
     def section(self, number: int) -> Section | None:
         """Return the section with an id, or None."""
@@ -191,7 +195,8 @@ class Bytecode:
 
     def code_of(self, number: int) -> int:
         """Return the code of an attribute. Raises as `attribute`."""
-        numbers, _ = _codec.mlir_varints(self.mapping.live(), *self._entry(self.attributes, number, "attribute"), 1)
+        offset, nbytes = self._entry(self.attributes, number, "attribute")
+        numbers, _ = _codec.mlir_varints(self.mapping.live(), offset, nbytes, 1)
         return numbers[0] if numbers else -1
 
     def _numbers(self, table: Any, number: int, what: str) -> list[int]:
@@ -215,7 +220,8 @@ class Bytecode:
         number = int(self.ops["properties"][op])
         if number == NONE:
             return []
-        return _codec.mlir_varints(self.mapping.live(), *self.properties[number].tolist(), most)[0]
+        offset, nbytes = self.properties[number].tolist()
+        return _codec.mlir_varints(self.mapping.live(), offset, nbytes, most)[0]
 
     def text_of(self, number: int) -> str | None:
         """Return the string that an attribute is; None of another one."""

@@ -47,7 +47,15 @@ class _AssetChecker:
         self._path = path
         self._is_directory = paths.is_directory(path)
 
-    def note(self, severity: Severity, code: str, words: str, where: str = "", offset: int | None = None, file: str | None = None) -> None:
+    def note(
+        self,
+        severity: Severity,
+        code: str,
+        words: str,
+        where: str = "",
+        offset: int | None = None,
+        file: str | None = None,
+    ) -> None:
         """Add a finding."""
         self.found.add(severity, code, escape(words), file=file or self._path, offset=offset, where=escape(where))
 
@@ -104,7 +112,12 @@ class _AssetChecker:
         for start in range(0, whole.nbytes, _PIECE_NBYTES):
             found.update(whole[start : start + _PIECE_NBYTES])
         if found.digest() != stated:
-            self.note("error", "hash", f"{HASH}: expected {found.hexdigest()}, the SHA-256 of {BYTECODE}, got {stated.hex()}", file=file)
+            self.note(
+                "error",
+                "hash",
+                f"{HASH}: expected {found.hexdigest()}, the SHA-256 of {BYTECODE}, got {stated.hex()}",
+                file=file,
+            )
 
     def _check_metadata(self, asset: Asset) -> None:
         file = os.path.join(self._path, METADATA)
@@ -129,13 +142,25 @@ class _AssetChecker:
         if version is None or (isinstance(version, str) and version != ASSET_VERSION):
             self.note("warning", "metadata", f"assetVersion: expected {ASSET_VERSION}, got {version}", file=file)
         if isinstance(date, str) and not _DATE.fullmatch(date):
-            self.note("warning", "metadata", f"creationDate: expected a form like 20261122T060839Z, got {date!r:.80}", file=file)
+            self.note(
+                "warning",
+                "metadata",
+                f"creationDate: expected a form like 20261122T060839Z, got {date!r:.80}",
+                file=file,
+            )
         user = document.get("creatorDefinedMetadata", {})
         if not isinstance(user, dict) or not all(isinstance(value, str) for value in user.values()):
-            self.note("error", "metadata", f"creatorDefinedMetadata: expected strings by name, got {user!r:.80}", file=file)
+            self.note(
+                "error", "metadata", f"creatorDefinedMetadata: expected strings by name, got {user!r:.80}", file=file
+            )
         unknown = sorted(set(document) - _KEYS)
         if unknown:
-            self.note("note", "metadata", f"keys: expected ones that are known, got {some(unknown, _MAX_NAMES)} too", file=file)
+            self.note(
+                "note",
+                "metadata",
+                f"keys: expected ones that are known, got {some(unknown, _MAX_NAMES)} too",
+                file=file,
+            )
 
     # -------------------------------------------------------------------------------------------------------- bytecode
 
@@ -148,13 +173,19 @@ class _AssetChecker:
         keys = Counter(int(key) for key in code.resources["key"])
         for key, count in keys.items():
             if count > 1:
-                self.note("error", "resource-key", f"key {code.string(key)!r:.100}: expected one resource with it, got {count}", file=file)
+                self.note(
+                    "error",
+                    "resource-key",
+                    f"key {code.string(key)!r:.100}: expected one resource with it, got {count}",
+                    file=file,
+                )
         texts = [code.string(number) for number in range(len(code.strings))]
         sources = [text for text in texts if _PATH.fullmatch(text)]
         digests = [text for text in texts if _DIGEST.fullmatch(text)]
         if sources or digests:
-            words = f"strings: expected none about source files, got {len(sources)} paths ({some(sources, _MAX_NAMES) or 'none'})"
-            self.note("note", "debug-info", f"{words} and {len(digests)} hashes of files", file=file)
+            words = f"strings: expected none about source files, got {len(sources)} paths"
+            words += f" ({some(sources, _MAX_NAMES) or 'none'}) and {len(digests)} hashes of files"
+            self.note("note", "debug-info", words, file=file)
 
     def _check_constants(self, asset: Asset) -> None:
         program, file = asset.program, asset.file
@@ -175,7 +206,14 @@ class _AssetChecker:
             if stored.resource is not None:
                 used.add(stored.resource)
             if kind.element is None:
-                self.note("warning", "element-type", f"element type: expected one that is known, got {kind.text}", name, None, file)
+                self.note(
+                    "warning",
+                    "element-type",
+                    f"element type: expected one that is known, got {kind.text}",
+                    name,
+                    None,
+                    file,
+                )
                 continue
             if None in kind.shape:
                 continue
@@ -193,17 +231,23 @@ class _AssetChecker:
         unused = [number for number in range(len(program.bytecode.resources)) if number not in used]
         if unused:
             nbytes = int(program.bytecode.resources["nbytes"][unused].sum())
-            words = f"resources: expected all to be used, got {len(unused)} of {nbytes} bytes that no constant refers to"
+            words = (
+                f"resources: expected all to be used, got {len(unused)} of {nbytes} bytes that no constant refers to"
+            )
             self.note("warning", "resource-unused", words, file=file)
 
     def _check_alignment(self, asset: Asset, name: str, kind: Any, stored: Stored) -> None:
         if stored.resource is None:
             return
         if stored.alignment > ALIGNMENT and asset.mapping.nbytes < _SAFE_NBYTES:
-            words = f"alignment: expected at most {ALIGNMENT}, which Apple's reader takes in a small file, got {stored.alignment}"
-            self.note("warning", "resource-alignment", words, name, stored.offset, asset.file)
+            words = f"alignment: expected at most {ALIGNMENT}, which Apple's reader takes in a small file"
+            self.note(
+                "warning", "resource-alignment", f"{words}, got {stored.alignment}", name, stored.offset, asset.file
+            )
         if stored.offset % kind.element.numpy.itemsize:
-            words = f"offset of {type_text(kind)}: expected a multiple of its elements' {kind.element.numpy.itemsize} bytes"
+            words = (
+                f"offset of {type_text(kind)}: expected a multiple of its elements' {kind.element.numpy.itemsize} bytes"
+            )
             self.note("warning", "resource-alignment", f"{words}, got {stored.offset}", name, stored.offset, asset.file)
 
     def _check_computed(self, max_nbytes: int | None) -> None:
@@ -218,6 +262,6 @@ class _AssetChecker:
                     if error.code != "constant-size":  # reported already
                         known = error.code in CODES
                         self.note(
-                            "warning" if isinstance(error, UnsupportedError) else "error", error.code if known else "compressed",
-                            error.what, name, error.offset, error.file or asset.file,
+                            "warning" if isinstance(error, UnsupportedError) else "error",
+                            error.code if known else "compressed", error.what, name, error.offset, error.file or asset.file,
                         )  # fmt: skip

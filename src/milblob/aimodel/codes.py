@@ -58,16 +58,16 @@ NO_NUMPY = {13: "complex<f16>"}
 """Element types that NumPy lacks too."""
 
 TENSOR, SPARSE_TENSOR, FUNCTION_TYPE, HANDLE, TOKEN = 2, 3, 30, 31, 32
-"""Codes of types: rank, sizes as zigzag, element; the same and an encoding; n, results, n, arguments; of a state; of the
-order in which states change."""
+"""Codes of types: rank, sizes as zigzag, element; the same and an encoding; n, results, n, arguments; of a state; of
+the order in which states change."""
 
 OPEN_SIZE = -(1 << 63)
 """A size that is not known before the model runs."""
 
 STRING, TYPE, ARRAY, DENSE, RESOURCE, NAMED, SYMBOL = 1, 4, 5, 6, 7, 9, 16
 METADATA_DATA, METADATA, LOCATION, DICTIONARY = 33, 35, 40, 45
-"""Codes of attributes. DENSE: a byte that says whether one element stands for all, nbytes, the bytes. RESOURCE: its number.
-NAMED: name, n, attributes. SYMBOL: the name. LOCATION: position, scope, n, fused locations, n, METADATA."""
+"""Codes of attributes. DENSE: a byte that says whether one element is all of them, nbytes, the bytes. RESOURCE: its
+number. NAMED: name, n, attributes. SYMBOL: the name. LOCATION: position, scope, n, fused locations, n, METADATA."""
 
 NAME_KEY, CALL_STACK, SOURCES, IDENTIFIERS = "aicode.name", "call_stack", "sources", "identifiers"
 

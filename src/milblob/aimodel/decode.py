@@ -20,7 +20,10 @@ _MAX_LINKS = 8
 Array = np.ndarray[Any, Any]
 
 _LINKS = {
-    "blockwise_shift_scale": ("constexpr_blockwise_shift_scale", {"data": "data", "scale": "scale", "offset1": "offset"}),
+    "blockwise_shift_scale": (
+        "constexpr_blockwise_shift_scale",
+        {"data": "data", "scale": "scale", "offset1": "offset"},
+    ),
     "dequantize": ("constexpr_blockwise_shift_scale", {"input": "data", "scale": "scale", "offset1": "offset"}),
     "lut_to_dense": ("constexpr_lut_to_dense", {"indices": "indices", "lut": "lut", "axis": "vector_axis"}),
     "build_sparse_with_bitmask": ("constexpr_sparse_to_dense", {"values": "nonzero_data", "bitmask": "mask"}),
@@ -81,10 +84,15 @@ class AssetDecoder:
         name = self._program.bytecode.op_name(op)
         parts, kind = self._program.computed[op], self._program.kind(op)
         if links == _MAX_LINKS:
-            raise UnsupportedError(f"operations that compute a weight: expected at most {_MAX_LINKS}, got more", code="operation")
+            raise UnsupportedError(
+                f"operations that compute a weight: expected at most {_MAX_LINKS}, got more", code="operation"
+            )
         short = short_family(name)
         if kind.element is None or None in kind.shape:
-            raise UnsupportedError(f"output of {name}: expected a known element type and sizes, got {kind.text} {kind.shape}", code="element-type")
+            raise UnsupportedError(
+                f"output of {name}: expected a known element type and sizes, got {kind.text} {kind.shape}",
+                code="element-type",
+            )
         if short == "cast":
             self._require(kind.element.numpy.itemsize * prod(cast("tuple[int, ...]", kind.shape)))
             found: Dense = Computed(self._read(parts["input"], links).astype(kind.element.numpy), kind.element.dtype)
@@ -100,13 +108,17 @@ class AssetDecoder:
         else:
             raise self._unknown(name)
         if found.shape != kind.shape or (found.dtype is not kind.element.dtype):
-            words = f"output of {name}: expected {found.dtype} {list(found.shape)}, which its parts make, got {kind.text}"
+            words = (
+                f"output of {name}: expected {found.dtype} {list(found.shape)}, which its parts make, got {kind.text}"
+            )
             raise FormatError(f"{words} {list(kind.shape)}", code="compressed")
         return found
 
     @staticmethod
     def _unknown(name: str) -> UnsupportedError:
-        return UnsupportedError(f"operation that computes a weight: expected one that is known, got {name}", code="operation")
+        return UnsupportedError(
+            f"operation that computes a weight: expected one that is known, got {name}", code="operation"
+        )
 
     def _link(self, op: int, kind: TensorKind, left_out: tuple[str, ...] = ()) -> Compressed:
         """Return an operation whose parts are what makes its operands."""
@@ -144,7 +156,9 @@ class AssetDecoder:
         name = self._program.bytecode.op_name(op)
         data = parts.get("data", parts.get("input", -1))
         if not {"scale", "offset1", "offset2"} <= {*parts}:
-            raise FormatError(f"operands of {name}: expected data, scale and two offsets, got {', '.join(parts)}", code="compressed")
+            raise FormatError(
+                f"operands of {name}: expected data, scale and two offsets, got {', '.join(parts)}", code="compressed"
+            )
         scale, first, second = (self._read(parts[key], links) for key in ("scale", "offset1", "offset2"))
         if "axis" in parts:
             sizes = self._blocks(name, len(kind.shape), self._read(parts["axis"], links), scale)
@@ -156,10 +170,17 @@ class AssetDecoder:
             given = {parts["scale"]: pack(scale, dtype), parts["offset1"]: pack(first, stored.element.dtype)}  # type: ignore[union-attr]
             link = self._link(op, kind, () if first.any() else ("offset1",))
             return self._by_chain(op, link, links, given)
-        if len(scale.shape) != len(shape) or any(n == 0 or size % n for size, n in zip(shape, scale.shape, strict=True)):
-            raise FormatError(f"scale of {name}: expected sizes that divide {shape}, got {scale.shape}", code="compressed")
+        if len(scale.shape) != len(shape) or any(
+            n == 0 or size % n for size, n in zip(shape, scale.shape, strict=True)
+        ):
+            raise FormatError(
+                f"scale of {name}: expected sizes that divide {shape}, got {scale.shape}", code="compressed"
+            )
         if first.shape != scale.shape or second.shape != scale.shape:
-            raise FormatError(f"offsets of {name}: expected shape {scale.shape}, got {first.shape} and {second.shape}", code="compressed")
+            raise FormatError(
+                f"offsets of {name}: expected shape {scale.shape}, got {first.shape} and {second.shape}",
+                code="compressed",
+            )
         self._require(3 * 4 * prod(shape))
         out = self._read(data, links).astype(np.float32)
         if out.shape != shape:
@@ -176,7 +197,9 @@ class AssetDecoder:
             return (1,) * rank
         number = int(axis) if axis.ndim == 0 else -rank - 1
         if scale.ndim != 1 or not -rank <= number < rank:
-            words = f"axis of {name}: expected one of {rank} for a vector of scales, got {axis.tolist()} for {scale.shape}"
+            words = (
+                f"axis of {name}: expected one of {rank} for a vector of scales, got {axis.tolist()} for {scale.shape}"
+            )
             raise FormatError(words, code="compressed")
         return tuple(scale.size if i == number % rank else 1 for i in range(rank))
 
@@ -196,7 +219,9 @@ class AssetDecoder:
                 for key, row in parts.items()
                 if key in keys
             }
-            return Compressed(cast(Any, Link(op, program.kind(op), mil)), {k: v for k, v in found.items() if v is not None})
+            return Compressed(
+                cast(Any, Link(op, program.kind(op), mil)), {k: v for k, v in found.items() if v is not None}
+            )
         except UnsupportedError:
             return None
 

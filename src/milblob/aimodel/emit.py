@@ -1,7 +1,7 @@
-"""Bytecode written anew from its parts: the same bytes where nothing changes, sections of other sizes where something does.
+"""Bytecode written from its parts: the same bytes where nothing changes, sections of other sizes where something does.
 
-Nothing in a file states an absolute offset, so a section may grow. Padding depends on where it is: sections and resources
-are aligned to their place in the file.
+Nothing in a file states an absolute offset, so a section may grow. Padding depends on where it is: sections and
+resources are aligned to their place in the file.
 """
 
 import hashlib
@@ -99,7 +99,9 @@ class Emitter:
 
     def new_key(self) -> int:
         """Add a key that no resource has yet; return the number of its string."""
-        known = {self._code.string(resource.key) for resource in self.resources if resource.key < len(self._code.strings)}
+        known = {
+            self._code.string(resource.key) for resource in self.resources if resource.key < len(self._code.strings)
+        }
         known |= set(self._new_strings)
         number = next(n for n in count() if f"resource_milblob_{n}" not in known)
         self._new_strings.append(f"resource_milblob_{number}")
@@ -200,7 +202,7 @@ class Emitter:
         return pieces
 
     def _operations(self) -> bytes:
-        """Return the IR section: innermost sections first, each with its numbers and the sections inside it replaced."""
+        """Return the IR section, made from the innermost sections outwards."""
         rows = self._code.ir_sections.tolist()  # id, alignment, offset, data_offset, nbytes in the order of the dtype
         names = self._code.ir_sections.dtype.names or ()
         places = [dict(zip(names, row, strict=True)) for row in rows]
@@ -237,7 +239,7 @@ class Emitter:
         return out
 
     def _placed(self) -> Iterator[tuple[NewResource, bytes, int]]:
-        """Yield each resource with the bytes before its data, and the size of both; offsets are those in the section."""
+        """Yield each resource with the bytes before its data, and the size of both."""
         at = 0
         for resource in self.resources:
             head = varint(resource.alignment) + varint(size_of(resource.data))

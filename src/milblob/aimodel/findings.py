@@ -19,7 +19,7 @@ CODES = {
     "compressed": "parts of a compressed weight that do not fit each other",
     "operation": "an operation that computes a weight in a way that is not known",
     "resource-key": "a key that two resources have",
-    "resource-alignment": "an alignment that is smaller than an element, or larger than Apple's reader takes in small files",
+    "resource-alignment": "an alignment below that of an element, or above what Apple's reader takes in small files",
     "resource-unused": "a resource that no constant refers to",
     "shared-value": "constants that are one stored value, so that a change in place changes all of them",
     "debug-info": "paths and hashes of source files, which the conversion for debugging leaves in the bundle",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,8 @@ SMALL_COUNT = 10
 
 _COMPUTING = frozenset(
     [
-        "blockwise_shift_scale", "build_sparse_with_bitmask", "dequantize", "lut_to_dense", "sparse_with_bitmask_to_dense",
-        "lut_to_sparse_with_bitmask", "sparse_with_bitmask_blockwise_shift_scale",
+        "blockwise_shift_scale", "build_sparse_with_bitmask", "dequantize", "lut_to_dense",
+        "sparse_with_bitmask_to_dense", "lut_to_sparse_with_bitmask", "sparse_with_bitmask_blockwise_shift_scale",
     ]
 )  # fmt: skip
 _MOVING = frozenset(["transpose", "reshape", "cast", "expand_dims", "shrink_dims"])
@@ -124,7 +124,7 @@ class AssetProgram:
     Attributes:
         bytecode: the file.
         functions: by name, in the order of the file.
-        computed: operation that computes a weight, or a part of one, -> operand name -> operation that makes the operand.
+        computed: operation that computes a weight, or a part of one -> operand name -> operation that makes it.
     """
 
     def __init__(self, bytecode: Bytecode) -> None:
@@ -159,9 +159,13 @@ class AssetProgram:
             name = self.bytecode.text_of(numbers[5]) if len(numbers) == 9 else None
             if name is None:
                 words = f"properties of {GRAPH}: expected a name and a type, got {numbers[:16]}"
-                raise UnsupportedError(words, offset=int(self.bytecode.ops["offset"][row]), file=self.bytecode.mapping.name)
+                raise UnsupportedError(
+                    words, offset=int(self.bytecode.ops["offset"][row]), file=self.bytecode.mapping.name
+                )
             if name in names:
-                raise FormatError(f"functions: expected each name once, got {name!r:.100} twice", file=self.bytecode.mapping.name)
+                raise FormatError(
+                    f"functions: expected each name once, got {name!r:.100} twice", file=self.bytecode.mapping.name
+                )
             names.add(name)
             inputs, outputs, states = self._ports(numbers)
             yield AssetFunction(name, row, inputs, outputs, states)
@@ -195,8 +199,15 @@ class AssetProgram:
         code = self.bytecode
         type_of = code.attribute(numbers[3])
         rows = code.type_numbers(type_of[1]) if type_of[0] == TYPE and len(type_of) == 2 else []
-        if len(rows) < 3 or rows[0] != FUNCTION_TYPE or rows[1] > len(rows) - 3 or rows[2 + rows[1]] != len(rows) - 3 - rows[1]:
-            raise FormatError(f"type of a function: expected results and arguments, got {rows[:16]}", file=code.mapping.name)
+        if (
+            len(rows) < 3
+            or rows[0] != FUNCTION_TYPE
+            or rows[1] > len(rows) - 3
+            or rows[2 + rows[1]] != len(rows) - 3 - rows[1]
+        ):
+            raise FormatError(
+                f"type of a function: expected results and arguments, got {rows[:16]}", file=code.mapping.name
+            )
         found: list[list[PortOfAsset]] = [[], [], []]
         for types, named, index in ((rows[3 + rows[1] :], numbers[0], 0), (rows[2 : 2 + rows[1]], numbers[8], 1)):
             names = self._port_names(named)
@@ -253,7 +264,7 @@ class AssetProgram:
         number = int(self.bytecode.values["type"][self.result(op)])
         kind = self.bytecode.tensor_kind(number)
         if kind is None:
-            words = f"type of {self.bytecode.op_name(op)}: expected a tensor, got code {self.bytecode.type_numbers(number)[0]}"
+            words = f"type of {self.bytecode.op_name(op)}: expected a tensor, got another type"
             raise FormatError(words, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
         return kind
 
@@ -466,13 +477,14 @@ class AssetProgram:
             raise UnsupportedError(words, offset=int(bytecode.ops["offset"][op]), file=file, code="attribute-code")
         numbers = bytecode.attribute(attribute)
         if len(numbers) != 2 or numbers[1] >= len(bytecode.resources) or bytecode.resources["kind"][numbers[1]] != 0:
-            words = f"attribute {attribute}: expected the number of a blob among {len(bytecode.resources)} resources, got {numbers[1:]}"
+            most = len(bytecode.resources)
+            words = f"attribute {attribute}: expected the number of a blob among {most} resources, got {numbers[1:]}"
             raise FormatError(words, file=file, code="bytecode")
         row = bytecode.resources[numbers[1]]
         return Stored(attribute, int(row["data_offset"]), int(row["nbytes"]), False, numbers[1], int(row["alignment"]))
 
     def debug_label(self, op: int) -> str:
-        """Return the modules that made an operation and the node of the traced graph, "Net$1/Linear$2:addmm_1"; or ""."""
+        """Return the modules and the node that made an operation, such as "Net$1/Linear$2:addmm_1"; "" if unknown."""
         try:
             numbers = self.bytecode.attribute(int(self.bytecode.ops["location"][op]))
         except UnsupportedError:  # in MLIR's own encoding, as the first release wrote it

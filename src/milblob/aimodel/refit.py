@@ -85,7 +85,11 @@ def refit(
                 problems.add(problem)
         problems.raise_any()
         new = _rewritten(asset, values)
-        rows = [_row(asset, row, value, new, target, is_in_place([path], target)) for value in values for row in value.targets.values()]
+        rows = [
+            _row(asset, row, value, new, target, is_in_place([path], target))
+            for value in values
+            for row in value.targets.values()
+        ]
         order = {row.name: number for number, row in enumerate(targets)}
         report = RefitReport(path, target, sorted(rows, key=lambda row: order[row.name]), not dry_run).without(given)
         if not dry_run:
@@ -102,7 +106,9 @@ def _find(asset: Asset, name: str) -> tuple[str, AssetTensor]:
         with Asset(asset.path, max_nbytes=asset.budget.given_nbytes) as dense:
             if name in dense:
                 words = f"{name}: expected a weight that is stored dense, got a compressed one"
-                raise UnsupportedError(f"{words}; its parts can change: {', '.join(p.name for p in dense[name].parts.values())}")
+                raise UnsupportedError(
+                    f"{words}; its parts can change: {', '.join(p.name for p in dense[name].parts.values())}"
+                )
         raise KeyError(f"weight: expected a name in {asset.path}, got {name!r:.100}{hint(name, asset)}")
     tensor = asset[name]
     if tensor.ordinal < 0:

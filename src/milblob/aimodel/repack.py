@@ -1,4 +1,4 @@
-"""`milblob.repack` of a bundle: equal resources stored once, unused ones dropped, float32 ones cast where that is sound."""
+"""`milblob.repack` of a bundle: equal resources stored once, unused ones dropped, float32 ones cast where it is sound."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def repack(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> RepackReport:
-    """Rewrite a bundle; `options` are those of `milblob.repack`: `dedupe`, `gc` and `cast`, with `select` and `overflow`.
+    """Rewrite a bundle: `dedupe`, `gc` and `cast` of `milblob.repack`, with `select` and `overflow`.
 
     Without any of them the result is a copy, byte for byte. A constant is cast only if every operation that reads it is
     a cast itself, so that no other type changes.
@@ -77,7 +77,9 @@ def _require_options(options: Options) -> None:
     wrong = [name for name in _OTHERS if getattr(options, name) is not None]
     wrong += [name for name in ("merge", "canonical", "decompress") if getattr(options, name)]
     if wrong or options.align != 64:
-        raise ValueError(f"{(wrong or ['align'])[0]}: expected none for a bundle of Core AI, which has one file of one layout")
+        raise ValueError(
+            f"{(wrong or ['align'])[0]}: expected none for a bundle of Core AI, which has one file of one layout"
+        )
     if options.cast and DType.FLOAT32 not in options.cast:
         raise ValueError("cast: expected float32 to another float, for a bundle of Core AI, got others")
 
@@ -114,7 +116,9 @@ class _Repacking:
             else:
                 self._cast(number, users, self._options.cast[DType.FLOAT32])
         if refused:
-            words = f"cast: expected constants that only casts read, got {len(refused)} others: {some(refused, _MAX_NAMES)}"
+            words = (
+                f"cast: expected constants that only casts read, got {len(refused)} others: {some(refused, _MAX_NAMES)}"
+            )
             raise ProgramError(f"{words}; convert the model again in the other precision", file=self._asset.path)
 
     @staticmethod
@@ -140,7 +144,9 @@ class _Repacking:
         code = self._program.bytecode
         numbers = code.type_numbers(int(code.values["type"][self._program.result(tensor.row.op)]))
         if numbers[0] != TENSOR:
-            raise UnsupportedError(f"{tensor.name}: expected a dense tensor, got type code {numbers[0]}", file=self._asset.file)
+            raise UnsupportedError(
+                f"{tensor.name}: expected a dense tensor, got type code {numbers[0]}", file=self._asset.file
+            )
         element = self._number_of([next(key for key, row in ELEMENTS.items() if row.dtype is to)])
         return self._number_of([*numbers[:-1], element])
 
@@ -162,7 +168,9 @@ class _Repacking:
         code = self._program.bytecode
         strange = code.ops_named(lambda name: name.startswith(_HOLDERS))
         if len(strange):
-            words = f"operations: expected ones that refer to resources by constants, got {code.op_name(int(strange[0]))}"
+            words = (
+                f"operations: expected ones that refer to resources by constants, got {code.op_name(int(strange[0]))}"
+            )
             raise UnsupportedError(words, file=self._asset.file)
         references = {
             number: code.attribute(number)[1]
@@ -224,5 +232,3 @@ class _Repacking:
                     row.nbytes_after = row.dtype_after.nbytes(tensor.size)
             rows.append(row)
         return rows
-
-

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from ..errors import FormatError, UnsupportedError
 from ..model.replaceable import IsPart, require_name, require_replaceable
-from ..rewrite.copying import set_mode
+from ..rewrite.copying import new_file, set_mode
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
 from ..storage.locks import lock, unlock
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewFile
-from ..storage.transfer import copy_range
+from ..storage.transfer import copy_range, write_at
 from .asset import BYTECODE, HASH, METADATA, Asset
 from .emit import Piece, Span, sha256, size_of, write
 
@@ -128,13 +128,7 @@ def _hash_change(root: str, digest: bytes) -> journal.Patch | journal.Replacemen
         raise FormatError(f"{words} (write a new bundle: -o)", file=root, code="missing-file")
     if os.stat(place).st_size == len(digest):
         return journal.Patch(HASH, 0, digest)
-    return journal.Replacement(HASH, lambda file: _write_all(file, digest))
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    from ..storage.transfer import write_at
-
-    write_at(fd, [data], 0)
+    return journal.Replacement(HASH, lambda file: write_at(file, [digest], 0))
 
 
 def _copy(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
@@ -146,17 +140,17 @@ def _copy(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
                 continue
             _copy_file(source.entry(name, links=False), os.path.join(made.name, name))
         place = os.path.join(made.name, BYTECODE)
-        with open(place, "xb") as file:
-            write(asset.mapping, new.pieces, file.fileno())
+        with new_file(place) as fd:
+            write(asset.mapping, new.pieces, fd)
         mode = stat.S_IMODE(os.fstat(asset.mapping.fd).st_mode) if asset.mapping.fd >= 0 else 0o644
         set_mode(place, mode, least=stat.S_IRUSR)
-        with open(os.path.join(made.name, HASH), "xb") as file:
-            file.write(sha256(asset.mapping, new.pieces))
+        with new_file(os.path.join(made.name, HASH)) as fd:
+            write_at(fd, [sha256(asset.mapping, new.pieces)], 0)
 
 
 def _copy_file(origin: Location, place: str) -> None:
-    with closing(MappedFile(origin)) as mapping, open(place, "xb") as file:
-        copy_range(mapping, 0, mapping.nbytes, file.fileno(), 0)
+    with closing(MappedFile(origin)) as mapping, new_file(place) as fd:
+        copy_range(mapping, 0, mapping.nbytes, fd, 0)
         mode = stat.S_IMODE(os.fstat(mapping.fd).st_mode)
     set_mode(place, mode, least=stat.S_IRUSR)
 

@@ -28,6 +28,13 @@ Array = np.ndarray[Any, Any]
 _DENSE = Compression()
 
 
+def stored_of(packed: Packed) -> Array:
+    """Return the stored bytes of elements, uint8."""
+    buffer: Any = packed.buffer
+    found: Array = np.frombuffer(buffer, np.uint8, packed.dtype.nbytes(packed.size), packed.offset)
+    return found
+
+
 class ConstantPlace(Place):
     """A constant of a bundle: an inline value, or a resource."""
 
@@ -72,7 +79,7 @@ class ConstantPlace(Place):
         """See Place."""
         with self.naming():
             found = self._asset.packed_constant(self._op)
-            return np.frombuffer(found.buffer, np.uint8, found.dtype.nbytes(found.size), found.offset)
+            return stored_of(found)
 
 
 class ComputedPlace(ConstantPlace):
@@ -119,7 +126,7 @@ class ComputedPlace(ConstantPlace):
     def read_packed(self) -> Array:
         """See Place."""
         found = self.packed()
-        return np.frombuffer(found.buffer, np.uint8, found.dtype.nbytes(found.size), found.offset)
+        return stored_of(found)
 
     def read_key(self, key: Any) -> Any:
         """See Place."""
@@ -292,7 +299,10 @@ class AssetTensor(LazyTensor):
         row, program = self.row, self.asset.program
         rows = program.parts_of(row.op) if self.is_computed else {}
         return MappingProxyType(
-            {key: AssetTensor(self.asset, WeightRow(f"{row.name}.{key}", row.function, op, -1)) for key, op in rows.items()}
+            {
+                key: AssetTensor(self.asset, WeightRow(f"{row.name}.{key}", row.function, op, -1))
+                for key, op in rows.items()
+            }
         )
 
     @property
@@ -300,7 +310,9 @@ class AssetTensor(LazyTensor):
         """How it is compressed, as for a `Tensor`; "" if it is not."""
         if not self.is_computed:
             return _DENSE
-        decoder = AssetDecoder(self.asset.program, self.asset.constant, self.asset.packed_constant, self.asset.budget.require)
+        decoder = AssetDecoder(
+            self.asset.program, self.asset.constant, self.asset.packed_constant, self.asset.budget.require
+        )
         chain = decoder.described(self.row.op)
         return Compression(self.op) if chain is None else describe(chain, self._number)
 
@@ -367,7 +379,9 @@ def _located(asset: "Asset", op: int) -> tuple[Any, tuple[int, ...], Any]:
     shape = cast("tuple[int, ...]", kind.shape)
     expected = expected_nbytes(kind.element, prod(shape), stored.is_splat)
     if stored.nbytes != expected:
-        raise FormatError(size_words(kind, stored, expected), offset=stored.offset, file=asset.file, code="constant-size")
+        raise FormatError(
+            size_words(kind, stored, expected), offset=stored.offset, file=asset.file, code="constant-size"
+        )
     return kind.element, shape, stored
 
 

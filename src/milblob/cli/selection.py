@@ -76,7 +76,7 @@ def open_chosen(
         return ChosenTensors(source, model.kind, with_notes(chosen, model), model)
     if (arguments.function is not None or constants or stored) and not has_views(source):
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
-    options = {"tvm": tvm, "constants": constants, "stored": stored}
+    options: dict[str, Any] = {"tvm": tvm, "constants": constants, "stored": stored}
     arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, **options))
     names = kept(_of_function(arrays, arguments.function, source), arguments, source)
     return ChosenTensors(source, kind, {name: arrays[name] for name in names}, None)

@@ -13,7 +13,9 @@ from ..storage import paths
 from ..storage.foreign import Foreign, refusal
 
 SUFFIXES = (".npz", ".safetensors", ".npy", ".params", ".gguf", ".onnx")
-_EXPECTED = ".safetensors, .npz, .npy, .params, .gguf, .onnx, .aimodel, a directory, an archive, a weight file or a listing"
+_EXPECTED = (
+    ".safetensors, .npz, .npy, .params, .gguf, .onnx, .aimodel, a directory, an archive, a weight file or a listing"
+)
 
 
 def is_array_file(path: str) -> bool:

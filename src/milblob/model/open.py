@@ -93,7 +93,9 @@ def open(
         return open_model(source, mode, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
     if mode != "r":
         _require_mode(mode)
-        raise UnsupportedError("mode 'r+': expected a Core ML model, got a bundle of Core AI (milblob.refit changes one)")
+        raise UnsupportedError(
+            "mode 'r+': expected a Core ML model, got a bundle of Core AI (milblob.refit changes one)"
+        )
     found: Any = other(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
     return found  # type: ignore[no-any-return]
 

@@ -59,12 +59,20 @@ FORMATS = (
         "archive", (".tar", ".tar.gz", ".tgz"), holds="formats.archive:is_unpacked", open="tvm.arrays:open_arrays",
         check="tvm.check:check_archive", codes="tvm.report:CODES", refit="tvm.refit:refit",
     ),
-    Format("tensor-cache", names=CACHES, holds="formats.tensor_cache:is_directory", open="formats.tensor_cache:open_cache"),
+    Format(
+        "tensor-cache", names=CACHES, holds="formats.tensor_cache:is_directory", open="formats.tensor_cache:open_cache",
+    ),
     Format("npy", (".npy",), holds="formats.npy_dir:is_directory", open="formats.npy_dir:open_path"),
-    Format("safetensors", (".safetensors.index.json",), holds="formats.shards:is_directory", open="formats.shards:open_path"),
+    Format(
+        "safetensors", (".safetensors.index.json",), holds="formats.shards:is_directory",
+        open="formats.shards:open_path",
+    ),
     Format("safetensors", (".safetensors",), open="formats.safetensors:open_arrays"),
     Format("npz", (".npz",), open="formats.npz:open_arrays"),
-    Format("params", (".params",), open="formats.params:open_arrays", check="tvm.check:check_params", codes="tvm.report:CODES"),
+    Format(
+        "params", (".params",), open="formats.params:open_arrays", check="tvm.check:check_params",
+        codes="tvm.report:CODES",
+    ),
     Format("gguf", (".gguf",), open="formats.gguf:open_arrays"),
     Format("onnx", (".onnx",), open="formats.onnx:open_arrays"),
     Format("weights", (*BLOB_SUFFIXES, *LISTINGS), open="formats.weights:open_arrays", is_model=True),

@@ -112,9 +112,8 @@ def pair_by_name(
         KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError.
     """
     problems = Problems()
-    for old in mapping:
-        if old not in given:
-            problems.add(KeyError(f"mapping: expected names of the weights that are given, got {old!r}"))
+    for unknown in [name for name in mapping if name not in given]:
+        problems.add(KeyError(f"mapping: expected names of the weights that are given, got {unknown!r}"))
     targets: dict[str, GivenTensor] = {}
     for old, wanted in [(old, new) for old in given for new in names_in(mapping.get(old, old))]:
         if select is not None and not select(wanted):

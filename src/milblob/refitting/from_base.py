@@ -18,8 +18,8 @@ from ..matching.rounding import kept_from_zero
 from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
-from ..model.table import format_of
 from ..model.stored import StoredArray
+from ..model.table import format_of
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, selector
@@ -98,7 +98,7 @@ def rebase(
         every, others = sides
         different = {n: tensor for n, tensor in every.items() if n in others and not _are_equal(tensor, others[n])}
         changed = [name for name in different if name not in out]
-        known = dict(model) if row is None else {n: t for n, t in model.items() if t.is_dense}
+        known = {name: tensor for name, tensor in model.items() if getattr(tensor, "is_dense", True)}
         lineage = learn(old, known, counter.add_tensor, epsilon, changed)
         weights = {name: model[name] for name in lineage.origins}
         unused = _unused(lineage, old, tuned, changed)

@@ -37,8 +37,8 @@ class Foreign(NamedTuple):
 
     Attributes:
         name: short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx",
-            "tflite", "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify` adds "directory" and
-            "part".
+            "tflite", "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify`
+            adds "directory" and "part".
         words: what it is, with an article.
         advice: what to do with it; "" if nothing is known.
     """

@@ -12,7 +12,12 @@ def asset_document(asset: Any) -> dict[str, Any]:
         for name, function in asset.functions.items()
     }
     code = asset.program.bytecode
-    return {"metadata": asset.metadata, "functions": functions, "container": code.producer, "sections": len(code.sections)}
+    return {
+        "metadata": asset.metadata,
+        "functions": functions,
+        "container": code.producer,
+        "sections": len(code.sections),
+    }
 
 
 def asset_rows(asset: Any) -> list[tuple[str, str]]:
