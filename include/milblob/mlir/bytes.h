@@ -55,7 +55,7 @@ static inline mb_status mb_mlir_varint(mb_cursor *cursor, uint64_t *value, const
     if ((uint64_t)(cursor->end - at) <= more) return mb_fail(error, MB_TRUNCATED, mb_offset(cursor), more + 1, mb_left(cursor), what);
     uint64_t number = 0;
     for (unsigned i = more; i > 0; i--) number = number << 8 | at[i];
-    *value = more == 8 ? number : number << (7 - more) | first >> (more + 1);
+    *value = more == 8 ? number : number << (7 - more) | (uint64_t)(first >> (more + 1));
     cursor->at = at + more + 1;
     return MB_OK;
 }

@@ -73,14 +73,24 @@ class AssetDecoder:
     ) -> None:
         self._program, self._values, self._packed, self._require = program, values, packed, require
         self.nbytes = 0
+        self._known: dict[int, Dense] = {}
 
     def dense(self, op: int, links: int = 0) -> Dense:
-        """Return what computes the values of an operation.
+        """Return what computes the values of an operation; of one that is asked for again, the same.
+
+        Args:
+            op: the operation.
+            links: operations that use this one.
 
         Raises:
             UnsupportedError: an operation, or types, that milblob does not decode; they are named.
             FormatError: parts that do not fit each other.
         """
+        if op not in self._known:
+            self._known[op] = self._make(op, links)
+        return self._known[op]
+
+    def _make(self, op: int, links: int) -> Dense:
         name = self._program.bytecode.op_name(op)
         parts, kind = self._program.computed[op], self._program.kind(op)
         if links == _MAX_LINKS:
@@ -189,7 +199,8 @@ class AssetDecoder:
         out *= spread_blocks(scale, shape)
         if second.any():
             out += spread_blocks(second, shape)
-        return Computed(out.astype(kind.element.numpy), dtype)  # type: ignore[union-attr]
+        with np.errstate(over="ignore"):  # what is too large becomes infinite
+            return Computed(out.astype(kind.element.numpy), dtype)  # type: ignore[union-attr]
 
     @staticmethod
     def _blocks(name: str, rank: int, axis: Array, scale: Array) -> tuple[int, ...]:
@@ -203,19 +214,19 @@ class AssetDecoder:
             raise FormatError(words, code="compressed")
         return tuple(scale.size if i == number % rank else 1 for i in range(rank))
 
-    def described(self, op: int) -> Compressed | None:
+    def described(self, op: int, links: int = 0) -> Compressed | None:
         """Return the chain of operations that computes a weight, to describe it; None of types that MIL lacks."""
         parts, program = self._program.computed[op], self._program
         short = short_family(program.bytecode.op_name(op))
         if short == "sparse_with_bitmask_to_dense":
             op, parts = parts["input"], program.computed.get(parts["input"], {})
             short = short_family(program.bytecode.op_name(op))
-        if short not in _LINKS:
+        if short not in _LINKS or links == _MAX_LINKS:
             return None
         mil, keys = _LINKS[short]
         try:
             found = {
-                keys[key]: self.described(row) if row in program.computed else Link(row, program.kind(row))
+                keys[key]: self.described(row, links + 1) if row in program.computed else Link(row, program.kind(row))
                 for key, row in parts.items()
                 if key in keys
             }

@@ -5,8 +5,6 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
-
 from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
 from .bytecode import NONE, Bytecode, TensorKind
@@ -141,6 +139,7 @@ class AssetProgram:
         self.constants: list[int] = bytecode.ops_named(lambda name: family(name) == CONSTANT).tolist()
         self._function_rows = {function.row: function.name for function in self.functions.values()}
         self._is_constant = frozenset(self.constants)
+        self._parts: dict[int, bool] = {}
         self._labels: dict[int, dict[int, str]] = {}
         self._homes: dict[int, tuple[int, int]] = {}
         self.computed = self._find_computed()
@@ -284,13 +283,21 @@ class AssetProgram:
         values = self._operands[0][first : first + count]
         return [NONE if self._is_argument[value] else self._maker[value] for value in values]
 
+    @cached_property
+    def _children(self) -> dict[int, list[int]]:
+        """Operation -> those directly inside it."""
+        found: dict[int, list[int]] = {}
+        for row, parent in enumerate(self._parents):
+            found.setdefault(parent, []).append(row)
+        return found
+
     def label(self, op: int) -> str:
         """Return what an operation is called: its kind and its number among those beside it, such as "conv2d_0"."""
         parent = self._parents[op]
         if parent not in self._labels:
             counts: dict[str, int] = {}
             labels = self._labels[parent] = {}
-            for row in np.flatnonzero(self.bytecode.ops["parent"] == parent).tolist():
+            for row in self._children.get(parent, ()):
                 callee = self._callee(row)
                 kind = short_family(self.bytecode.op_name(row)) if callee is None else callee.name
                 labels[row] = f"{kind}_{counts.get(kind, 0)}"
@@ -355,7 +362,7 @@ class AssetProgram:
             uses = self.uses(op)
             if not uses or any(reader not in self.computed for reader, _ in uses):
                 inside, pending = {op}, [op]
-                while pending:
+                while pending and len(inside) < _MAX_PARTS:
                     for maker in self.computed.get(pending.pop(), {}).values():
                         if maker not in inside:
                             inside.add(maker)
@@ -395,8 +402,8 @@ class AssetProgram:
             parts = self.parts_of(end)
             first[end] = min((ordinals[row][1] for row in parts.values() if row in ordinals), default=-1)
             for key, row in parts.items():
-                if all(reader in self.computed for reader, _ in self.uses(row)):
-                    owner.setdefault(row, (end, key))
+                if row not in owner and self._is_part(row):
+                    owner[row] = end, key
         found: list[tuple[int, int, int, str]] = []  # function, ordinal, operation, name
         names = {end: self.reader_name(end, inside) or f"#{first[end]}" for end, inside in self._ends.items()}
         if not stored:
@@ -412,6 +419,12 @@ class AssetProgram:
         if constants:
             found += [(graph, -1, row, name) for row, (graph, name) in deep.items()]
         return self._named_rows(found)
+
+    def _is_part(self, op: int) -> bool:
+        """Whether only operations that compute weights read a constant."""
+        if op not in self._parts:
+            self._parts[op] = all(reader in self.computed for reader, _ in self.uses(op))
+        return self._parts[op]
 
     def _named_rows(self, found: list[tuple[int, int, int, str]]) -> list[WeightRow]:
         rows: dict[str, WeightRow] = {}
@@ -442,9 +455,18 @@ class AssetProgram:
         return ordinals, deep
 
     def is_weight(self, op: int) -> bool:
-        """Whether a constant is a weight: a resource, or an inline value of ten numbers or more."""
-        kind = self.kind(op)
-        if self._value_code(op) != DENSE:
+        """Whether a constant is a weight: a resource, or an inline value of ten numbers or more.
+
+        One whose value has an unknown form is a weight, so that it is listed; one that is no tensor is not.
+        """
+        try:
+            kind = self.kind(op)
+        except (FormatError, UnsupportedError):
+            return False
+        try:
+            if self.bytecode.code_of(self._value_attribute(op)) != DENSE:
+                return True
+        except (FormatError, UnsupportedError):
             return True
         return None not in kind.shape and prod(kind.shape) >= SMALL_COUNT and kind.text != "i1"  # type: ignore[arg-type]
 
@@ -456,9 +478,6 @@ class AssetProgram:
             words = f"properties of {CONSTANT}: expected an attribute, got {numbers[:16]}"
             raise UnsupportedError(words, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
         return numbers[0]
-
-    def _value_code(self, op: int) -> int:
-        return self.bytecode.code_of(self._value_attribute(op))
 
     def stored(self, op: int) -> Stored:
         """Return where the value of a constant is.

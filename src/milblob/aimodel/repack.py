@@ -1,4 +1,4 @@
-"""`milblob.repack` of a bundle: equal resources stored once, unused ones dropped, float32 ones cast where it is sound."""
+"""`milblob.repack` of a bundle: equal resources stored once, unused ones dropped, float32 ones cast where sound."""
 
 from typing import Any
 

@@ -272,7 +272,10 @@ class AssetTensor(LazyTensor):
     @property
     def offset(self) -> int | None:
         """See the class."""
-        return None if self.is_computed else self.asset.program.stored(self.row.op).offset
+        try:
+            return None if self.is_computed else self.asset.program.stored(self.row.op).offset
+        except UnsupportedError:  # reading it names what is not known
+            return None
 
     @property
     def label(self) -> str:

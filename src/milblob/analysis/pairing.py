@@ -270,7 +270,7 @@ def _places_of_part(tensor: Tensor, places: Mapping[Key, list[Any]]) -> Iterator
 
 
 def _by_content(pairing: _Pairing) -> Iterator[Pair]:
-    """The same dtype, shape and values, where names say only what reads a tensor; of several, names and order decide."""
+    """Equal dtype, shape and values, where names say only what reads a tensor; of several, names and order decide."""
     if not pairing.is_by_content:
         return
     sides: list[dict[str, list[str]]] = [{}, {}]

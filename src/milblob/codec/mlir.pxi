@@ -69,7 +69,8 @@ def mlir_read(Buffer file not None):
     return {
         "producer": PyBytes_FromStringAndSize(<const char *>file.data + producer.offset, <Py_ssize_t>producer.nbytes),
         "sections": [
-            (order[i], sections[order[i]].offset, sections[order[i]].data_offset, sections[order[i]].nbytes, sections[order[i]].alignment)
+            (order[i], sections[order[i]].offset, sections[order[i]].data_offset, sections[order[i]].nbytes,
+             sections[order[i]].alignment)
             for i in range(count)
         ],
         "strings": strings, "dialects": dialects, "op_names": op_names, "attributes": attributes, "types": types,

@@ -115,7 +115,8 @@ def pair_by_name(
     for unknown in [name for name in mapping if name not in given]:
         problems.add(KeyError(f"mapping: expected names of the weights that are given, got {unknown!r}"))
     targets: dict[str, GivenTensor] = {}
-    for old, wanted in [(old, new) for old in given for new in names_in(mapping.get(old, old))]:
+    pairs = [(name, new) for name in given for new in names_in(mapping.get(name, name))]
+    for old, wanted in pairs:
         if select is not None and not select(wanted):
             continue
         try:

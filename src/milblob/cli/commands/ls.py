@@ -93,7 +93,10 @@ def array_row(name: str, array: LazyTensor, path: str) -> Listed:
     with suppress(UnsupportedError):
         shape = array.shape
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
-    nbytes = array.stored_nbytes if hasattr(array, "stored_nbytes") else array.nbytes
+    nbytes: int | None = None
+    with suppress(UnsupportedError):
+        nbytes = getattr(array, "stored_nbytes", None)
+        nbytes = array.nbytes if nbytes is None else nbytes
     function, op, file, offset, compression = (getattr(array, key, default) for key, default in _MORE.items())
     return Listed(name, dtype_text(array), shape, count, nbytes, function, op, file or path, offset, compression)
 
