@@ -403,7 +403,7 @@ def bundles(folder):
 
 
 RECORDED = re.compile(
-    r"(linear_\w+|conv_f\d+|attention_f32|lstm_f32|states_f32|odd_f32|functions_f32|casting_f16|onnx_\w+|bare_f32|bare_f16"
+    r"(linear_\w+|conv_f\d+|attention_f32|lstm_f32|states_f32|odd_f32|functions_f32|casting_f16|branches_f32|onnx_\w+|bare_f32|bare_f16"
     r"|bare_f16_(u?int(8|4|2)_(symm|asym)_per_(channel|block)|fp8_\w+|fp4_mx|palette\w+|sparse\w*)|bare_f32_(int8_asym_per_block|palette4|sparse))"
 )
 """Bundles that are kept in the repository."""

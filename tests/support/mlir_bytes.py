@@ -121,3 +121,20 @@ def file(*, ir=None, texts=TEXTS, attributes=ATTRIBUTES, types=TYPES, properties
         **(parts or {}),
     }
     return b"ML\xefR" + varint(version) + b"MLIR22.0.0git\0" + b"".join(section(n, d) for n, d in data.items() if d is not None)
+
+
+def resource_file(alignment=16, size=40, shown=None, padding=b"\xcb", is_used=True):
+    """A file whose constant is a resource."""
+    value = varint(7) + varint(0) if is_used else ATTRIBUTES[0]
+    head = varint(alignment) + varint(size if shown is None else shown)
+    data = head + padding * (-len(head) % max(alignment, 1)) + VALUES[:size]
+    offset = varint(0) + varint(0) + varint(1) + varint(6) + varint(len(data)) + b"\0"
+    parts = {6: offset}
+    plain = file(attributes=[value, *ATTRIBUTES[1:]], parts=parts)
+    at = len(plain)
+    found = section(5, data, at=at, alignment=max(alignment, 16))
+    if alignment == 1:  # one byte too far for whole elements
+        found = section(5, data, at=at, alignment=16)
+        start = at + len(found) - len(data)
+        assert (start + len(head)) % 4, "an offset that floats do not have"
+    return plain + found

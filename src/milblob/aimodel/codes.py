@@ -64,10 +64,11 @@ the order in which states change."""
 OPEN_SIZE = -(1 << 63)
 """A size that is not known before the model runs."""
 
-STRING, TYPE, ARRAY, DENSE, RESOURCE, NAMED, SYMBOL = 1, 4, 5, 6, 7, 9, 16
+STRING, TYPE, ARRAY, DENSE, RESOURCE, NAMED, SYMBOL_PATH, SYMBOL = 1, 4, 5, 6, 7, 9, 14, 16
 METADATA_DATA, METADATA, LOCATION, DICTIONARY = 33, 35, 40, 45
 """Codes of attributes. DENSE: a byte that says whether one element is all of them, nbytes, the bytes. RESOURCE: its
-number. NAMED: name, n, attributes. SYMBOL: the name. LOCATION: position, scope, n, fused locations, n, METADATA."""
+number. NAMED: name, n, attributes. SYMBOL_PATH: n, strings. SYMBOL: the
+path, a list. LOCATION: position, scope, n, fused locations, n, METADATA."""
 
 NAME_KEY, CALL_STACK, SOURCES, IDENTIFIERS = "aicode.name", "call_stack", "sources", "identifiers"
 

@@ -28,6 +28,7 @@ from .codes import (
     RESOURCE,
     SOURCES,
     SYMBOL,
+    SYMBOL_PATH,
     TOKEN,
     TYPE,
     family,
@@ -180,7 +181,9 @@ class AssetProgram:
             for number in self.bytecode.property_numbers(op):
                 numbers = self.bytecode.attribute(number)
                 if numbers[0] == SYMBOL and len(numbers) > 1:
-                    return self._composites.get(self.bytecode.text_of(numbers[1]) or "")
+                    path = self.bytecode.attribute(numbers[1])
+                    if path[0] == SYMBOL_PATH and len(path) == 3:
+                        return self._composites.get(self.bytecode.string(path[2]))
         return None
 
     def operand(self, op: int, number: int) -> str:
@@ -431,8 +434,8 @@ class AssetProgram:
         for graph, ordinal, op, name in found:
             function = self._function_rows[graph]
             full = f"{function}/{name or f'#{ordinal}'}"
-            if full in rows:
-                full = f"{function}/#{ordinal}"
+            if full in rows:  # nothing reads it, and another weight has the same first part
+                full = f"{function}/#{ordinal}" if f"{function}/#{ordinal}" not in rows else f"{function}/{self.label(op)}"
             rows[full] = WeightRow(full, function, op, ordinal)
         return list(rows.values())
 

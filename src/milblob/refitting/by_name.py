@@ -38,7 +38,8 @@ class GivenValues:
         self.given_dtype = (
             self._source.mil_dtype if hasattr(self._source, "mil_dtype") else as_dtype(self._source.dtype)
         )
-        self.is_cast = self.given_dtype is not self._wanted
+        # uint3 and uint6, which NumPy lacks, are given as uint8; packing refuses what does not fit.
+        self.is_cast = self.given_dtype is not self._wanted and np.dtype(self._source.dtype) != tensor.dtype
         if self.is_cast and not (can_cast and is_castable(self.given_dtype, self._wanted)):
             wanted = f"{self._wanted}, or that can become it" if can_cast else self._wanted
             error = TypeError(f"{name}: expected elements of {wanted}, got {self.given_dtype}")
