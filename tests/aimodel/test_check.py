@@ -95,7 +95,7 @@ def test_what_is_wrong_with_a_bundle(change, expected, tmp_path):
         (m.resource_file(alignment=64), ("warning", "resource-alignment")),
         (m.resource_file(alignment=1), ("warning", "resource-alignment")),
         (m.resource_file(is_used=False), ("warning", "resource-unused")),
-        (m.file(texts=[*m.TEXTS, b"/home/user/net.py", b"0" * 64]), ("note", "debug-info")),
+        (m.file(texts=[*m.TEXTS, b"/example/net.py", b"0" * 64]), ("note", "debug-info")),
         (m.file(properties=[m.PROPERTIES[0][:4], m.PROPERTIES[1]]), ("error", "bytecode")),
     ],
 )

@@ -59,7 +59,7 @@ typedef struct mb_mlir_tables {
 static inline mb_status mb_mlir_count(mb_cursor *cursor, uint32_t *count, const char *what, mb_error *error) {
     uint64_t start = mb_offset(cursor), number = 0;
     if (mb_mlir_varint(cursor, &number, what, error)) return error->status;
-    uint64_t most = mb_left(cursor) < MB_MLIR_MAX_ROWS ? mb_left(cursor) : MB_MLIR_MAX_ROWS;
+    uint64_t most = mb_left(cursor) < (uint64_t)MB_MLIR_MAX_ROWS ? mb_left(cursor) : (uint64_t)MB_MLIR_MAX_ROWS;
     if (number > most) return mb_fail(error, MB_COUNT, start, most, number, what);
     *count = (uint32_t)number;
     return MB_OK;
