@@ -510,7 +510,7 @@ def test_without_onnxruntime_the_message_says_what_brings_it(tmp_path):
     found = subprocess.run(
         [sys.executable, "-c", code, DEMO], env=child_environment(), capture_output=True, text=True, check=False
     )
-    words = "ImportError: running models: expected onnxruntime, got no such package; pip install onnxruntime brings it"
+    words = "ImportError: onnxruntime is not installed; run: pip install 'milblob[onnx-run]'"
     assert found.stderr.splitlines()[-1] == words
 
 

@@ -21,7 +21,7 @@ NAMED = {
     ("formats/npz.py", "open_arrays", "MappedFile"), ("formats/onnx.py", "open_arrays", "MappedFile"),
     ("formats/params.py", "open_params", "MappedFile"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
     ("running/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
-    ("tvm/check.py", "check_params", "MappedFile"),
+    ("tvm/check.py", "check_params", "MappedFile"), ("aimodel/asset.py", "Asset.__init__", "MappedFile"),
 }  # fmt: skip
 # A Location: opening it is the check that it stays inside.
 BENEATH = {
@@ -30,6 +30,7 @@ BENEATH = {
     ("model/compiled.py", "described", "MappedFile"), ("model/manifest.py", "read_json", "MappedFile"),
     ("model/package.py", "Package._map", "MappedFile"), ("rewrite/copying.py", "copy_entry", "MappedFile"),
     ("tvm/archive.py", "Archive.place", "MappedFile"), ("tvm/edit.py", "_copy_file", "MappedFile"),
+    ("aimodel/asset.py", "Asset.companion", "MappedFile"), ("aimodel/saving.py", "_copy_file", "MappedFile"),
 }  # fmt: skip
 # The handle that was checked, or milblob's own.
 HELD = {
@@ -52,7 +53,7 @@ OTHERS = {
     ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
     ("rewrite/repack.py", "Repacking._lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
-    ("tvm/edit.py", "_change_directory", "os.open"),
+    ("tvm/edit.py", "_change_directory", "os.open"), ("aimodel/saving.py", "_change", "os.open"),
 }  # fmt: skip
 # Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.
 LOOKED = {

@@ -87,8 +87,8 @@ def without_runtime(act):
     """An action of `milblob run` or `verify` that does everything but run a model."""
 
     def run(folder, second):
-        from milblob.cli import run as cli_run
-        from milblob.cli import verify as cli_verify
+        from milblob.cli.commands import run as cli_run
+        from milblob.cli.commands import verify as cli_verify
 
         with contextlib.ExitStack() as stack:
             for module in (cli_run, cli_verify):

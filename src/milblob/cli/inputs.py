@@ -42,12 +42,12 @@ def require_function_used(arguments: Namespace, *models: str) -> None:
 
 def open_session(path: str, arguments: Namespace, **more: Any) -> "Session":
     """Return a model at a path, ready to run. Raises: as `milblob.Session`, and opening the model."""
-    from .. import onnx
+    from .. import Session
 
     if _is_onnx(path):
-        return onnx.Session(path, max_nbytes=arguments.max_nbytes, **more)
+        return Session(path, max_nbytes=arguments.max_nbytes, **more)
     with opening.open_model(path, max_nbytes=arguments.max_nbytes) as model:
-        return onnx.Session(model, function=arguments.function, **more)
+        return Session(model, function=arguments.function, **more)
 
 
 def read_inputs(arguments: Namespace, ports: "Mapping[str, SessionInput]") -> dict[str, Any]:

@@ -134,12 +134,12 @@ def calibration(arguments: Namespace) -> "OutputErrors | None":
     """
     if arguments.calibrate is None:
         return None
-    from ... import onnx
+    from ... import OutputErrors
     from ..inputs import read_arrays
 
     inputs = read_arrays(arguments.calibrate, arguments)
     with opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as model:
-        return onnx.OutputErrors(model, inputs)
+        return OutputErrors(model, inputs)
 
 
 def say_unmeasured(errors: "OutputErrors | None") -> None:

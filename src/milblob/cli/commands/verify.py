@@ -15,7 +15,7 @@ from ..terminal.progress import shown
 from .run import require_npz, save
 
 if TYPE_CHECKING:
-    from ...onnx import OutputError, VerifyReport
+    from ... import OutputError, VerifyReport
 
 EXAMPLES = ("verify Model.mlpackage Half.mlpackage --limit 0.01", "verify Model.mlpackage Half.mlpackage -i inputs.npz")
 _EXIT_DIFFERENT = 1
@@ -53,7 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    from ... import onnx
+    from ... import verify
 
     if arguments.worst is not None:
         for model in (arguments.a, arguments.b):
@@ -70,7 +70,7 @@ def run(arguments: Namespace) -> int:
         first, second = (stack.enter_context(open_session(path, arguments)) for path in (arguments.a, arguments.b))
         inputs = read_inputs(arguments, first.inputs) if arguments.inputs else None
         with shown(arguments) as progress:
-            found = onnx.verify(
+            found = verify(
                 first, second, inputs, runs=arguments.runs, seed=arguments.seed or 0, limit=arguments.limit,
                 progress=progress,
             )  # fmt: skip
