@@ -45,7 +45,9 @@ def test_constants_are_those_that_apple_s_library_prints(name):
         found = list(direct_constants(asset))
         if name in CRASHING:
             assert [row[3] for row in found].count("constant-size") == 1
-            expected = [row if row[1] != "f4E2M1FN" or row[2] != [32, 64] else (*row[:3], "constant-size") for row in expected]
+            expected = [
+                row if row[1] != "f4E2M1FN" or row[2] != [32, 64] else (*row[:3], "constant-size") for row in expected
+            ]
         assert found == expected and found
         for function in asset.functions.values():
             ports = answer["functions"][function.name]
@@ -54,7 +56,9 @@ def test_constants_are_those_that_apple_s_library_prints(name):
 
 
 def test_every_release_and_every_kind_of_network_was_recorded():
-    assert {"linear_f32_b1", "linear_f32_b2", "linear_f32_debug", "linear_bf16", "conv_f16", "attention_f32"} <= set(NAMES)
+    assert {"linear_f32_b1", "linear_f32_b2", "linear_f32_debug", "linear_bf16", "conv_f16", "attention_f32"} <= set(
+        NAMES
+    )
     assert {"lstm_f32", "states_f32", "functions_f32", "odd_f32", "onnx_int8", "branches_f32"} <= set(NAMES)
     assert len(BARE) >= 45 and sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 1 << 20
 
@@ -152,7 +156,12 @@ def test_parts_of_a_compressed_weight():
         assert [name.rpartition(".")[2] for name in asset] == ["data", "scale", "offset1", "offset2"]
         codes = asset["main/broadcasting_batch_matmul_0.y.data"].read()
         assert codes.dtype.itemsize == 1 and codes.shape == (32, 64)
-    words = {"palette4": "pal4", "sparse": "sparse 70%", "fp8_e4m3fn": "float8e4m3fn /ch", "palette4_vectors": "pal4 v2"}
+    words = {
+        "palette4": "pal4",
+        "sparse": "sparse 70%",
+        "fp8_e4m3fn": "float8e4m3fn /ch",
+        "palette4_vectors": "pal4 v2",
+    }
     for name, expected in words.items():
         with milblob.open(bundle(f"bare_f16_{name}")) as asset:
             assert next(iter(asset.values())).compression.words.startswith(expected)
@@ -224,7 +233,11 @@ def test_another_version_of_the_dialect_is_listed_and_not_read():
 def with_attribute(data, number=0):
     """A file whose constant has another attribute, and a second constant that is sound."""
     second = mlir_bytes.op(mlir_bytes.CONSTANT, properties=2, results=(0,))
-    ops = [mlir_bytes.op(mlir_bytes.CONSTANT, properties=1, results=(0,)), second, mlir_bytes.op(mlir_bytes.OUTPUT, operands=(1, 2))]
+    ops = [
+        mlir_bytes.op(mlir_bytes.CONSTANT, properties=1, results=(0,)),
+        second,
+        mlir_bytes.op(mlir_bytes.OUTPUT, operands=(1, 2)),
+    ]
     inner = mlir_bytes.region(3, mlir_bytes.block(*ops, arguments=(0,)))
     attributes = [data, *mlir_bytes.ATTRIBUTES[1:], mlir_bytes.ATTRIBUTES[0]]
     return mlir_bytes.file(

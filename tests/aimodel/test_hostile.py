@@ -25,7 +25,13 @@ def use(data):
 
 
 def small_bundles():
-    return [m.file(), *((FOLDER / f"{name}.aimodel" / "main.mlirb").read_bytes() for name in ("bare_f16_palette4_scaled", "states_f32"))]
+    return [
+        m.file(),
+        *(
+            (FOLDER / f"{name}.aimodel" / "main.mlirb").read_bytes()
+            for name in ("bare_f16_palette4_scaled", "states_f32")
+        ),
+    ]
 
 
 def test_every_truncation_is_refused():
@@ -95,7 +101,10 @@ HUGE = (1 << 64) - 1
         (m.file(parts={3: m.offsets() + b"\1"}), "offsets of attributes"),
         (m.file(parts={2: b"".join(m.ATTRIBUTES)}), "attribute or type"),
         (m.file(parts={8: m.varint(1) + m.varint(HUGE)}), "properties"),
-        (m.file(parts={5: b"", 6: m.varint(0) + m.varint(0) + m.varint(1) + m.varint(6) + m.varint(HUGE) + b"\0"}), "resource"),
+        (
+            m.file(parts={5: b"", 6: m.varint(0) + m.varint(0) + m.varint(1) + m.varint(6) + m.varint(HUGE) + b"\0"}),
+            "resource",
+        ),
         (m.file(parts={5: b"", 6: m.varint(HUGE)}), "groups of external resources"),
         (m.file(ir=m.varint(HUGE - 1)), "name of operation"),
         (m.file(ir=m.block(m.op(m.CONSTANT, properties=99, results=(0,)))), "properties of operation"),
@@ -129,7 +138,12 @@ def test_resources_are_checked_against_their_section():
 
 def test_long_chains_and_shared_parts_take_no_long_time():
     """Thousands of casts of casts, and of weights that share one part: bounded, and each refused by its own read."""
-    names = (*m.TEXTS, b"primitive.cast_v1", b"primitive.build_sparse_with_bitmask_v1", b"primitive.sparse_with_bitmask_to_dense_v1")
+    names = (
+        *m.TEXTS,
+        b"primitive.cast_v1",
+        b"primitive.build_sparse_with_bitmask_v1",
+        b"primitive.sparse_with_bitmask_to_dense_v1",
+    )
     dialect = m.varint(1) + m.varint(1) + m.section(7, m.varint(2)) + m.varint(7) + m.varint(0) + m.varint(7)
     dialect += b"".join(m.varint(number << 1 | 1) for number in (1, 2, 3, 4, 9, 10, 11))
     count = 4000

@@ -24,7 +24,9 @@ def new_values(path, seed=1):
     return {name: source.standard_normal(a.shape).astype(a.dtype) for name, a in milblob.load(path).items()}
 
 
-@pytest.mark.parametrize("name", ["linear_f32", "linear_f16", "linear_bf16", "linear_f32_b1", "linear_f32_debug", "conv_f32"])
+@pytest.mark.parametrize(
+    "name", ["linear_f32", "linear_f16", "linear_bf16", "linear_f32_b1", "linear_f32_debug", "conv_f32"]
+)
 def test_all_weights_in_place(name, tmp_path):
     folder = copy_of(name, tmp_path)
     before, weights = contents(folder), new_values(folder)
@@ -92,7 +94,9 @@ def test_casts_and_mappings(tmp_path):
     values = np.random.default_rng(3).standard_normal((32, 24)).astype(np.float32)
     with pytest.raises(TypeError, match="add --cast|cast"):
         milblob.refit(folder, {"fc1.weight": values}, mapping={"fc1.weight": "#0"})
-    report = milblob.refit(folder, {"fc1.weight": values, "other": values}, mapping={"fc1.weight": "#0", "other": None}, cast=True)
+    report = milblob.refit(
+        folder, {"fc1.weight": values, "other": values}, mapping={"fc1.weight": "#0", "other": None}, cast=True
+    )
     assert report.unused == ("other",) and report.changes[0].name == "main/broadcasting_batch_matmul_0.y"
     np.testing.assert_array_equal(milblob.load(folder)[report.changes[0].name], values.astype(np.float16))
 

@@ -215,8 +215,15 @@ def params():
 
 def bytecode():
     """MLIR bytecode: by hand, and small bundles of Core AI."""
-    found = [mlir_bytes.file(), mlir_bytes.file(version=5), mlir_bytes.file(parts={8: None}), mlir_bytes.file(dialect_version=3)]
-    return found + [path.read_bytes() for path in sorted(DATA.glob("aimodel/bare_*/main.mlirb")) if path.stat().st_size < 4_500]
+    found = [
+        mlir_bytes.file(),
+        mlir_bytes.file(version=5),
+        mlir_bytes.file(parts={8: None}),
+        mlir_bytes.file(dialect_version=3),
+    ]
+    return found + [
+        path.read_bytes() for path in sorted(DATA.glob("aimodel/bare_*/main.mlirb")) if path.stat().st_size < 4_500
+    ]
 
 
 def write(folder, harness, inputs):

@@ -109,7 +109,9 @@ def dialects(version=2, names=(b"aicode",)):
     return out + varint(4) + varint(0) + varint(4) + b"".join(varint(number << 1 | 1) for number in range(1, 5))
 
 
-def file(*, ir=None, texts=TEXTS, attributes=ATTRIBUTES, types=TYPES, properties=PROPERTIES, version=6, parts=None, **more):
+def file(
+    *, ir=None, texts=TEXTS, attributes=ATTRIBUTES, types=TYPES, properties=PROPERTIES, version=6, parts=None, **more
+):
     """A file of bytecode; `parts` replaces the data of sections, None leaves one out."""
     data = {
         1: dialects(more.get("dialect_version", 2)),
@@ -120,7 +122,12 @@ def file(*, ir=None, texts=TEXTS, attributes=ATTRIBUTES, types=TYPES, properties
         8: listed(properties),
         **(parts or {}),
     }
-    return b"ML\xefR" + varint(version) + b"MLIR22.0.0git\0" + b"".join(section(n, d) for n, d in data.items() if d is not None)
+    return (
+        b"ML\xefR"
+        + varint(version)
+        + b"MLIR22.0.0git\0"
+        + b"".join(section(n, d) for n, d in data.items() if d is not None)
+    )
 
 
 def resource_file(alignment=16, size=40, shown=None, padding=b"\xcb", is_used=True):

@@ -15,7 +15,7 @@ from .asset import BYTECODE, HASH, METADATA, Asset
 from .decode import AssetDecoder
 from .emit import ALIGNMENT
 from .findings import CODES
-from .program import Stored, type_text
+from .program import StoredConstant, type_text
 from .tensors import expected_nbytes, size_words
 
 PRODUCER, ASSET_VERSION = "MLIR22.0.0git", "2.0"
@@ -236,7 +236,7 @@ class _AssetChecker:
             )
             self.note("warning", "resource-unused", words, file=file)
 
-    def _check_alignment(self, asset: Asset, name: str, kind: Any, stored: Stored) -> None:
+    def _check_alignment(self, asset: Asset, name: str, kind: Any, stored: StoredConstant) -> None:
         if stored.resource is None:
             return
         if stored.alignment > ALIGNMENT and asset.mapping.nbytes < _SAFE_NBYTES:

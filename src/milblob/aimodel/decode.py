@@ -32,7 +32,7 @@ _LINKS = {
 """Operation -> the one of an ML Program that does the same, and what that calls the operands."""
 
 
-class Link:
+class AssetLink:
     """An operation, or a constant, with the attributes of one of an ML Program that `Chain` and `describe` look at."""
 
     storage, text, blob_offset = _codec.IMMEDIATE, "", 0
@@ -45,7 +45,7 @@ class Link:
         self.mil_code, self.shape = self.dtype.mil_code, kind.shape
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Link) and self.row == other.row
+        return isinstance(other, AssetLink) and self.row == other.row
 
     def __hash__(self) -> int:
         return hash(self.row)
@@ -134,16 +134,16 @@ class AssetDecoder:
         """Return an operation whose parts are what makes its operands."""
         mil, keys = _LINKS[short_family(self._program.bytecode.op_name(op))]
         parts = {
-            keys[key]: Link(row, self._program.kind(row))
+            keys[key]: AssetLink(row, self._program.kind(row))
             for key, row in self._program.computed[op].items()
             if key in keys and key not in left_out
         }
-        return Compressed(cast(Any, Link(op, kind, mil)), parts)
+        return Compressed(cast(Any, AssetLink(op, kind, mil)), parts)
 
     def _by_chain(self, op: int, weight: Compressed, links: int, given: dict[int, Packed] | None = None) -> Dense:
         name = self._program.bytecode.op_name(op)
 
-        def stored(part: Link) -> Packed:
+        def stored(part: AssetLink) -> Packed:
             return (given or {}).get(part.row) or self._stored(part.row, links)
 
         chain = Chain(stored, lambda _: name, self._require)
@@ -226,12 +226,14 @@ class AssetDecoder:
         mil, keys = _LINKS[short]
         try:
             found = {
-                keys[key]: self.described(row, links + 1) if row in program.computed else Link(row, program.kind(row))
+                keys[key]: self.described(row, links + 1)
+                if row in program.computed
+                else AssetLink(row, program.kind(row))
                 for key, row in parts.items()
                 if key in keys
             }
             return Compressed(
-                cast(Any, Link(op, program.kind(op), mil)), {k: v for k, v in found.items() if v is not None}
+                cast(Any, AssetLink(op, program.kind(op), mil)), {k: v for k, v in found.items() if v is not None}
             )
         except UnsupportedError:
             return None

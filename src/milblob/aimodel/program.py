@@ -51,7 +51,7 @@ _MAX_STEPS = 16
 _MAX_PARTS = 64
 
 
-class Stored(NamedTuple):
+class StoredConstant(NamedTuple):
     """Where the value of a constant is.
 
     Attributes:
@@ -435,7 +435,9 @@ class AssetProgram:
             function = self._function_rows[graph]
             full = f"{function}/{name or f'#{ordinal}'}"
             if full in rows:  # nothing reads it, and another weight has the same first part
-                full = f"{function}/#{ordinal}" if f"{function}/#{ordinal}" not in rows else f"{function}/{self.label(op)}"
+                full = (
+                    f"{function}/#{ordinal}" if f"{function}/#{ordinal}" not in rows else f"{function}/{self.label(op)}"
+                )
             rows[full] = WeightRow(full, function, op, ordinal)
         return list(rows.values())
 
@@ -482,7 +484,7 @@ class AssetProgram:
             raise UnsupportedError(words, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
         return numbers[0]
 
-    def stored(self, op: int) -> Stored:
+    def stored(self, op: int) -> StoredConstant:
         """Return where the value of a constant is.
 
         Raises:
@@ -493,7 +495,7 @@ class AssetProgram:
         code = bytecode.code_of(attribute)
         if code == DENSE:
             is_splat, offset, nbytes = bytecode.dense_bytes(attribute)
-            return Stored(attribute, offset, nbytes, is_splat, None, 1)
+            return StoredConstant(attribute, offset, nbytes, is_splat, None, 1)
         if code != RESOURCE:
             words = f"value of {CONSTANT}: expected an attribute with code {DENSE} or {RESOURCE}, got {code}"
             raise UnsupportedError(words, offset=int(bytecode.ops["offset"][op]), file=file, code="attribute-code")
@@ -503,7 +505,9 @@ class AssetProgram:
             words = f"attribute {attribute}: expected the number of a blob among {most} resources, got {numbers[1:]}"
             raise FormatError(words, file=file, code="bytecode")
         row = bytecode.resources[numbers[1]]
-        return Stored(attribute, int(row["data_offset"]), int(row["nbytes"]), False, numbers[1], int(row["alignment"]))
+        return StoredConstant(
+            attribute, int(row["data_offset"]), int(row["nbytes"]), False, numbers[1], int(row["alignment"])
+        )
 
     def debug_label(self, op: int) -> str:
         """Return the modules and the node that made an operation, such as "Net$1/Linear$2:addmm_1"; "" if unknown."""

@@ -21,8 +21,8 @@ from ..wording import some
 from .asset import Asset
 from .codes import DENSE, RESOURCE
 from .emit import ALIGNMENT, Emitter, NewResource, varint
-from .program import Stored
-from .saving import Change, NewBytecode, patched, require_target, save
+from .program import StoredConstant
+from .saving import BytecodeChange, NewBytecode, patched, require_target, save
 from .tensors import AssetTensor
 
 INLINE_COUNT = 256
@@ -40,7 +40,7 @@ class _Value:
         targets: name -> what it gets.
     """
 
-    def __init__(self, stored: Stored, users: list[str]) -> None:
+    def __init__(self, stored: StoredConstant, users: list[str]) -> None:
         self.stored, self.users = stored, users
         self.targets: dict[str, GivenTensor] = {}
 
@@ -165,7 +165,7 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
     """Return the bytecode with new values: patched where every value keeps its place and size, else written anew."""
     whole = [value for value in values if len(value.targets) == len(value.users) and _are_alike(value)]
     apart = [value for value in values if value not in whole]
-    changes: list[Change] = []
+    changes: list[BytecodeChange] = []
     grown: list[_Value] = []
     for value in whole:
         row = next(iter(value.targets.values()))
@@ -173,7 +173,7 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
         if nbytes != value.stored.nbytes or (value.stored.is_splat and prod(row.values.shape) > 1):
             grown.append(value)  # one element stood for all
         else:
-            changes.append(Change(value.stored.offset, Later(nbytes, partial(_bytes_of, asset, row))))
+            changes.append(BytecodeChange(value.stored.offset, Later(nbytes, partial(_bytes_of, asset, row))))
     if not apart and not grown:
         return patched(asset.mapping.nbytes, changes)
     emitter = Emitter(asset.program.bytecode)

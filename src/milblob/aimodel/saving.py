@@ -21,7 +21,7 @@ from .emit import Piece, Span, sha256, size_of, write
 _PARTS = frozenset([BYTECODE, HASH, METADATA])
 
 
-class Change(NamedTuple):
+class BytecodeChange(NamedTuple):
     """New bytes at an offset of the bytecode, which keeps its size."""
 
     offset: int
@@ -37,10 +37,10 @@ class NewBytecode(NamedTuple):
     """
 
     pieces: list[Piece]
-    changes: list[Change] | None
+    changes: list[BytecodeChange] | None
 
 
-def patched(nbytes: int, changes: list[Change]) -> NewBytecode:
+def patched(nbytes: int, changes: list[BytecodeChange]) -> NewBytecode:
     """Return a file of so many bytes with changes at their offsets, which do not overlap."""
     pieces: list[Piece] = []
     at = 0

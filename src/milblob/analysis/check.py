@@ -93,7 +93,7 @@ def _check_other(
 ) -> list[Finding]:
     """Check a file of a format that has a check of its own."""
     if values:
-        raise ValueError(f"{name}: expected a Core ML model, whose values can be looked at, got {row.kind}")
+        raise ValueError(f"{name}: expected a model, whose values can be looked at, got {row.kind}")
     is_wanted = chosen(rules, ignore, [*row.function("codes"), *ALL_CODES])
     return [found for found in row.function("check")(name, max_nbytes=max_nbytes) if is_wanted(found.code)]
 
