@@ -130,14 +130,13 @@ def file(
     )
 
 
-def resource_file(alignment=16, size=40, shown=None, padding=b"\xcb", is_used=True):
+def resource_file(alignment=16, size=40, shown=None, padding=b"\xcb", is_used=True, parts=None, **more):
     """A file whose constant is a resource."""
     value = varint(7) + varint(0) if is_used else ATTRIBUTES[0]
     head = varint(alignment) + varint(size if shown is None else shown)
     data = head + padding * (-len(head) % max(alignment, 1)) + VALUES[:size]
     offset = varint(0) + varint(0) + varint(1) + varint(6) + varint(len(data)) + b"\0"
-    parts = {6: offset}
-    plain = file(attributes=[value, *ATTRIBUTES[1:]], parts=parts)
+    plain = file(attributes=[value, *ATTRIBUTES[1:]], parts={**(parts or {}), 6: offset}, **more)
     at = len(plain)
     found = section(5, data, at=at, alignment=max(alignment, 16))
     if alignment == 1:  # one byte too far for whole elements

@@ -59,6 +59,11 @@ class Side(NamedTuple):
         return self.model is not None and self.model.kind not in ("blob", "listing")
 
     @property
+    def has_parts(self) -> bool:
+        """Whether it may have compressed weights, whose stored parts can be compared."""
+        return self.model is not None or not self.has_given_names
+
+    @property
     def has_given_names(self) -> bool:
         """Whether its tensors have names that somebody gave them; those of a bundle of Core AI say what reads them."""
         return getattr(self.arrays, "has_given_names", True)
