@@ -22,7 +22,14 @@ def run(tmp_path):
 
     def one(path, **inputs):
         np.savez(tmp_path / "in.npz", **inputs)
-        command = [os.environ["MILBLOB_COREAI_PYTHON"], ORACLE, "run", str(path), str(tmp_path / "in.npz"), str(tmp_path / "out.npz")]
+        command = [
+            os.environ["MILBLOB_COREAI_PYTHON"],
+            ORACLE,
+            "run",
+            str(path),
+            str(tmp_path / "in.npz"),
+            str(tmp_path / "out.npz"),
+        ]
         for _ in range(TRIES):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
@@ -67,7 +74,9 @@ def test_values_stored_apart_and_merged_again_compute_what_numpy_does(run, tmp_p
     milblob.refit(folder, {other: old[first] * 2})
     report = milblob.repack(folder, tmp_path / "merged.aimodel", dedupe=True, gc=True)
     assert report.counts() == {"deduplicate": 1}
-    np.testing.assert_allclose(next(iter(run(tmp_path / "merged.aimodel", x=x).values())), expected(folder, x), atol=1e-4)
+    np.testing.assert_allclose(
+        next(iter(run(tmp_path / "merged.aimodel", x=x).values())), expected(folder, x), atol=1e-4
+    )
 
 
 def test_a_splat_that_grew_runs(run, tmp_path):
@@ -78,7 +87,12 @@ def test_a_splat_that_grew_runs(run, tmp_path):
     assert found.shape == before.shape and np.isfinite(found).all() and not np.array_equal(found, before)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("bare_f16") and not name.endswith("fp4_mx") and "_int2" not in name][::6])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in NAMES if name.startswith("bare_f16") and not name.endswith("fp4_mx") and "_int2" not in name][
+        ::6
+    ],
+)
 def test_dense_values_of_parts_that_were_refitted(name, run, tmp_path):
     """New codes or palettes: what milblob decodes is what the library multiplies with."""
     folder = copy_of(name, tmp_path)

@@ -241,7 +241,7 @@ def with_attribute(data, number=0):
     inner = mlir_bytes.region(3, mlir_bytes.block(*ops, arguments=(0,)))
     attributes = [data, *mlir_bytes.ATTRIBUTES[1:], mlir_bytes.ATTRIBUTES[0]]
     return mlir_bytes.file(
-        ir=mlir_bytes.graph_ops(inner=inner), attributes=attributes, properties=[*mlir_bytes.PROPERTIES, mlir_bytes.varint(9)]
+        ir=mlir_bytes.graph_ops(inner=inner), attributes=attributes, properties=[*mlir_bytes.PROPERTIES, mlir_bytes.varint(len(mlir_bytes.ATTRIBUTES))]
     )  # fmt: skip
 
 

@@ -28,10 +28,18 @@ def test_ls(say):
     document = json.loads(out)
     assert status == 0 and document["kind"] == "aimodel" and len(document["tensors"]) == 4
     row = document["tensors"][0]
-    assert (row["name"], row["dtype"], row["shape"], row["function"]) == ("main/broadcasting_batch_matmul_0.y", "float32", [32, 24], "main")
+    assert (row["name"], row["dtype"], row["shape"], row["function"]) == (
+        "main/broadcasting_batch_matmul_0.y",
+        "float32",
+        [32, 24],
+        "main",
+    )
     status, out, _ = say("ls", bundle("functions_f32"), "-f", "second", "-k", "*add*")
     assert "second/broadcasting_add_0.other" in out and "main/" not in out
-    assert "permutation" in say("ls", LINEAR, "--constants")[1] and ".lut" in say("ls", bundle("bare_f16_palette4"), "--stored")[1]
+    assert (
+        "permutation" in say("ls", LINEAR, "--constants")[1]
+        and ".lut" in say("ls", bundle("bare_f16_palette4"), "--stored")[1]
+    )
     document = json.loads(say("ls", "--json", bundle("functions_f32"))[1])
     assert document["totals"]["nbytes_unique"] < document["totals"]["nbytes"]
     assert say("ls", LINEAR, "-f", "nothing")[0] == 2
@@ -65,7 +73,9 @@ def test_refit_and_repack(say, tmp_path):
     folder = copy_of("linear_f32", tmp_path)
     np.savez(tmp_path / "new.npz", **{"main/broadcasting_add_0.other": np.ones(32, "f4")})
     assert say("refit", folder, tmp_path / "new.npz")[0] == 0 and is_hashed(folder)
-    assert say("repack", folder, "-o", tmp_path / "out.aimodel", "--dedupe")[0] == 0 and is_hashed(tmp_path / "out.aimodel")
+    assert say("repack", folder, "-o", tmp_path / "out.aimodel", "--dedupe")[0] == 0 and is_hashed(
+        tmp_path / "out.aimodel"
+    )
     assert say("diff", folder, tmp_path / "out.aimodel")[0] == 0
 
 

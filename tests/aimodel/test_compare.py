@@ -33,7 +33,9 @@ def test_diff_of_conversions_and_of_a_changed_bundle(tmp_path):
     milblob.refit(folder, {"#1": np.zeros(32, "f4")})
     found = kinds(bundle("linear_f32"), folder)
     assert [name for name, (_, kind) in found.items() if kind == "different"] == ["main/broadcasting_add_0.other"]
-    assert {kind for _, kind in kinds(bundle("linear_f32"), bundle("linear_f32_b1"), names_only=True).values()} == {"named"}
+    assert {kind for _, kind in kinds(bundle("linear_f32"), bundle("linear_f32_b1"), names_only=True).values()} == {
+        "named"
+    }
 
 
 def test_diff_and_match_with_a_checkpoint(tmp_path):
@@ -43,7 +45,12 @@ def test_diff_and_match_with_a_checkpoint(tmp_path):
     checkpoint = dict(zip(names, (weights[3], weights[0], weights[2], weights[1]), strict=True))
     np.savez(tmp_path / "c.npz", **checkpoint)
     found = kinds(bundle("linear_f32"), tmp_path / "c.npz")
-    assert list(found.values()) == [("fc1.weight", "same"), ("fc1.bias", "same"), ("fc2.weight", "same"), ("fc2.bias", "same")]
+    assert list(found.values()) == [
+        ("fc1.weight", "same"),
+        ("fc1.bias", "same"),
+        ("fc2.weight", "same"),
+        ("fc2.bias", "same"),
+    ]
     matching = milblob.match(tmp_path / "c.npz", bundle("linear_f32"))
     assert {row.given: row.name for row in matching.matches} == {other: name for name, (other, _) in found.items()}
     transposed = {name: np.ascontiguousarray(array.T) for name, array in checkpoint.items()}

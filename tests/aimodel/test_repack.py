@@ -62,7 +62,11 @@ def cast_file(reader):
     dialect += b"".join(m.varint(number << 1 | 1) for number in (1, 2, 3, 4, 9))
     half = m.varint(2) + m.varint(2) + m.varint(4) + m.varint(10) + m.varint(4)
     types = [*m.TYPES, half, m.varint(7)]
-    ops = [m.op(m.CONSTANT, properties=1, results=(0,)), m.op(4, results=(3,), operands=(1,)), m.op(m.OUTPUT, operands=(2,))]
+    ops = [
+        m.op(m.CONSTANT, properties=1, results=(0,)),
+        m.op(4, results=(3,), operands=(1,)),
+        m.op(m.OUTPUT, operands=(2,)),
+    ]
     ir = m.graph_ops(inner=m.region(3, m.block(*ops, arguments=(0,))))
     return m.resource_file(texts=names, types=types, ir=ir, parts={1: dialect})
 
@@ -80,11 +84,16 @@ def test_a_cast_changes_only_what_casts_read(tmp_path):
     (tmp_path / "z.mlirb").write_bytes(cast_file(b"relu_v1"))
     for path in (tmp_path / "z.mlirb", bundle("linear_f32")):
         with pytest.raises(ProgramError, match=r"expected constants that only casts read.*\(read by "):
-            milblob.repack(path, tmp_path / f"other{path[-8:] if isinstance(path, str) else '.mlirb'}", cast={"float32": "float16"})
+            milblob.repack(
+                path, tmp_path / f"other{path[-8:] if isinstance(path, str) else '.mlirb'}", cast={"float32": "float16"}
+            )
     assert not list(tmp_path.glob("other*"))
 
 
-@pytest.mark.parametrize("options", [{"merge": True}, {"align": 4096}, {"canonical": True}, {"externalize": 10}, {"cast": {"bfloat16": "float16"}}])
+@pytest.mark.parametrize(
+    "options",
+    [{"merge": True}, {"align": 4096}, {"canonical": True}, {"externalize": 10}, {"cast": {"bfloat16": "float16"}}],
+)
 def test_options_that_bundles_have_no_use_for(options, tmp_path):
     with pytest.raises(ValueError, match="for a bundle of Core AI"):
         milblob.repack(bundle("linear_f32"), tmp_path / "out.aimodel", **options)

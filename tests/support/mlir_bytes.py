@@ -32,7 +32,10 @@ SHAPE = (2, 5)
 VALUES = bytes(range(40))
 
 
-def op(name, *, location=0, properties=None, results=(), operands=(), regions=b"", mask=0, is_isolated=True):
+LOCATION = 11
+
+
+def op(name, *, location=LOCATION, properties=None, results=(), operands=(), regions=b"", mask=0, is_isolated=True):
     """An operation; `regions` are those that follow it, as `region` makes them, or a section of them."""
     out = varint(location)
     for bit, rows, has in ((64, properties, properties is not None), (2, results, results), (4, operands, operands)):
@@ -49,7 +52,9 @@ def block(*ops, arguments=()):
     """A block of operations, whose arguments have these types."""
     head = varint(len(ops) << 1 | bool(arguments))
     if arguments:
-        head += varint(len(arguments)) + b"".join(varint(kind << 1) for kind in arguments) + b"\0"
+        head += (
+            varint(len(arguments)) + b"".join(varint(kind << 1 | 1) + varint(LOCATION) for kind in arguments) + b"\0"
+        )
     return head + b"".join(ops)
 
 
@@ -76,6 +81,9 @@ ATTRIBUTES = (
     varint(9) + varint(7) + varint(1) + varint(7),  # 6: aicode.name = "x"
     varint(1) + varint(8),  # 7: "x"
     varint(5) + varint(0),  # 8: an empty list
+    varint(31) + varint(8) + varint(0) * 4,  # 9: a position in a file
+    varint(46),  # 10: no scope
+    varint(40) + varint(9) + varint(10) + varint(0) + varint(0),  # 11: a location
 )
 TYPES = (
     varint(2) + varint(2) + varint(SHAPE[0] << 1) + varint(SHAPE[1] << 1) + varint(1),  # 0: tensor<2x5xf32>
