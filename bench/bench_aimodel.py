@@ -16,7 +16,7 @@ import milblob
 from conftest import Made, needs, scaled
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
-import mlir_bytes as m  # noqa: E402
+import mlir_bytes as m
 
 COUNT, SHAPE = scaled(32, 2), (4096, 2048)
 NBYTES = 4 * SHAPE[0] * SHAPE[1]

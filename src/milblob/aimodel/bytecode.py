@@ -133,6 +133,7 @@ class Bytecode:
         self.owners = np.frombuffer(found["owners"], np.uint32)
         self.refusal = self._require_dialect()
         self._kinds: dict[int, TensorKind | None] = {}
+        self._name_of: list[int] = self.ops["name"].tolist()
         self._names: list[str] = [self.string(int(row["name"])) for row in self.op_names]
 
     def _require_dialect(self) -> str:
@@ -168,7 +169,7 @@ class Bytecode:
 
     def op_name(self, row: int) -> str:
         """Return the name of an operation, such as "primitive.conv2d_v1"."""
-        return self._names[int(self.ops["name"][row])]
+        return self._names[self._name_of[row]]
 
     def ops_named(self, wanted: Any) -> np.ndarray[Any, Any]:
         """Return the rows of all operations whose name `wanted`, a predicate, accepts."""

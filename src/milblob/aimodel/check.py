@@ -260,8 +260,6 @@ class _AssetChecker:
                     decoder.dense(tensor.row.op)
                 except MilblobError as error:
                     if error.code != "constant-size":  # reported already
-                        known = error.code in CODES
-                        self.note(
-                            "warning" if isinstance(error, UnsupportedError) else "error",
-                            error.code if known else "compressed", error.what, name, error.offset, error.file or asset.file,
-                        )  # fmt: skip
+                        severity: Severity = "warning" if isinstance(error, UnsupportedError) else "error"
+                        code = error.code if error.code in CODES else "compressed"
+                        self.note(severity, code, error.what, name, error.offset, error.file or asset.file)

@@ -5,6 +5,7 @@ Apple's library prints of them; operands have the names of its Python builders. 
 """
 
 import re
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -131,11 +132,13 @@ _BY_FAMILY = {
 _VERSION = re.compile(r"_v\d+$")
 
 
+@lru_cache(4096)
 def family(op_name: str) -> str:
     """Return an operation's name without its version, such as "primitive.conv2d" for "primitive.conv2d_v1"."""
     return _VERSION.sub("", op_name)
 
 
+@lru_cache(4096)
 def short_family(op_name: str) -> str:
     """Return the last part of a family, such as "conv2d"."""
     return family(op_name).rpartition(".")[2]

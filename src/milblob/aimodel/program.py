@@ -132,6 +132,9 @@ class AssetProgram:
         self._first_use = bytecode.values["first_use"].tolist()
         self._maker = bytecode.values["op"].tolist()
         self._is_argument = bytecode.values["is_argument"].tolist()
+        self._first_results: list[int] = bytecode.ops["first_result"].tolist()
+        self._result_counts: list[int] = bytecode.ops["result_count"].tolist()
+        self._value_types: list[int] = bytecode.values["type"].tolist()
         self._parents = bytecode.ops["parent"].tolist()
         self._graphs = {int(row) for row in bytecode.ops_named(lambda name: family(name) == GRAPH)}
         self._flow = {int(row) for row in bytecode.ops_named(lambda name: name.startswith(CONTROL_FLOW))}
@@ -188,7 +191,7 @@ class AssetProgram:
 
     def operand(self, op: int, number: int) -> str:
         """Return what an operand of an operation is called."""
-        callee = self._callee(op)
+        callee = self._callee(op) if self._composites else None
         names = callee.inputs if callee is not None else []
         return (names[number] if number < len(names) else "") or operand_name(self.bytecode.op_name(op), number)
 
@@ -256,14 +259,14 @@ class AssetProgram:
         Raises:
             FormatError: it makes none or several.
         """
-        if self.bytecode.ops["result_count"][op] != 1:
+        if self._result_counts[op] != 1:
             words = f"results of {self.bytecode.op_name(op)}: expected 1, got {self.bytecode.ops['result_count'][op]}"
             raise FormatError(words, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
-        return int(self.bytecode.ops["first_result"][op])
+        return self._first_results[op]
 
     def kind(self, op: int) -> TensorKind:
         """Return the type of the value that an operation makes. Raises: FormatError: it is not a tensor."""
-        number = int(self.bytecode.values["type"][self.result(op)])
+        number = self._value_types[self.result(op)]
         kind = self.bytecode.tensor_kind(number)
         if kind is None:
             words = f"type of {self.bytecode.op_name(op)}: expected a tensor, got another type"
@@ -301,7 +304,7 @@ class AssetProgram:
             counts: dict[str, int] = {}
             labels = self._labels[parent] = {}
             for row in self._children.get(parent, ()):
-                callee = self._callee(row)
+                callee = self._callee(row) if self._composites else None
                 kind = short_family(self.bytecode.op_name(row)) if callee is None else callee.name
                 labels[row] = f"{kind}_{counts.get(kind, 0)}"
                 counts[kind] = counts.get(kind, 0) + 1
@@ -420,7 +423,7 @@ class AssetProgram:
                 found.append((graph, ordinal, row, f"{names[end]}.{key}"))
         found.sort(key=lambda row: row[:2])
         if constants:
-            found += [(graph, -1, row, name) for row, (graph, name) in deep.items()]
+            found += [(graph, -1, row, f"{self.label(outer)}/#{n}") for row, (graph, outer, n) in deep.items()]
         return self._named_rows(found)
 
     def _is_part(self, op: int) -> bool:
@@ -441,10 +444,10 @@ class AssetProgram:
             rows[full] = WeightRow(full, function, op, ordinal)
         return list(rows.values())
 
-    def _number_constants(self) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, str]]]:
-        """Return constant -> (function, ordinal) of those directly in functions, and (function, name) of the others."""
+    def _number_constants(self) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int, int]]]:
+        """Return the constants directly in functions, (function, ordinal), and others, (function, operation, ordinal)."""
         ordinals: dict[int, tuple[int, int]] = {}
-        deep: dict[int, tuple[int, str]] = {}
+        deep: dict[int, tuple[int, int, int]] = {}
         counts: dict[int, int] = {}
         for row in self.constants:
             graph, outer = self.home(row)
@@ -456,7 +459,7 @@ class AssetProgram:
             if outer == NONE:
                 ordinals[row] = graph, number
             else:
-                deep[row] = graph, f"{self.label(outer)}/#{number}"
+                deep[row] = graph, outer, number
         return ordinals, deep
 
     def is_weight(self, op: int) -> bool:
