@@ -445,7 +445,7 @@ class AssetProgram:
         return list(rows.values())
 
     def _number_constants(self) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int, int]]]:
-        """Return the constants directly in functions, (function, ordinal), and others, (function, operation, ordinal)."""
+        """Return the constants directly in functions (function, ordinal), and others (function, operation, ordinal)."""
         ordinals: dict[int, tuple[int, int]] = {}
         deep: dict[int, tuple[int, int, int]] = {}
         counts: dict[int, int] = {}
