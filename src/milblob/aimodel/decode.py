@@ -98,7 +98,7 @@ class AssetDecoder:
                 f"operations that compute a weight: expected at most {_MAX_LINKS}, got more", code="operation"
             )
         short = short_family(name)
-        if kind.element is None or None in kind.shape:
+        if kind.element is None or kind.element.dtype is None or None in kind.shape:
             raise UnsupportedError(
                 f"output of {name}: expected a known element type and sizes, got {kind.text} {kind.shape}",
                 code="element-type",
@@ -176,6 +176,7 @@ class AssetDecoder:
         stored = self._program.kind(data)
         dtype, shape = kind.element.dtype if kind.element is not None else None, cast("tuple[int, ...]", kind.shape)
         is_plain = stored.element is not None and (stored.element.dtype in FLOATS or _is_integer(stored.element.dtype))
+        is_plain = is_plain and first.dtype == stored.element.numpy  # type: ignore[union-attr]
         if is_plain and dtype in FLOATS and scale.dtype == kind.element.numpy and not second.any():  # type: ignore[union-attr]
             given = {parts["scale"]: pack(scale, dtype), parts["offset1"]: pack(first, stored.element.dtype)}  # type: ignore[union-attr]
             link = self._link(op, kind, () if first.any() else ("offset1",))
@@ -206,7 +207,7 @@ class AssetDecoder:
     def _blocks(name: str, rank: int, axis: Array, scale: Array) -> tuple[int, ...]:
         if scale.ndim == 0:
             return (1,) * rank
-        number = int(axis) if axis.ndim == 0 else -rank - 1
+        number = int(axis) if axis.ndim == 0 and axis.dtype.kind in "iu" else -rank - 1
         if scale.ndim != 1 or not -rank <= number < rank:
             words = (
                 f"axis of {name}: expected one of {rank} for a vector of scales, got {axis.tolist()} for {scale.shape}"
