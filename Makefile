@@ -16,7 +16,7 @@ SANITIZED := build/sanitize
 WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo check test thorough lint style types stubs neon tvm-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
+.PHONY: help demo check test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -60,6 +60,11 @@ neon: $(VENV)/.tools ## the kernels for arm64 in every way: cross compilers, san
 tvm-oracle: $(VENV)/.tvm $(VENV)/.tools ## ask TVM itself about .params files, and record what it says in tests/data/tvm
 	$(VENV)/tvm/$(notdir $(BIN))/python tests/data/make_tvm_oracle.py record tests/data/tvm
 	MILBLOB_TVM_PYTHON="$(CURDIR)/$(VENV)/tvm/$(notdir $(BIN))/python" $(PY) -m pytest tests/tvm/live.py tests/tvm/test_params.py
+
+COREAI := $(VENV)/coreai/$(notdir $(BIN))/python
+aimodel-oracle: $(VENV)/.coreai $(VENV)/.tools ## ask Apple's own library about bundles of Core AI (Linux x86-64, macOS 26), and record it in tests/data/aimodel
+	$(COREAI) tests/data/make_aimodel_oracle.py record tests/data/aimodel --old b1=$(VENV)/coreai-b1 b2=$(VENV)/coreai-b2
+	MILBLOB_COREAI_PYTHON="$(CURDIR)/$(COREAI)" $(PY) -m pytest tests/aimodel tests/aimodel/live.py
 
 TORCH := $(VENV)/torch/$(notdir $(BIN))/python
 finetune: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## what refit --base does to torch networks: docs/fine-tuning.md; TORCH=python that has torch
@@ -162,6 +167,15 @@ $(VENV)/.tvm: pyproject.toml | $(VENV)/.python
 	$(PY) -m venv --clear $(VENV)/tvm
 	$(VENV)/tvm/$(notdir $(BIN))/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(VENV)/tvm/$(notdir $(BIN))/python -m pip install --quiet --group tvm
+	@touch $@
+
+# Apple's Core AI with torch, in an environment of its own, several GB; and its older releases, each in a folder.
+$(VENV)/.coreai: pyproject.toml | $(VENV)/.python
+	$(PY) -m venv --clear $(VENV)/coreai
+	$(COREAI) -m pip install --quiet --upgrade "pip>=25.1"
+	$(COREAI) -m pip install --quiet --group coreai
+	$(COREAI) -m pip install --quiet --no-deps --target $(VENV)/coreai-b1 --upgrade coreai-core==1.0.0b1 coreai-torch==0.4.0
+	$(COREAI) -m pip install --quiet --no-deps --target $(VENV)/coreai-b2 --upgrade coreai-core==1.0.0b2 coreai-torch==0.4.2
 	@touch $@
 
 # torch in an environment of its own, several GB on Linux, which nothing else needs.

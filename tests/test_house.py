@@ -37,6 +37,7 @@ FOLDERS = [
     "refitting",
     "compressing",
     "tvm",
+    "aimodel",
     "onnx",
     "running",
     "onnxmltools",

@@ -21,15 +21,15 @@ from .errors import (
     ResolveError,
     UnsupportedError,
 )
-from .formats import archive as _archive
-from .model.model import Model, load
-from .model.open import open
+from .model.model import Model
+from .model.open import load, open
 from .model.tensor import Tensor
 from .program.compression import Compression
 from .values.tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
     __version__: str
+    from . import aimodel as aimodel
     from . import onnx as onnx
     from . import tvm as tvm
     from .about import Info, info
@@ -186,16 +186,12 @@ _LATER = {
 }
 
 
-# formats lie below tvm, and import nothing of it
-_archive.register(lambda: import_module(f"{__name__}.tvm.offers"))
-
-
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from .about import version
 
         return version()
-    if name in ("onnx", "tvm"):  # packages, for other families of formats
+    if name in ("aimodel", "onnx", "tvm"):  # packages, for other families of formats
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)
     if module is None:
@@ -210,4 +206,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "onnx", "tvm"])
+    return sorted([*__all__, "__version__", "aimodel", "onnx", "tvm"])

@@ -133,6 +133,7 @@ cdef _error(C.mb_error *e, name, str where=""):
 include "codec/blobs.pxi"
 include "codec/casts.pxi"
 include "codec/differences.pxi"
+include "codec/mlir.pxi"
 include "codec/params.pxi"
 include "codec/statistics.pxi"
 include "codec/palettes.pxi"

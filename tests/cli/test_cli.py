@@ -435,7 +435,7 @@ def test_every_error_has_a_status(cli, monkeypatch):
         def run(*_, **__):
             raise error
 
-        monkeypatch.setattr("milblob.model.open.open", run)
+        monkeypatch.setattr("milblob.model.open.open_model", run)
         return cli("ls", DEMO)
 
     assert failing(MemoryError())[2] == "milblob: not enough memory\n"

@@ -140,6 +140,14 @@ def test_walk_params(build, tmp_path):
     run([build("walk_params"), "--mutate", sized(20, 600), 10, *files])
 
 
+def test_walk_mlir(build):
+    files = sorted(DATA.glob("aimodel/*/main.mlirb"), key=lambda path: path.stat().st_size)
+    assert len(files) > 60
+    run([build("walk_mlir"), "--whole", *corpus("mlir")])
+    run([build("walk_mlir"), *files[::12]])
+    run([build("walk_mlir"), "--mutate", sized(150, 4000), 12, *files])
+
+
 def test_store_blob(build, tmp_path):
     run([build("store_blob"), "--whole", *corpus("store")])
     files = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 1_000]

@@ -15,6 +15,7 @@ DATA = TESTS / "data"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent / "src")]
 
 import hostile_chains  # noqa: E402
+import mlir_bytes  # noqa: E402
 import reference  # noqa: E402
 from journal_bytes import journal_bytes  # noqa: E402
 
@@ -226,6 +227,19 @@ def params():
     return sorted(found, key=lambda data: (len(data), data))
 
 
+def bytecode():
+    """MLIR bytecode: by hand, and small bundles of Core AI."""
+    found = [
+        mlir_bytes.file(),
+        mlir_bytes.file(version=5),
+        mlir_bytes.file(parts={8: None}),
+        mlir_bytes.file(dialect_version=3),
+    ]
+    return found + [
+        path.read_bytes() for path in sorted(DATA.glob("aimodel/bare_*/main.mlirb")) if path.stat().st_size < 4_500
+    ]
+
+
 def write(folder, harness, inputs):
     """Write inputs as numbered files."""
     (folder / harness).mkdir(parents=True, exist_ok=True)
@@ -244,6 +258,7 @@ def main(folder, harnesses):
         "store": lambda: [data for data in payloads() if len(data) < 300] + files("blob_*/weight.bin", 1_000),
         "between": changes,
         "params": params,
+        "mlir": bytecode,
         "python": python_inputs,
         "public": public_inputs,
     }

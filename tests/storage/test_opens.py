@@ -22,6 +22,7 @@ NAMED = {
     ("formats/params.py", "open_params", "map_settled"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
     ("running/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
     ("tvm/check.py", "check_params", "map_settled"),
+    ("aimodel/asset.py", "Asset.__init__", "map_settled"),
 }  # fmt: skip
 # A Location: opening it is the check that it stays inside.
 BENEATH = {
@@ -30,6 +31,7 @@ BENEATH = {
     ("model/compiled.py", "described", "MappedFile"), ("model/manifest.py", "read_json", "MappedFile"),
     ("model/package.py", "Package._map", "map_settled"), ("rewrite/copying.py", "copy_entry", "MappedFile"),
     ("tvm/archive.py", "Archive.place", "map_settled"), ("tvm/edit.py", "_copy_file", "MappedFile"),
+    ("aimodel/asset.py", "Asset.companion", "map_settled"), ("aimodel/saving.py", "_copy_file", "MappedFile"),
 }  # fmt: skip
 # The handle that was checked, or milblob's own.
 HELD = {
@@ -52,7 +54,7 @@ OTHERS = {
     ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
     ("rewrite/repack.py", "Repacking._lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
-    ("tvm/edit.py", "_change_directory", "os.open"),
+    ("tvm/edit.py", "_change_directory", "os.open"), ("aimodel/saving.py", "_change", "os.open"),
 }  # fmt: skip
 # Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.
 LOOKED = {

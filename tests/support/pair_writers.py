@@ -12,6 +12,7 @@ import numpy as np
 
 import milblob
 import tvm_archives
+from bundles import copy_of, is_hashed
 from paths import DATA
 
 NEW_OUTPUTS = {"y": np.arange(12, dtype="<f4")}
@@ -160,6 +161,33 @@ def parameters_at(name):
     def see(folder):
         with milblob.tvm.open(folder / name) as library:
             return repr({key: array.read().tobytes() for key, array in parameters(library).items()})
+
+    return see
+
+
+def asset(name="linear_f32", copy=False, is_bare=False):
+    """A bundle of Core AI, new values for the weights of its first function, and for a copy another bundle where it goes."""
+
+    def make(folder):
+        copy_of(name, folder, "m.aimodel")
+        weights = milblob.load(folder / "m.aimodel")
+        np.savez(folder / "w.npz", **{key: array + 1 for key, array in weights.items() if key.startswith("main/")})
+        if copy:
+            copy_of("conv_f32", folder, "out.aimodel")
+        if is_bare:
+            (folder / "m.aimodel" / "main.mlirb").rename(folder / "m.mlirb")
+            shutil.rmtree(folder / "m.aimodel")
+
+    return make
+
+
+def asset_at(name):
+    """The weights of a bundle, whose hash is that of its bytecode."""
+
+    def see(folder):
+        found = repr({key: array.tobytes() for key, array in milblob.load(folder / name).items()})
+        assert not (folder / name).is_dir() or is_hashed(folder / name)
+        return found
 
     return see
 

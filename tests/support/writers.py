@@ -563,6 +563,24 @@ WRITERS = {
         pairs.archive("directory", True), command("tvm", "params", "/lib", "--with", "/w.npz", "-o", "/out", "--force"),
         ("out",), pairs.parameters_at("out"),
     ),
+    "refit of a bundle": Writer(
+        pairs.asset(), twice(lambda f: milblob.refit(f / "m.aimodel", f / "w.npz")), ("m.aimodel",), pairs.asset_at("m.aimodel"),
+    ),
+    "refit of a bundle, apart": Writer(
+        pairs.asset("functions_f32"), twice(lambda f: milblob.refit(f / "m.aimodel", f / "w.npz", unshare=True)), ("m.aimodel",),
+        pairs.asset_at("m.aimodel"),
+    ),
+    "refit of a bundle, copied": Writer(
+        pairs.asset(copy=True), command("refit", "/m.aimodel", "/w.npz", "-o", "/out.aimodel", "--force"), ("out.aimodel",),
+        pairs.asset_at("out.aimodel"),
+    ),
+    "refit of bytecode": Writer(
+        pairs.asset(is_bare=True), twice(lambda f: milblob.refit(f / "m.mlirb", f / "w.npz")), ("m.mlirb",), pairs.asset_at("m.mlirb"),
+    ),
+    "repack of a bundle": Writer(
+        pairs.asset(copy=True), command("repack", "/m.aimodel", "-o", "/out.aimodel", "--dedupe", "--gc", "--force"), ("out.aimodel",),
+        pairs.asset_at("out.aimodel"),
+    ),
     "plan": Writer(nothing, twice(pairs.save_plan), ("plan.json",), bytes_at("plan.json")),
     "compress": Writer(
         pairs.compressed,

@@ -16,6 +16,7 @@ from ..model.listing import Stamp
 from ..model.manifest import read_json
 from ..model.model import Model
 from ..model.package import REFUSALS, Package, Source, resolve
+from ..model.table import Format, format_of
 from ..program.scan import Compressed, ProgramScan
 from ..progress import Progress
 from ..rules.catalog import RULES
@@ -59,7 +60,8 @@ def check(
         progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
 
-    A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm: docs/tvm.md has the codes.
+    A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm (docs/tvm.md has the codes), a
+    bundle of Core AI by milblob.aimodel (docs/aimodel.md).
 
     Returns:
         list of Finding; without errors and warnings the model is valid.
@@ -72,10 +74,9 @@ def check(
     require_calls(progress=progress)
     name = as_path(path) if isinstance(path, str | os.PathLike) else None
     if name is not None:
-        from ..formats.read import array_kind  # readers of models do not wait for the other formats
-
-        if array_kind(name) in ("archive", "params"):
-            return _check_archive(name, values, rules, ignore, max_nbytes)
+        row = format_of(name)
+        if row is not None and row.check:
+            return _check_other(name, row, values, rules, ignore, max_nbytes)
     checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
     if name is None:
         checker.check_file(path, None)
@@ -87,14 +88,14 @@ def check(
     return checker.found.close()
 
 
-def _check_archive(name: str, values: bool, rules: Select, ignore: Select, max_nbytes: int | None) -> list[Finding]:
-    """Check a `.params` file or an archive of TVM."""
+def _check_other(
+    name: str, row: Format, values: bool, rules: Select, ignore: Select, max_nbytes: int | None
+) -> list[Finding]:
+    """Check a file of a format that has a check of its own."""
     if values:
-        raise ValueError(f"{name}: expected a model, whose values can be looked at, got a file of TVM")
-    from ..formats.archive import kind
-
-    is_wanted = chosen(rules, ignore, [*kind().codes(), *ALL_CODES])
-    return [finding for finding in kind().check(name, max_nbytes) if is_wanted(finding.code)]
+        raise ValueError(f"{name}: expected a model, whose values can be looked at, got {row.kind}")
+    is_wanted = chosen(rules, ignore, [*row.function("codes"), *ALL_CODES])
+    return [found for found in row.function("check")(name, max_nbytes=max_nbytes) if is_wanted(found.code)]
 
 
 class _Reference:

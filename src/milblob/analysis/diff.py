@@ -280,13 +280,13 @@ def diff(
         raise ValueError(f"tolerances: expected none with names_only, which compares no values, got {atol} and {rtol}")
     with contextlib.ExitStack() as stack:
         first, second = (Side.open(side, stored, stack, max_nbytes) for side in (a, b))
-        if stored and first.model is None and second.model is None:
+        if stored and not first.has_parts and not second.has_parts:
             raise ValueError(f"{first.words}, {second.words}: expected a model, which stored (--stored) is about")
         first, second = first.beside(second), second.beside(first)
         alignment = None
         if first.has_program and second.has_program:
             alignment = Alignment(cast(Model, first.model), cast(Model, second.model))
-        pairs = pair(first, second, names, alignment)
+        pairs = pair(first, second, names, alignment, reads=not names_only)
         if function is not None:
             pairs = of_function(pairs, first, second, function)
         pairs = [both for both in pairs if any(name is not None and is_selected(name) for name in both)]

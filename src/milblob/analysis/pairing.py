@@ -3,14 +3,17 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 from ..arguments import Names, names_in
+from ..errors import MilblobError
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..program.view import Operation
 from .aligning import Alignment, plain
+from .hash import tensor_hashes
 from .operations import CompressedArgument, ConstantArgument, Key, key_of
 from .sides import Side
 
@@ -24,7 +27,9 @@ Pairs = list[tuple[str | None, str | None]]
 """The same with None where one side lacks it."""
 
 
-def pair(a: Side, b: Side, mapping: Mapping[str, Names], alignment: Alignment | None = None) -> Pairs:
+def pair(
+    a: Side, b: Side, mapping: Mapping[str, Names], alignment: Alignment | None = None, *, reads: bool = True
+) -> Pairs:
     """Find the tensors of B for each of A. Constants that are weights on one side only are added to the other side.
 
     A tensor may be in several pairs: where one side stores as one what are two on the other.
@@ -33,11 +38,13 @@ def pair(a: Side, b: Side, mapping: Mapping[str, Names], alignment: Alignment | 
         a, b: the sides.
         mapping: as for `diff`.
         alignment: the operations of both; None if one side has none.
+        reads: whether values may be read, to pair by them what has no names.
 
     Raises:
         KeyError, ValueError: see `diff`.
     """
     pairing = _Pairing(a, b, alignment)
+    pairing.is_by_content = reads and not (a.has_given_names and b.has_given_names)
     pairing.follow(mapping)
     for rule in _RULES:
         if not pairing.left(0) and not pairing.left(1):  # a pair has a tensor that was left, on one side at least
@@ -89,7 +96,10 @@ class _Pairing:
         alignment: their operations; None if one has none.
         pairs: name in A -> names in B; empty for a tensor that the mapping leaves out.
         taken: names in B that are in a pair.
+        is_by_content: whether equal values are paired before names are looked at.
     """
+
+    is_by_content = False
 
     def __init__(self, a: Side, b: Side, alignment: Alignment | None) -> None:
         self.sides = a, b
@@ -255,6 +265,32 @@ def _places_of_part(tensor: Tensor, places: Mapping[Key, list[Any]]) -> Iterator
 # ---------------------------------------------------------------------------------------------------------------- rules
 
 
+def _by_content(pairing: _Pairing) -> Iterator[Pair]:
+    """Equal dtype, shape and values, where names say only what reads a tensor; of several, names and order decide."""
+    if not pairing.is_by_content:
+        return
+    sides: list[dict[str, list[str]]] = [{}, {}]
+    for number, found in enumerate(sides):
+        for name, tensor in pairing.left(number).items():
+            with suppress(MilblobError, OSError):  # the comparison reports what cannot be read
+                found.setdefault(next(tensor_hashes([tensor], dense=True)), []).append(name)
+    for digest, ours in sides[0].items():
+        theirs = sides[1].get(digest, [])
+        same = [name for name in ours if name in theirs]
+        yield from zip(same, same, strict=True)
+        yield from zip(*([name for name in names if name not in same] for names in (ours, theirs)), strict=False)
+
+
+def _by_number(pairing: _Pairing) -> Iterator[Pair]:
+    """The same function and the same number among its constants, and the same shape."""
+    keys: list[dict[Any, str]] = []
+    for number in (0, 1):
+        tensors = pairing.left(number).items()
+        numbered = ((name, t) for name, t in tensors if getattr(t, "ordinal", -1) >= 0)
+        keys.append({(t.function, t.ordinal, t.declared_shape): name for name, t in numbered})  # type: ignore[attr-defined]
+    yield from ((name, keys[1][key]) for key, name in keys[0].items() if key in keys[1])
+
+
 def _by_given_name(pairing: _Pairing) -> Iterator[Pair]:
     """The same name, if somebody gave it: where there are operations, numbers that a converter gave tell less."""
     theirs = pairing.left(1)
@@ -324,6 +360,7 @@ def _by_reader_of_small_constant(pairing: _Pairing) -> Iterator[Pair]:
 
 
 _RULES: tuple[Callable[[_Pairing], Iterator[Pair]], ...] = (
+    _by_content,
     _by_given_name,
     _by_place,
     _by_name,
@@ -333,6 +370,7 @@ _RULES: tuple[Callable[[_Pairing], Iterator[Pair]], ...] = (
     _by_plain_name,
     _by_reader,
     _by_reader_of_small_constant,
+    _by_number,
 )
 
 

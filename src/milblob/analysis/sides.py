@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..arguments import array_of, as_path, require
 from ..dtypes import dtype_of
-from ..formats.read import is_array_file, open_arrays
+from ..formats.read import has_views, is_array_file, open_arrays
 from ..formats.weights import with_notes
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -44,9 +44,11 @@ class Side(NamedTuple):
         if isinstance(source, Mapping):
             for name in source:
                 require("names of arrays", name, str, "str")
-            return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
+            arrays = source if isinstance(source, Arrays) else None
+            return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays", arrays)
         if is_arrays(source):
-            arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
+            stored = stored and has_views(as_path(source))
+            arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, stored=stored))
             return cls({name: arrays[name] for name in arrays}, None, as_path(source), arrays)
         model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
         return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
@@ -55,6 +57,16 @@ class Side(NamedTuple):
     def has_program(self) -> bool:
         """Whether it is a model, and not a weight file."""
         return self.model is not None and self.model.kind not in ("blob", "listing")
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether it may have compressed weights, whose stored parts can be compared."""
+        return self.model is not None or not self.has_given_names
+
+    @property
+    def has_given_names(self) -> bool:
+        """Whether its tensors have names that somebody gave them; those of a bundle of Core AI say what reads them."""
+        return getattr(self.arrays, "has_given_names", True)
 
     def beside(self, other: "Side") -> "Side":
         """Return what is compared with another side.

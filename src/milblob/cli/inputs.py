@@ -46,7 +46,7 @@ def open_session(path: str, arguments: Namespace, **more: Any) -> "Session":
 
     if _is_onnx(path):
         return Session(path, max_nbytes=arguments.max_nbytes, **more)
-    with opening.open(path, max_nbytes=arguments.max_nbytes) as model:
+    with opening.open_model(path, max_nbytes=arguments.max_nbytes) as model:
         return Session(model, function=arguments.function, **more)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from ..arguments import parse_nbytes
 
 MODEL = ".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
-ANY = f"{MODEL}; .params, .safetensors, .npz, .gguf or .onnx file, archive of TVM (.tar, .tar.gz, directory)"
+ANY = f"{MODEL}; .params, .safetensors, .npz, .gguf or .onnx file, archive of TVM (.tar, .tar.gz, directory), .aimodel"
 ARCHIVE = "Model Library Format archive: .tar, .tar.gz, or the directory that it was unpacked to"
 
 Parser = argparse.ArgumentParser

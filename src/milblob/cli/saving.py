@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..formats.onnx import OnnxArray
-from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..wording import some
 from .terminal import output
@@ -89,10 +87,11 @@ def say_widened(arguments: Namespace, names: list[str]) -> None:
 
 
 def dtype_text(tensor: LazyTensor) -> str:
-    """Return the name of a dtype; of one that only TVM or ONNX has, its name there."""
+    """Return the name of a dtype; of one that MIL lacks, its name in its own format."""
     try:
         return str(tensor.mil_dtype)
     except UnsupportedError:
-        if isinstance(tensor, Parameter | OnnxArray):
-            return tensor.dtype_text
-        raise
+        own = getattr(tensor, "dtype_text", None)
+        if own is None:
+            raise
+        return str(own)

@@ -3,10 +3,10 @@
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..closeness import hint
-from ..formats.read import array_kind, open_arrays
+from ..formats.read import array_kind, has_views, open_arrays
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -66,7 +66,7 @@ def open_chosen(
     kind = array_kind(source)
     if kind is None:
         model = stack.enter_context(
-            opening.open(source, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes)
+            opening.open_model(source, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes)
         )
         chosen = select(model, arguments)
         if not noted:
@@ -74,19 +74,32 @@ def open_chosen(
         from ..formats.weights import with_notes  # brings what writes weight files: a listing needs none of it
 
         return ChosenTensors(source, model.kind, with_notes(chosen, model), model)
-    if arguments.function is not None or constants or stored:
+    if (arguments.function is not None or constants or stored) and not has_views(source):
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
-    arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, tvm=tvm))
-    return ChosenTensors(source, kind, {name: arrays[name] for name in kept(arrays, arguments, source)}, None)
+    options: dict[str, Any] = {"tvm": tvm, "constants": constants, "stored": stored}
+    arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, **options))
+    names = kept(_of_function(arrays, arguments.function, source), arguments, source)
+    return ChosenTensors(source, kind, {name: arrays[name] for name in names}, None)
+
+
+def _of_function(arrays: Any, function: str | None, source: str) -> list[str]:
+    """Return the names of the arrays of a function; of all, if None is asked for."""
+    if function is None:
+        return list(arrays)
+    _require_function(arrays.functions, function, source)
+    return [name for name in arrays if arrays[name].function == function]
 
 
 def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> LazyTensor:
-    """Open a file of arrays, and return the one of this name.
+    """Open a file of arrays, and return the one of this name; of a format with views, in the first that has it.
 
     Raises:
         KeyError: there is none. As opening it does.
     """
-    arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
+    for constants, stored in _VIEWS if has_views(source) else _VIEWS[:1]:
+        arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, constants=constants, stored=stored))
+        if name in arrays:
+            break
     if name not in arrays:
         raise KeyError(f"array: expected a name in {source}, got {name!r}{hint(name, arrays)}")
     return arrays[name]
@@ -174,20 +187,28 @@ def check_keep(arguments: Namespace, *sources: str, stored: bool | None = None) 
         with ExitStack() as stack:
             if array_kind(source) is not None:
                 names.update(dict.fromkeys(stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))))
+                if has_views(source):
+                    other = open_arrays(source, max_nbytes=arguments.max_nbytes, constants=True, stored=True)
+                    names.update(dict.fromkeys(stack.enter_context(other)))
                 continue
             for constants, parts in _VIEWS if stored is None else [(False, stored)]:
-                model = opening.open(source, constants=constants, stored=parts, max_nbytes=arguments.max_nbytes)
+                model = opening.open_model(source, constants=constants, stored=parts, max_nbytes=arguments.max_nbytes)
                 names.update(dict.fromkeys(stack.enter_context(model)))
     kept(names, arguments, " and ".join(sources))
 
 
 def check_function(model: Model, wanted: str) -> None:
     """Raise KeyError, with close matches, if no function of the model has the name `wanted`."""
-    known = {*model.functions, *(name.rpartition("/")[2] for name in model.functions)}
+    _require_function(model.functions, wanted, model.path)
+
+
+def _require_function(functions: Iterable[str], wanted: str, where: str | None) -> None:
+    every = list(functions)
+    known = {*every, *(name.rpartition("/")[2] for name in every)}
     if wanted not in known:
-        names = ", ".join(model.functions[:8]) + (", ..." if len(model.functions) > 8 else "")
+        names = ", ".join(every[:8]) + (", ..." if len(every) > 8 else "")
         expected = f"one of {names}" if names else "none, in a weight file"
-        raise KeyError(f"function: expected {expected}, got {wanted!r} in {model.path}{hint(wanted, known)}")
+        raise KeyError(f"function: expected {expected}, got {wanted!r} in {where}{hint(wanted, known)}")
 
 
 def describe_filter(arguments: Namespace) -> str:
@@ -209,7 +230,7 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
     """
     known: dict[str, None] = {}
     for constants, stored in _VIEWS:
-        model = opening.open(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
+        model = opening.open_model(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
         with closed_on_error(model):
             if function is not None:
                 check_function(model, function)

@@ -327,6 +327,11 @@ def parameter_of(name: str, row: Any, mapping: MappedFile, codes: Codes, budget:
     return Parameter(name, dtype_text(codes, code, bits, lanes), shape, mapping, (data_offset, nbytes), budget=budget)
 
 
+def open_arrays(path: str, max_nbytes: int | None = None, tvm: str | None = None) -> Parameters:
+    """Open a .params file by path: see `open_params`."""
+    return open_params(path, tvm=tvm, max_nbytes=max_nbytes)
+
+
 def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True, max_nbytes: int | None = None) -> Parameters:
     """Open a `.params` file: a mapping from names to tensors that are read when asked to.
 

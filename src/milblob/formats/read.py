@@ -1,29 +1,21 @@
-"""Opening files of arrays: which format a path has."""
+"""Opening files of arrays, by the table of formats."""
 
 import os
-from importlib import import_module
+from typing import Any
 
 from ..arguments import as_path
 from ..errors import FormatError, UnsupportedError
-from ..model.identify import BLOB_SUFFIXES, identify
+from ..model.identify import identify
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays
+from ..model.table import FORMATS, format_of
 from ..storage import paths
 from ..storage.foreign import Foreign, refusal
-from . import archive
-from .params import open_params
-from .shards import SUFFIX as INDEX
-from .shards import checkpoint_in
 
 SUFFIXES = (".npz", ".safetensors", ".npy", ".params", ".gguf", ".onnx")
-CACHES = ("tensor-cache.json", "ndarray-cache.json")
-LISTINGS = (".json", ".mil")
-_MODULES = {
-    **{f".{name}": name for name in ("npz", "safetensors", "gguf", "onnx")},
-    **dict.fromkeys((*BLOB_SUFFIXES, *LISTINGS), "weights"),
-}
-"""Suffix -> the module that opens such files, imported when it is needed first."""
-_EXPECTED = ".safetensors, .npz, .npy, .params, .gguf, .onnx, a directory, an archive, a weight file or a listing"
+_EXPECTED = (
+    ".safetensors, .npz, .npy, .params, .gguf, .onnx, .aimodel, a directory, an archive, a weight file or a listing"
+)
 
 
 def is_array_file(path: str) -> bool:
@@ -33,54 +25,30 @@ def is_array_file(path: str) -> bool:
 
 def array_kind(path: str) -> str | None:
     """Return what a path is that `open_arrays` takes, such as "npz", "params" or "archive"; None of others."""
-    if paths.is_directory(path):
-        if archive.is_archive(path):
-            return "archive"
-        if is_cache(path):
-            return "tensor-cache"
-        if _holds_npy(path):
-            return "npy"
-        return "safetensors" if checkpoint_in(path) is not None else None
-    if archive.is_archive_name(path):  # a file is known by its name alone: the file system is asked once
-        return "archive"
-    if _is_cache_name(path):
-        return "tensor-cache"
-    if path.endswith(INDEX):
-        return "safetensors"
-    suffix = os.path.splitext(path)[1].lower()
-    return suffix[1:] if suffix in SUFFIXES else None
-
-
-def is_cache(path: str) -> bool:
-    """Whether a path is a tensor cache of TVM, or a directory with one."""
-    if paths.is_directory(path):
-        return any(paths.is_there(os.path.join(path, name)) for name in CACHES)
-    return _is_cache_name(path)
-
-
-def _is_cache_name(path: str) -> bool:
-    return path.endswith(CACHES) and os.path.basename(path) in CACHES
-
-
-def _holds_npy(path: str) -> bool:
-    names = os.listdir(path)
-    return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
+    found = format_of(path)
+    return None if found is None or found.is_model else found.kind
 
 
 def open_arrays(
-    path: str | os.PathLike[str], *, max_nbytes: int | None = None, tvm: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    max_nbytes: int | None = None,
+    tvm: str | None = None,
+    constants: bool = False,
+    stored: bool = False,
 ) -> Arrays[LazyTensor]:
     """Open .safetensors, .npz, .npy, .params, .gguf and .onnx files, directories of .npy files, weight files, listings.
 
     A .safetensors.index.json opens the files that it names, and a directory the checkpoint in it.
     Of an ONNX model, these are its initializers, under the names that the weights of the ML Program have that it was
     converted from. Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called
-    in their file; of an archive with several modules, "module/parameter".
+    in their file; of an archive with several modules, "module/parameter". Of a bundle of Core AI, its weights.
 
     Args:
         path: what to open.
         max_nbytes: as for `milblob.open`.
         tvm: version of TVM that wrote a .params file; see `milblob.tvm.read_params`. Of other files it says nothing.
+        constants, stored: as for `milblob.open`, of bundles of Core AI; other files of arrays have neither.
 
     Returns:
         Mapping from names to `LazyTensor`: `StoredArray`, `Parameter` for TVM's files, `OnnxArray` for ONNX; a
@@ -94,7 +62,7 @@ def open_arrays(
     """
     path = as_path(path)
     try:
-        return _open(path, max_nbytes, tvm)
+        return _open(path, max_nbytes, tvm, constants, stored)
     except (FormatError, UnsupportedError) as error:
         found = _other(path) if error.code != "lfs-pointer" else None
         if found is None:
@@ -102,33 +70,31 @@ def open_arrays(
         raise refusal(found, f"arrays: expected {_EXPECTED}", path) from error
 
 
-def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays[LazyTensor]:
-    suffix = os.path.splitext(path)[1].lower()
-    if archive.is_archive(path):
-        return archive.kind().open_arrays(path, max_nbytes)
-    if suffix == ".params" and not paths.is_directory(path):
-        return open_params(path, tvm=tvm, max_nbytes=max_nbytes)
-    module, function = _MODULES.get(suffix, ""), "open_arrays"
-    if is_cache(path):
-        module, function = "tensor_cache", "open_cache"
-    elif path.endswith(INDEX):
-        module = "shards"
-    elif paths.is_directory(path):
-        checkpoint = None if _holds_npy(path) else checkpoint_in(path)
-        if checkpoint is not None:
-            return _open(checkpoint, max_nbytes, tvm)
-        module = "npy_dir"
-    elif suffix == ".npy":
-        module, function = "npy_dir", "open_file"
-    if not module:
+def has_views(path: str) -> bool:
+    """Whether a path is of a format with functions, constants and stored parts, as a model has them."""
+    row = format_of(path)
+    return row is not None and bool(row.open_model)
+
+
+def _open(path: str, max_nbytes: int | None, tvm: str | None, constants: bool, stored: bool) -> Arrays[LazyTensor]:
+    row = format_of(path)
+    if row is None and paths.is_directory(path):
+        row = next(row for row in FORMATS if row.kind == "npy")  # whose reader says what a directory needs
+    if row is None:
         raise UnsupportedError(f"arrays: expected {_EXPECTED}, got {path}")
-    found: Arrays[LazyTensor] = getattr(import_module(f"{__package__}.{module}"), function)(path, max_nbytes)
+    options: dict[str, Any] = {"tvm": tvm} if tvm is not None and row.kind == "params" else {}
+    if row.open_model:
+        options |= {"constants": constants, "stored": stored}
+    elif constants or stored:
+        raise ValueError(f"{path}: expected a model, which constants and stored are about")
+    found: Arrays[LazyTensor] = row.function("open")(path, max_nbytes=max_nbytes, **options)
     return found
 
 
 def _other(path: str) -> Foreign | None:
     """Return what a path is that could not be opened, if it is of another kind than its name says."""
-    if archive.is_archive(path) or not paths.is_there(path):
+    row = format_of(path)
+    if (row is not None and row.check and row.kind != "params") or not paths.is_there(path):
         return None
     found = identify(path)
     if isinstance(found, Foreign):

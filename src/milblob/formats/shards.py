@@ -7,6 +7,7 @@ from typing import Any
 from ..errors import FormatError
 from ..model.manifest import read_json
 from ..model.stored import Arrays, StoredArray
+from ..storage import paths
 from ..storage.beneath import Location
 from . import safetensors
 
@@ -22,6 +23,18 @@ def checkpoint_in(directory: str) -> str | None:
         if found:
             return os.path.join(directory, found[0]) if len(found) == 1 else None
     return None
+
+
+def is_directory(path: str) -> bool:
+    """Whether a directory has one checkpoint in it."""
+    return checkpoint_in(path) is not None
+
+
+def open_path(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
+    """Open an index, or the checkpoint in a directory. Raises as `open_arrays`, `safetensors.open_arrays`."""
+    found = checkpoint_in(path) if paths.is_directory(path) else path
+    open_it = open_arrays if found is None or found.endswith(SUFFIX) else safetensors.open_arrays
+    return open_it(found or path, max_nbytes)
 
 
 def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:

@@ -11,12 +11,12 @@ from ..budget import Budget
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape
 from ..model.manifest import read_json
+from ..model.table import CACHES
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from .params import Parameter, Parameters, Views
 from .params_codes import numpy_dtype
-from .read import CACHES
 
 _SHARD, _BF16 = "raw-shard", "f32-to-bf16"
 _FORMATS = ("raw", _BF16)
@@ -50,6 +50,11 @@ class _Shard(MappedFile):
 def read_cache(path: str | os.PathLike[str]) -> Views:
     """Read the tensors of a tensor cache: as `read_params`, of which it is a part."""
     return Views(open_cache(as_path(path)))
+
+
+def is_directory(path: str) -> bool:
+    """Whether a directory has a tensor cache in it."""
+    return any(paths.is_there(os.path.join(path, name)) for name in CACHES)
 
 
 def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..arguments import as_path
 from ..storage import paths
-from ..storage.foreign import Foreign, foreign, is_onnx_head, onnx_model
+from ..storage.foreign import Foreign, bundle, foreign, is_onnx_head, onnx_model
 from .listing import HEAD_NBYTES, is_listing
 
 BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
@@ -19,7 +19,7 @@ EXPECTED = "file: expected a Core ML model, MIL text or a weight file"
 PACKAGES = (".mlpackage", ".mlmodelc")
 """Suffixes of the directories that are models."""
 
-_MODEL_SUFFIXES = (*PACKAGES, ".mlmodel")
+_MODEL_SUFFIXES = (*PACKAGES, ".mlmodel", ".aimodel")
 _MAX_ENTRIES = 1000  # of a directory that is no model, to say what is in it
 
 
@@ -84,6 +84,11 @@ def identify_directory(path: str) -> str | Foreign | None:
         return "mlpackage"
     if any(map(has, COMPILED)):
         return "mlmodelc"
+    if has("main.mlirb") or path.rstrip("/\\").endswith(".aimodel"):
+        return bundle(path)
+    if path.rstrip("/\\").endswith((".aimodelc", ".aimodelx")) or has("main-universal.odix"):
+        words = "a compiled bundle of Core AI, which milblob does not read"
+        return Foreign("aimodelc", words, "give the .aimodel that it was made from")
     around = paths.above(path, PACKAGES)
     if around is not None:
         return Foreign("directory", "a directory inside a model", f"open {around}")

@@ -320,26 +320,6 @@ class _Items(ItemsView[str, Tensor]):
         return ((tensor.name, tensor) for tensor in self._mapping.made())
 
 
-def load(
-    source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True, max_nbytes: int | None = None
-) -> dict[str, np.ndarray[Any, Any]]:
-    """Read every weight of a model: name -> ndarray.
-
-    Args:
-        source, constants, stored, mmap, max_nbytes: as for `open`.
-
-    Returns:
-        dict in Program order. Arrays are zero-copy, read-only views of the mapped files wherever the stored bytes are
-        the values (nothing is read from disk until it is touched), else new arrays. They keep their files mapped; with
-        mmap=False, each keeps the memory that its file was read into.
-
-    Raises:
-        As `open` and `Tensor.read`; all or nothing.
-    """
-    with Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes) as model:
-        return read_all(model)
-
-
 def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     """Read every tensor of an open model. RecordTensors are looked up file by file, in one C call each."""
     result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another

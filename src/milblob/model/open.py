@@ -1,9 +1,13 @@
-"""milblob.open: open a model to read its weights or to assign new values."""
+"""milblob.open and load: open a model to read its weights or to assign new values."""
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
+
 from ..arguments import require_flags
-from .model import Model
+from ..errors import UnsupportedError
+from .model import Model, read_all
+from .table import model_opener
 
 if TYPE_CHECKING:
     from .editable import EditableModel
@@ -58,7 +62,8 @@ def open(
 
     Args:
         source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file, or listing of one (`write_weights`);
-            or a buffer or file object that holds one of the latter four. The contents decide which.
+            or a buffer or file object that holds one of the latter four. The contents decide which. Also a bundle of
+            Core AI (.aimodel) or its .mlirb file, for reading.
         mode: "r" to read; "r+" also to assign: `model["w"] = array` (see EditableModel). With "r+", `source` must be a
             path, no other writer may have the model open, and a change that was interrupted is completed first.
         constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
@@ -72,7 +77,8 @@ def open(
             least 1 GiB; only a file built to exhaust memory or time reaches that.
 
     Returns:
-        Model, a mapping from names to `Tensor`; a context manager. With "r+", an EditableModel.
+        Model, a mapping from names to `Tensor`; a context manager. With "r+", an EditableModel. Of a bundle of Core AI,
+        a `milblob.aimodel.Asset`, which reads in the same way.
 
     Raises:
         OSError: a file cannot be opened.
@@ -83,8 +89,33 @@ def open(
         ValueError: another mode; "r+" with mmap=False, or of a file inside a package. BlockingIOError: "r+", and
             another writer has it.
     """
-    if not isinstance(mode, str) or mode not in ("r", "r+"):
-        raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
+    other = model_opener(source)
+    if other is None:
+        return open_model(source, mode, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
+    if mode != "r":
+        _require_mode(mode)
+        raise UnsupportedError(
+            "mode 'r+': expected a Core ML model, got a bundle of Core AI (milblob.refit changes one)"
+        )
+    found: Any = other(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
+    return found  # type: ignore[no-any-return]
+
+
+def open_model(
+    source: Any,
+    mode: str = "r",
+    *,
+    constants: bool = False,
+    stored: bool = False,
+    mmap: bool = True,
+    max_nbytes: int | None = None,
+) -> Model:
+    """Open one of Core ML's own models, as `open` does; for milblob's own modules.
+
+    Raises:
+        As `open`; UnsupportedError: a bundle of Core AI.
+    """
+    _require_mode(mode)
     if mode == "r":
         return Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
     require_flags(mmap=mmap)
@@ -93,3 +124,32 @@ def open(
     from .editable import EditableModel
 
     return EditableModel(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
+
+
+def _require_mode(mode: Any) -> None:
+    if not isinstance(mode, str) or mode not in ("r", "r+"):
+        raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
+
+
+def load(
+    source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True, max_nbytes: int | None = None
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Read every weight of a model: name -> ndarray.
+
+    Args:
+        source, constants, stored, mmap, max_nbytes: as for `open`.
+
+    Returns:
+        dict in Program order. Arrays are zero-copy, read-only views of the mapped files wherever the stored bytes are
+        the values (nothing is read from disk until it is touched), else new arrays. They keep their files mapped; with
+        mmap=False, each keeps the memory that its file was read into.
+
+    Raises:
+        As `open` and `Tensor.read`; all or nothing.
+    """
+    other = model_opener(source)
+    if other is not None:
+        with other(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes) as found:
+            return {name: tensor.read() for name, tensor in found.items()}
+    with Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes) as model:
+        return read_all(model)

@@ -1,19 +1,18 @@
 """Completing an interrupted change of a model before it is written to: for writers and `milblob.recover`."""
 
-from collections.abc import Callable, Collection
 from contextlib import closing
 
 from ..storage import journal
 from ..storage.pending import Pending, pending
 from .package import Package
+from .table import format_of
 
 
-def settle(path: str, changeable: Callable[[str], Collection[str]] | None = None) -> list[journal.Recovered]:
+def settle(path: str) -> list[journal.Recovered]:
     """Complete every change that is pending for a path.
 
     Args:
         path: of a model, or of a file that one names.
-        changeable: as for `journal.recover`; default: `changeable_files`.
 
     Returns:
         What was completed.
@@ -23,7 +22,7 @@ def settle(path: str, changeable: Callable[[str], Collection[str]] | None = None
     """
     done = []
     while (found := pending(path)) is not None:
-        done.append(journal.recover(found, changeable or changeable_files))
+        done.append(journal.recover(found, changeable_files))
     return [change for change in done if change is not None]
 
 
@@ -33,6 +32,13 @@ def complete(found: Pending) -> None:
 
 
 def changeable_files(path: str) -> set[str]:
-    """Return the files of a model that its journal may change; see `Package.changeable`."""
+    """Return the real paths of the files of a model, archive or bundle that its journal may change.
+
+    Raises:
+        As opening it.
+    """
+    row = format_of(path)
+    if row is not None and row.changeable:
+        return set(row.function("changeable")(path))
     with closing(Package(path, on_pending=None)) as package:
         return package.changeable()

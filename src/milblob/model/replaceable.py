@@ -30,6 +30,8 @@ _SUFFIXES = {
     "compressed file": (".bz2", ".xz", ".zst", ".7z"),
     "file of arrays": (".npz", ".npy", ".safetensors", ".gguf", ".params"),
     "ONNX model": (".onnx",),
+    "aimodel": (".aimodel",),
+    "bytecode": (".mlirb",),
 }
 """What a name says by its end. Of several ends that fit, the first counts."""
 

@@ -163,11 +163,16 @@ class Arrays(Mapping[str, _A]):
 
     A context manager. Closing ends reading; arrays that were read stay valid.
 
+    Attributes:
+        has_given_names: whether the names are in the file; else milblob makes them of what reads an array.
+
     Args:
         rows: name -> what the file says about the array.
         find: called with a name and its row, returns the array.
         close: closes the file.
     """
+
+    has_given_names = True
 
     def __init__(
         self, rows: Mapping[str, Any], find: Callable[[str, Any], _A], close: Callable[[], None] = lambda: None

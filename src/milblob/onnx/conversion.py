@@ -16,7 +16,7 @@ from ..analysis.check_rules import described_breaches
 from ..arguments import as_integer, as_mapping, as_path, require, require_flags
 from ..closeness import hint
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
-from ..model.open import open as open_model
+from ..model.open import open_model
 from ..rules.catalog import RULES
 from ..rules.program_rules import Signature, breaches
 from ..wording import escape, some

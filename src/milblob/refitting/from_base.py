@@ -10,7 +10,6 @@ from ..analysis.sides import Side
 from ..arguments import Names, names_in
 from ..dtypes import DType
 from ..errors import UnsupportedError
-from ..formats.archive import is_archive
 from ..matching.derivation import Derivation
 from ..matching.learn import learn
 from ..matching.lineage import Claim, Lineage, Origin
@@ -20,6 +19,7 @@ from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.stored import StoredArray
+from ..model.table import format_of
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, selector
@@ -82,13 +82,14 @@ def rebase(
     """
     out, progress = _left_out(how.mapping, base), how.progress
     is_left = selector(leave) if leave is not None else lambda _: False
-    if is_archive(path):
-        raise UnsupportedError("base: expected a Core ML model to refit, got an archive of TVM", file=path)
+    row = format_of(path)
+    if row is not None and not row.open_model:
+        raise UnsupportedError(f"base: expected a model to refit, got a file of kind {row.kind}", file=path)
     new, note = renamed(base.keys(), new)
     sides = [_tensors(arrays) for arrays in (base, new)]
     old, tuned = ({name: tensor for name, tensor in side.items() if name not in out} for side in sides)
     _require_alike(old, tuned)
-    with Model(path, constants=True) as model:
+    with (Model if row is None else row.function("open_model"))(path, constants=True) as model:
         counter = Counter(progress, (*old.values(), *model.values()))
         half = counter.total_nbytes
         counter.total_nbytes = 2 * half
@@ -97,7 +98,8 @@ def rebase(
         every, others = sides
         different = {n: tensor for n, tensor in every.items() if n in others and not _are_equal(tensor, others[n])}
         changed = [name for name in different if name not in out]
-        lineage = learn(old, dict(model), counter.add_tensor, epsilon, changed)
+        known = {name: tensor for name, tensor in model.items() if getattr(tensor, "is_dense", True)}
+        lineage = learn(old, known, counter.add_tensor, epsilon, changed)
         weights = {name: model[name] for name in lineage.origins}
         unused = _unused(lineage, old, tuned, changed)
         left_out = [name for name in lineage.unknown if is_left(name)]

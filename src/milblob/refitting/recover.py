@@ -5,10 +5,7 @@ from typing import Any, NamedTuple
 
 from ..arguments import as_path
 from ..errors import MilblobError
-from ..formats.archive import changeable_files as files_of_archive
-from ..formats.archive import is_archive
-from ..model.recovery import changeable_files as files_of_model
-from ..model.recovery import settle
+from ..model.recovery import changeable_files, settle
 from ..storage import paths
 from ..storage.journal import Recovered
 
@@ -50,7 +47,7 @@ def recover(path: str | os.PathLike[str]) -> RecoverReport:
         OSError: the path does not exist; or the files cannot be written here: the message says what to do.
     """
     name = as_path(path)
-    changes = settle(name, changeable_files)
+    changes = settle(name)
     if not changes:
         os.stat(name)
     try:
@@ -59,14 +56,5 @@ def recover(path: str | os.PathLike[str]) -> RecoverReport:
         named = []
     for file in named:
         if paths.is_there(file):
-            changes += settle(file, changeable_files)
+            changes += settle(file)
     return RecoverReport(name, tuple(changes))
-
-
-def changeable_files(path: str) -> set[str]:
-    """Return the real paths of the files of a model or archive that its journal may change.
-
-    Raises:
-        As opening it.
-    """
-    return files_of_archive(path) if is_archive(path) else files_of_model(path)

@@ -10,11 +10,11 @@ from typing import Any
 from .. import _codec
 from ..arguments import Names, as_mapping, as_path, names_in, require, require_calls, require_flags
 from ..errors import UnsupportedError
-from ..formats.archive import is_archive, kind
 from ..model.editable import EditableModel
 from ..model.model import Model
 from ..model.recovery import settle
 from ..model.replaceable import require_name, require_replaceable
+from ..model.table import format_of
 from ..progress import Counter, Progress
 from ..rewrite.destination import is_in_place
 from ..selection import Select, selector
@@ -22,7 +22,6 @@ from ..values.cast import OVERFLOW_POLICIES
 from .pairs import How, pair
 from .plan import RefitPlan
 from .problems import ERRORS
-from .recover import changeable_files
 from .report import RefitReport, Refitted
 from .write import FileChange, copied, write_in_place
 
@@ -104,11 +103,14 @@ def refit(
     if requantize is not None and requantize not in REQUANTIZE:
         raise ValueError(f"requantize: expected one of {', '.join(REQUANTIZE)}, got {requantize!r}")
     how = How(names, cast, overflow, selector(select), progress, unshare, requantize or "", min_sqnr)
-    if min_sqnr is not None and requantize is None and not is_archive(source):
+    row = format_of(source)
+    if row is not None and not row.refit:
+        row = None
+    if min_sqnr is not None and requantize is None and row is None:
         raise ValueError("min_sqnr: expected requantize too, keep or fit, got none")
     target = source if output is None else as_path(output)
     if not dry_run and (output is None or is_in_place([source], target)):
-        settle(source, changeable_files)
+        settle(source)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
         if base is not None:
@@ -127,12 +129,12 @@ def refit(
         for name, value in (("leave", leave), ("epsilon", epsilon)):
             if value is not None:
                 raise ValueError(f"{name}: expected a base too, got none")
-        if is_archive(source):
-            for name, value in (("unshare", unshare), ("requantize", requantize), ("min_sqnr", min_sqnr)):
-                if value not in (None, False):  # they concern Programs
-                    raise ValueError(f"{name}: expected none for an archive of TVM, got {value!r}")
-            report = kind().refit(
-                source, given, mapping=how.mapping, cast=cast, overflow=overflow,
+        if row is not None:
+            for name, value in (("requantize", requantize), ("min_sqnr", min_sqnr)):
+                if value is not None:  # they concern Programs
+                    raise ValueError(f"{name}: expected none for a file of kind {row.kind}, got {value!r}")
+            report = row.function("refit")(
+                source, given, mapping=how.mapping, cast=cast, overflow=overflow, unshare=unshare,
                 select=how.is_selected, progress=progress,
                 output=None if output is None else target, force=force, dry_run=dry_run,
                 max_nbytes=max_nbytes,

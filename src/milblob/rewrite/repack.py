@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ from ..model.model import Model
 from ..model.package import Package
 from ..model.program_file import edited_file
 from ..model.recovery import complete
+from ..model.table import format_of
 from ..program.splice import Spliced
 from ..progress import Counter, Progress
 from ..selection import Select, selector
@@ -131,7 +133,8 @@ def repack(
 
     Args:
         src: a .mlpackage; a .mlmodelc (without `functions`); a .mlmodel or .mil file without a weight file; a blob
-            file, or several, to be merged into one.
+            file, or several, to be merged into one. Of a bundle of Core AI (.aimodel), `dedupe`, `gc` and `cast` are
+            done to its resources (docs/aimodel.md).
         dst: where the result goes. May be `src` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
             float32 as float16 becomes a `constexpr_cast`: consumers see the same type and compute in float32 as before.
@@ -189,6 +192,12 @@ def repack(
         overflow, nan, bool(decompress),
     )  # fmt: skip
     _require_options(options)
+    row = format_of(sources[0])
+    if row is not None and row.repack and len(sources) == 1:
+        done = row.function("repack")(
+            sources[0], as_path(dst), options, force=force, dry_run=dry_run, progress=progress, max_nbytes=max_nbytes
+        )
+        return typing.cast(RepackReport, done)
     return Repacking(sources, as_path(dst), options, force, executor, progress, max_nbytes).run(dry_run)
 
 

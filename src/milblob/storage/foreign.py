@@ -37,8 +37,8 @@ class Foreign(NamedTuple):
 
     Attributes:
         name: short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx",
-            "tflite", "gguf", "tar", "compressed", "html", "xml", "json" or "text"; `identify` adds "directory" and
-            "part".
+            "tflite", "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify`
+            adds "directory" and "part".
         words: what it is, with an article.
         advice: what to do with it; "" if nothing is known.
     """
@@ -73,6 +73,8 @@ def foreign(data: Any, file: str | None = None) -> Foreign | None:
         return _arrays("params", "parameters of TVM", name)
     if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= 100_000_000:
         return _arrays("safetensors", "a safetensors file", name)
+    if head.startswith(b"ML\xefR"):
+        return bundle(file)
     if head.startswith(b"GGUF"):
         return _arrays("gguf", "a GGUF file", name)
     if head[4:8] == b"TFL3":
@@ -118,6 +120,12 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def onnx_model(name: str | None) -> Foreign:
     """Return what an ONNX model is called, and what to do with it."""
     return _arrays("onnx", "an ONNX model", name or "it")
+
+
+def bundle(name: str | None) -> Foreign:
+    """Return what a bundle of Core AI is called, and what to do with it."""
+    advice = f"{ARRAY_COMMANDS.removesuffix(' and pack')}, check, refit and repack take it"
+    return Foreign("aimodel", "a bundle of Apple's Core AI, which is not a Core ML model", advice)
 
 
 def _arrays(suffix: str, words: str, name: str) -> Foreign:

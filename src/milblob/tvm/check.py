@@ -28,12 +28,13 @@ _OLD_NAMES = {
 }
 
 
-def check_params(source: Any, *, tvm: str | None = None) -> list[Finding]:
+def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> list[Finding]:
     """Check a `.params` file, also for what TVM takes and should not.
 
     Args:
         source: path, buffer or file object.
         tvm: see `read_params`.
+        max_nbytes: accepted for all checks alike; no values are made of the file.
 
     Raises:
         OSError: it cannot be opened.

@@ -138,7 +138,7 @@ def calibration(arguments: Namespace) -> "OutputErrors | None":
     from ..inputs import read_arrays
 
     inputs = read_arrays(arguments.calibrate, arguments)
-    with opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as model:
+    with opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as model:
         return OutputErrors(model, inputs)
 
 

@@ -2,13 +2,12 @@
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from math import prod
 from typing import Any
 
 from ...errors import UnsupportedError
-from ...formats.onnx import OnnxArray
-from ...formats.params import Parameter
 from ...model.lazy import LazyTensor
 from ...model.rows import Listed
 from .. import options
@@ -20,6 +19,7 @@ from ..terminal.patterns import fold, scopes
 from ..terminal.tables import LAST, Column
 
 _MAX_SCOPES = 12
+_MORE: dict[str, Any] = {"function": "", "op": "", "file": None, "offset": None, "compression": ""}
 _ORDERS = ("file", "name", "size", "dtype", "offset")
 _NAME, _COUNT, _DTYPE, _SHAPE = (
     Column("name", is_name=True),
@@ -69,7 +69,7 @@ def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
         chosen = opened.tensors
         if opened.model is None:
             rows = [array_row(name, array, opened.path) for name, array in chosen.items()]
-            unique = sum(row.nbytes or 0 for row in rows)
+            unique = _stored_once(chosen.values(), rows)
         else:
             found = opened.model.rows(None if len(chosen) == len(opened.model) else chosen)
             rows, unique = found.listed, found.unique_nbytes
@@ -93,11 +93,21 @@ def array_row(name: str, array: LazyTensor, path: str) -> Listed:
     with suppress(UnsupportedError):
         shape = array.shape
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
-    if not isinstance(array, Parameter | OnnxArray):
-        return Listed(name, str(array.mil_dtype), shape, count, array.nbytes, "", "", path, None, "")
-    return Listed(
-        name, dtype_text(array), shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, ""
-    )
+    nbytes: int | None = None
+    with suppress(UnsupportedError):
+        nbytes = getattr(array, "stored_nbytes", None)
+        nbytes = array.nbytes if nbytes is None else nbytes
+    function, op, file, offset, compression = (getattr(array, key, default) for key, default in _MORE.items())
+    return Listed(name, dtype_text(array), shape, count, nbytes, function, op, file or path, offset, compression)
+
+
+def _stored_once(arrays: Iterable[LazyTensor], rows: list[Listed]) -> int:
+    """Return the bytes of some arrays; what several share counts once, where their format says so."""
+    pieces: dict[Any, int] = {}
+    for number, (array, row) in enumerate(zip(arrays, rows, strict=True)):
+        own = getattr(array, "stored_pieces", None)
+        pieces.update({number: row.nbytes or 0} if own is None else own())
+    return sum(pieces.values())
 
 
 def _sorted(rows: list[Listed], order: str) -> list[Listed]:

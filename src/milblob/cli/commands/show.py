@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
     if arguments.name is None:
         if arguments.function is not None:
             raise ValueError(f"-f: expected NAME too, a tensor of the function, got only {arguments.function}")
-        with opening.open(arguments.model) as model:
+        with opening.open_model(arguments.model) as model:
             document = _describe_model(model)
             if arguments.json:
                 output.print_json(document)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ...formats.params import Parameter
-from ...formats.read import open_arrays
+from ...formats.read import has_views, open_arrays
 from ...model.lazy import LazyTensor
 from ...model.rows import Listed
 from ..selection import find_array
@@ -21,13 +21,14 @@ def run(arguments: Namespace, kind: str) -> int:
     Raises:
         ValueError: -f, which arrays have no use for.
     """
-    if arguments.function is not None:
+    if arguments.function is not None and not has_views(arguments.model):
         raise ValueError(f"{arguments.model}: expected a model, which -f is about")
     with ExitStack() as stack:
         if arguments.name is None:
             _show_file(stack, arguments, kind)
         else:
-            _show_array(find_array(stack, arguments.model, arguments.name, arguments.max_nbytes), arguments)
+            name = arguments.name if arguments.function is None else f"{arguments.function}/{arguments.name}"
+            _show_array(find_array(stack, arguments.model, name, arguments.max_nbytes), arguments)
     return 0
 
 
@@ -43,6 +44,11 @@ def _show_file(stack: ExitStack, arguments: Namespace, kind: str) -> None:
         library = stack.enter_context(open_library(arguments.model, max_nbytes=arguments.max_nbytes))
         document["library"] = library_document(library)
         lines[1:1] = library_rows(library)
+    if kind == "aimodel":
+        from ..terminal.bundle import asset_document, asset_rows
+
+        document.update(asset_document(arrays))
+        lines += asset_rows(arrays)
     if arguments.json:
         output.print_json(document)
     else:
@@ -50,14 +56,20 @@ def _show_file(stack: ExitStack, arguments: Namespace, kind: str) -> None:
 
 
 def _show_array(array: LazyTensor, arguments: Namespace) -> None:
-    row = array_row(arguments.name, array, arguments.model)
+    row = array_row(array.name, array, arguments.model)
     document = {key: value for key, value in row._asdict().items() if key in _KEYS}
+    more: list[tuple[str, str]] = []
+    if hasattr(array, "consumers"):
+        from ..terminal.bundle import tensor_document, tensor_rows
+
+        document.update(tensor_document(array))
+        more = tensor_rows(array)
     if isinstance(array, Parameter):
         document["tvm_dtype"] = array.dtype_text
     if arguments.quiet and not arguments.json:
-        tables.print_pairs(_place_rows(row))
+        tables.print_pairs(_place_rows(row) + more)
     else:
-        show_values(array, arguments, document, _place_rows(row))
+        show_values(array, arguments, document, _place_rows(row) + more)
 
 
 _KEYS = ("name", "dtype", "shape", "nbytes", "file", "offset")

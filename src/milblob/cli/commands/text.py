@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json and arguments.weights is not None:
         raise ValueError(f"--weights: expected none with --json, which prints no values, got {arguments.weights}")
     around = 1 if arguments.around is None else arguments.around
-    with opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as model:
+    with opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as model:
         if arguments.json:
             output.print_json(_document(model, arguments, around))
             return 0

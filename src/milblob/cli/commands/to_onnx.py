@@ -87,7 +87,7 @@ def run(arguments: Namespace) -> int:
 def _convert(arguments: Namespace) -> "ir.Model":
     """Convert and write; warnings become messages, which -q hides. Raises: as `milblob.onnx.convert`."""
     with (
-        opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as source,
+        opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as source,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always", UserWarning)
@@ -114,7 +114,7 @@ def _coverage(arguments: Namespace) -> int:
     for option in ("weights", "compressed", "zipmap", "precision", "force"):
         if getattr(arguments, option):
             raise ValueError(f"--{option}: expected none with --coverage, which writes nothing, got one")
-    with opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as source:
+    with opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as source:
         lacking = onnx.coverage(source, function=arguments.function, opset=arguments.opset)
         decoded = onnx.decoded(source, function=arguments.function, opset=arguments.opset)
     if arguments.json:

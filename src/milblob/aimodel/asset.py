@@ -1,0 +1,183 @@
+"""milblob.aimodel.open: a bundle of Apple's Core AI as a mapping from names to tensors."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..arguments import as_path, require_flags
+from ..budget import Budget
+from ..closeness import hint
+from ..errors import FormatError, UnsupportedError
+from ..jsontext import parse_json
+from ..model.stored import Arrays
+from ..storage import paths
+from ..storage.beneath import Location
+from ..storage.mapped import Opened, closed_on_error
+from ..storage.pending import map_settled
+from ..values.dense import Packed
+from .bytecode import Bytecode
+from .program import AssetFunction, AssetProgram, WeightRow
+from .tensors import AssetTensor, constant_packed, constant_values
+
+BYTECODE, HASH, METADATA = "main.mlirb", "main.hash", "metadata.json"
+
+
+class Asset(Opened, Arrays[AssetTensor]):
+    """An open bundle: a mapping from names to `AssetTensor`. Made by `milblob.open`.
+
+    Attributes:
+        path: as given; None for a buffer.
+        kind: "aimodel", of a bundle and of a bare .mlirb file.
+        file: path of the bytecode.
+        functions: name -> `AssetFunction`: inputs, outputs, states.
+        metadata: what metadata.json says; {} for a bare file, or where there is none.
+
+    A name without its function is accepted if only one tensor has it; so is "#3", the tensor's number. Names are made
+    of the operations that read a tensor, since a bundle keeps no names of weights: `milblob.match` finds them.
+    """
+
+    kind = "aimodel"
+    has_given_names = False
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        constants: bool = False,
+        stored: bool = False,
+        mmap: bool = True,
+        max_nbytes: int | None = None,
+    ) -> None:
+        """Open a bundle; see `open`."""
+        require_flags(constants=constants, stored=stored, mmap=mmap)
+        self.path = as_path(source) if isinstance(source, str | os.PathLike) else None
+        self.given = {"constants": constants, "stored": stored, "max_nbytes": max_nbytes}
+        self.is_directory = self.path is not None and paths.is_directory(self.path)
+        self.mapping = map_settled(_main(self.path) if self.is_directory else source, is_mapped=mmap)
+        self.file = self.mapping.name
+        with closed_on_error(self.mapping):
+            self.budget = Budget(max_nbytes, self.file)
+            self.budget.add_file(self.file, self.mapping.nbytes, self.mapping.identity)
+            self.mapping.expect_random(True)
+            self.program = AssetProgram(Bytecode(self.mapping))
+            rows = self.program.rows(constants, stored)
+            self.mapping.expect_random(False)
+        self._by_tail: dict[str, list[str]] | None = None
+        super().__init__({row.name: row for row in rows}, self._tensor, self.mapping.close)
+
+    def _tensor(self, _: str, row: WeightRow) -> AssetTensor:
+        return AssetTensor(self, row)
+
+    def __getitem__(self, name: str) -> AssetTensor:
+        if name in self._rows:
+            return AssetTensor(self, self._rows[name])
+        found = self._tails().get(name, []) if isinstance(name, str) else []
+        if len(found) > 1:
+            raise KeyError(f"tensor: expected one of {', '.join(found[:8])}, got the ambiguous {name!r}")
+        if not found:
+            where = self.path or "the bundle"
+            raise KeyError(f"tensor: expected a name in {where}, got {name!r:.200}{hint(name, self._rows)}")
+        return AssetTensor(self, self._rows[found[0]])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or (isinstance(name, str) and len(self._tails().get(name, ())) == 1)
+
+    def _tails(self) -> dict[str, list[str]]:
+        """Other names: without the function, and by number, with and without it."""
+        if self._by_tail is None:
+            tails: dict[str, list[str]] = {}
+            for name, row in self._rows.items():
+                numbered = [f"#{row.ordinal}", f"{row.function}/#{row.ordinal}"] if row.ordinal >= 0 else []
+                for tail in {name.removeprefix(f"{row.function}/"), *numbered} - {name}:
+                    tails.setdefault(tail, []).append(name)
+            self._by_tail = tails
+        return self._by_tail
+
+    @property
+    def functions(self) -> Mapping[str, AssetFunction]:
+        """See the class."""
+        return self.program.functions
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """See the class.
+
+        Raises:
+            FormatError: metadata.json is not a JSON object. OSError: it cannot be read.
+        """
+        text = self.companion(METADATA)
+        if text is None:
+            return {}
+        found = parse_json(text.decode("utf-8", "replace"), METADATA, self._beside(METADATA))
+        if not isinstance(found, dict):
+            raise FormatError(
+                f"{METADATA}: expected an object, got {type(found).__name__}", file=self._beside(METADATA)
+            )
+        return found
+
+    def _beside(self, name: str) -> str | None:
+        return os.path.join(self.path or "", name) if self.is_directory else None
+
+    def companion(self, name: str, most: int = 1 << 20) -> bytes | None:
+        """Return the bytes of another file of the bundle, at most so many; None if it has none.
+
+        Raises:
+            FormatError: it is longer. OSError: it cannot be read.
+        """
+        if not self.is_directory or not paths.is_there(os.path.join(self.path or "", name)):
+            return None
+        other = map_settled(Location(self.path or "").beneath(name), is_mapped=False)
+        try:
+            if other.nbytes > most:
+                raise FormatError(f"{name}: expected at most {most} bytes, got {other.nbytes}", file=other.name)
+            return bytes(memoryview(other.live()))
+        finally:
+            other.close()
+
+    def constant(self, op: int) -> np.ndarray[Any, Any]:
+        """Return the values of a constant, by its operation; for milblob's own modules."""
+        return constant_values(self, op)
+
+    def packed_constant(self, op: int) -> Packed:
+        """Return the stored elements of a constant; for milblob's own modules."""
+        return constant_packed(self, op)
+
+    def require_readable(self) -> None:
+        """Refuse values of another version of the dialect, whose codes may mean something else."""
+        if self.program.bytecode.refusal:
+            raise UnsupportedError(self.program.bytecode.refusal, file=self.file, code="dialect-version")
+
+    def unlisted(self) -> dict[str, AssetTensor]:
+        """Return the constants that this listing leaves out, by name."""
+        rows = self.program.rows(True, bool(self.given["stored"]))
+        return {row.name: AssetTensor(self, row) for row in rows if row.name not in self._rows}
+
+    def __repr__(self) -> str:
+        return f"<Asset {self.path or 'buffer'}: {len(self)} tensors>"
+
+
+def changeable_files(path: str) -> set[str]:
+    """Return the real paths of the files of a bundle that its journal may change."""
+    return {os.path.join(paths.real(path), name) for name in (BYTECODE, HASH)}
+
+
+def _main(path: str | None) -> Location:
+    location = Location(path or "")
+    if not paths.is_there(os.path.join(path or "", BYTECODE)):
+        raise FormatError(f"bundle: expected {BYTECODE} in it, got none", file=path, code="missing-file")
+    return location.beneath(BYTECODE)
+
+
+def open_asset(source: Any, **options: Any) -> Asset:
+    """Open a bundle of Core AI, or a bare .mlirb file, without reading its values.
+
+    Args:
+        source: path of an .aimodel or an .mlirb file; or a buffer or file object that holds the latter.
+        options: `constants`, `stored`, `mmap` and `max_nbytes`, as for `milblob.open`.
+
+    Raises:
+        OSError: it cannot be opened. FormatError: broken bytes. UnsupportedError: another version of the container.
+    """
+    return Asset(source, **options)

@@ -1,0 +1,334 @@
+"""Bytecode written from its parts: the same bytes where nothing changes, sections of other sizes where something does.
+
+Nothing in a file states an absolute offset, so a section may grow. Padding depends on where it is: sections and
+resources are aligned to their place in the file.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import count, groupby
+from typing import Any, NamedTuple
+
+from ..errors import UnsupportedError
+from ..storage.journal_format import Later
+from ..storage.mapped import MappedFile
+from ..storage.transfer import copy_range, write_at
+from .bytecode import (
+    ATTR_TYPE,
+    ATTR_TYPE_OFFSET,
+    IR,
+    PROPERTIES,
+    RESOURCE_OFFSET,
+    RESOURCES,
+    STRINGS,
+    Bytecode,
+    Section,
+)
+
+_PADDING = b"\xcb"
+_ALIGNED = 0x80
+ALIGNMENT = 16
+"""Of the Resource section and its values, as Apple writes it: small files with more are refused by its reader."""
+
+_PIECE_NBYTES = 1 << 24
+
+
+class Span(NamedTuple):
+    """Bytes of the old file."""
+
+    offset: int
+    nbytes: int
+
+
+Piece = bytes | Span | Later | Any
+"""Bytes, a stretch of the old file, a buffer, or what is made when it is written."""
+
+
+class NewResource(NamedTuple):
+    """A resource to be written: its key as a string's number, its alignment, and its bytes."""
+
+    key: int
+    alignment: int
+    data: Piece
+
+
+def varint(number: int) -> bytes:
+    """Return a number as a PrefixVarInt, the shortest."""
+    for more in range(8):
+        if number < 1 << 7 * (more + 1):
+            return (number << more + 1 | 1 << more).to_bytes(more + 1, "little")
+    return b"\0" + number.to_bytes(8, "little")
+
+
+def size_of(piece: Piece) -> int:
+    """Return the number of bytes of a piece."""
+    return piece.nbytes if isinstance(piece, Span | Later) else memoryview(piece).nbytes
+
+
+class Emitter:
+    """The parts of a file, some of them changed.
+
+    Attributes:
+        resources: to be written, in order; a resource is referred to by its place in this list.
+    """
+
+    def __init__(self, bytecode: Bytecode) -> None:
+        self._code = bytecode
+        self.attributes: dict[int, bytes] = {}
+        self._new_attributes: list[bytes] = []
+        self._new_types: list[bytes] = []
+        self._new_strings: list[str] = []
+        self._new_properties: list[bytes] = []
+        self._numbers: dict[int, int] = {}  # offset in the IR section -> the varint that it gets
+        self.resources = [
+            NewResource(int(row["key"]), int(row["alignment"]), Span(int(row["data_offset"]), int(row["nbytes"])))
+            for row in bytecode.resources
+        ]
+
+    @property
+    def has_resources(self) -> bool:
+        """Whether the file has sections of resources."""
+        return self._code.section(RESOURCES) is not None
+
+    # --------------------------------------------------------------------------------------------------------- changes
+
+    def add_resource(self, resource: NewResource) -> int:
+        """Add a resource; return its number."""
+        self.resources.append(resource)
+        return len(self.resources) - 1
+
+    def new_key(self) -> int:
+        """Add a key that no resource has yet; return the number of its string."""
+        known = {
+            self._code.string(resource.key) for resource in self.resources if resource.key < len(self._code.strings)
+        }
+        known |= set(self._new_strings)
+        number = next(n for n in count() if f"resource_milblob_{n}" not in known)
+        self._new_strings.append(f"resource_milblob_{number}")
+        return len(self._code.strings) + len(self._new_strings) - 1
+
+    def add_attribute(self, data: bytes) -> int:
+        """Add an attribute; return its number."""
+        self._new_attributes.append(data)
+        return len(self._code.attributes) + len(self._new_attributes) - 1
+
+    def add_type(self, data: bytes) -> int:
+        """Add a type; return its number."""
+        self._new_types.append(data)
+        return len(self._code.types) + len(self._new_types) - 1
+
+    def add_properties(self, data: bytes) -> int:
+        """Add properties of operations; return their number."""
+        self._new_properties.append(data)
+        return len(self._code.properties) + len(self._new_properties) - 1
+
+    def set_properties(self, op: int, number: int) -> None:
+        """Give an operation other properties."""
+        row = self._code.ops[op]
+        self._numbers[int(row["offset"]) + int(row["properties_at"])] = number
+
+    def set_type(self, op: int, number: int) -> None:
+        """Give the first result of an operation another type."""
+        row = self._code.ops[op]
+        self._numbers[int(row["offset"]) + int(row["type_at"])] = number
+
+    # -------------------------------------------------------------------------------------------------------- emitting
+
+    def pieces(self) -> list[Piece]:
+        """Return the file, piece by piece.
+
+        Raises:
+            UnsupportedError: resources that are not all blobs of one dialect.
+        """
+        out = _Output()
+        out.add(Span(0, self._code.sections[0].offset))
+        for section in self._code.sections:
+            if section.id == RESOURCES:
+                self._add_resources(out, section)
+            else:
+                out.add_section(section.id, section.alignment, self._payload(section))
+        return out.pieces
+
+    def _payload(self, section: Section) -> list[Piece]:
+        if section.id == ATTR_TYPE_OFFSET:
+            return [self._offsets()]
+        if section.id == ATTR_TYPE:
+            return self._entries()
+        if section.id == IR:
+            return [self._operations()]
+        if section.id == STRINGS and self._new_strings:
+            return [self._strings()]
+        if section.id == RESOURCE_OFFSET:
+            return [self._resource_offsets()]
+        if section.id == PROPERTIES:
+            rows = [bytes(self._data(Span(*row))) for row in self._code.properties.tolist()] + self._new_properties
+            return [varint(len(rows)) + b"".join(varint(len(row)) + row for row in rows)]
+        return [Span(section.data_offset, section.nbytes)]
+
+    def _strings(self) -> bytes:
+        rows = [bytes(self._data(Span(*row))) + b"\0" for row in self._code.strings.tolist()]
+        rows += [text.encode() + b"\0" for text in self._new_strings]
+        return varint(len(rows)) + b"".join(varint(len(row)) for row in reversed(rows)) + b"".join(rows)
+
+    def _data(self, span: Span) -> memoryview:
+        return memoryview(self._code.mapping.live())[span.offset : span.offset + span.nbytes]
+
+    def _offsets(self) -> bytes:
+        code = self._code
+        out = varint(len(code.attributes) + len(self._new_attributes)) + varint(len(code.types) + len(self._new_types))
+        for table, changed, new in (
+            (code.attributes, self.attributes, self._new_attributes),
+            (code.types, {}, self._new_types),
+        ):
+            rows = [
+                (dialect, len(changed[number]) if number in changed else nbytes, is_custom)
+                for number, (_, nbytes, dialect, is_custom) in enumerate(table.tolist())
+            ]
+            rows += [(0, len(data), 1) for data in new]
+            for dialect, group in groupby(rows, key=lambda row: row[0]):
+                members = list(group)
+                out += varint(dialect) + varint(len(members))
+                out += b"".join(varint(nbytes << 1 | is_custom) for _, nbytes, is_custom in members)
+        return out
+
+    def _entries(self) -> list[Piece]:
+        pieces: list[Piece] = []
+        for table, changed, new in (
+            (self._code.attributes, self.attributes, self._new_attributes),
+            (self._code.types, {}, self._new_types),
+        ):
+            pieces += [changed.get(number, Span(row[0], row[1])) for number, row in enumerate(table.tolist())]
+            pieces += new
+        return pieces
+
+    def _operations(self) -> bytes:
+        """Return the IR section, made from the innermost sections outwards."""
+        rows = self._code.ir_sections.tolist()  # id, alignment, offset, data_offset, nbytes in the order of the dtype
+        names = self._code.ir_sections.dtype.names or ()
+        places = [dict(zip(names, row, strict=True)) for row in rows]
+        changes: list[list[tuple[int, int, bytes]]] = [[] for _ in places]  # start, end, new bytes
+        section_of = {int(row["offset"]): int(row["section"]) for row in self._code.ops}
+        starts = sorted(section_of)
+        for offset, number in self._numbers.items():
+            owner = section_of[starts[_last_at(starts, offset)]]
+            changes[owner].append((offset, _end_of_varint(self._code.mapping, offset), varint(number)))
+        payload = b""
+        for row in range(len(places) - 1, -1, -1):
+            place = places[row]
+            start, end = place["data_offset"], place["data_offset"] + place["nbytes"]
+            payload = _spliced(self._data(Span(start, end - start)), start, changes[row])
+            if row:
+                if place["alignment"]:
+                    words = f"section of operations: expected none that is aligned, got alignment {place['alignment']}"
+                    raise UnsupportedError(words, offset=place["offset"], file=self._code.mapping.name)
+                head = bytes([place["id"]]) + varint(len(payload))
+                changes[int(self._code.owners[row])].append((place["offset"], end, head + payload))
+        return payload
+
+    def _resource_offsets(self) -> bytes:
+        kinds = {(int(row["kind"]), int(row["dialect"])) for row in self._code.resources}
+        if len(kinds) > 1 or any(kind for kind, _ in kinds):
+            raise UnsupportedError("resources: expected blobs of one dialect, got others", file=self._code.mapping.name)
+        out = varint(0)
+        if self.resources:
+            dialect = next(iter(kinds))[1] if kinds else 0
+            out += varint(dialect) + varint(len(self.resources))
+            sizes = [size for _, _, size in self._placed()]
+            for resource, size in zip(self.resources, sizes, strict=True):
+                out += varint(resource.key) + varint(size) + b"\0"
+        return out
+
+    def _placed(self) -> Iterator[tuple[NewResource, bytes, int]]:
+        """Yield each resource with the bytes before its data, and the size of both."""
+        at = 0
+        for resource in self.resources:
+            head = varint(resource.alignment) + varint(size_of(resource.data))
+            head += _PADDING * (-(at + len(head)) % resource.alignment)
+            size = len(head) + size_of(resource.data)
+            yield resource, head, size
+            at += size
+
+    def _add_resources(self, out: "_Output", section: Section) -> None:
+        pieces: list[Piece] = []
+        for resource, head, _ in self._placed():
+            pieces += [head, resource.data]
+        out.add_section(section.id, max((resource.alignment for resource in self.resources), default=1), pieces)
+
+
+class _Output:
+    """Pieces of a file, and how long they are."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.nbytes = 0
+
+    def add(self, piece: Piece) -> None:
+        nbytes = size_of(piece)
+        last = self.pieces[-1] if self.pieces else None
+        if isinstance(piece, Span) and isinstance(last, Span) and last.offset + last.nbytes == piece.offset:
+            self.pieces[-1] = Span(last.offset, last.nbytes + nbytes)
+        elif nbytes:
+            self.pieces.append(piece)
+        self.nbytes += nbytes
+
+    def add_section(self, number: int, alignment: int, payload: list[Piece]) -> None:
+        length = varint(sum(map(size_of, payload)))
+        head = bytes([number]) + length
+        if alignment > 1 and (self.nbytes + len(head)) % alignment:  # stated only where there is something to skip
+            head = bytes([number | _ALIGNED]) + length + varint(alignment)
+            head += _PADDING * (-(self.nbytes + len(head)) % alignment)
+        self.add(head)
+        for piece in payload:
+            self.add(piece)
+
+
+def _last_at(starts: list[int], offset: int) -> int:
+    from bisect import bisect_right
+
+    return bisect_right(starts, offset) - 1
+
+
+def _end_of_varint(mapping: MappedFile, offset: int) -> int:
+    first = memoryview(mapping.live())[offset]
+    return offset + 1 + ((first & -first).bit_length() - 1 if first else 8)
+
+
+def _spliced(data: memoryview, start: int, changes: list[tuple[int, int, bytes]]) -> bytes:
+    parts, at = [], start
+    for begin, end, new in sorted(changes):
+        parts += [bytes(data[at - start : begin - start]), new]
+        at = end
+    return b"".join([*parts, bytes(data[at - start :])])
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def views(mapping: MappedFile, pieces: list[Piece]) -> Iterator[memoryview]:
+    """Yield the bytes of the pieces, some MiB at a time."""
+    for piece in pieces:
+        if isinstance(piece, Span):
+            whole = memoryview(mapping.check_size())[piece.offset : piece.offset + piece.nbytes]
+        else:
+            whole = memoryview(piece.make() if isinstance(piece, Later) else piece).cast("B")
+        for start in range(0, whole.nbytes, _PIECE_NBYTES):
+            yield whole[start : start + _PIECE_NBYTES]
+
+
+def sha256(mapping: MappedFile, pieces: list[Piece]) -> bytes:
+    """Return the hash of a file that consists of these pieces."""
+    found = hashlib.sha256()
+    for view in views(mapping, pieces):
+        found.update(view)
+    return found.digest()
+
+
+def write(mapping: MappedFile, pieces: list[Piece], fd: int) -> None:
+    """Write the pieces to an empty file; the system copies stretches of the old one."""
+    at = 0
+    for piece in pieces:
+        if isinstance(piece, Span):
+            copy_range(mapping, piece.offset, piece.nbytes, fd, at)
+        else:
+            write_at(fd, [piece.make() if isinstance(piece, Later) else piece], at)
+        at += size_of(piece)

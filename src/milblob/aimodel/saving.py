@@ -1,0 +1,163 @@
+"""Writing a changed bundle: in place through one journal, or a copy; the hash of the bytecode always goes with it."""
+
+import os
+import stat
+from contextlib import closing
+from typing import NamedTuple
+
+from ..errors import FormatError, UnsupportedError
+from ..model.replaceable import IsPart, require_name, require_replaceable
+from ..rewrite.copying import new_file, set_mode
+from ..rewrite.destination import is_in_place
+from ..storage import journal, paths, pending
+from ..storage.beneath import Location
+from ..storage.journal_format import STAGED
+from ..storage.locks import lock, unlock
+from ..storage.mapped import MappedFile
+from ..storage.output import NewDirectory, NewFile
+from ..storage.transfer import copy_range, write_at
+from .asset import BYTECODE, HASH, METADATA, Asset
+from .emit import Piece, Span, sha256, size_of, write
+
+_PARTS = frozenset([BYTECODE, HASH, METADATA])
+
+
+class BytecodeChange(NamedTuple):
+    """New bytes at an offset of the bytecode, which keeps its size."""
+
+    offset: int
+    data: Piece
+
+
+class NewBytecode(NamedTuple):
+    """The bytecode as it will be.
+
+    Attributes:
+        pieces: the whole file.
+        changes: what differs, where the file keeps its size and its layout; None if it is written anew.
+    """
+
+    pieces: list[Piece]
+    changes: list[BytecodeChange] | None
+
+
+def patched(nbytes: int, changes: list[BytecodeChange]) -> NewBytecode:
+    """Return a file of so many bytes with changes at their offsets, which do not overlap."""
+    pieces: list[Piece] = []
+    at = 0
+    for change in sorted(changes, key=lambda change: change.offset):
+        pieces += [Span(at, change.offset - at), change.data]
+        at = change.offset + size_of(change.data)
+    pieces.append(Span(at, nbytes - at))
+    return NewBytecode([piece for piece in pieces if size_of(piece)], changes)
+
+
+def save(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
+    """Write a bundle with other bytecode, and its hash.
+
+    Args:
+        asset: the bundle, or a bare .mlirb file.
+        new: its bytecode as it will be.
+        target: a path; the bundle itself is changed in place.
+        force: replace what is at `target`, a bundle or a file.
+
+    Raises:
+        FileExistsError: something is there. ValueError: a place inside or around the bundle.
+        BlockingIOError: another writer has it. OSError: it cannot be written. Nothing has changed then.
+    """
+    source = asset.path or ""
+    in_place = is_in_place([source], target)
+    if not asset.is_directory:
+        _require_alone(source)
+        if not in_place:
+            require_name(target, "bytecode")
+        with NewFile(target, force=force or in_place) as file:
+            write(asset.mapping, new.pieces, file.fd)
+    elif in_place:
+        _change(asset, new)
+    else:
+        _copy(asset, new, target, force)
+
+
+def require_target(asset: Asset, target: str, force: bool) -> None:
+    """Refuse a target before anything is computed; raises as `save`."""
+    if not asset.is_directory or is_in_place([asset.path or ""], target):
+        return
+    require_name(target, "aimodel")
+    source, real = paths.real(asset.path or ""), paths.real(target)
+    if f"{real}{os.sep}".startswith(f"{source}{os.sep}") or f"{source}{os.sep}".startswith(f"{real}{os.sep}"):
+        raise ValueError(f"output {target}: expected a place outside of {asset.path}, got one inside or around it")
+    require_replaceable(target, "a bundle of Core AI", force, like=[source], understand=_understand)
+
+
+def _require_alone(path: str) -> None:
+    """Refuse the bytecode of a bundle in place of the bundle: its hash would be that of other bytes."""
+    if os.path.basename(path) == BYTECODE and paths.is_there(os.path.join(os.path.dirname(path), HASH)):
+        words = f"file: expected a bundle or a file that is no part of one, got the {BYTECODE} of a bundle"
+        raise UnsupportedError(f"{words}; give {os.path.dirname(path) or '.'}", file=path)
+
+
+def _change(asset: Asset, new: NewBytecode) -> None:
+    root = paths.real(asset.path or "")
+    fd = -1
+    if os.name != "nt":  # no lock of a directory there; the files themselves are locked
+        fd = os.open(root, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        if fd >= 0:
+            lock(fd, root)
+        pending.require_none(root)  # of a writer that has died since the bundle was opened
+        asset.mapping.require_named()
+        patches = [journal.Patch(BYTECODE, change.offset, change.data) for change in new.changes or []]
+        replacements = []
+        if new.changes is None:
+            replacements.append(journal.Replacement(BYTECODE, lambda file: write(asset.mapping, new.pieces, file)))
+        if patches or replacements:
+            digest = sha256(asset.mapping, new.pieces)
+            hashed = _hash_change(root, digest)
+            (patches if isinstance(hashed, journal.Patch) else replacements).append(hashed)  # type: ignore[arg-type]
+        journal.commit(root, "", patches, replacements)
+    finally:
+        if fd >= 0:
+            unlock(fd)
+            os.close(fd)
+
+
+def _hash_change(root: str, digest: bytes) -> journal.Patch | journal.Replacement:
+    place = os.path.join(root, HASH)
+    if not paths.is_there(place):
+        words = f"bundle: expected {HASH} in it, which names the compiled model that devices keep, got none"
+        raise FormatError(f"{words} (write a new bundle: -o)", file=root, code="missing-file")
+    if os.stat(place).st_size == len(digest):
+        return journal.Patch(HASH, 0, digest)
+    return journal.Replacement(HASH, lambda file: write_at(file, [digest], 0))
+
+
+def _copy(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
+    require_target(asset, target, force)
+    source = Location(paths.real(asset.path or ""))
+    with NewDirectory(target, replace=paths.is_directory(target)) as made:
+        for name, is_directory in source.names():
+            if is_directory or name in (BYTECODE, HASH) or name.endswith((pending.JOURNAL, STAGED)):
+                continue
+            _copy_file(source.entry(name, links=False), os.path.join(made.name, name))
+        place = os.path.join(made.name, BYTECODE)
+        with new_file(place) as fd:
+            write(asset.mapping, new.pieces, fd)
+        mode = stat.S_IMODE(os.fstat(asset.mapping.fd).st_mode) if asset.mapping.fd >= 0 else 0o644
+        set_mode(place, mode, least=stat.S_IRUSR)
+        with new_file(os.path.join(made.name, HASH)) as fd:
+            write_at(fd, [sha256(asset.mapping, new.pieces)], 0)
+
+
+def _copy_file(origin: Location, place: str) -> None:
+    with closing(MappedFile(origin)) as mapping, new_file(place) as fd:
+        copy_range(mapping, 0, mapping.nbytes, fd, 0)
+        mode = stat.S_IMODE(os.fstat(mapping.fd).st_mode)
+    set_mode(place, mode, least=stat.S_IRUSR)
+
+
+def _understand(root: Location) -> IsPart:
+    """Accept the files of a bundle."""
+    if not paths.is_there(os.path.join(root.path, BYTECODE)):
+        raise FormatError(f"bundle: expected {BYTECODE} in it, got none", file=root.path)
+    return lambda name: name in _PARTS

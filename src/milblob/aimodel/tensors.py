@@ -1,0 +1,414 @@
+"""The tensors of a bundle: where each is, and its values on demand."""
+
+from collections.abc import Hashable, Mapping
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from .. import _codec
+from ..dtypes import DType
+from ..errors import FormatError, MilblobError, UnsupportedError
+from ..model.lazy import LazyTensor
+from ..model.places import Place
+from ..program.compression import Compression, describe
+from ..values.arrays import copy_into, require_fit
+from ..values.dense import Dense, Packed, pack, read, read_key
+from ..values.tensorvalue import MAX_RANK
+from .codes import short_family
+from .decode import AssetDecoder
+from .program import WeightRow, is_packed, type_text
+
+if TYPE_CHECKING:
+    from .asset import Asset
+
+Array = np.ndarray[Any, Any]
+_DENSE = Compression()
+
+
+def stored_of(packed: Packed) -> Array:
+    """Return the stored bytes of elements, uint8."""
+    buffer: Any = packed.buffer
+    found: Array = np.frombuffer(buffer, np.uint8, packed.dtype.nbytes(packed.size), packed.offset)
+    return found
+
+
+class ConstantPlace(Place):
+    """A constant of a bundle: an inline value, or a resource."""
+
+    __slots__ = ("_asset", "_name", "_op")
+
+    def __init__(self, asset: "Asset", name: str, op: int, dtype: DType | None, shape: tuple[int | None, ...]) -> None:
+        super().__init__(cast(DType, dtype), shape)
+        self._asset, self._name, self._op = asset, name, op
+
+    @property
+    def where(self) -> str:
+        """See Place."""
+        return self._name
+
+    @property
+    def file(self) -> str | None:
+        """See Place."""
+        return self._asset.file
+
+    def key(self) -> Hashable:
+        """See Place: constants with one attribute, or one resource, are one value."""
+        return self._asset.program.stored(self._op).key
+
+    def account(self) -> None:
+        """See Place."""
+        kind = self._asset.program.kind(self._op)
+        if kind.element is not None and None not in kind.shape:
+            self._asset.budget.spend(self._op, kind.element.numpy.itemsize * prod(cast("tuple[int, ...]", kind.shape)))
+
+    def read(self, out: Array | None = None) -> Array:
+        """See Place."""
+        with self.naming():
+            values = self._asset.constant(self._op)
+            return values if out is None else copy_into(out, values)
+
+    def packed(self) -> Packed:
+        """See Place."""
+        with self.naming():
+            return self._asset.packed_constant(self._op)
+
+    def read_packed(self) -> Array:
+        """See Place."""
+        with self.naming():
+            found = self._asset.packed_constant(self._op)
+            return stored_of(found)
+
+
+class ComputedPlace(ConstantPlace):
+    """A weight that operations of the bundle compute from stored parts."""
+
+    __slots__ = ()
+
+    is_computed = True
+
+    def key(self) -> Hashable:
+        """See Place."""
+        return "computed", self._op
+
+    def nbytes(self) -> int:
+        """See Place."""
+        program = self._asset.program
+        pieces = (program.stored(row) for row in program.parts_of(self._op).values())
+        return sum({stored.key: stored.nbytes for stored in pieces}.values())
+
+    def dense(self) -> Dense:
+        """See Place."""
+        with self.naming():
+            asset = self._asset
+            asset.require_readable()
+            decoder = AssetDecoder(asset.program, asset.constant, asset.packed_constant, asset.budget.require)
+            found = decoder.dense(self._op)
+            asset.budget.spend((self._op, "parts"), decoder.nbytes)
+            return found
+
+    def read(self, out: Array | None = None) -> Array:
+        """See Place."""
+        with self.naming():
+            dense = self.dense()
+            self.account()
+            if out is None:
+                return read(dense)
+            require_fit(out, dense.dtype.numpy, dense.shape)
+            return read(dense, out) if out.flags.carray else copy_into(out, read(dense))
+
+    def packed(self) -> Packed:
+        """See Place."""
+        return pack(self.read(), self.dtype)
+
+    def read_packed(self) -> Array:
+        """See Place."""
+        found = self.packed()
+        return stored_of(found)
+
+    def read_key(self, key: Any) -> Any:
+        """See Place."""
+        with self.naming():
+            return read_key(self.dense(), key)
+
+
+class AssetConsumer(NamedTuple):
+    """One place where a tensor is read.
+
+    Attributes:
+        op: type of the operation.
+        name: the operation, as names of tensors spell it.
+        parameter: its operand.
+    """
+
+    op: str
+    name: str
+    parameter: str
+
+
+class AssetTensor(LazyTensor):
+    """One tensor of a bundle, not yet read; reads like a `Tensor`.
+
+    Attributes:
+        name: function, and the operation and operand that read it first, such as "main/conv2d_0.weight".
+        function: its function.
+        ordinal: its number among the constants directly in the function; of a compressed weight, of its first part. -1
+            inside the decomposition of an operation. The name "main/#3" is accepted too.
+        op: what makes it: "constant", or the operation that decodes it, such as "lut_to_dense".
+        label: the modules and the node that made it, such as "Net$1/Linear$2:addmm_1", of a bundle converted for
+            debugging; else "".
+        dtype_text: the element type as Apple's library prints it, such as "f16" or "ui4".
+        stored_nbytes: bytes in the file: of all parts of a compressed weight.
+        file, offset: where its bytes are; offset is None for a compressed weight, whose parts have their own.
+    """
+
+    __slots__ = ("asset", "row")
+
+    def __init__(self, asset: "Asset", row: WeightRow) -> None:
+        # Not LazyTensor's: an element type may be one that MIL lacks, which matters only to who asks for its DType.
+        self.asset, self.row, self.name = asset, row, row.name
+
+    @property
+    def _kind(self) -> Any:
+        return self.asset.program.kind(self.row.op)
+
+    @property
+    def _shape(self) -> tuple[int | None, ...]:  # type: ignore[override]
+        shape = self._kind.shape
+        if len(shape) > MAX_RANK:
+            raise UnsupportedError(f"shape of {self.name}: expected at most {MAX_RANK} dimensions, got {len(shape)}")
+        if None in shape:
+            raise UnsupportedError(f"shape of {self.name}: expected every size known, got {type_text(self._kind)}")
+        return cast("tuple[int | None, ...]", shape)
+
+    @property
+    def declared_shape(self) -> tuple[int | None, ...]:
+        """Dimensions; None for an open one."""
+        return cast("tuple[int | None, ...]", self._kind.shape)
+
+    @property
+    def mil_dtype(self) -> DType:  # type: ignore[override]
+        """DType of the values.
+
+        Raises:
+            UnsupportedError: MIL has no such element type.
+        """
+        kind = self._kind
+        if kind.element is None or kind.element.dtype is None:
+            words = f"element type of {self.name}: expected one that MIL has, got {kind.text}"
+            raise UnsupportedError(words, file=self.asset.file, code="element-type")
+        return cast(DType, kind.element.dtype)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy dtype of the values.
+
+        Raises:
+            UnsupportedError: neither NumPy nor ml_dtypes has the element type, or its code is not known.
+        """
+        kind = self._kind
+        if kind.element is None:
+            words = f"element type of {self.name}: expected one that is known, got {kind.text}"
+            raise UnsupportedError(words, file=self.asset.file, code="element-type")
+        return cast("np.dtype[Any]", kind.element.numpy)
+
+    @property
+    def dtype_text(self) -> str:
+        """See the class."""
+        return str(self._kind.text)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether it is computed from stored parts."""
+        return self.row.op in self.asset.program.computed
+
+    @property
+    def chain(self) -> WeightRow | None:
+        """The row of a compressed weight; None of a dense one; for milblob's own modules."""
+        return self.row if self.is_computed else None
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether it is a resource, not a value written inline; for milblob's own modules."""
+        return self.is_computed or self.asset.program.stored(self.row.op).resource is not None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is a constant directly in a function; for milblob's own modules."""
+        return not self.is_computed and self.row.ordinal >= 0
+
+    @property
+    def place(self) -> ConstantPlace:
+        """Where the values come from; for milblob's own modules."""
+        kind = self._kind
+        dtype = kind.element.dtype if kind.element is not None else None
+        make = ComputedPlace if self.is_computed else ConstantPlace
+        return make(self.asset, self.name, self.row.op, dtype, self._shape)
+
+    @property
+    def nbytes(self) -> int:
+        """See the class: `stored_nbytes`."""
+        return self.stored_nbytes
+
+    @property
+    def stored_nbytes(self) -> int:
+        """See the class."""
+        return self.place.nbytes() if self.is_computed else self.asset.program.stored(self.row.op).nbytes
+
+    def stored_pieces(self) -> dict[Hashable, int]:
+        """Return what is stored for it: a key, which is equal for what tensors share, and its bytes."""
+        program = self.asset.program
+        rows = program.parts_of(self.row.op).values() if self.is_computed else (self.row.op,)
+        return {stored.key: stored.nbytes for stored in map(program.stored, rows)}
+
+    @property
+    def function(self) -> str:
+        """See the class."""
+        return self.row.function
+
+    @property
+    def ordinal(self) -> int:
+        """See the class."""
+        return self.row.ordinal
+
+    @property
+    def op(self) -> str:
+        """See the class."""
+        return short_family(self.asset.program.bytecode.op_name(self.row.op))
+
+    @property
+    def file(self) -> str | None:
+        """See the class."""
+        return self.asset.file
+
+    @property
+    def offset(self) -> int | None:
+        """See the class."""
+        try:
+            return None if self.is_computed else self.asset.program.stored(self.row.op).offset
+        except UnsupportedError:  # reading it names what is not known
+            return None
+
+    @property
+    def label(self) -> str:
+        """See the class."""
+        program = self.asset.program
+        row = self.row.op
+        if self.is_computed:
+            row = next(iter(program.parts_of(row).values()), row)
+        return program.debug_label(row)
+
+    @property
+    def consumers(self) -> tuple[AssetConsumer, ...]:
+        """The operations that read it, in the order of the program."""
+        program = self.asset.program
+        found = []
+        for reader, number in program.uses(self.row.op):
+            name = program.bytecode.op_name(reader)
+            found.append(AssetConsumer(short_family(name), program.label(reader), program.operand(reader, number)))
+        return tuple(found)
+
+    @property
+    def parts(self) -> Mapping[str, "AssetTensor"]:
+        """Operand -> stored part of a compressed weight; empty for others."""
+        row, program = self.row, self.asset.program
+        rows = program.parts_of(row.op) if self.is_computed else {}
+        return MappingProxyType(
+            {
+                key: AssetTensor(self.asset, WeightRow(f"{row.name}.{key}", row.function, op, -1))
+                for key, op in rows.items()
+            }
+        )
+
+    @property
+    def compression(self) -> Compression:
+        """How it is compressed, as for a `Tensor`; "" if it is not."""
+        if not self.is_computed:
+            return _DENSE
+        decoder = AssetDecoder(
+            self.asset.program, self.asset.constant, self.asset.packed_constant, self.asset.budget.require
+        )
+        chain = decoder.described(self.row.op)
+        return Compression(self.op) if chain is None else describe(chain, self._number)
+
+    def _number(self, part: Any) -> int | None:
+        try:
+            return int(self.asset.constant(part.row).reshape(-1)[0])
+        except (AttributeError, MilblobError, ValueError, IndexError):
+            return None
+
+    def __repr__(self) -> str:
+        scheme = f", {self.compression}" if self.compression else ""
+        return f"<AssetTensor {self.name!r}: {type_text(self._kind)}{scheme}>"
+
+
+def constant_values(asset: "Asset", op: int) -> Array:
+    """Return the values of a constant: a view of the file where its bytes are the values.
+
+    Raises:
+        FormatError: the size does not fit dtype and shape. UnsupportedError: an element type that is not known.
+    """
+    element, shape, stored = _located(asset, op)
+    count = prod(shape)
+    buffer = asset.mapping.check_size()
+    if is_packed(element.dtype, element.nbits):
+        asset.budget.spend(op, count)
+        raw = np.empty(1 if stored.is_splat else count, np.uint8)
+        if raw.size:
+            _codec.unpack_bits(buffer, stored.offset, raw.size, element.nbits, raw)
+        values = raw.view(element.numpy)
+        return np.full(shape, values[0]) if stored.is_splat else values.reshape(shape)
+    if stored.is_splat:
+        asset.budget.spend(op, count * element.numpy.itemsize)
+        one: Array = np.ndarray((1,), element.numpy, buffer, stored.offset)  # type: ignore[arg-type]
+        values = np.full(shape, one[0], element.numpy)
+    elif not count:
+        return np.empty(shape, element.numpy)
+    else:
+        values = np.ndarray(shape, element.numpy, buffer, stored.offset)  # type: ignore[arg-type]
+    if element.dtype is DType.BOOL and values.size and int(values.view(np.uint8).max()) > 1:
+        words = f"elements of a bool: expected 0 or 1 in each byte, got {values.view(np.uint8).max()}"
+        raise FormatError(words, offset=stored.offset, file=asset.file)
+    return values
+
+
+def constant_packed(asset: "Asset", op: int) -> Packed:
+    """Return the stored elements of a constant. Raises as `constant_values`; UnsupportedError: MIL lacks the type."""
+    element, shape, stored = _located(asset, op)
+    if element.dtype is None:
+        words = f"element type: expected one that MIL has, got {element.text}"
+        raise UnsupportedError(words, file=asset.file, code="element-type")
+    if stored.is_splat:
+        return pack(constant_values(asset, op), element.dtype)
+    return Packed(asset.mapping.check_size(), stored.offset, element.dtype, shape)
+
+
+def _located(asset: "Asset", op: int) -> tuple[Any, tuple[int, ...], Any]:
+    asset.require_readable()
+    kind, stored = asset.program.kind(op), asset.program.stored(op)
+    if kind.element is None:
+        words = f"element type: expected one that is known, got {kind.text}"
+        raise UnsupportedError(words, file=asset.file, code="element-type")
+    if None in kind.shape or len(kind.shape) > MAX_RANK:
+        raise UnsupportedError(f"shape: expected {MAX_RANK} known sizes at most, got {kind.shape}", file=asset.file)
+    shape = cast("tuple[int, ...]", kind.shape)
+    expected = expected_nbytes(kind.element, prod(shape), stored.is_splat)
+    if stored.nbytes != expected:
+        raise FormatError(
+            size_words(kind, stored, expected), offset=stored.offset, file=asset.file, code="constant-size"
+        )
+    return kind.element, shape, stored
+
+
+def expected_nbytes(element: Any, count: int, is_splat: bool) -> int:
+    """Return how many bytes a constant should have."""
+    return -(-(1 if is_splat else count) * int(element.nbits) // 8)
+
+
+def size_words(kind: Any, stored: Any, expected: int) -> str:
+    """Say that a constant has another number of bytes than its type needs."""
+    words = f"bytes of a constant of {type_text(kind)}: expected {expected}, got {stored.nbytes}"
+    if kind.element.nbits < 8 and stored.nbytes == prod(kind.shape):
+        words += " (one byte for each value; Apple's library crashes on this, or computes with wrong values)"
+    return words

@@ -1,0 +1,113 @@
+"""The table of formats beside Core ML's own files: how each is recognised, opened, checked and refitted.
+
+Its rows are data: names of functions as text, which `Format.function` imports when it is first asked for one. So a
+format may lie in a folder above those that use it, and costs nothing until a file of it comes.
+"""
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ..storage import paths
+from .identify import BLOB_SUFFIXES
+
+
+class Format(NamedTuple):
+    """One format. Functions are named "folder.module:function"; "" where there is none.
+
+    Attributes:
+        kind: its name, as `array_kind` returns it.
+        suffixes: endings of file names, in lower case. names: whole file names.
+        holds: says of a directory (a path) whether it is one.
+        open: takes a path and `max_nbytes`, returns its arrays by name.
+        open_model: takes what `milblob.open` takes; of formats with functions, constants and stored parts.
+        check: takes a path and `max_nbytes`, returns findings. codes: every code of them, with its meaning.
+        changeable: takes a path, returns the real paths of the files that a journal of it may change.
+        repack: takes a path, a target and the options of `milblob.repack`; returns a RepackReport.
+        refit: takes a path, arrays and the options of `milblob.refit`; returns a RefitReport.
+        is_model: Core ML's own file, which only `open_arrays` opens as arrays.
+    """
+
+    kind: str
+    suffixes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    holds: str = ""
+    open: str = ""
+    open_model: str = ""
+    check: str = ""
+    codes: str = ""
+    refit: str = ""
+    changeable: str = ""
+    repack: str = ""
+    is_model: bool = False
+
+    def function(self, name: str) -> Any:
+        """Return what a field of the row names, such as `row.function("refit")`."""
+        return imported(getattr(self, name))
+
+
+CACHES = ("tensor-cache.json", "ndarray-cache.json")
+LISTINGS = (".json", ".mil")
+BUNDLE = "main.mlirb"
+
+FORMATS = (
+    Format(
+        "aimodel", (".mlirb",), holds="model.table:is_bundle", open="aimodel.asset:open_asset",
+        open_model="aimodel.asset:open_asset", check="aimodel.check:check_asset", codes="aimodel.findings:CODES",
+        refit="aimodel.refit:refit", repack="aimodel.repack:repack",
+        changeable="aimodel.asset:changeable_files",
+    ),
+    Format(
+        "archive", (".tar", ".tar.gz", ".tgz"), holds="formats.archive:is_unpacked", open="tvm.arrays:open_arrays",
+        check="tvm.check:check_archive", codes="tvm.report:CODES", refit="tvm.refit:refit",
+        changeable="formats.archive:changeable_files",
+    ),
+    Format(
+        "tensor-cache", names=CACHES, holds="formats.tensor_cache:is_directory", open="formats.tensor_cache:open_cache",
+    ),
+    Format("npy", (".npy",), holds="formats.npy_dir:is_directory", open="formats.npy_dir:open_path"),
+    Format(
+        "safetensors", (".safetensors.index.json",), holds="formats.shards:is_directory",
+        open="formats.shards:open_path",
+    ),
+    Format("safetensors", (".safetensors",), open="formats.safetensors:open_arrays"),
+    Format("npz", (".npz",), open="formats.npz:open_arrays"),
+    Format(
+        "params", (".params",), open="formats.params:open_arrays", check="tvm.check:check_params",
+        codes="tvm.report:CODES",
+    ),
+    Format("gguf", (".gguf",), open="formats.gguf:open_arrays"),
+    Format("onnx", (".onnx",), open="formats.onnx:open_arrays"),
+    Format("weights", (*BLOB_SUFFIXES, *LISTINGS), open="formats.weights:open_arrays", is_model=True),
+)  # fmt: skip
+
+
+def imported(name: str) -> Any:
+    """Return the object that "folder.module:name" names in milblob."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(f"{__package__.partition('.')[0]}.{module}"), attribute)
+
+
+def format_of(path: str) -> Format | None:
+    """Return the format of a path: of a file by its name alone, of a directory by what is in it; None of another."""
+    if paths.is_directory(path):
+        return next((row for row in FORMATS if row.holds and imported(row.holds)(path)), None)
+    name = os.path.basename(path)
+    lower = name.lower()
+    return next((row for row in FORMATS if name in row.names or lower.endswith(row.suffixes)), None)
+
+
+def model_opener(source: Any) -> Callable[..., Any] | None:
+    """Return what opens a source as a model, if it is of a format that has a package of its own; None of Core ML's."""
+    if isinstance(source, str | os.PathLike):
+        row = format_of(os.fspath(source)) if isinstance(os.fspath(source), str) else None
+        return row.function("open_model") if row is not None and row.open_model else None
+    if isinstance(source, bytes | bytearray | memoryview) and bytes(memoryview(source)[:4]) == b"ML\xefR":
+        return FORMATS[0].function("open_model")  # type: ignore[no-any-return]
+    return None
+
+
+def is_bundle(path: str) -> bool:
+    """Whether a directory is a bundle of Core AI: by its name, or by the bytecode in it."""
+    return path.rstrip("/\\").endswith(".aimodel") or paths.is_there(os.path.join(path, BUNDLE))
