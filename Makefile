@@ -14,7 +14,7 @@ SANITIZED := build/sanitize
 # Each worker takes a stretch of neighbours, and when it is done, of what the slowest has left: fixtures of a module are made
 # once, and no worker waits for what the other one compiles.
 WORKERS := -n auto --dist worksteal
-CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
+CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c
 
 .PHONY: help demo check test thorough lint style types stubs neon tvm-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
@@ -186,7 +186,7 @@ $(VENV)/.onnxmltools%: pyproject.toml | $(VENV)/.python
 
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 $(SANITIZED)/.built: setup.py $(CYTHON) $(HEADERS) $(wildcard src/milblob/*.py src/milblob/*/*.py) | $(VENV)/.built
-	MILBLOB_OPTIMIZE=-O1 CFLAGS="-g -fno-omit-frame-pointer $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
+	MILBLOB_OPTIMIZE="-O1 -g" CFLAGS="-fno-omit-frame-pointer $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
 	    $(PY) setup.py --quiet build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	@touch $@
 

@@ -26,13 +26,13 @@ WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 
 
 def setup_flags():
-    """The options that setup.py compiles the extension with here, but for the one of the optimisation."""
+    """The options that setup.py compiles the extension with here, but for those of optimization and debugging."""
     text = (ROOT / "setup.py").read_text(encoding="utf-8")
     names = {"os": os, "sys": sys}
     for line in ast.parse(text).body:
         if isinstance(line, ast.Assign) and "FLAGS" in ast.unparse(line.targets[0]):
             exec(compile(ast.Module([line], []), "setup.py", "exec"), names)
-    return [flag for flag in names["FLAGS"] if not flag.startswith("-O")]
+    return [flag for flag in names["FLAGS"] if not flag.startswith(("-O", "-g"))]
 
 
 def compilers():
