@@ -16,7 +16,7 @@ SANITIZED := build/sanitize
 WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c
 
-.PHONY: help demo check test thorough lint style types stubs neon tvm-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
+.PHONY: help demo test thorough lint style types stubs neon tvm-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -28,14 +28,10 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them (the fir
 	@$(PY) examples/demo.py "$(MODEL)"
 	@echo; echo "next: $(BIN)/milblob ls -p \"$(MODEL)\", $(BIN)/milblob --help, or import milblob in $(PY)"
 
-check: lint ## lint, types and the fast tests: what to run between two changes
-	$(PY) -m pytest $(WORKERS) -m "not slow"
-
-test: lint $(VENV)/.aarch64 ## lint, types and all tests: minutes
-	@echo "all tests: about six minutes on two cores (make check runs the fast ones)"
+test: lint ## lint, types and the tests of the first tier, which touch every promise once: what to run before a commit
 	$(PY) -m pytest $(WORKERS)
 
-thorough: $(VENV)/.built $(VENV)/.tools ## all tests with far more random inputs, and with files of many GiB (10 GB of disk)
+thorough: lint $(VENV)/.aarch64 ## all tests, with far more random inputs and with files of many GiB (10 GB of disk): an hour
 	MILBLOB_THOROUGH=1 $(PY) -m pytest $(WORKERS)
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe

@@ -16,8 +16,6 @@ import milblob
 from children import SANITIZED
 from paths import ROOT
 
-pytestmark = pytest.mark.slow
-
 BENCH = ROOT / "bench"
 HARNESS = (
     "conftest.py",

@@ -272,7 +272,6 @@ def test_check_says_what_it_did_not_look_at(tmp_path):
     assert (found.severity, found.code) == ("warning", "limit") and "expected at most 5 bytes" in found.message
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("call", ["statistics", "content_hash", "diff", "match", "npz", "weights"])
 def test_records_that_overlap(tmp_path, capsys, call):
     """Nothing can be remembered of these: each begins elsewhere in the same bytes."""
@@ -349,7 +348,6 @@ def zipped(path, arrays, method):
                 np.lib.format.write_array(member, array)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("size", [0, 1, 5000, 1 << 17])
 def test_members_of_every_compression_are_read(tmp_path, method, size):
@@ -424,7 +422,6 @@ PRELUDE = """
 """
 
 
-@pytest.mark.slow
 @LIMITED
 @pytest.mark.parametrize("method", METHODS)
 def test_a_member_that_becomes_gigabytes(method):
@@ -446,7 +443,6 @@ def test_a_member_that_becomes_gigabytes(method):
     assert int(run_child(PRELUDE + code_of, method, timeout=240, memory_nbytes=1500 * MIB)) < 100
 
 
-@pytest.mark.slow
 @LIMITED
 @pytest.mark.parametrize("method", [*METHODS, "stored"])
 def test_notes_that_become_gigabytes(method):
@@ -489,7 +485,6 @@ def test_a_dictionary_larger_than_its_member():
     run_child(PRELUDE + code_of, "lzma", timeout=60, memory_nbytes=1000 * MIB)
 
 
-@pytest.mark.slow
 @LIMITED
 def test_six_gigabytes_of_a_small_file():
     """The default, as it is: 135 KB that become 6 GiB, one at a time."""

@@ -19,8 +19,6 @@ from milblob import DType, FormatError, _codec
 from milblob.values import cast as casting
 from milblob.values import tensorvalue
 
-pytestmark = pytest.mark.slow
-
 TIERS = _codec.tiers()[0]
 COUNT = 60_000
 ROUNDS = 40

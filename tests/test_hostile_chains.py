@@ -12,13 +12,10 @@ import hostile_chains
 import milblob
 from children import run_child
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux"),
-        reason="Linux has RLIMIT_AS: memory that hostile input takes is not limited here",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="Linux has RLIMIT_AS: memory that hostile input takes is not limited here",
+)
 MEMORY_NBYTES = 3 << 30
 TOO_LONG = r"constexpr operations: expected (a chain of at most 32|at most 128 parts of a weight), got more"
 CIRCLE = r"constexpr operation: expected parts that are computed before it, got itself among them"

@@ -13,8 +13,6 @@ from children import run_child
 from paths import DATA
 from thorough import sized
 
-pytestmark = pytest.mark.slow
-
 # What the child runs. Files are written to a package on disk, so that references lead somewhere.
 CHILD = """
     import pathlib, random, shutil

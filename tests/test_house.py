@@ -226,7 +226,6 @@ def compile_headers(standard, unit, headers):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
 def test_headers_compile_alone(tmp_path):
     headers = sorted(HEADERS.rglob("*.h"))
     assert len(headers) >= 14
@@ -234,7 +233,6 @@ def test_headers_compile_alone(tmp_path):
         compile_headers("c11", tmp_path / f"{header.parent.name}_{header.stem}.c", [header, header])
 
 
-@pytest.mark.slow
 def test_headers_compile_as_cpp(tmp_path):
     """Together, which takes a tenth of the time: what each includes is the same as in C."""
     compile_headers("c++17", tmp_path / "all.cpp", 2 * sorted(HEADERS.rglob("*.h")))

@@ -92,7 +92,6 @@ print("good", len(milblob.load(path, stored=True)))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
     [

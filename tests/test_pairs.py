@@ -74,7 +74,6 @@ def test_an_output_that_cannot_take_its_name_takes_those_of_the_others_back(tmp_
 # ------------------------------------------------------------------------------------------------------------- ONNX
 
 
-@pytest.mark.slow
 def test_a_conversion_over_another_never_has_its_weights(tmp_path, monkeypatch):
     """Killed when the weights have their name and the .onnx file has not; and three conversions in turn leave two files."""
     pytest.importorskip("onnx")
@@ -226,7 +225,6 @@ def test_a_full_disk_names_the_file_and_its_size(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_ctrl_c_while_milblob_is_imported_is_no_traceback(tmp_path, is_ignored):
     (tmp_path / "numpy.py").write_text(

@@ -44,7 +44,6 @@ def test_every_public_function_is_called():
     assert offered == named | NO_MODEL.keys() and not named & NO_MODEL.keys()
 
 
-@pytest.mark.slow
 def test_damaged_models(tmp_path):
     found, refused = [], 0
     bytes_of = {model: (model / MODEL).read_bytes() for model in MODELS}
@@ -85,7 +84,6 @@ def test_what_is_open_is_not_copied():
             assert repr(pickle.loads(pickle.dumps(whole))) == repr(copy.deepcopy(whole)) == repr(whole)
 
 
-@pytest.mark.slow
 def test_closing_while_others_walk():
     """The model is sound, so nobody reads that it is not: they read that it is closed."""
     met = []

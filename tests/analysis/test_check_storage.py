@@ -68,7 +68,6 @@ def test_parts_of_several_weights_are_counted_once():
     assert len(codes(sparse(0, names=("w",), is_shared=True))) == 1
 
 
-@pytest.mark.slow
 def test_a_weight_that_coremltools_prunes_or_not(tmp_path):
     """coremltools 9.0 with NumPy 2.3 computes NaN as the threshold of large float16 weights: see docs/cli.md."""
     ct = pytest.importorskip("coremltools")

@@ -19,6 +19,7 @@ import screens
 from milblob.analysis import check_blob as blobcheck
 from milblob.cli import output, patterns
 from paths import DATA, ROOT
+from thorough import some
 
 SOURCES = pathlib.Path(milblob.__file__).parents[1]
 """Where what is tested is imported from: src/, or an installed wheel."""
@@ -234,12 +235,11 @@ def test_show_compressed(cli):
     assert "float32 [16]" in cli("show", PALETTE, "conv_weight_palettized.lut")[1]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "source",
-    [BLOB, *(DATA / case for case in ("blob_handmade/weight.bin", "blob_empty/weight.bin", "immediates/model.mlmodel",
-                                      "immediates_odd/model.mlmodel"))],
+    some([BLOB, *(DATA / case for case in ("blob_handmade/weight.bin", "blob_empty/weight.bin", "immediates/model.mlmodel",
+                                      "immediates_odd/model.mlmodel"))], 1),
 )  # fmt: skip
 def test_show_every_dtype(cli, source):
     with milblob.open(source, constants=True) as model:
@@ -467,7 +467,6 @@ def test_python_m(tmp_path):
     assert b"head_bias" in out
 
 
-@pytest.mark.slow
 def test_other_encodings():
     process = spawn("ls", str(DATA / "weight_files/model.mlpackage"), "-v", env={"PYTHONIOENCODING": "ascii"})
     out, err = process.communicate(timeout=60)
@@ -504,7 +503,6 @@ def on_terminal(argv, columns, env):
     return out.decode().replace("\r\n", "\n")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here: output to a terminal is not tested")
 def test_terminals(tmp_path):
     (tmp_path / "rich.py").write_text("raise ImportError\n")

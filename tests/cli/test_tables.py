@@ -21,7 +21,7 @@ from hostile_bytes import const, field, immediate, model, program, write_package
 from milblob.cli import main, output, patterns
 from milblob.cli.folding import fold_names, width_of
 from paths import DATA, DEMO
-from thorough import half
+from thorough import half, some
 
 WIDTHS = (60, 80, 100, 200)
 FLOAT32 = 11
@@ -150,12 +150,11 @@ def names_in(command):
 WITHOUT_RICH = "raise ImportError\n"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here: output to a terminal is not tested")
 @pytest.mark.parametrize(
     ("width", "kind"),
     # Two ways of laying out a table, each at every width; whether there are colours decides nothing about its layout.
-    [*itertools.product(WIDTHS, ["rich", "without rich"]), (80, "no colour"), (60, "dumb")],
+    some([*itertools.product(WIDTHS, ["rich", "without rich"]), (80, "no colour"), (60, "dumb")], 2),
 )
 def test_no_row_is_wider_than_the_terminal(commands, width, kind, tmp_path):
     """Half of the commands at a time: each at every width, and in every way, but not in every way at every width.
@@ -185,7 +184,6 @@ def test_no_row_is_wider_than_the_terminal(commands, width, kind, tmp_path):
     assert checked > 30
 
 
-@pytest.mark.slow
 def test_a_pipe_gets_everything_in_full(commands, capsys):
     """Every name is there in full, and as many columns as ever, whatever COLUMNS says."""
     for command in commands:

@@ -27,8 +27,7 @@ from coremltools.converters.mil.frontend.milproto import load as frontend
 import milblob
 from milblob.compat import coremltools as compat
 from milblob.compat import fastpaths
-
-pytestmark = pytest.mark.slow
+from thorough import some
 
 
 @pytest.fixture(autouse=True)
@@ -357,7 +356,7 @@ for name in missing:
 """
 
 
-@pytest.mark.parametrize(("mode", "is_all"), [("before", False), ("after", True)])
+@pytest.mark.parametrize(("mode", "is_all"), some([("before", False), ("after", True)], 1))
 def test_where_native_modules_are_missing(tmp_path, mode, is_all):
     convert().save(str(tmp_path / "there.mlpackage"))
     expected = constants(tmp_path / "there.mlpackage")

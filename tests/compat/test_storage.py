@@ -323,7 +323,6 @@ def test_what_the_native_reader_would_read_beyond_is_refused(tmp_path):
             ours._BlobStorageWriter(name)
 
 
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_files_end_in_the_same_class_or_are_refused(tmp_path, data):

@@ -14,8 +14,6 @@ from milblob.errors import UnsupportedError
 from thorough import half
 
 pytest.importorskip("coremltools")
-pytestmark = pytest.mark.slow
-
 RECIPES = {
     "int8": (Linear(), "linear", {}),
     "uint8 linear": (Linear("uint8", "linear", "per_tensor"), "linear",

@@ -67,7 +67,6 @@ def test_size_is_that_of_the_result(nbytes, tmp_path):
     assert all((name, "the plan keeps it as it is") in report.skipped for name in report.kept)
 
 
-@pytest.mark.slow
 def test_more_bytes_never_lose_more(model, tmp_path):
     """Sizes that the walk passes through; each has the least error for its size."""
     sizes = range(33_000, 160_000, 5_000)
@@ -81,7 +80,6 @@ def test_more_bytes_never_lose_more(model, tmp_path):
     assert sum(later > earlier for earlier, later in itertools.pairwise(errors)) == 0
 
 
-@pytest.mark.slow
 def test_least_error_of_all_combinations(tmp_path):
     """Three weights, three recipes: what each combination takes and loses, by compressing with it."""
     names = ["head_weight", "embedding_weight", "layers_0_mlp_up_weight"]

@@ -14,8 +14,6 @@ from milblob.errors import UnsupportedError
 from thorough import half
 
 pytest.importorskip("coremltools")
-pytestmark = pytest.mark.slow
-
 PRUNE = ("prune", {"target_sparsity": 0.5})
 PALETTE = ("palettize", {"nbits": 4})
 GROUPS = ("palettize", {"nbits": 4, "granularity": "per_grouped_channel", "group_size": 16})

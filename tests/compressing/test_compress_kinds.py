@@ -12,7 +12,6 @@ from milblob import Linear, Palette, Prune
 from onnx_models import save
 
 ct = pytest.importorskip("coremltools")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,13 +13,10 @@ from milblob.values.quantize import quantize
 from repacking import measured_compress
 from thorough import sized
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux"),
-        reason="Linux has sparse files and RssAnon: memory for huge files is not measured here",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="Linux has sparse files and RssAnon: memory for huge files is not measured here",
+)
 SOME = 256
 ROWS = {"float16": sized(20_480, 402_688), "float32": sized(10_240, 201_344)}  # 160 MiB, or just over 3 GiB
 MOST_NBYTES = LIMIT_NBYTES + (sized(60, 100) << 20)

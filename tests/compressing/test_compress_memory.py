@@ -11,10 +11,9 @@ from children import run_child
 from compress_large_models import COLUMNS, save_weight, save_weights
 from thorough import sized
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux has RssAnon: memory is not measured here"),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux has RssAnon: memory is not measured here"
+)
 SIZES = [64, 128] if sized(0, 1) else [40, 80]
 """MiB of the weight. Below, arrays of some MiB are in memory as they are everywhere."""
 

@@ -14,8 +14,6 @@ from milblob import Linear, Palette, Prune
 from thorough import half
 
 pytest.importorskip("coremltools")
-pytestmark = pytest.mark.slow
-
 RECIPES = {
     "int8": (Linear(), [("linear", {})]),
     "uint8": (Linear("uint8", "linear", "per_tensor"), [("linear", {"mode": "linear", "dtype": "uint8", "granularity": "per_tensor"})]),

@@ -36,7 +36,6 @@ def model(tmp_path_factory):
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -64,7 +63,6 @@ def test_two_steps_make_what_one_makes(first, second, model, tmp_path):
             assert np.array_equal(opened[weight.name].read().astype(np.float64), got[weight.name][1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("second", [Linear(), Palette(4), Palette(4) + WHOLE], ids=str)
 def test_bits_after_a_mask_mean_nothing(second, tmp_path):
     """Whoever wrote them: what is made of a pruned weight has zeros there."""
@@ -101,7 +99,6 @@ def test_bits_after_a_mask_mean_nothing(second, tmp_path):
             assert bytes(tensor.read_packed()) == bytes(due[name].read_packed()), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "recipe"), [("palettize", Palette(4)), ("linear", Linear())], ids=["palette of a pruned one", "integers"]
 )
@@ -115,7 +112,6 @@ def test_what_coremltools_pruned_is_compressed_as_coremltools_does(kind, recipe,
     assert len(report.weights) >= 8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [

@@ -14,6 +14,7 @@ gguf = pytest.importorskip("gguf")
 
 import milblob  # noqa: E402
 from compress_models import save_model  # noqa: E402
+from draws import restarts  # noqa: E402
 from gguf_files import QUANTIZED, block_values, write  # noqa: E402
 from milblob import DType, FormatError, Linear, MilblobError, Palette, Prune, UnsupportedError  # noqa: E402
 from milblob.cli import main  # noqa: E402
@@ -24,6 +25,7 @@ from repacking import tree  # noqa: E402
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 RNG = np.random.default_rng(5)
+each_test_draws_the_same = restarts(RNG)
 PLAIN = {
     "f32": RNG.standard_normal((3, 5)).astype(np.float32),
     "f16": RNG.standard_normal((2, 3, 4)).astype(np.float16),
@@ -221,7 +223,6 @@ def test_broken_files_are_refused(data, words, tmp_path):
     assert "w.gguf" in str(caught.value)
 
 
-@pytest.mark.slow
 def test_damaged_files_end_in_our_errors(file):
     """Every byte of the header changed, and cut off at every place."""
     whole = file.read_bytes()

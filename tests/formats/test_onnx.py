@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import milblob
 from children import run_child
+from draws import restarts
 from milblob import DType, FormatError, MilblobError, ResolveError, UnsupportedError
 from milblob.cli import main
 from milblob.formats.read import is_array_file, open_arrays
@@ -20,6 +21,7 @@ from paths import ROOT
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 RNG = np.random.default_rng(11)
+each_test_draws_the_same = restarts(RNG)
 READ = (
     "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64",
     "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2", "UINT4", "INT4", "UINT2",

@@ -36,7 +36,6 @@ def files_of(folder):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.slow
 def test_what_was_written_anew_is_refused_by_every_command(tmp_path, capsys):
     """A repacked package, and an .onnx file beside other weights: every command refuses the stale reference."""
     np.savez(tmp_path / "inputs.npz", tokens=np.arange(16, dtype=np.int32)[None])

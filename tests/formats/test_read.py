@@ -298,7 +298,6 @@ def test_dtypes_that_mil_lacks(dtype, tmp_path):
             arrays["bad"].read()
 
 
-@pytest.mark.slow
 def test_a_truncated_npz(tmp_path):
     """Cut anywhere: FormatError, or the arrays whose bytes are all there."""
     np.savez(tmp_path / "whole.npz", a=np.arange(30), b=np.arange(5.0))
@@ -309,7 +308,6 @@ def test_a_truncated_npz(tmp_path):
             read.open_arrays(tmp_path / "cut.npz")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compress", [False, True])
 def test_every_flipped_byte_of_an_npz_is_noticed_or_harmless(compress, tmp_path):
     expected = {"a": np.arange(30), "b": np.arange(5.0)}
@@ -387,7 +385,6 @@ def test_headers_that_are_none(head, tmp_path):
         arrays["x"]
 
 
-@pytest.mark.slow
 def test_a_bomb_of_names(tmp_path):
     """Twenty thousand empty members: opened, not multiplied."""
     write_npz(tmp_path / "x.npz", [(f"{i}.npy", npy(np.zeros(0, np.uint8))) for i in range(20_000)])
@@ -475,7 +472,6 @@ def test_safetensors_dtypes_that_mil_lacks(tmp_path):
             arrays["b"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.npz", "c.npz", "a.safetensors", "a.npy", "w.json", "dir/index.json"])
 def test_random_damage(name, tmp_path):
     """Whatever is done to a file: values, or an error of ours."""
@@ -600,7 +596,6 @@ def test_a_file_of_another_type_in_the_place_of_one_that_was_opened(tmp_path):
             array.read()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 def test_race_of_files(suffix, tmp_path):
     """Of two files that are exchanged all the time, one or the other is read: never the header of one over the other."""

@@ -130,7 +130,6 @@ CASES += [(name, "w.json", mode, "ENOSPC") for name in ("pack", "convert") for m
 CASES += [("write_weights", "w.mil", mode, "ENOSPC") for mode in ("fail", "kill after")]
 
 
-@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(("writer", "listing", "mode", "code"), CASES)
 def test_a_pair_is_replaced_whole(faults, tmp_path, writer, listing, mode, code):
@@ -153,7 +152,6 @@ def test_a_pair_is_replaced_whole(faults, tmp_path, writer, listing, mode, code)
     assert len(seen) > 1 or mode == "short", seen
 
 
-@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("start", ["nothing", "weights", "other listing"])
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 import milblob
 from children import child_environment
 from diffing import listed
+from draws import restarts
 from milblob.matching.agreeing import agreeing
 from milblob.matching.layouts import Layout, layouts
 from paths import DATA
 
 RNG = np.random.default_rng(5)
+each_test_draws_the_same = restarts(RNG)
 
 
 def normal(*shape):

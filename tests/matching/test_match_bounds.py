@@ -33,7 +33,6 @@ def pairwise(given, names):
 NAMES = st.lists(st.text("ab.1_", max_size=7), max_size=8, unique=True)
 
 
-@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(NAMES, NAMES)
 @example(["", "a"], ["_", "a_b"])
@@ -80,7 +79,6 @@ BOUNDED = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"),
     reason="Linux has RLIMIT_AS: memory that hostile input takes is not limited here",

@@ -8,12 +8,14 @@ import pytest
 
 import milblob
 from blob_files import blob_file
+from draws import restarts
 from hostile_bytes import blob_value, const, model, program, write_package
 from milblob.dtypes import DType
 from milblob.matching.agreeing import agreeing
 from paths import DATA
 
 RNG = np.random.default_rng(11)
+each_test_draws_the_same = restarts(RNG)
 
 
 def normal(*shape):

@@ -25,7 +25,7 @@ from editable_packages import (
     number_of,
     turned,
 )
-from faults import FAILURES, read_only
+from faults import EACH_FAILURE, read_only
 from hostile_bytes import blob_value, const, model, program, write_package
 from milblob import DType
 from paths import DATA
@@ -351,8 +351,7 @@ def test_two_names_of_one_blob(tmp_path):
 # ----------------------------------------------------------------------------------------------- crashes, other writers
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode, code", FAILURES)
+@pytest.mark.parametrize("mode, code", EACH_FAILURE)
 @pytest.mark.parametrize("action", [assign, assign_blobs])
 def test_at_every_call(faults, tmp_path, mode, code, action):
     (tmp_path / "a").mkdir()
@@ -374,8 +373,7 @@ def test_at_every_call(faults, tmp_path, mode, code, action):
     assert states == {0, 1} if mode != "short" else states == {1}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode, code", FAILURES)
+@pytest.mark.parametrize("mode, code", EACH_FAILURE)
 def test_at_every_call_of_a_compiled_model(faults, tmp_path, mode, code):
     """Its text is replaced in the same step in which its weight file changes."""
     compiled, states = tmp_path / "m.mlmodelc", set()
@@ -406,7 +404,6 @@ def test_at_every_call_of_a_compiled_model(faults, tmp_path, mode, code):
     assert states == {0, 1} if mode != "short" else states == {1}
 
 
-@pytest.mark.slow
 def test_kill_9_while_assigning(faults, tmp_path):
     package = make_package(tmp_path)
     seen = set()

@@ -387,7 +387,6 @@ def places(value):
             yield from places(value[key])
 
 
-@pytest.mark.slow
 def test_any_value_anywhere_is_metadata_or_a_format_error():
     deep = deep_list(100_000)
     hostile = [
@@ -426,7 +425,6 @@ def test_any_value_anywhere_is_metadata_or_a_format_error():
             assert GRAMMAR.fullmatch(str(error))
 
 
-@pytest.mark.slow
 def test_long_shapes_take_linear_time():
     pairs = "[" + ", ".join(["[1, 1]"] * 200_000) + "]"
     for text in (pairs, pairs[:-1], pairs.replace(", ", ",")):
@@ -516,7 +514,6 @@ def test_metadata_and_features_are_frozen():
 # -- against coremltools ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_model_that_coremltools_converts(tmp_path):
     coremltools = pytest.importorskip("coremltools")
     from coremltools.converters.mil.mil import Builder

@@ -22,7 +22,7 @@ from onnx_models import save
 from paths import SAMPLES
 from text_models import FEATURES, compiled_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 SHAPES = [(1, 4), (1, 8), (2, 16)]
 
 

@@ -1,10 +1,6 @@
 """A sample of coremltools' own tests of operations, converted and run; `make onnx` runs them all."""
 
-import pytest
-
 import onnx_sample
-
-pytestmark = pytest.mark.slow
 
 
 def test_a_sample_of_coremltools_own_tests():

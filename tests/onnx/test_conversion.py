@@ -86,7 +86,6 @@ def test_every_opset_gives_the_same_and_the_lowest_version_of_the_format(demo, t
     np.testing.assert_allclose(logits, run(tmp_path / "two.onnx", {"tokens": TOKENS})["logits"], atol=2e-2)
 
 
-@pytest.mark.slow
 def test_two_conversions_are_the_same_bytes(demo, tmp_path):
     code = "import sys, milblob.onnx; milblob.onnx.convert(sys.argv[1], sys.argv[2])"
     for name, seed in (("a.onnx", "1"), ("b.onnx", "2")):

@@ -136,7 +136,6 @@ SMALL_AND_LARGE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_AND_LARGE)
 def test_small_files_that_become_large_are_refused(tmp_path, name):
     """Within a fraction more than the gigabyte that the budget allows; each was several, or without an end."""

@@ -19,6 +19,7 @@ import onnx_options
 import onnx_sampling
 import onnx_structures
 from children import run_child
+from draws import restarts
 from milblob import UnsupportedError
 from milblob.dtypes import DType
 from milblob.onnx import registry
@@ -27,6 +28,8 @@ from milblob.onnx.lower import FROM, lower, onnx_version
 from milblob.program.rules_operations import table
 from onnx_models import run, save
 from thorough import half, sized
+
+each_test_draws_the_same = restarts(onnx_options.random, onnx_structures.random)
 
 F, INT = np.float32, np.int32
 random = np.random.default_rng(7)
@@ -575,7 +578,6 @@ def recording(path, read, bound):
     return {name: of(name) for name in types if name in milblob.onnx.supported() and not name.startswith("const")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "opset", "precision", "step"), list(variants()))
 def test_operation(name, opset, precision, step, tmp_path):
     """The cases of an operation in one model, in each opset in which it has another signature, in both precisions."""
@@ -844,7 +846,6 @@ def test_windows_of_an_open_length_and_of_a_large_one(tmp_path):
         np.testing.assert_array_equal(found[1], view(y, 30))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"),
     reason="Linux has RLIMIT_AS and /proc: memory that hostile input takes is not limited here",

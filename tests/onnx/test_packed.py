@@ -296,7 +296,6 @@ SAMPLE = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [case for case in onnx_compressed.CASES if onnx_compressed.name(case) in sized(SAMPLE, map(onnx_compressed.name, onnx_compressed.CASES))],

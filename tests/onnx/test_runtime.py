@@ -72,7 +72,6 @@ def run_file(path):
     return predicted(Session(path.with_suffix(".onnx")))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("action", [run_package, run_copy, run_file])
 @pytest.mark.parametrize("part", [WEIGHTS, f"{WEIGHTS}/weight.bin"])
 def test_race_of_sessions(action, part, tmp_path):
@@ -101,7 +100,6 @@ def test_race_of_sessions(action, part, tmp_path):
 # --------------------------------------------------------------------------------------------------------- both ways
 
 
-@pytest.mark.slow
 def test_values_are_handed_over_where_open_files_have_no_name(tmp_path, by_bytes):
     """Of packages and .onnx files, dense and compressed, with and without optimisation: what the other way computes."""
     packages = {"dense": shutil.copytree(DEMO, tmp_path / "dense.mlpackage")}

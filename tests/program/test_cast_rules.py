@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import milblob
+from draws import restarts
 from hostile_bytes import (
     blob_value,
     const,
@@ -41,6 +42,7 @@ TARGETS = {15: ct.target.iOS15, 16: ct.target.iOS16, 17: ct.target.iOS17, 18: ct
 WITH_CONSTEXPR = pytest.mark.parametrize("ios", [16, 17, 18])
 SHAPE = (1, 4, 6, 6)
 rng = np.random.default_rng(5)
+each_test_draws_the_same = restarts(rng)
 
 
 def weight(*shape, dtype=np.float32):
@@ -190,7 +192,6 @@ def test_constexpr_cast_and_back(ios, immediate_values, tmp_path):
     assert after == before
 
 
-@pytest.mark.slow
 @WITH_CONSTEXPR
 def test_operation_is_what_coremltools_writes(ios, tmp_path):
     values = weight(3, 4, 2, 2)
@@ -278,7 +279,6 @@ def everything(ios):
     return body
 
 
-@pytest.mark.slow
 @WITH_CONSTEXPR
 def test_every_consumer_takes_a_constexpr(ios, tmp_path):
     """Every float32 constant of rank 1 or more, in every parameter: afterwards PyMIL infers the same types as before."""
@@ -311,7 +311,6 @@ NEEDS_VALUE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", NEEDS_VALUE, ids=".".join)
 @WITH_CONSTEXPR
 def test_consumers_that_need_the_value(ios, key, tmp_path, monkeypatch):
@@ -360,7 +359,6 @@ def nptype(var):
     return types.nptype_from_builtin(var.dtype)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ios", [15, 16, 17, 18])
 @pytest.mark.parametrize("key", INDEPENDENT, ids=".".join)
 def test_retyped_where_consumers_do_not_mind(key, ios, tmp_path):

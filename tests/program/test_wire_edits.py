@@ -27,6 +27,7 @@ from milblob.program.scan import Program
 from milblob.program.splice import Edit, splice
 from milblob.storage.mapped import MappedFile
 from paths import DATA
+from thorough import some
 
 # In wire/unknown_in_entry, protobuf for Python hides map entries with unknown fields in them.
 OTHERS = {"neural_network", "unknown_in_entry"}
@@ -107,7 +108,7 @@ class Case:
         return schema.parse("Model", result)
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=some(MODELS, 16))
 def case(request):
     found = Case(MODELS[request.param])
     for inner, _ in found.programs:

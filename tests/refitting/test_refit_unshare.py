@@ -7,12 +7,14 @@ import pytest
 
 import milblob
 from cases import model_directory
+from draws import restarts
 from editable_packages import files_of, left
 from hostile_bytes import write_package
 from milblob.cli import main
 from protobuf_programs import add_const, add_op, as_model, new_program, set_type
 
 RANDOM = np.random.default_rng(5)
+each_test_draws_the_same = restarts(RANDOM)
 COUNT = 24
 
 
@@ -245,7 +247,6 @@ def test_command(tmp_path, capsys):
 # ----------------------------------------------------------------------------------------------------------- coremltools
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_layer_norms_of_coremltools(tmp_path, precision):
     """After `--unshare` every layer norm reads what a fresh conversion of the fine-tuned network gives it."""

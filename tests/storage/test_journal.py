@@ -14,7 +14,7 @@ import pytest
 
 import milblob
 from blob_files import blob_file
-from faults import FAILURES, generation, read_only, temporaries
+from faults import EACH_FAILURE, generation, read_only, temporaries
 from journal_bytes import journal_bytes
 from milblob.storage import journal, pending
 from milblob.storage.journal import Patch, Replacement, commit, recover
@@ -23,6 +23,7 @@ from milblob.storage.pending import JOURNAL, Pending
 from milblob.storage.transfer import write_at
 from paths import DATA
 from reference_hash import blake3
+from thorough import some
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32",
@@ -156,9 +157,8 @@ def test_a_hash_that_is_said_to_be_known_and_is_another_completes_nothing(tmp_pa
     assert {(tmp_path / name).read_bytes() for name in ("a", "b")} == {b"old"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replace", [True, False])
-@pytest.mark.parametrize("mode, code", FAILURES)
+@pytest.mark.parametrize("mode, code", EACH_FAILURE)
 def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
     root, states = tmp_path / "model", set()
     make(root)
@@ -186,8 +186,7 @@ def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
         assert states >= ({("killed", 0), ("killed", 1)} if mode.startswith("kill") else {("error", 0)})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["fail", "fail on", "short", "kill before", "kill middle", "kill after"])
+@pytest.mark.parametrize("mode", some(["fail", "fail on", "short", "kill before", "kill middle", "kill after"], 2))
 def test_recover_at_every_call(faults, tmp_path, mode):
     """A recovery that is interrupted is done again."""
     root, before = tmp_path / "model", tmp_path / "before"
@@ -209,7 +208,6 @@ def test_recover_at_every_call(faults, tmp_path, mode):
         shutil.copytree(before, root)
 
 
-@pytest.mark.slow
 def test_kill_9_while_changing(faults, tmp_path):
     root = str(tmp_path / "model")
     make(root)
@@ -298,7 +296,7 @@ def test_files_stay_those_of_their_owner(faults, tmp_path, how):
 
 
 @pytest.mark.parametrize("linked", [False, True])
-@pytest.mark.parametrize("moment", ["_redo", "_locked", "_is_to_do", "_stage", "_apply"])
+@pytest.mark.parametrize("moment", some(["_redo", "_locked", "_is_to_do", "_stage", "_apply"], 3))
 def test_a_recovery_is_not_led_outside(faults, tmp_path, monkeypatch, moment, linked):
     """The folder of the files becomes a link to another one while a change is completed: that one stays as it was."""
     root, outside = tmp_path / "model", tmp_path / "outside"

@@ -1,16 +1,39 @@
-"""How much slow tests do: what `make test` has time for, or all of it (`make thorough`, which sets MILBLOB_THOROUGH=1).
+"""The two tiers of tests: what `make test` has time for, and all of it (`make thorough`, which sets MILBLOB_THOROUGH=1).
 
-The same tests with the same assertions; only counts of random inputs and sizes of large files differ.
+Tests marked `thorough` run in the second tier only (conftest.py); `some` marks most cases of a table so. Tests of both
+tiers make the same assertions; `sized` and `half` choose how many random inputs they draw, and how large their files are.
 """
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+IS_THOROUGH = os.environ.get("MILBLOB_THOROUGH") == "1"
 
 
 def sized(quick, thorough):
-    """Return the second of two counts or sizes when everything is to be done, otherwise the first."""
-    return thorough if os.environ.get("MILBLOB_THOROUGH") == "1" else quick
+    """Return the first of two counts or sizes in `make test`, the second in `make thorough`."""
+    return thorough if IS_THOROUGH else quick
+
+
+def some(cases, count=None, *, named=()):
+    """Return cases for `parametrize`: all run in `make thorough`, and some of them in `make test`.
+
+    Args:
+        cases: values; a tuple has a value for each of several names. `pytest.param` holds one that is a tuple itself.
+        count: how many run in both tiers, spread evenly from the first on.
+        named: instead of a count, the cases that run in both tiers: one for each mechanism, where cases differ in that.
+    """
+    cases = list(cases)
+    chosen = {cases.index(case) for case in named} or {i * len(cases) // count for i in range(count)}
+    return [case if i in chosen else _thorough(case) for i, case in enumerate(cases)]
+
+
+def _thorough(case):
+    if not isinstance(case, type(pytest.param())):
+        return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough)
+    return pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.thorough])
 
 
 def half(cases, number):
@@ -28,7 +51,7 @@ def half(cases, number):
 # The profiles of hypothesis; MILBLOB_HYPOTHESIS chooses one. dev draws few examples, and the same ones each time:
 # whether a commit passes must not depend on the day. The others draw new ones.
 settings.register_profile(
-    "dev", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=500, derandomize=False)
 settings.register_profile("long", settings.get_profile("ci"), max_examples=20_000)

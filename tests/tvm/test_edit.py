@@ -389,7 +389,6 @@ def state(path):
     return [read(path, name).tolist() for name in ("mod1", "mod2")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", FAILURES, ids=lambda mode: mode[0].replace(" ", "-"))
 @pytest.mark.parametrize("place", ["itself", "elsewhere"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -423,7 +422,6 @@ def test_every_failing_call_leaves_the_old_values_or_the_new(faults, tmp_path, k
     assert seen
 
 
-@pytest.mark.slow
 def test_kill_9_again_and_again(faults, tmp_path):
     files = made.files_of(modules=("mod1", "mod2"))
     path = made.make(tmp_path / "model", files, "directory")

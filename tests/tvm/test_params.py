@@ -398,7 +398,6 @@ def write_pair(path):
     tvm.write_params({"a": np.arange(9.0), "b": np.ones(3, "i1")}, path, force=True)
 
 
-@pytest.mark.slow
 def test_every_failing_call_leaves_the_old_file_or_the_new_one(faults, tmp_path):
     path = tmp_path / "a.params"
     write_pair(path)

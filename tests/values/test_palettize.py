@@ -131,7 +131,6 @@ def weights_like(kind, dtype, shape):
 KINDS = ["normal", "laplace", "outliers", "sparse", "few", "constant", "subnormal"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["float16", "float32"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_at_least_as_good_as_coremltools(kind, dtype):

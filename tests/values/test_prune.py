@@ -117,7 +117,6 @@ def test_neighbours_in_parts(monkeypatch):
     every(check, ["normal", "ties", "matrix", "rank 5"], [np.float16, np.float32], some)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["float16", "float32"])
 def test_blocks_of_every_layout(dtype):
     """NumPy adds neighbours pairwise where they are next to each other in memory, and one after another where they are not."""
