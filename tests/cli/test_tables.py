@@ -21,7 +21,7 @@ from hostile_bytes import const, field, immediate, model, program, write_package
 from milblob.cli import main, output, patterns
 from milblob.cli.folding import fold_names, width_of
 from paths import DATA, DEMO
-from thorough import half, some
+from thorough import share, some
 
 WIDTHS = (60, 80, 100, 200)
 FLOAT32 = 11
@@ -161,7 +161,7 @@ def test_no_row_is_wider_than_the_terminal(commands, width, kind, tmp_path):
 
     `make thorough` runs all of them each time.
     """
-    commands = half(commands, WIDTHS.index(width) + (kind == "without rich"))
+    commands = share(commands, WIDTHS.index(width) + (kind == "without rich"), 2)
     env = {"rich": {}, "no colour": {"NO_COLOR": "1"}, "dumb": {"TERM": "dumb"}, "without rich": {}}[kind]
     if kind == "without rich":
         (tmp_path / "rich.py").write_text(WITHOUT_RICH)

@@ -61,7 +61,7 @@ def stored(recipe, array, **options):
     return pieces.compressed(18), pieces.values()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", some([np.float16, np.float32], 1))
 def test_what_is_measured_is_what_is_read(dtype):
     made = []
 
@@ -424,7 +424,7 @@ PLANNED = [
 
 
 @pytest.mark.parametrize("groups_count", [1, 1 << 12], ids=["groups in parts", "whole groups"])
-@pytest.mark.parametrize("opset", [16, 18])
+@pytest.mark.parametrize("opset", some([16, 18], 1))
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_what_is_planned_is_what_is_made_at_once(dtype, opset, groups_count, monkeypatch):
     """Each of many small parts is written to its place: bytes of integers, scales, zero points, indices, palettes, masks."""
@@ -524,7 +524,7 @@ def test_what_a_weight_is_to_blame_for_is_a_reason_to_skip_it():
             stored(recipe, given)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", some([np.float16, np.float32], 1))
 def test_the_byte_order_of_an_array_makes_no_difference(dtype):
     def stored_parts(recipe, array):
         try:

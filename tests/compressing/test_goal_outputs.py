@@ -9,11 +9,12 @@ import milblob
 from goal_models import SAVE, make_inputs
 from milblob import Linear, Palette
 from milblob.onnx import OutputErrors, Session
+from thorough import sized, some
 
 RECIPES = (Palette(3), Palette(4), Palette(6), Linear("int8"))
 
 
-@pytest.fixture(scope="module", params=SAVE)
+@pytest.fixture(scope="module", params=some(SAVE, 1))
 def model(request, tmp_path_factory):
     return request.param, SAVE[request.param](tmp_path_factory.mktemp("goals") / "m.mlpackage")
 
@@ -38,7 +39,7 @@ def test_goals_are_never_worse_than_one_recipe_of_that_size(model, tmp_path):
     def of_weights(report):
         return math.fsum(shares[one.name] * one.squared / one.power for one in report.weights)
 
-    for report, moved in alone.values():
+    for report, moved in list(alone.values())[:: sized(2, 1)]:
         bits = 8 * sum(one.nbytes_after for one in report.weights) / count
         for goal in ({"size": report.nbytes_after}, {"bits": bits * (1 + 1e-12)}):
             chosen = milblob.compress(path, out, **goal, dry_run=True, force=True)

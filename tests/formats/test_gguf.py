@@ -22,6 +22,7 @@ from milblob.formats import gguf as gguf_format  # noqa: E402
 from milblob.formats.read import is_array_file, open_arrays  # noqa: E402
 from paths import ROOT  # noqa: E402
 from repacking import tree  # noqa: E402
+from thorough import sized  # noqa: E402
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 RNG = np.random.default_rng(5)
@@ -230,8 +231,8 @@ def test_damaged_files_end_in_our_errors(file):
         names = list(arrays)
     start = next(at for at in range(len(whole)) if whole[at:].startswith(PLAIN["f32"].tobytes()))
     rng = random.Random(3)
-    damaged = [whole[:at] for at in range(0, start, 7)]
-    for at in range(start):
+    damaged = [whole[:at] for at in range(0, start, sized(21, 7))]
+    for at in range(0, start, sized(3, 1)):
         for value in (0, 255, whole[at] ^ 1 << rng.randrange(8)):
             damaged += [whole[:at] + bytes([value]) + whole[at + 1 :]]
     read = 0

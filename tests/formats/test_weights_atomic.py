@@ -16,6 +16,7 @@ from milblob import hashing
 from milblob.cli import main
 from milblob.hashing import hash_bytes
 from milblob.storage.temporary import sweep
+from thorough import some
 
 OLD = {"a": np.full(300, 1, np.float32), "b": np.full(300, 2, np.float32)}
 NEW = {"b": np.full(300, 3, np.float32), "a": np.full(300, 4, np.float32)}  # as many bytes, other names at each offset
@@ -131,7 +132,7 @@ CASES += [("write_weights", "w.mil", mode, "ENOSPC") for mode in ("fail", "kill 
 
 
 @linux
-@pytest.mark.parametrize(("writer", "listing", "mode", "code"), CASES)
+@pytest.mark.parametrize(("writer", "listing", "mode", "code"), some(CASES, 4))
 def test_a_pair_is_replaced_whole(faults, tmp_path, writer, listing, mode, code):
     """The old pair or the new one, always: no error either, because a journal is completed by whoever comes next."""
     reset = prepare(tmp_path)

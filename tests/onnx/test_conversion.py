@@ -16,6 +16,7 @@ import milblob.onnx
 from children import child_environment, run_child
 from onnx_models import run, save, session
 from paths import DATA, ROOT
+from thorough import some
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 TOKENS = np.arange(16, dtype=np.int32)[None] * 5
@@ -73,7 +74,7 @@ def test_every_way_of_keeping_weights_computes_the_same(demo, tmp_path):
     assert (tmp_path / "elsewhere" / "copy.bin").read_bytes() == weight.read_bytes()
 
 
-@pytest.mark.parametrize("opset", range(18, 24))
+@pytest.mark.parametrize("opset", some(range(18, 24), 2))
 def test_every_opset_gives_the_same_and_the_lowest_version_of_the_format(demo, tmp_path, opset):
     import onnx
 

@@ -27,7 +27,7 @@ from milblob.onnx.conversion import DecodedWarning
 from milblob.onnx.lower import FROM, lower, onnx_version
 from milblob.program.rules_operations import table
 from onnx_models import run, save
-from thorough import half, sized
+from thorough import share, sized
 
 each_test_draws_the_same = restarts(onnx_options.random, onnx_structures.random)
 
@@ -521,7 +521,7 @@ def variants():
     for name in CASES:
         for number, opset in enumerate(opsets_of(name)):
             precisions = ("fp32", "fp16") if takes_halves(name, opset) else ("fp32",)
-            for precision in half(precisions, number) if number and len(precisions) > 1 else precisions:
+            for precision in share(precisions, number, 2) if number and len(precisions) > 1 else precisions:
                 count = len(cases_of(name, opset, precision))
                 step = -(-count // MAX_QUICK)
                 is_usual = number == 0 and precision == "fp32"

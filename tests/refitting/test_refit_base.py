@@ -21,7 +21,7 @@ from finetuning import (
     transposed_arrays,
     twin_arrays,
 )  # fmt: skip
-from thorough import half, sized, some
+from thorough import share, sized, some
 
 pytest.importorskip("coremltools")
 
@@ -71,7 +71,7 @@ def test_checkpoints_of_other_dtypes(name, dtype, tmp_path):
         [
             (name, kind)
             for i, name in enumerate(NETWORKS)
-            for kind in half(["initial", "twins", "symmetric", "transposed"], i)
+            for kind in share(["initial", "twins", "symmetric", "transposed"], i, 2)
         ],
         10,
     ),

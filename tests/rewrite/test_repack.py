@@ -31,7 +31,7 @@ from repacking import (
     tree,
     values,
 )
-from thorough import half, some
+from thorough import share, some
 
 MODELS = [row for row in FIXTURES if not row[0].startswith("blob_")]
 BLOBS = [row for row in FIXTURES if row[0].startswith("blob_")]
@@ -67,14 +67,14 @@ def test_values_stay(tmp_path, name, path):
 
     The others take every second set of options, and their neighbours the rest; `make thorough`: all take all.
     """
-    asked = half(ANY, MODELS.index((name, path))) if not name.startswith("wire/") else ANY[-1:]
+    asked = share(ANY, MODELS.index((name, path)), 2) if not name.startswith("wire/") else ANY[-1:]
     with_each(asked, fixture_path(name, path), tmp_path)
 
 
 @pytest.mark.parametrize(("name", "path"), some(PACKAGES, 8))
 def test_values_stay_in_or_out_of_the_program(tmp_path, name, path):
     """Every second set of options for one package, the rest for the next; `make thorough`: all for all."""
-    with_each(half(PROTOBUF, PACKAGES.index((name, path))), fixture_path(name, path), tmp_path)
+    with_each(share(PROTOBUF, PACKAGES.index((name, path)), 2), fixture_path(name, path), tmp_path)
 
 
 def with_each(asked, source, folder):

@@ -1,7 +1,7 @@
 """The two tiers of tests: what `make test` has time for, and all of it (`make thorough`, which sets MILBLOB_THOROUGH=1).
 
 Tests marked `thorough` run in the second tier only (conftest.py); `some` marks most cases of a table so. Tests of both
-tiers make the same assertions; `sized` and `half` choose how many random inputs they draw, and how large their files are.
+tiers make the same assertions; `sized` and `share` choose how many random inputs they draw, and how large their files are.
 """
 
 import os
@@ -36,16 +36,17 @@ def _thorough(case):
     return pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.thorough])
 
 
-def half(cases, number):
-    """Return every second of some cases, beginning with the first or the second; all of them in `make thorough`.
+def share(cases, number, of):
+    """Return every nth of some cases in `make test`, all of them in `make thorough`.
 
     A test of a product gives the sum of the numbers of its other factors: so each case meets each value of each of
     them, though not each pair of such values.
 
     Args:
-        number: an even one for the first, third and so on; an odd one for the others.
+        number: of the first case, from 0 on; modulo `of`.
+        of: how many shares there are.
     """
-    return list(cases)[sized(number % 2, 0) :: sized(2, 1)]
+    return list(cases)[sized(number % of, 0) :: sized(of, 1)]
 
 
 # The profiles of hypothesis; MILBLOB_HYPOTHESIS chooses one. dev draws few examples, and the same ones each time:
