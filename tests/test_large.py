@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
     reason="Linux has sparse files and VmHWM: files of many GiB are not read here",
 )
 GIB = 1 << 30
-WORKED_THROUGH = sized(GIB // 4, GIB)
+WORKED_THROUGH = sized(GIB // 16, GIB)
 """Instead of GIB where every byte is read or written."""
 FAR = [1.5, -2.5, 3.5]
 

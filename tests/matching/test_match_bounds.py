@@ -12,6 +12,7 @@ from children import run_child
 from milblob.matching import match as matching
 from milblob.matching.agreeing import _words, agreeing
 from paths import DATA
+from thorough import some
 
 
 def pairwise(given, names):
@@ -83,7 +84,7 @@ BOUNDED = {
     not sys.platform.startswith("linux"),
     reason="Linux has RLIMIT_AS: memory that hostile input takes is not limited here",
 )
-@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("name", some(BOUNDED, 2))
 def test_work_has_an_end(name):
     """The timeout is a guard; pairs of these take from minutes to hours."""
     code = f"""

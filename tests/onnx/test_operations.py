@@ -27,7 +27,7 @@ from milblob.onnx.conversion import DecodedWarning
 from milblob.onnx.lower import FROM, lower, onnx_version
 from milblob.program.rules_operations import table
 from onnx_models import run, save
-from thorough import share, sized
+from thorough import sized
 
 each_test_draws_the_same = restarts(onnx_options.random, onnx_structures.random)
 
@@ -509,26 +509,25 @@ def takes_halves(name, opset):
     return is_float and any(one.kind == "tuple" or DType.FLOAT16 in one.dtypes for one in arguments)
 
 
-MAX_QUICK = 8
-"""Of an operation with more cases, every run of the tests takes some, and the slow ones all."""
+MAX_QUICK = 2
+"""Of an operation with more cases, `make test` takes so many, and `make thorough` all."""
 
 
 def variants():
-    """Operation, opset, precision, which cases; the newest signature in single precision is for every run of the tests.
-
-    Older signatures take one precision each, in turns; `make thorough`: both.
-    """
+    """Operation, opset, precision, which cases; `make test` takes the newest signature in single precision."""
     for name in CASES:
         for number, opset in enumerate(opsets_of(name)):
             precisions = ("fp32", "fp16") if takes_halves(name, opset) else ("fp32",)
-            for precision in share(precisions, number, 2) if number and len(precisions) > 1 else precisions:
+            for precision in precisions:
                 count = len(cases_of(name, opset, precision))
                 step = -(-count // MAX_QUICK)
                 is_usual = number == 0 and precision == "fp32"
                 if is_usual:
                     yield pytest.param(name, opset, precision, step, id=f"{name}-{opset}-{precision}-{step}")
                 if step > 1 or not is_usual:
-                    yield pytest.param(name, opset, precision, 1, id=f"{name}-{opset}-{precision}-all")
+                    yield pytest.param(
+                        name, opset, precision, 1, id=f"{name}-{opset}-{precision}-all", marks=pytest.mark.thorough
+                    )
 
 
 class Read(dict):
