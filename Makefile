@@ -14,7 +14,7 @@ SANITIZED := build/sanitize
 # Each worker takes a stretch of neighbours, and when it is done, of what the slowest has left: fixtures of a module are made
 # once, and no worker waits for what the other one compiles.
 WORKERS := -n auto --dist worksteal
-CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c
+CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
 .PHONY: help demo test thorough lint style types stubs neon tvm-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help

@@ -22,7 +22,7 @@ IS_STABLE = sys.implementation.name == "cpython" and not sysconfig.get_config_va
 
 codec = Extension(
     "milblob._codec",
-    sources=["src/milblob/_codec.pyx", "src/milblob/kernels.c"],
+    sources=["src/milblob/_codec.pyx", "src/milblob/kernels.c", "src/milblob/text.c"],
     include_dirs=["include"],
     depends=[*glob("include/**/*.h", recursive=True), *glob("src/milblob/**/*.px[di]", recursive=True)],
     extra_compile_args=FLAGS,
@@ -39,7 +39,7 @@ class BuildInParallel(build_ext):
         compile_each = self.compiler.compile
 
         def compile_all(sources, **options):
-            with ThreadPoolExecutor() as pool:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
                 return [objects[0] for objects in pool.map(lambda source: compile_each([source], **options), sources)]
 
         self.compiler.compile = compile_all

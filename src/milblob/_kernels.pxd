@@ -3,7 +3,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from *:
     """
-    #define MB_TIERS_ELSEWHERE /* kernels.c compiles the kernels, in the same time */
+    #define MB_TIERS_ELSEWHERE /* in kernels.c, */
+    #define MB_TEXT_ELSEWHERE  /* and in text.c, which are compiled side by side with this one */
     """
 
 cdef extern from "milblob/base.h" nogil:

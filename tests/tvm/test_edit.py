@@ -390,7 +390,7 @@ def state(path):
     return [read(path, name).tolist() for name in ("mod1", "mod2")]
 
 
-@pytest.mark.parametrize("mode", some(FAILURES, 3), ids=lambda mode: mode[0].replace(" ", "-"))
+@pytest.mark.parametrize("mode", some(map(pytest.param, FAILURES), 3), ids=lambda mode: mode[0].replace(" ", "-"))
 @pytest.mark.parametrize("place", some(["itself", "elsewhere"], 1))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_failing_call_leaves_the_old_values_or_the_new(faults, tmp_path, kind, place, mode):
