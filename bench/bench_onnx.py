@@ -320,7 +320,7 @@ def bench_session(row: Any, linear: Path, weights: str) -> None:
 def bench_session_of_a_package(row: Any, linear: Path) -> None:
     """The conversion is part of it."""
     needs("onnxruntime")
-    from milblob.onnx import Session
+    from milblob import Session
 
     def run() -> Any:
         return Session(linear)

@@ -31,6 +31,7 @@ FOLDERS = [
     "program",
     "model",
     "formats",
+    "rules",
     "analysis",
     "matching",
     "rewrite",
@@ -38,6 +39,7 @@ FOLDERS = [
     "compressing",
     "tvm",
     "onnx",
+    "running",
     "onnxmltools",
     "compat",
     "cli",
@@ -350,7 +352,7 @@ MAKERS = {
 """What makes arrays of any size from a few numbers."""
 # Where a conversion to ONNX makes such arrays after the budget of the model has allowed them.
 BOUNDED = {
-    ("emit", "arange"), ("emit", "full"), ("packed", "repeat"), ("packed", "arange"), ("samples", "full"), ("session", "zeros"),
+    ("emit", "arange"), ("emit", "full"), ("packed", "repeat"), ("packed", "arange"),
 }  # fmt: skip
 
 

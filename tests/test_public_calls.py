@@ -69,7 +69,7 @@ def test_a_part_that_is_missing_is_an_error_of_the_program():
 
 
 def test_what_is_open_is_not_copied():
-    with milblob.open(DEMO) as model, milblob.onnx.Session(model) as session:
+    with milblob.open(DEMO) as model, milblob.Session(model) as session:
         reader = milblob.BlobReader(DEMO / "Data/com.apple.CoreML/weights/weight.bin")
         for held in (model, session, reader):
             for call in (copy.copy, copy.deepcopy, pickle.dumps):

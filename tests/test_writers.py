@@ -16,7 +16,7 @@ import pytest
 
 import milblob
 import milblob.cli
-from milblob.cli.commands import parse
+from milblob.cli.parser import parse
 from writers import WRITERS, act, make, prepare_child
 
 SOURCE = pathlib.Path(milblob.__file__).parent

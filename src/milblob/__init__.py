@@ -42,24 +42,98 @@ if TYPE_CHECKING:
     from .matching.report import Match, Matching, Tie
     from .model.editable import EditableModel
     from .model.text import to_text
-    from .onnx.verifying import OutputError, VerifyReport, verify
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .refitting.refit import RefitReport, Refitted, refit
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import RepackReport, repack
+    from .running.output_errors import OutputErrors
+    from .running.ports import SessionInput, SessionOutput
+    from .running.session import Session, SessionState
+    from .running.verify import OutputError, VerifyReport, verify
 
 __all__ = [
-    "RECORD", "Binding", "BlobReader", "BlobRecord", "BlobReference", "BlobWriter", "Block", "Change", "CompressPlan",
-    "CompressReport", "Compression", "Consumer", "ContentHash", "DType", "DictionaryType", "Diff", "EditableModel",
-    "Failure", "Figures", "Finding", "FormatError", "Frontier", "Function", "Info", "Joint", "LimitError", "Linear",
-    "ListType", "Match", "Matching", "MergeReport", "MergedFunction", "MilblobError", "Model", "Operation",
-    "OutputError", "Palette", "PlannedWeight", "ProgramError", "Prune", "RefitReport", "Refitted", "RepackReport",
-    "ResolveError", "StateType", "Statistics", "Tensor", "TensorDiff", "TensorType", "Tie", "TupleType",
-    "UnsupportedError", "Use", "Value", "Variable", "VerifyReport", "WeightReport", "check", "compress",
-    "compress_frontier", "content_hash", "diff", "info", "load", "match", "merge_functions", "open", "pack_tensor",
-    "refit", "repack", "statistics", "to_text", "unpack_tensor", "verify", "write_weights",
+    "RECORD",
+    "Binding",
+    "BlobReader",
+    "BlobRecord",
+    "BlobReference",
+    "BlobWriter",
+    "Block",
+    "Change",
+    "CompressPlan",
+    "CompressReport",
+    "Compression",
+    "Consumer",
+    "ContentHash",
+    "DType",
+    "DictionaryType",
+    "Diff",
+    "EditableModel",
+    "Failure",
+    "Figures",
+    "Finding",
+    "FormatError",
+    "Frontier",
+    "Function",
+    "Info",
+    "Joint",
+    "LimitError",
+    "Linear",
+    "ListType",
+    "Match",
+    "Matching",
+    "MergeReport",
+    "MergedFunction",
+    "MilblobError",
+    "Model",
+    "Operation",
+    "OutputError",
+    "OutputErrors",
+    "Palette",
+    "PlannedWeight",
+    "ProgramError",
+    "Prune",
+    "RefitReport",
+    "Refitted",
+    "RepackReport",
+    "ResolveError",
+    "Session",
+    "SessionInput",
+    "SessionOutput",
+    "SessionState",
+    "StateType",
+    "Statistics",
+    "Tensor",
+    "TensorDiff",
+    "TensorType",
+    "Tie",
+    "TupleType",
+    "UnsupportedError",
+    "Use",
+    "Value",
+    "Variable",
+    "VerifyReport",
+    "WeightReport",
+    "check",
+    "compress",
+    "compress_frontier",
+    "content_hash",
+    "diff",
+    "info",
+    "load",
+    "match",
+    "merge_functions",
+    "open",
+    "pack_tensor",
+    "refit",
+    "repack",
+    "statistics",
+    "to_text",
+    "unpack_tensor",
+    "verify",
+    "write_weights",
 ]  # fmt: skip
 
 # Whoever only reads does not wait for everything else to be imported.
@@ -83,13 +157,16 @@ _LATER = {
         "matching.report": ("Match", "Matching", "Tie"),
         "model.editable": ("EditableModel",),
         "model.text": ("to_text",),
-        "onnx": ("OutputError", "VerifyReport", "verify"),
         "program.types": ("DictionaryType", "ListType", "StateType", "TensorType", "TupleType"),
         "program.value": ("BlobReference", "Value"),
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("RepackReport", "repack"),
+        "running.output_errors": ("OutputErrors",),
+        "running.ports": ("SessionInput", "SessionOutput"),
+        "running.session": ("Session", "SessionState"),
+        "running.verify": ("OutputError", "VerifyReport", "verify"),
     }.items()
     for name in names
 }
@@ -109,7 +186,12 @@ def __getattr__(name: str) -> Any:
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    try:
+        value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:  # of an optional package
+        from .extras import explained
+
+        raise explained(error) from error
     return value
 
 

@@ -21,7 +21,7 @@ DEMO = DATA.parent.parent / "examples" / "demo.mlpackage"
 GRAMMAR = re.compile(r"[^\n]+: expected [^\n]+, got [^\n]*[^.\n]")
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123456\n"
 
-# What is no ML Program on purpose. What breaks a rule of the specification is in program/test_rules.py.
+# What is no ML Program on purpose. What breaks a rule of the specification is in rules/test_rules.py.
 UNSOUND = {"neural_network/model.mlmodel", "neural_network/model.mlpackage"}
 MODELS = sorted(
     str(path.relative_to(DATA))

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import milblob
-from milblob.program.rules import RULES
+from milblob.rules.catalog import RULES
 from paths import DATA
 from sound_models import sound_model, write
 

@@ -17,7 +17,7 @@ import milblob
 import paths
 import screens
 from milblob.analysis import check_blob as blobcheck
-from milblob.cli import output, patterns
+from milblob.cli.terminal import output, patterns
 from paths import DATA, ROOT
 from thorough import some
 

@@ -11,10 +11,11 @@ import pytest
 import milblob
 import tvm_archives
 from children import run_child
-from milblob.cli import commands, main, tvm
+from milblob.cli import main, parser
+from milblob.cli.commands import tvm
 from paths import DATA, DEMO, ROOT
 
-NAMES = [*(name for name in commands.COMMANDS if name != "tvm"), *(f"tvm {name}" for name in tvm.COMMANDS)]
+NAMES = [*(name for name in parser.COMMANDS if name != "tvm"), *(f"tvm {name}" for name in tvm.COMMANDS)]
 
 
 def examples_of(cli, name):
@@ -68,11 +69,11 @@ def test_help_fits_80_columns(cli, name, monkeypatch):
     assert [line for line in out.splitlines() if len(line) > 80] == []
     if name in ("", "tvm"):  # one line each
         rows = [line for line in out.partition("  COMMAND\n")[2].splitlines() if not line.startswith("      ")]
-        assert len(rows) == len(commands.COMMANDS if not name else tvm.COMMANDS)
+        assert len(rows) == len(parser.COMMANDS if not name else tvm.COMMANDS)
 
 
 def test_every_module_of_a_command_is_in_the_list():
-    package = pathlib.Path(commands.__file__).parent
+    package = pathlib.Path(tvm.__file__).parent
     modules = {path.stem for path in package.glob("*.py") if "\ndef add_arguments(" in path.read_text("utf-8")}
     assert modules == {"tvm", *(name.replace("-", "_").replace(" ", "_") for name in NAMES)}
 
@@ -88,10 +89,10 @@ def test_a_command_imports_no_other():
     def imported(*argv):
         return set(run_child(code, *argv).rpartition("|")[2].split())
 
-    modules = {f"milblob.cli.{name.replace('-', '_')}" for name in commands.COMMANDS}
+    modules = {f"milblob.cli.commands.{name.replace('-', '_')}" for name in parser.COMMANDS}
     assert not imported("--help") & modules
     listing = imported("ls", DEMO)
-    assert listing & modules == {"milblob.cli.ls"}
+    assert listing & modules == {"milblob.cli.commands.ls"}
     assert not {"milblob.rewrite", "milblob.analysis", "milblob.blobs.writer"} & listing
 
 

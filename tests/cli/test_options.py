@@ -8,7 +8,7 @@ import pytest
 
 import milblob
 import tvm_archives
-from milblob.cli.commands import COMMANDS
+from milblob.cli.parser import COMMANDS
 from paths import DATA, DEMO
 from thorough import some
 

@@ -79,7 +79,7 @@ def on_a_terminal(arguments, code=CODE):
 SLEEPING = """
 import sys, threading, time
 from types import SimpleNamespace
-from milblob.cli import progress
+from milblob.cli.terminal import progress
 progress._PROGRESS_AFTER_S = 0.01
 seen = threading.Event()
 write = sys.stderr.write

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import milblob
-from milblob.onnx import Session
+from milblob import Session
 from onnx_models import save
 from paths import DATA, DEMO
 

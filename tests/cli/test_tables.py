@@ -18,8 +18,9 @@ import milblob
 import tvm_archives
 from children import child_environment
 from hostile_bytes import const, field, immediate, model, program, write_package
-from milblob.cli import main, output, patterns
-from milblob.cli.folding import fold_names, width_of
+from milblob.cli import main
+from milblob.cli.terminal import output, patterns
+from milblob.cli.terminal.folding import fold_names, width_of
 from paths import DATA, DEMO
 from thorough import share, some
 

@@ -9,7 +9,8 @@ import pytest
 
 import milblob
 from cases import load_case
-from milblob.cli import main, tables
+from milblob.cli import main
+from milblob.cli.terminal import tables
 from paths import DATA, DEMO
 from protobuf_programs import STRING, add_op, as_model, new_program, set_type
 

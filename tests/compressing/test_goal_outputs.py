@@ -7,8 +7,7 @@ import pytest
 
 import milblob
 from goal_models import SAVE, make_inputs
-from milblob import Linear, Palette
-from milblob.onnx import OutputErrors, Session
+from milblob import Linear, OutputErrors, Palette, Session
 from thorough import sized, some
 
 RECIPES = (Palette(3), Palette(4), Palette(6), Linear("int8"))

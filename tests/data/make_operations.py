@@ -1,4 +1,4 @@
-"""Make src/milblob/program/operations.txt: the operations of each operator set and their arguments, by coremltools' registry.
+"""Make src/milblob/rules/operations.txt: the operations of each operator set and their arguments, by coremltools' registry.
 
 python tests/data/make_operations.py             # writes the file
 """
@@ -11,7 +11,7 @@ from coremltools.converters.mil._deployment_compatibility import AvailableTarget
 from coremltools.converters.mil.mil import input_type, types
 from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
 
-PATH = pathlib.Path(__file__).parents[2] / "src" / "milblob" / "program" / "operations.txt"
+PATH = pathlib.Path(__file__).parents[2] / "src" / "milblob" / "rules" / "operations.txt"
 TARGETS = [target for target in SSAOpRegistry.SUPPORTED_OPSET_VERSIONS if target >= AvailableTarget.iOS15]
 HEAD = """\
 # The operations of each operator set, from the registry of coremltools {version}, by tests/data/make_operations.py.

@@ -114,7 +114,7 @@ def test_a_note_is_about_the_place_that_it_names(tmp_path):
                 arrays["embedding_weight"].read()
             arrays["head_bias"].read()
         with pytest.raises(milblob.FormatError, match=REFERENCE):
-            milblob.onnx.Session(tmp_path / "n.onnx")
+            milblob.Session(tmp_path / "n.onnx")
 
     every(check, ["x", "[]", "{}", '{"hash": 5}', '{"offset": 1, "nbytes": 2, "hash": "00"}', "[" * 100_000])
 

@@ -515,7 +515,7 @@ def test_random_damage(name, tmp_path):
 def test_the_library_is_named_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.delitem(sys.modules, "safetensors.numpy")
-    with pytest.raises(UnsupportedError, match="pip install safetensors brings it"):
+    with pytest.raises(ImportError, match=r"safetensors is not installed; run: pip install 'milblob\[safetensors\]'"):
         read.open_arrays(tmp_path / "x.safetensors")
 
 

@@ -13,7 +13,6 @@ import safetensors
 import safetensors.numpy
 
 import milblob
-from milblob.errors import UnsupportedError
 from milblob.formats import npy_dir, npz
 from milblob.formats import safetensors as safetensors_format
 from milblob.formats.filenames import escaped, file_names
@@ -238,7 +237,7 @@ def test_permissions_are_those_of_any_new_file(module, name, tmp_path):
 def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.delitem(sys.modules, "safetensors.numpy")
-    with pytest.raises(UnsupportedError, match="pip install safetensors brings it"):
+    with pytest.raises(ImportError, match=r"safetensors is not installed; run: pip install 'milblob\[safetensors\]'"):
         safetensors_format.save(made(["a"]), str(tmp_path / "out.safetensors"))
 
 

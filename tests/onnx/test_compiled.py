@@ -76,7 +76,7 @@ def test_the_compiled_model_takes_what_the_package_does(package, tmp_path):
     assert ports(compiled)[1:] == ports(package)[1:]
     flexible = {port.name: port.flexible for port in ports(compiled)[0]}
     assert flexible["x"] == {"enumerated": [list(shape) for shape in SHAPES]} and "enumerated" in flexible["photo"]
-    session = milblob.onnx.Session(compiled)
+    session = milblob.Session(compiled)
     for shape in SHAPES:
         found = session.predict({"x": np.ones(shape, np.float32), "photo": np.ones((1, 3, 4, 4), np.float32)})
         assert any(np.array_equal(np.full(shape, np.float32(1.25)), array) for array in found.values())

@@ -9,7 +9,7 @@ import pytest
 import milblob
 import milblob.onnx
 from broken_models import BROKEN
-from milblob.program.rules import RULES
+from milblob.rules.catalog import RULES
 from onnx_models import save
 from paths import ROOT
 from sound_models import sound_model, write

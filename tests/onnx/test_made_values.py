@@ -220,8 +220,8 @@ def test_states_and_random_inputs_count(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "MAX_GROWTH", 16)
     for source in (package, tmp_path / "m.onnx"):
         with pytest.raises(milblob.LimitError):
-            milblob.onnx.Session(source)
-        with milblob.onnx.Session(source, max_nbytes=4 * MIB) as session:
+            milblob.Session(source)
+        with milblob.Session(source, max_nbytes=4 * MIB) as session:
             assert session.states["total"].size == 1 << 18
     with pytest.raises(milblob.LimitError):
         milblob.verify(other, other)

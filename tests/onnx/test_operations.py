@@ -25,7 +25,7 @@ from milblob.dtypes import DType
 from milblob.onnx import registry
 from milblob.onnx.conversion import DecodedWarning
 from milblob.onnx.lower import FROM, lower, onnx_version
-from milblob.program.rules_operations import table
+from milblob.rules.operation_rules import table
 from onnx_models import run, save
 from thorough import sized
 

@@ -212,7 +212,7 @@ def test_states(tmp_path):
     path = save(tmp_path / "m.mlpackage", add, feeds, precision="fp16", opset="iOS18", states=state)
     milblob.onnx.convert(path, tmp_path / "m.onnx", precision="float32")
     assert half_values(tmp_path / "m.onnx") == []
-    session = milblob.onnx.Session(tmp_path / "m.onnx")
+    session = milblob.Session(tmp_path / "m.onnx")
     assert session.states["total"].dtype == np.float32
     (first,), (second,) = (session.predict({"x": np.ones(3, np.float32)}).values() for _ in range(2))
     assert (first.tolist(), second.tolist()) == ([0.5] * 3, [1.0] * 3)

@@ -104,7 +104,7 @@ def with_text(package, operation, parameter, text):
 
 def test_every_option_that_is_a_text_is_here():
     from milblob.dtypes import DType
-    from milblob.program.rules_operations import table
+    from milblob.rules.operation_rules import table
 
     known = {
         (name, key)

@@ -25,8 +25,8 @@ from hostile_bytes import (
     write_package,
 )
 from milblob import DType, ProgramError, _codec
-from milblob.program import cast_rules
-from milblob.program.cast_rules import cast_edits, is_vector, refusal
+from milblob.program import cast_edits as cast_rules
+from milblob.program.cast_edits import cast_edits, is_vector, refusal
 from milblob.program.scan import Program
 from milblob.program.splice import splice
 from milblob.program.wire_edits import combined

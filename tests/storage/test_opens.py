@@ -20,7 +20,7 @@ NAMED = {
     ("compressing/compress_plan.py", "as_plan", "open"), ("formats/gguf.py", "open_arrays", "MappedFile"),
     ("formats/npz.py", "open_arrays", "MappedFile"), ("formats/onnx.py", "open_arrays", "MappedFile"),
     ("formats/params.py", "open_params", "MappedFile"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
-    ("onnx/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
+    ("running/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
     ("tvm/check.py", "check_params", "MappedFile"),
 }  # fmt: skip
 # A Location: opening it is the check that it stays inside.
@@ -37,7 +37,7 @@ HELD = {
     ("formats/npz.py", "save", "zipfile.ZipFile"), ("formats/npz.py", "open_arrays", "open"), ("formats/npz.py", "open_arrays", "zipfile.ZipFile"),
     ("formats/safetensors.py", "open_arrays", "safetensors.safe_open"), ("formats/weights.py", "_put_stamp", "open"),
     ("formats/weights.py", "_put_stamp", "MappedFile"), ("onnx/reference.py", "WeightReference.tofile", "self.held().tofile"),
-    ("onnx/runtime.py", "Handover.start", "import_runtime().InferenceSession"), ("tvm/unzip.py", "decompress", "MappedFile"),
+    ("running/runtime.py", "Handover.start", "import_runtime().InferenceSession"), ("tvm/unzip.py", "decompress", "MappedFile"),
 }  # fmt: skip
 # Opened again, and then compared with what was opened first, by its descriptor or by what is in it.
 COMPARED = {
@@ -46,7 +46,7 @@ COMPARED = {
 }  # fmt: skip
 # A file that milblob makes, a directory that it locks, or the system's; the first bytes, which choose who opens the file.
 OTHERS = {
-    ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/run.py", "save", "zipfile.ZipFile"), ("cli/run.py", "save", "open"),
+    ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/commands/run.py", "save", "zipfile.ZipFile"), ("cli/commands/run.py", "save", "open"),
     ("compat/modelpackage.py", "ModelPackage._write", "Path(unfinished).write_text"), ("formats/npy_dir.py", "save", "open"),
     ("model/editable.py", "EditableModel._lock", "os.open"),
     ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),

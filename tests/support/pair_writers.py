@@ -87,14 +87,14 @@ def without_runtime(act):
     """An action of `milblob run` or `verify` that does everything but run a model."""
 
     def run(folder, second):
-        from milblob.cli import run as cli_run
-        from milblob.cli import verify as cli_verify
+        from milblob.cli.commands import run as cli_run
+        from milblob.cli.commands import verify as cli_verify
 
         with contextlib.ExitStack() as stack:
             for module in (cli_run, cli_verify):
                 stack.enter_context(mock.patch.object(module, "open_session", FakeSession))
             found = mock.Mock(worst=[NEW_OUTPUTS], is_same=True)
-            stack.enter_context(mock.patch("milblob.onnx.verify", lambda *_, **__: found, create=True))
+            stack.enter_context(mock.patch("milblob.verify", lambda *_, **__: found, create=True))
             act(folder, second)
 
     run.argv = act.argv

@@ -73,7 +73,7 @@ def _topologies(path):
 
 
 def _session(path, out):
-    with milblob.onnx.Session(path) as session:
+    with milblob.Session(path) as session:
         repr(session)
 
 
@@ -98,11 +98,10 @@ CALLS = {
     "refit with a base": _refit_base,
     "verify": lambda path, out: milblob.verify(path, path, runs=1),
     "onnx.convert": lambda path, out: milblob.onnx.convert(path, out / "m.onnx"),
-    "onnx.Session": _session,
+    "Session": _session,
     "onnx.coverage": lambda path, out: milblob.onnx.coverage(path),
     "onnx.parse_mil": lambda path, out: _topologies(path),
-    "onnx.verify": lambda path, out: milblob.onnx.verify(path, path, runs=1),
-    "onnx.OutputErrors": lambda path, out: milblob.onnx.OutputErrors(path, 1),
+    "OutputErrors": lambda path, out: milblob.OutputErrors(path, 1),
     "tvm.open": lambda path, out: milblob.tvm.open(path),
     "tvm.open_params": lambda path, out: milblob.tvm.open_params(path),
     "tvm.read_params": lambda path, out: milblob.tvm.read_params(path),

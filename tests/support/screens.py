@@ -17,7 +17,8 @@ import tempfile
 from unittest import mock
 
 import tvm_archives
-from milblob.cli import main, tables
+from milblob.cli import main
+from milblob.cli.terminal import tables
 from paths import DATA, DEMO, ROOT
 
 PAGES = (ROOT / "docs" / "cli.md", ROOT / "README.md")

@@ -24,7 +24,7 @@ from editable_packages import code, ints, make_package
 from hostile_bytes import blob_value, const, immediate, model, program, write_package
 from merging import package_of
 from milblob import cli
-from milblob.cli.commands import parse
+from milblob.cli.parser import parse
 from milblob.compat.modelpackage import ModelPackage
 from milblob.compat.storage import _BlobStorageWriter
 from milblob.formats.read import open_arrays

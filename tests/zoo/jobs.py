@@ -147,7 +147,7 @@ def _outputs(model, place, kind, note):
     with np.load(place / "io.npz") as arrays:
         inputs = {name: arrays[name] for name in arrays.files if name.startswith("x")}
         wanted = arrays[kind].astype(np.float64)
-    with milblob.onnx.Session(model) as session:
+    with milblob.Session(model) as session:
         got = np.asarray(next(iter(session.predict(inputs).values()))).astype(np.float64)
     error = float(np.abs(got - wanted).max() / max(np.ptp(wanted), 1e-30))
     return {"error": error, "good": error <= LIMITS[note["precision"]]}

@@ -17,9 +17,9 @@ from ..model.manifest import read_json
 from ..model.model import Model
 from ..model.package import REFUSALS, Package, Source, resolve
 from ..model.recovery import open_package
-from ..program.rules import RULES
 from ..program.scan import Compressed, Program
 from ..progress import Progress
+from ..rules.catalog import RULES
 from ..selection import Select
 from ..storage import paths, pending
 from ..storage.beneath import Location

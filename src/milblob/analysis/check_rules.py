@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 from ..errors import MilblobError
 from ..model.package import Source
-from ..program.rules import RULES, Breach
 from ..program.scan import Program
+from ..rules.catalog import RULES, Breach
 from ..selection import Select, selector
 from .check_blob import CODES, Findings
 
 if TYPE_CHECKING:
-    from ..program.rules_program import Signature
+    from ..rules.program_rules import Signature
 
 ALL_CODES = frozenset(RULES) | CODES
 
@@ -50,8 +50,8 @@ def check_rules(found: Findings, source: Source, program: Program) -> None:
     Raises:
         FormatError: bytes that are malformed; what comes after them is not looked at.
     """
-    from ..program.rules_program import breaches
     from ..program.view import ProgramView
+    from ..rules.program_rules import breaches
 
     in_file = not source.is_text and not program.rewritten and program.buffer.nbytes == source.mapping.nbytes
 
@@ -83,7 +83,7 @@ def described_breaches(source: Source, signatures: "Mapping[str, Signature]") ->
     Raises:
         FormatError: not a ModelDescription.
     """
-    from .check_description import description_breaches
+    from ..rules.description_rules import description_breaches
 
     data = None
     if source.description is not None:

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .commands import parse
-from .failures import EXIT_ERROR, report
+from .parser import parse
+from .terminal.failures import EXIT_ERROR, report
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended

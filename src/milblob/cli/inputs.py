@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..extras import require
 from ..formats.read import SUFFIXES, open_arrays
 from ..model import open as opening
 from . import options
@@ -40,13 +41,13 @@ def require_function_used(arguments: Namespace, *models: str) -> None:
 
 
 def open_session(path: str, arguments: Namespace, **more: Any) -> "Session":
-    """Return a model at a path, ready to run. Raises: as `milblob.onnx.Session`, and opening the model."""
-    from .. import onnx
+    """Return a model at a path, ready to run. Raises: as `milblob.Session`, and opening the model."""
+    from .. import Session
 
     if _is_onnx(path):
-        return onnx.Session(path, max_nbytes=arguments.max_nbytes, **more)
+        return Session(path, max_nbytes=arguments.max_nbytes, **more)
     with opening.open(path, max_nbytes=arguments.max_nbytes) as model:
-        return onnx.Session(model, function=arguments.function, **more)
+        return Session(model, function=arguments.function, **more)
 
 
 def read_inputs(arguments: Namespace, ports: "Mapping[str, SessionInput]") -> dict[str, Any]:
@@ -101,11 +102,10 @@ def _read_one(file: str, port: "SessionInput | None", arguments: Namespace) -> A
 
 def _read_image(file: str, port: "SessionInput | None") -> Any:
     """Open a picture, upright, in the colours that an input takes; its size is not changed."""
-    try:
-        from PIL import Image, ImageOps
-    except ModuleNotFoundError:
-        raise ImportError("images: expected Pillow, got no such package; pip install pillow brings it") from None
-    from ..onnx.ports import MODES
+    require("PIL")
+    from PIL import Image, ImageOps
+
+    from ..running.ports import MODES
 
     with Image.open(file) as image:
         upright = ImageOps.exif_transpose(image)

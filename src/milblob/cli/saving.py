@@ -9,7 +9,7 @@ from ..formats.onnx import OnnxArray
 from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..wording import some
-from . import output
+from .terminal import output
 
 _WIDENED = ("int4", "uint1", "uint2", "uint3", "uint4", "uint6")
 _MAX_NAMES = 20

@@ -13,7 +13,7 @@ from ..model.model import Model
 from ..model.tensor import Tensor
 from ..selection import selector
 from ..storage.mapped import closed_on_error
-from . import output
+from .terminal import output
 
 _VIEWS = ((False, False), (False, True), (True, False), (True, True))
 """`constants` and `stored` of every view of a model, the usual one first."""

@@ -4,8 +4,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from . import output, tables
-from .failures import report
+from .terminal import output, tables
+from .terminal.failures import report
 
 Document = dict[str, Any]
 

@@ -9,7 +9,7 @@ from .. import _codec
 from ..blobs.equal import Stretch, first_equal
 from ..hashing import blake3
 from ..model.tensor import Tensor
-from ..program import compress_rules
+from ..program import compress_edits
 from ..rewrite.planned import PartsPlan
 from ..threads import ordered
 from ..values.strided import Empty, ranges
@@ -32,7 +32,7 @@ class Option(NamedTuple):
     """
 
     recipe: Recipe
-    axes: compress_rules.Axes
+    axes: compress_edits.Axes
     is_continued: bool = False
 
 

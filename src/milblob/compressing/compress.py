@@ -182,7 +182,7 @@ def compress(
             them; returns what that costs, zero or more, in place of the squared error over the power, for `size`,
             `bits` and `sqnr` (whose dB are those of this number). Called in several threads at a time. If it has a
             method `of_all`, called with values by name, that has the last word: what was chosen for `size` or `bits`
-            is compared with each recipe alone that fits. `milblob.onnx.OutputErrors` makes such an object.
+            is compared with each recipe alone that fits. `milblob.OutputErrors` makes such an object.
         plan: a CompressPlan (such as the `plan` of a report), its dict, or the path of its file: the recipe of each
             weight by name, small ones too. Instead of everything else that chooses weights or recipes.
         weights: new values for the model, as for `refit`: a mapping of arrays or the path of a file, such as .gguf. All

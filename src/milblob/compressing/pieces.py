@@ -9,7 +9,7 @@ import numpy as np
 from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError
-from ..program.compress_rules import Link, Links, Same
+from ..program.compress_edits import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
 from ..rewrite.changes import WEIGHT_COUNT

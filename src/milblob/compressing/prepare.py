@@ -21,7 +21,7 @@ from ..model.model import Model
 from ..model.package import Source
 from ..model.program_file import require_edits
 from ..model.tensor import Tensor, make_tensor
-from ..program import cast_rules, compress_rules
+from ..program import cast_edits, compress_edits
 from ..program.scan import Program
 from ..progress import Counter
 from ..rewrite.compressed import CompressedWeight, StoredPart
@@ -327,22 +327,22 @@ class Compressing:
             op = tensor.op_row
             is_output = op is not None and (constant is None or (op.type == "const" and constant.key == "val"))
             if (self._op_types or self._per_name) and is_output:
-                for reader, _ in compress_rules.consumers(program, op):
+                for reader, _ in compress_edits.consumers(program, op):
                     self._readers.add(reader.type)
                     self._reader_names.update(parameters.names(tensor, reader) if self._per_name else ())
             words: str | None
             if constant is None:
-                words = compress_rules.weight_refusal(program, op, tensor.mil_dtype.mil_code, tensor.shape, self._least)
+                words = compress_edits.weight_refusal(program, op, tensor.mil_dtype.mil_code, tensor.shape, self._least)
             else:
-                words = compress_rules.refusal(program, constant, self._least)
+                words = compress_edits.refusal(program, constant, self._least)
             if words is not None:
                 self.skipped.append((tensor.name, words))
                 continue
-            readers = compress_rules.consumers(program, op)
+            readers = compress_edits.consumers(program, op)
             # As in coremltools: neighbours of a weight whose name is given in full are pruned whatever reads it.
             is_named = self._plan is not None or any(named.glob == tensor.name for named in self._per_name)
             uses = () if is_named else tuple((reader.type, key) for reader, key in readers)
-            opset = cast_rules.opset(program, op)
+            opset = cast_edits.opset(program, op)
             recipes, may_stay = self._recipes(tensor, [reader for reader, _ in readers], opset, parameters)
             if not recipes:
                 self.skipped.append((tensor.name, "expected a recipe for it, got none"))
@@ -359,7 +359,7 @@ class Compressing:
                 self.skipped.append((tensor.name, reason))
                 continue
             require_edits(cast(Source, tensor.source), program)
-            axes = compress_rules.channel_axes(program, op, len(tensor.shape), partial(parameters.flag, program))
+            axes = compress_edits.channel_axes(program, op, len(tensor.shape), partial(parameters.flag, program))
             options = tuple(
                 Option(one, axes or (1, 0), constant is None and objection is None)
                 for one, objection in objections.items()
@@ -369,7 +369,7 @@ class Compressing:
                 words = "expected operations that agree on its channels, got some that read them along different axes"
                 self.skipped.append((tensor.name, words))
                 continue
-            convolutions = [reader for reader, _ in readers if reader.type in compress_rules.CONVOLUTIONS]
+            convolutions = [reader for reader, _ in readers if reader.type in compress_edits.CONVOLUTIONS]
             groups = max((parameters.of(program, reader, "groups", 1) for reader in convolutions), default=1)
             heavy = self._importance(tensor, options)
             blocks = self._extras.blocks.get(tensor.name)

@@ -9,7 +9,7 @@ from .. import _codec
 from ..dtypes import DType
 from ..model.model import Model
 from ..model.tensor import Tensor, make_tensor
-from ..program import cast_rules
+from ..program import cast_edits
 from ..program.scan import Compressed, Program
 from ..rewrite.decompress import plan_decompression
 from ..values.palettize import Palettized
@@ -124,7 +124,7 @@ def identity(tensor: Tensor) -> Hashable:
 
 def not_continued(tensor: Tensor, recipes: Iterable[Recipe]) -> dict[Recipe, str | None]:
     """Return for each recipe why it cannot go on from what a weight is compressed to; None if it can."""
-    is_late = cast_rules.opset(cast(Program, tensor.program), tensor.op_row) >= LINKED_OPSET
+    is_late = cast_edits.opset(cast(Program, tensor.program), tensor.op_row) >= LINKED_OPSET
     steps = steps_of(tensor) if is_late else None
     found: dict[Recipe, str | None] = {}
     for recipe in recipes:

@@ -14,6 +14,7 @@ import numpy as np
 from ..budget import Budget
 from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
+from ..extras import require
 from ..model.stored import Arrays, StoredArray
 from ..storage.mapped import MappedFile, closed_on_error
 from ..values.strided import Empty
@@ -127,7 +128,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[GGUFArray]:
         FormatError: it is broken. UnsupportedError: another version or byte order, or the library is not installed. A
             type that is not read is refused by name when its tensor is accessed.
     """
-    library = _library()
+    library = require("gguf")
     mapping = MappedFile(path)
     with closed_on_error(mapping):
         rows, start = _Header(mapping, path).read()
@@ -138,14 +139,6 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[GGUFArray]:
         return _found(library, mapping, path, start, name, row, budget)
 
     return Arrays(rows, find, mapping.close)
-
-
-def _library() -> Any:
-    try:
-        import gguf
-    except ImportError:
-        raise UnsupportedError("GGUF files: expected the library, got none; pip install gguf brings it") from None
-    return gguf
 
 
 # -------------------------------------------------------------------------------------------------------------- header

@@ -10,6 +10,7 @@ import numpy as np
 from ..budget import Budget
 from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
+from ..extras import require
 from ..jsontext import as_shape
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
@@ -48,7 +49,8 @@ def save(
     Raises:
         As `write.Save`; UnsupportedError: the library is not installed, or refuses a name.
     """
-    safetensors = _library()
+    require("safetensors.numpy")
+    safetensors = require("safetensors")
     notes: dict[str, dict[str, Any]] = {}
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     counter = Counter(progress, tensors.values())
@@ -71,16 +73,6 @@ def save(
             ) from None
 
 
-def _library() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise UnsupportedError(
-            "safetensors files: expected the library, got none; pip install safetensors brings it"
-        ) from None
-    return safetensors
-
-
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
@@ -95,7 +87,8 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
         FormatError: the library refuses it; a key occurs twice; notes that do not match.
         UnsupportedError: the library is not installed. A dtype that MIL lacks is refused when its tensor is accessed.
     """
-    safetensors = _library()
+    require("safetensors.numpy")
+    safetensors = require("safetensors")
     mapping = MappedFile(path)
     with closed_on_error(mapping):
         try:

@@ -10,25 +10,23 @@ It needs onnx-ir, an extra: `onnx`. docs/onnx.md lists the operations.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..extras import explained
+
 if TYPE_CHECKING:
     from .compiling import compile
     from .containers import MilProgramContainer
     from .conversion import convert, convert_topology, coverage, decoded
     from .emit import ModelComponentContainer
-    from .output_errors import OutputErrors
     from .parse import parse_mil
-    from .ports import SessionInput, SessionOutput
     from .registry import register_converter, register_shape_calculator, supported, unregister
-    from .session import Session, SessionState
     from .topology import Operator, Scope, Topology, Variable
-    from .verifying import OutputError, VerifyReport, verify
     from .weights import Weights
 
 __all__ = [
-    "MilProgramContainer", "ModelComponentContainer", "Operator", "OutputError", "OutputErrors", "Scope", "Session",
-    "SessionInput", "SessionOutput", "SessionState", "Topology", "Variable", "VerifyReport", "Weights", "compile",
+    "MilProgramContainer", "ModelComponentContainer", "Operator", "Scope",
+    "Topology", "Variable", "Weights", "compile",
     "convert", "convert_topology", "coverage", "decoded", "parse_mil", "register_converter",
-    "register_shape_calculator", "supported", "unregister", "verify",
+    "register_shape_calculator", "supported", "unregister",
 ]  # fmt: skip
 
 _MODULES = {
@@ -38,13 +36,9 @@ _MODULES = {
         "containers": ("MilProgramContainer",),
         "conversion": ("convert", "convert_topology", "coverage", "decoded"),
         "emit": ("ModelComponentContainer",),
-        "output_errors": ("OutputErrors",),
         "parse": ("parse_mil",),
-        "ports": ("SessionInput", "SessionOutput"),
         "registry": ("register_converter", "register_shape_calculator", "supported", "unregister"),
-        "session": ("Session", "SessionState"),
         "topology": ("Operator", "Scope", "Topology", "Variable"),
-        "verifying": ("OutputError", "VerifyReport", "verify"),
         "weights": ("Weights",),
     }.items()
     for name in names
@@ -58,10 +52,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{module}"), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("onnx", "onnx_ir"):
-            raise
-        words = "milblob.onnx: expected onnx-ir, got no such package; pip install onnx-ir brings it"
-        raise ImportError(words) from error
+        raise explained(error) from error
 
 
 def __dir__() -> list[str]:

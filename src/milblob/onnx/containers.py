@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.check_description import description_breaches
 from ..arguments import require
 from ..errors import FormatError, UnsupportedError
 from ..model.compiled import described
 from ..model.metadata import Feature
 from ..program import schema
-from ..program.rules_program import Signature
 from ..program.types import StateType, TensorType, ValueType
 from ..program.view import Function, Operation
+from ..rules.description_rules import description_breaches
+from ..rules.program_rules import Signature
 
 if TYPE_CHECKING:
     from ..model.model import Model

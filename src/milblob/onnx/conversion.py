@@ -17,8 +17,8 @@ from ..arguments import as_integer, as_mapping, as_path, require, require_flags
 from ..closeness import hint
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
 from ..model.open import open as open_model
-from ..program.rules import RULES
-from ..program.rules_program import Signature, breaches
+from ..rules.catalog import RULES
+from ..rules.program_rules import Signature, breaches
 from . import compiling as passes
 from . import registry
 from .containers import MilProgramContainer

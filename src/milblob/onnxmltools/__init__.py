@@ -13,6 +13,8 @@ It needs onnxmltools and onnx-ir, and nothing else in milblob imports it. docs/o
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..extras import explained
+
 if TYPE_CHECKING:
     from .adapter import convert_coreml, functions
     from .imports import repair
@@ -29,12 +31,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{module}"), name)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in ("onnx", "onnx_ir", "onnxmltools"):
-            raise
-        words = f"milblob.onnxmltools: expected onnxmltools and onnx-ir, got no package {missing}"
-        words += "; pip install onnxmltools onnx-ir brings them"
-        raise ImportError(words) from error
+        raise explained(error) from error
 
 
 def __dir__() -> list[str]:

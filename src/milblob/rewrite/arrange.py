@@ -16,7 +16,7 @@ from ..model.package import Source, resolve
 from ..model.places import ChainPlace
 from ..model.program_file import require_edits
 from ..model.tensor import Tensor, make_tensor
-from ..program import cast_rules
+from ..program import cast_edits
 from ..program.scan import Compressed, Program
 from ..selection import require_selected
 from ..storage.beneath import Location
@@ -212,7 +212,7 @@ class _Choice:
         """Return the dtype that a selected weight is cast to (which may be refused with a reason), or None.
 
         A tensor selected by name is always tried. If all are selected, values inside other operations stay, and so do
-        vectors that would become a constexpr operation (see `cast_rules.is_vector`).
+        vectors that would become a constexpr operation (see `cast_edits.is_vector`).
         """
         constant, target = tensor.constant, self.options.cast.get(tensor.mil_dtype)
         is_weight = constant.storage == _codec.BLOB or is_part or tensor.size >= WEIGHT_COUNT
@@ -223,7 +223,7 @@ class _Choice:
         if self.options.select is not None:
             return target
         becomes_constexpr = constant.mil_code == DType.FLOAT32.mil_code and target is DType.FLOAT16
-        is_tried = _is_value(constant) and not (becomes_constexpr and cast_rules.is_vector(constant))
+        is_tried = _is_value(constant) and not (becomes_constexpr and cast_edits.is_vector(constant))
         return target if is_tried else None
 
 
@@ -231,7 +231,7 @@ def _is_late(tensor: Tensor) -> bool:
     """Whether a model is for iOS 18 or later; text does not say so, but what its operators are."""
     source = cast(Source, tensor.source)
     if source.is_text:
-        return cast_rules.opset(cast(Program, tensor.program), tensor.constant) >= _IOS18
+        return cast_edits.opset(cast(Program, tensor.program), tensor.constant) >= _IOS18
     return source.spec_version >= _IOS18_SPEC_VERSION
 
 

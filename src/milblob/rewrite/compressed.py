@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..model.model import Model
 from ..model.tensor import Tensor
-from ..program.compress_rules import Links
+from ..program.compress_edits import Links
 from ..values.dense import Dense
 from .decompress import Decompression
 

@@ -13,8 +13,8 @@ from ..model.model import Model
 from ..model.package import MODEL_PATH, Source
 from ..model.program_file import require_edits
 from ..model.tensor import Tensor
-from ..program import cast_rules
-from ..program.compress_rules import Links, constexpr_edit
+from ..program import cast_edits
+from ..program.compress_edits import Links, constexpr_edit
 from ..program.constexpr import part_names
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
@@ -149,7 +149,7 @@ def _edits_of(reference: Reference) -> Iterable[Edit | None]:
     program = cast(Program, reference.tensor.program)
     require_edits(reference.source, program)
     if reference.target is not None:
-        return cast_rules.cast_edits(program, constant, reference.target, reference.value if place is None else place)
+        return cast_edits.cast_edits(program, constant, reference.target, reference.value if place is None else place)
     if place is None:
         return [value_edit(program.buffer, constant, tensor=reference.value)]
     if constant.storage != _codec.BLOB:

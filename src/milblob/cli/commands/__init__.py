@@ -1,0 +1,1 @@
+"""The commands, one module each: the options, and the function that runs the command."""

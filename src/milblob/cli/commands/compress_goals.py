@@ -1,0 +1,206 @@
+"""The options of milblob compress that choose recipes: goals, plans and the frontier."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING, Any
+
+from ...compressing.compress import LEAST
+from ...compressing.frontier import Frontier, compress_frontier
+from ...compressing.frontier_svg import short
+from ...compressing.recipe import Recipe
+from ...compressing.recipe_choice import decibel
+from ...compressing.recipes import as_recipe
+from ...model import open as opening
+from ...rewrite.destination import require_outside
+from ...storage.output import NewFile
+from ...storage.transfer import write_at
+from ...wording import some
+from .. import options
+from ..selection import check_keep
+from ..terminal import output, tables
+from ..terminal.progress import shown
+
+if TYPE_CHECKING:
+    from ...onnx import OutputErrors
+
+_MAX_NAMES = 8
+GOALS = ("size", "bits", "sqnr")
+KINDS = (*GOALS, "apply", "frontier")
+"""What may be given instead of a recipe."""
+
+_COLUMNS = (
+    tables.Column("recipe alone"),
+    tables.Column("size", is_right=True),
+    tables.Column("bits", is_right=True, drop=0),
+    tables.Column("SQNR", is_right=True),
+    tables.Column("best mixture", is_right=True),
+)
+
+
+def add_options(parser: ArgumentParser, kinds: Any) -> None:
+    """Add the options.
+
+    Args:
+        kinds: the group of options of which exactly one is given.
+    """
+    kinds.add_argument("--size", metavar="SIZE", type=options.size, help="all weights take at most SIZE, such as 40M")
+    kinds.add_argument("--bits", metavar="N", type=float, help="at most N bits for each element, on average")
+    kinds.add_argument("--sqnr", metavar="DB", type=float, help="every weight with at least so many dB, or it stays")
+    kinds.add_argument("--apply", metavar="PLAN", help="what a plan says, a JSON file that --plan wrote")
+    options.add_output(
+        kinds, "--frontier", metavar="SVG", help="draw size against error to this file, and compress nothing"
+    )
+    add = parser.add_argument
+    from_help = "a recipe that --size, --bits, --sqnr and --frontier choose from; may be repeated; default: 8 to 2 bits"
+    add("--from", metavar="JSON", dest="ladder", action="append", type=recipe, default=[], help=from_help)
+    sensitivity = "the error of weights that match GLOB counts FACTOR times; may be repeated"
+    add("--sensitivity", metavar="GLOB=FACTOR", action="append", type=_factor, default=[], help=sensitivity)
+    calibrate = "inputs by name, as for milblob verify -i: the error that counts is then that of the outputs"
+    add("--calibrate", metavar="FILE", help=calibrate)
+    options.add_output(
+        parser,
+        "--plan",
+        metavar="FILE",
+        help="write what is done to a JSON file, to be edited and applied with --apply",
+    )
+
+
+def recipe(text: str) -> Recipe:
+    """Parse a recipe, as JSON."""
+    try:
+        return as_recipe(text)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def check(arguments: Namespace) -> None:
+    """Refuse options that would do nothing.
+
+    Raises:
+        ValueError: there is one.
+    """
+    has_goal = arguments.frontier is not None or any(getattr(arguments, name) is not None for name in GOALS)
+    of_goals = (
+        ("--from", arguments.ladder),
+        ("--sensitivity", arguments.sensitivity),
+        ("--calibrate", arguments.calibrate),
+    )
+    for option, value in of_goals:
+        if value and not has_goal:
+            raise ValueError(f"{option}: expected --size, --bits, --sqnr or --frontier, which it is for, got none")
+    not_of_plans = (
+        ("-k", arguments.keep),
+        ("--least", arguments.least != LEAST),
+        ("--per-name", arguments.per_name),
+        ("--op-type", arguments.op_type),
+    )
+    for option, is_given in not_of_plans:
+        if arguments.apply is not None and is_given:
+            raise ValueError(f"{option}: expected none with --apply, whose plan names the weights, got one")
+    for path in (arguments.plan, arguments.frontier):  # before the work, not after it
+        if path is None:
+            continue
+        for model in (arguments.model, arguments.output):
+            if model is not None:
+                require_outside(model, path)
+        NewFile(path, force=arguments.force).discard()
+    if arguments.frontier is None:
+        if arguments.output is None:
+            raise ValueError("-o: expected the path of the result, got none")
+        return
+    for option, value in (("-o", arguments.output), ("--plan", arguments.plan), ("-n", arguments.dry_run)):
+        if value:
+            raise ValueError(f"{option}: expected none with --frontier, which compresses nothing, got one")
+
+
+def goal(arguments: Namespace) -> dict[str, Any]:
+    """Return the arguments of `compress` that the options stand for."""
+    found = {name: getattr(arguments, name) for name in GOALS if getattr(arguments, name) is not None}
+    if arguments.apply is not None:
+        found["plan"] = arguments.apply
+    return found | ladder(arguments)
+
+
+def ladder(arguments: Namespace) -> dict[str, Any]:
+    """Return `recipes` and `sensitivity`, if they are given."""
+    found: dict[str, Any] = {"recipes": arguments.ladder} if arguments.ladder else {}
+    return found | ({"sensitivity": dict(arguments.sensitivity)} if arguments.sensitivity else {})
+
+
+def calibration(arguments: Namespace) -> "OutputErrors | None":
+    """Return what measures the outputs, if --calibrate is given; it runs the model.
+
+    Raises:
+        As `OutputErrors`, and opening the file.
+    """
+    if arguments.calibrate is None:
+        return None
+    from ... import OutputErrors
+    from ..inputs import read_arrays
+
+    inputs = read_arrays(arguments.calibrate, arguments)
+    with opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as model:
+        return OutputErrors(model, inputs)
+
+
+def say_unmeasured(errors: "OutputErrors | None") -> None:
+    """Say, with -q too, which weights --calibrate did not measure: what was given was not used for them."""
+    if errors is not None and errors.unmeasured:
+        names = some(sorted(errors.unmeasured), _MAX_NAMES)
+        output.say(f"--calibrate: measured by their own error, for they cannot be replaced alone: {names}")
+
+
+def run_frontier(arguments: Namespace, extras: dict[str, Any]) -> int:
+    """Draw the frontier and print its table.
+
+    Args:
+        extras: importance and the like, as arguments of `compress`.
+    """
+    check_keep(arguments, arguments.model)
+    with NewFile(arguments.frontier, force=arguments.force) as new:
+        with shown(arguments) as progress:
+            frontier = compress_frontier(
+                arguments.model, select=arguments.keep or None, least=arguments.least, progress=progress,
+                max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
+            )  # fmt: skip
+        if not frontier.alone:
+            raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")
+        write_at(new.fd, [frontier.to_svg().encode()], 0)
+    if arguments.json:
+        output.print_json(frontier.to_dict())
+        return 0
+    _print(frontier)
+    if arguments.verbose:
+        for name, reason in frontier.skipped:
+            output.say(f"{name} stays: {reason}")
+    if not arguments.quiet:
+        sizes = f"{output.size(frontier.points[0].nbytes)} to {output.size(frontier.nbytes)}"
+        output.say(f"{output.plural(len(frontier.points), 'size')} of {sizes}, drawn to {arguments.frontier}")
+    return 0
+
+
+def _print(frontier: Frontier) -> None:
+    rows = [
+        (
+            short(one.recipe),
+            output.size(one.point.nbytes),
+            f"{frontier.bits(one.point.nbytes):.2f}",
+            _decibel(one.point.error),
+            _decibel(one.chosen_error),
+        )
+        for one in frontier.alone
+    ]
+    tables.print_table(_COLUMNS, rows)
+
+
+def _decibel(error: float) -> str:
+    return f"{decibel(error):.1f} dB" if error > 0 else "exact"
+
+
+def _factor(text: str) -> tuple[str, float]:
+    glob, equals, factor = text.rpartition("=")
+    try:
+        if equals and glob:
+            return glob, float(factor)
+    except ValueError:
+        pass
+    raise ArgumentTypeError(f"expected GLOB=FACTOR, such as head*=4, got {text!r}")

@@ -1,0 +1,62 @@
+"""milblob hash: hashes of the contents of every tensor and of the model."""
+
+from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
+from typing import Any
+
+from ...analysis.hash import content_hash, tensor_hashes
+from ...formats.read import array_kind
+from .. import options
+from ..selection import describe_filter, open_chosen
+from ..several import run_each
+from ..terminal import output
+from ..terminal.progress import shown
+
+EXAMPLES = ("hash Model.mlpackage -q", "hash Model.mlpackage -k 'head*'")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    options.add_models(parser)
+    options.add_selection(parser)
+    parser.add_argument("--dense", action="store_true", help="hash compressed weights by their decoded values")
+    options.add_reporting(
+        parser, quiet="print only the model's hash, no progress", verbose="every tensor constant, not only the weights"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command. With -k or -f there is no hash of the model, because not everything that it covers is read."""
+    return run_each(arguments, _hash, is_headed=not arguments.quiet)  # the line has the path
+
+
+def _hash(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    filtered = bool(describe_filter(arguments))
+    with ExitStack() as stack:
+        is_model = array_kind(path) is None
+        opened = open_chosen(stack, path, arguments, constants=arguments.verbose and is_model)
+        chosen = opened.tensors
+        if not chosen and filtered and not arguments.quiet:
+            output.say(f"no tensor matches {describe_filter(arguments)}")
+        with shown(arguments) as progress:
+            if filtered:
+                hashes = tensor_hashes(chosen.values(), dense=arguments.dense, progress=progress)
+                whole, found = None, dict(zip(chosen, hashes, strict=True))
+            else:
+                source = chosen if opened.model is None else opened.model
+                whole, every = content_hash(source, dense=arguments.dense, progress=progress)
+                found = {name: every[name] for name in chosen if name in every}
+        if arguments.json:
+            document: dict[str, Any] = {
+                "path": opened.path,
+                "kind": opened.kind,
+                "dense": arguments.dense,
+                "model": whole,
+            }
+            return 0, {**document, "tensors": found}
+        if not arguments.quiet or filtered:
+            for name, digest in found.items():
+                print(f"{digest}  {output.escape(name)}")
+        if whole is not None:
+            print(f"{whole}  {output.escape(path)}")
+    return 0, None

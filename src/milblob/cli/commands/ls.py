@@ -1,0 +1,243 @@
+"""milblob ls: list the tensors of a model."""
+
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from contextlib import ExitStack, suppress
+from math import prod
+from typing import Any
+
+from ...errors import UnsupportedError
+from ...formats.onnx import OnnxArray
+from ...formats.params import Parameter
+from ...model.lazy import LazyTensor
+from ...model.rows import Listed
+from .. import options
+from ..saving import dtype_text
+from ..selection import ChosenTensors, describe_filter, open_chosen
+from ..several import run_each
+from ..terminal import output, tables
+from ..terminal.patterns import fold, scopes
+from ..terminal.tables import LAST, Column
+
+_MAX_SCOPES = 12
+_ORDERS = ("file", "name", "size", "dtype", "offset")
+_NAME, _COUNT, _DTYPE, _SHAPE = (
+    Column("name", is_name=True),
+    Column("count", True),
+    Column("dtype", drop=LAST + 2),
+    Column("shape", drop=LAST + 1),
+)
+_FIGURES = (Column("size", True), Column("bits", True, drop=2), Column("share", True, drop=1))
+_PLACE = (
+    Column("function", drop=4),
+    Column("op", drop=LAST + 3, is_name=True),
+    Column("offset", True, drop=LAST + 4),
+    Column("file", drop=3, is_name=True),
+)
+_TOTALS = (
+    Column("", is_name=True),
+    Column("tensors", True),
+    Column("elements", True, drop=3),
+    Column("size", True),
+    Column("bits", True, drop=2),
+    Column("share", True, drop=1),
+)
+
+EXAMPLES = ("ls Model.mlpackage --pattern", "ls Model.mlpackage -k '*bias' --sort size")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    options.add_models(parser)
+    options.add_selection(parser)
+    options.add_views(parser)
+    fold = "fold names that differ only in numbers into one row"
+    parser.add_argument("-p", "--pattern", action="store_true", help=fold)
+    keys = f"{', '.join(_ORDERS)}; default: file, the model's own order"
+    parser.add_argument("-s", "--sort", metavar="KEY", choices=_ORDERS, default="file", help=keys)
+    options.add_reporting(parser, quiet="no totals", verbose="also show function, operation, offset and file")
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command."""
+    return run_each(arguments, _list)
+
+
+def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    with ExitStack() as stack:
+        opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
+        chosen = opened.tensors
+        if opened.model is None:
+            rows = [array_row(name, array, opened.path) for name, array in chosen.items()]
+            unique = sum(row.nbytes or 0 for row in rows)
+        else:
+            found = opened.model.rows(None if len(chosen) == len(opened.model) else chosen)
+            rows, unique = found.listed, found.unique_nbytes
+        rows = _sorted(rows, arguments.sort)
+        if not chosen and describe_filter(arguments) and not arguments.quiet:
+            output.say(f"no tensor matches {describe_filter(arguments)}")
+        if arguments.json:
+            return 0, _document(opened, rows, unique, arguments)
+        if arguments.pattern:
+            _print_patterns(rows, arguments.sort)
+        elif rows:
+            _print_rows(rows, arguments.verbose)
+        if not arguments.quiet:
+            _print_totals(rows, unique, opened.kind == "blob")
+    return 0, None
+
+
+def array_row(name: str, array: LazyTensor, path: str) -> Listed:
+    """What is listed of an array; also of one whose dtype or shape no array can have."""
+    shape: tuple[int | None, ...] = (None,)
+    with suppress(UnsupportedError):
+        shape = array.shape
+    count = None if None in shape else prod(shape)  # type: ignore[arg-type]
+    if not isinstance(array, Parameter | OnnxArray):
+        return Listed(name, str(array.mil_dtype), shape, count, array.nbytes, "", "", path, None, "")
+    return Listed(
+        name, dtype_text(array), shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, ""
+    )
+
+
+def _sorted(rows: list[Listed], order: str) -> list[Listed]:
+    if order == "name":
+        return sorted(rows, key=lambda row: row.name)
+    if order == "size":
+        return sorted(rows, key=lambda row: -(row.nbytes or 0))
+    if order == "dtype":
+        return sorted(rows, key=lambda row: row.dtype)
+    if order == "offset":  # tensors without an offset of their own come last
+        return sorted(rows, key=lambda row: (row.offset is None, row.file or "", row.offset or 0))
+    return rows
+
+
+def _totals(rows: list[Listed], unique: int) -> dict[str, Any]:
+    by_dtype: dict[str, dict[str, int]] = {}
+    by_scope: dict[str, dict[str, int]] = {}
+    for row, scope in zip(rows, scopes([row.name for row in rows]), strict=True):
+        for table, key in ((by_dtype, row.dtype), (by_scope, scope)):
+            entry = table.setdefault(key, {"tensors": 0, "elements": 0, "nbytes": 0})
+            entry["tensors"] += 1
+            entry["elements"] += row.element_count or 0
+            entry["nbytes"] += row.nbytes or 0
+    return {
+        "tensors": len(rows),
+        "elements": sum(row.element_count or 0 for row in rows),
+        "nbytes": sum(row.nbytes or 0 for row in rows),
+        "nbytes_unique": unique,
+        "by_dtype": by_dtype,
+        "by_scope": by_scope,
+    }
+
+
+def _document(opened: ChosenTensors, rows: list[Listed], unique: int, arguments: Namespace) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "path": opened.path,
+        "kind": opened.kind,
+        "tensors": [{key: value for key, value in row._asdict().items() if key != "element_count"} for row in rows],
+        "totals": _totals(rows, unique),
+    }
+    if arguments.pattern:
+        document["patterns"] = [
+            {
+                "pattern": name,
+                "count": len(members),
+                "dtype": members[0].dtype,
+                "shape": members[0].shape,
+                "nbytes": sum(row.nbytes or 0 for row in members),
+            }
+            for name, members in _folded(rows, arguments.sort)
+        ]
+    return document
+
+
+def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:
+    """Fold sorted rows. A group takes the place of its first member; ordered by size, by the sum of its members."""
+    groups = fold([row.name for row in rows], [(row.dtype, row.shape, row.compression) for row in rows])
+    folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
+    if order == "size":
+        folded.sort(key=lambda pair: -sum(row.nbytes or 0 for row in pair[1]))
+    return folded
+
+
+def _print_rows(rows: list[Listed], verbose: bool) -> None:
+    total = sum(row.nbytes or 0 for row in rows)
+    columns = [_NAME, _DTYPE, _SHAPE, *_FIGURES]
+    cells = [
+        [
+            row.name,
+            output.type_words(row.dtype, row.compression),
+            output.shape_text(row.shape),
+            output.size(row.nbytes),
+            row.nbits,
+            output.share(row.nbytes, total),
+        ]
+        for row in rows
+    ]
+    if verbose:
+        columns[3] = columns[3]._replace(drop=LAST)  # the size makes room for what -v is for
+        columns += _PLACE
+        for row, line in zip(rows, cells, strict=True):
+            line[1] = row.dtype  # the operations say how it is compressed
+            op = output.chain_words(row.compression) or row.op
+            line += [row.function, op, "" if row.offset is None else str(row.offset), row.file or ""]
+    tables.print_table(columns, cells)
+
+
+def _print_patterns(rows: list[Listed], order: str) -> None:
+    total = sum(row.nbytes or 0 for row in rows)
+    cells = []
+    for pattern, members in _folded(rows, order):
+        nbytes = sum(row.nbytes or 0 for row in members)
+        count = f"{len(members)} x" if len(members) > 1 else ""
+        first = members[0]
+        cells.append(
+            [
+                pattern,
+                count,
+                output.type_words(first.dtype, first.compression),
+                output.shape_text(first.shape),
+                output.size(nbytes),
+                first.nbits,
+                output.share(nbytes, total),
+            ]
+        )
+    if cells:
+        tables.print_table([_NAME, _COUNT, _DTYPE, _SHAPE, *_FIGURES], cells)
+
+
+def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
+    totals = _totals(rows, unique)
+    groups = [("by dtype", totals["by_dtype"])]
+    if not is_blob and len(totals["by_scope"]) < len(rows):
+        groups.append(("by scope", totals["by_scope"]))
+    cells = [["total", *_total_cells(totals, totals["nbytes"])]]
+    for title, table in groups:
+        if len(table) < 2:
+            continue
+        ranked = sorted(table.items(), key=lambda item: -item[1]["nbytes"])
+        cells.append([title, "", "", "", "", ""])
+        cells += [[f"  {key}", *_total_cells(entry, totals["nbytes"])] for key, entry in ranked[:_MAX_SCOPES]]
+        if rest := ranked[_MAX_SCOPES:]:
+            summed = Counter[str]()
+            for _, entry in rest:
+                summed.update(entry)
+            cells.append([f"  {len(rest)} others", *_total_cells(summed, totals["nbytes"])])
+    if rows:
+        print()
+    tables.print_table(_TOTALS, cells)
+    if unique < totals["nbytes"]:
+        print()
+        tables.print_text(f"Some are stored once for several tensors: the files hold {output.size(unique)}.")
+
+
+def _total_cells(entry: Any, total: int) -> list[str]:
+    nbits = f"{8 * entry['nbytes'] / entry['elements']:.4g}" if entry["elements"] else "-"
+    return [
+        f"{entry['tensors']:,}",
+        f"{entry['elements']:,}",
+        output.size(entry["nbytes"]),
+        nbits,
+        output.share(entry["nbytes"], total),
+    ]

@@ -1,0 +1,90 @@
+"""milblob merge-functions: merge several packages into one with all their functions."""
+
+import os
+from argparse import ArgumentParser, Namespace
+
+from ...rewrite import merge_functions
+from .. import options
+from ..terminal import output
+from ..terminal.progress import shown
+
+EXAMPLES = (
+    "merge-functions prefill.mlpackage decode.mlpackage -o LLM.mlpackage",
+    "merge-functions prefill.mlpackage decode.mlpackage -o LLM.mlpackage -v",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    models = ".mlpackage with an ML Program for iOS 18 or later"
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
+    options.add_output(parser, "-o", "--output", required=True, help="the new .mlpackage")
+    rename = "rename a function; MODEL=NAME where it has only one; may be repeated"
+    parser.add_argument("--as", metavar="[MODEL:]FUNCTION=NAME", dest="names", action="append", default=[], help=rename)
+    parser.add_argument("--default", metavar="NAME", help="the default function; default: that of the first model")
+    options.add_force(parser, "replace an existing package")
+    options.add_reporting(
+        parser, verbose="print where each function comes from", json="print the result as one JSON object"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command."""
+    names = _names(arguments.models, arguments.names)
+    with shown(arguments) as progress:
+        merged = merge_functions.merge_functions(
+            list(zip(arguments.models, names, strict=True)),
+            arguments.output,
+            default=arguments.default,
+            force=arguments.force,
+            progress=progress,
+            max_nbytes=arguments.max_nbytes,
+        )
+    if arguments.json:
+        output.print_json(merged.to_dict())
+        return 0
+    if arguments.verbose:
+        for function in merged.functions:
+            default = " (default)" if function.name == merged.default else ""
+            output.say(f"{function.name}{default}: {function.function} of {function.source}")
+    if not arguments.quiet:
+        shared = f", {output.size(merged.shared_nbytes)} shared" if merged.shared_nbytes else ""
+        count = output.plural(len(merged.functions), "function")
+        output.say(f"{count}, {output.size(merged.nbytes)} of weights{shared}, to {merged.path}")
+    return 0
+
+
+def _names(models: list[str], given: list[str]) -> list[str | dict[str, str]]:
+    """Sort the --as options to the models: [MODEL:]FUNCTION=NAME, or MODEL=NAME for a model of one function.
+
+    Raises:
+        ValueError: one without =, or whose model is none of those given, or several.
+    """
+    names: list[str | dict[str, str]] = [{} for _ in models]
+    for text in given:
+        left, equals, name = text.rpartition("=")
+        if not equals or not left or not name:
+            raise ValueError(f"--as {text}: expected MODEL=NAME or [MODEL:]FUNCTION=NAME")
+        whole = _places(models, left)
+        model, colon, function = left.rpartition(":")
+        if not whole and not colon and len(models) > 1:
+            raise ValueError(f"--as {text}: expected MODEL:{text}, because there are {len(models)} models")
+        places = whole or (_places(models, model) if colon else [0])
+        if not places:
+            raise ValueError(f"--as {text}: expected one of the models {', '.join(models)}, got {model}")
+        if len(places) > 1:
+            raise ValueError(f"--as {text}: expected a model that is given once, got {len(places)}")
+        known = names[places[0]]
+        if whole and known == {}:
+            names[places[0]] = name
+        elif not whole and isinstance(known, dict) and function not in known:
+            known[function] = name
+        else:
+            raise ValueError(f"--as {text}: expected one name for each function, got another")
+    return names
+
+
+def _places(models: list[str], path: str) -> list[int]:
+    """Find the models that a path names: as given, else by real path."""
+    exact = [index for index, model in enumerate(models) if model == path]
+    return exact or [i for i, model in enumerate(models) if os.path.realpath(model) == os.path.realpath(path)]

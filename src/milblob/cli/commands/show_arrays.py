@@ -1,0 +1,73 @@
+"""milblob show of a file of arrays, and of one array in it."""
+
+from argparse import Namespace
+from contextlib import ExitStack
+from typing import Any
+
+from ...formats.params import Parameter
+from ...formats.read import open_arrays
+from ...model.lazy import LazyTensor
+from ...model.rows import Listed
+from ..selection import find_array
+from ..terminal import output, tables
+from ..terminal.tvm_archive import library_document, library_rows
+from ..terminal.values import show_values
+from .ls import array_row
+
+
+def run(arguments: Namespace, kind: str) -> int:
+    """Show what `array_kind` calls `kind`.
+
+    Raises:
+        ValueError: -f, which arrays have no use for.
+    """
+    if arguments.function is not None:
+        raise ValueError(f"{arguments.model}: expected a model, which -f is about")
+    with ExitStack() as stack:
+        if arguments.name is None:
+            _show_file(stack, arguments, kind)
+        else:
+            _show_array(find_array(stack, arguments.model, arguments.name, arguments.max_nbytes), arguments)
+    return 0
+
+
+def _show_file(stack: ExitStack, arguments: Namespace, kind: str) -> None:
+    arrays = stack.enter_context(open_arrays(arguments.model, max_nbytes=arguments.max_nbytes))
+    rows = [array_row(name, arrays[name], arguments.model) for name in arrays]
+    nbytes = sum(row.nbytes or 0 for row in rows)
+    document: dict[str, Any] = {"path": arguments.model, "kind": kind, "tensors": len(rows), "nbytes": nbytes}
+    lines = [("file", f"{arguments.model} ({kind})"), ("tensors", str(len(rows))), ("size", output.size(nbytes))]
+    if kind == "archive":
+        from ...tvm.library import open as open_library
+
+        library = stack.enter_context(open_library(arguments.model, max_nbytes=arguments.max_nbytes))
+        document["library"] = library_document(library)
+        lines[1:1] = library_rows(library)
+    if arguments.json:
+        output.print_json(document)
+    else:
+        tables.print_pairs(lines)
+
+
+def _show_array(array: LazyTensor, arguments: Namespace) -> None:
+    row = array_row(arguments.name, array, arguments.model)
+    document = {key: value for key, value in row._asdict().items() if key in _KEYS}
+    if isinstance(array, Parameter):
+        document["tvm_dtype"] = array.dtype_text
+    if arguments.quiet and not arguments.json:
+        tables.print_pairs(_place_rows(row))
+    else:
+        show_values(array, arguments, document, _place_rows(row))
+
+
+_KEYS = ("name", "dtype", "shape", "nbytes", "file", "offset")
+
+
+def _place_rows(row: Listed) -> list[tuple[str, str]]:
+    rows = [("name", row.name), ("type", f"{row.dtype} {output.shape_text(row.shape)}")]
+    if row.nbytes is not None:
+        rows.append(("stored", output.plural(row.nbytes, "byte")))
+    rows.append(("file", row.file or ""))
+    if row.offset is not None:
+        rows.append(("offset", f"data at byte {row.offset}"))
+    return rows

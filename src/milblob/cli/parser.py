@@ -1,0 +1,119 @@
+"""The list of commands, and the parser that imports the module of the one that is used."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+COMMANDS = {
+    "ls": "list the tensors of a model or weight file",
+    "show": "show a model, or one of its tensors",
+    "text": "print the Program as MIL text, or the surroundings of one operation",
+    "stats": "print statistics of every tensor: extremes, mean, zeros, NaNs",
+    "hash": "print hashes of the contents, equal for equal models",
+    "diff": "compare two models, or a model and a file of arrays",
+    "match": "find which training tensor became which weight",
+    "extract": "write tensors to npz, safetensors, .params or npy files",
+    "convert": "convert models, weight files and files of arrays, lossless",
+    "pack": "write arrays to a bare weight file, with a listing",
+    "check": "report every problem of models and weight files",
+    "refit": "give weights new values, in place, all or nothing",
+    "repack": "rewrite a model: cast, deduplicate, split, merge, align",
+    "compress": "quantize, palettize or prune weights, and say what is lost",
+    "merge-functions": "merge several packages into one, equal weights stored once",
+    "to-onnx": "convert a model to ONNX, its weights by reference",
+    "run": "compute a model's outputs, by onnxruntime",
+    "verify": "say whether two models predict the same",
+    "tvm": "archives in TVM's Model Library Format",
+    "info": "print versions, build, kernels and threads",
+}
+"""Each command with one line about it: what `milblob --help` prints without importing the commands themselves.
+
+The module of a command has its name with `_` for `-` and space. It has `add_arguments(parser)`, which adds its options;
+`run(arguments)`, which returns the exit status; and EXAMPLES, which end its help. A module that only has further
+commands, such as `tvm`, has neither `run` nor EXAMPLES.
+"""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that reports wrong usage in one line, like every other error.
+
+    Attributes:
+        names: its commands; empty if it has none.
+    """
+
+    names: tuple[str, ...] = ()
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where the help is; exit status 2."""
+        self.exit(2, f"milblob: {message}; see {self.prog} --help\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Look for the name of a command, then parse."""
+        first = next(iter(sys.argv[1:] if args is None else args), "-")
+        if self.names and not first.startswith("-") and first not in self.names:
+            from difflib import get_close_matches
+
+            close = get_close_matches(first, self.names, n=2, cutoff=0.5)
+            hint = f"; did you mean {' or '.join(close)}?" if close else f", one of {', '.join(self.names)}"
+            self.error(f"expected a command, got {first!r}{hint}")
+        return super().parse_known_args(args, namespace)
+
+
+class _Command(CommandParser):
+    """The parser of one command. Its options are added when it is used, because its module is imported only then."""
+
+    def __init__(self, *, module: str, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+        self._module: str | None = module
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Add the options, then parse."""
+        if self._module is not None:
+            module = import_module(f".commands.{self._module}", __package__)
+            self._module = None
+            module.add_arguments(self)
+            if hasattr(module, "run"):
+                self.set_defaults(run=module.run)
+                self.epilog = "\n".join(["examples:", *(f"  milblob {example}" for example in module.EXAMPLES)])
+        return super().parse_known_args(args, namespace)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse arguments; `run` in the result is the command's function.
+
+    Raises:
+        SystemExit: --help, --version or wrong usage.
+    """
+    parser = CommandParser(
+        prog="milblob",
+        description="Inspect and change Core ML models, weight files and TVM's files of parameters.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    add_commands(parser, COMMANDS)
+    return parser.parse_args(argv)
+
+
+def add_commands(parser: CommandParser, summaries: Mapping[str, str], prefix: str = "") -> None:
+    """Add commands to a parser.
+
+    Args:
+        parser: of the program, or of a command that has further commands.
+        summaries: names, each with one line about the command.
+        prefix: what the names of their modules begin with.
+    """
+    parser.names = tuple(summaries)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Command)
+    for name, summary in summaries.items():
+        module = prefix + name.replace("-", "_")
+        commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", module=module)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from ..about import version
+
+        print(f"milblob {version()}")
+        parser.exit()

@@ -1,0 +1,1 @@
+"""What the commands print: tables, text and JSON that are safe for a terminal, progress, errors."""

@@ -1,0 +1,41 @@
+"""Reports an error, whatever it is, in one line."""
+
+from ...errors import MilblobError
+from .output import say
+
+EXIT_ERROR = 2
+
+
+def words_of(error: BaseException) -> str | None:
+    """Return the message of an error that input may cause; None for one that is a bug, or no error at all."""
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    if isinstance(error, RecursionError):
+        return "input: expected less nesting, got more than Python can follow"
+    if isinstance(error, KeyError):
+        return str(error.args[0]) if error.args else "unknown name"
+    if isinstance(error, OSError):
+        file = f": {error.filename}" if error.filename is not None else ""
+        return f"{error.strerror}{file}" if error.strerror else str(error)
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):  # an extra that is missing
+        return str(error)
+    if isinstance(error, MilblobError | ValueError | TypeError | NotImplementedError | LookupError | OverflowError):
+        return str(error)
+    return None
+
+
+def report(error: Exception, path: str | None = None) -> int:
+    """Say what is wrong, and return the exit status.
+
+    Args:
+        error: what was raised.
+        path: the model it was about, of several; it is named if the message does not.
+
+    Raises:
+        Exception: the error itself, if it is a bug.
+    """
+    words = words_of(error)
+    if words is None:
+        raise error
+    say(words if path is None or path in words else f"{path}: {words}")
+    return EXIT_ERROR

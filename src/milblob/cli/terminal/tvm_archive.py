@@ -1,0 +1,120 @@
+"""What is said of a Model Library Format archive: as JSON, and as rows of tables."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...tvm import Library, Module
+from . import output
+
+_DEVICES = {
+    1: "CPU", 2: "CUDA", 3: "CUDA host", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 10: "ROCm", 11: "ROCm host",
+    12: "ExtDev", 13: "CUDA managed", 14: "oneAPI", 15: "WebGPU", 16: "Hexagon",
+}  # fmt: skip
+
+
+def device_text(device: int | None) -> str:
+    """Return the name of a DLPack device type, such as "CPU"."""
+    return "" if device is None else _DEVICES.get(device, f"device {device}")
+
+
+def library_document(library: Library) -> dict[str, Any]:
+    """Return what an archive is, and its modules."""
+    return {
+        "kind": library.kind,
+        "version": library.version,
+        "style": library.style,
+        "created": None if library.created is None else library.created.isoformat(sep=" "),
+        "modules": [_module_document(module) for module in library.modules.values()],
+    }
+
+
+def library_rows(library: Library) -> list[tuple[str, str]]:
+    """Return rows of names and words."""
+    rows = [("format", f"Model Library Format version {library.version}, {library.style}, {library.kind}")]
+    rows.append(("created", "?" if library.created is None else f"{library.created} (local time)"))
+    for module in library.modules.values():
+        words = [", ".join(module.executors) or "no executor", *(target.text for target in module.targets)]
+        rows.append(("module", f"{module.name}: {'; '.join(words)}"))
+    return rows
+
+
+def _module_document(module: Module) -> dict[str, Any]:
+    graph, memory = module.graph, module.memory
+    storage = [
+        {"storage_id": sid, "reported_nbytes": reported, "graph_nbytes": real}
+        for sid, (reported, real) in module.storage.items()
+    ]
+    return {
+        "name": module.name,
+        "model_name": module.model_name,
+        "exported": module.info.exported,
+        "style": module.style,
+        "executors": list(module.executors),
+        "targets": [{"text": target.text, "device": target.device} for target in module.targets],
+        "dependencies": list(module.dependencies),
+        "parameters": len(module.params),
+        "parameters_nbytes": sum(parameter.stored_nbytes for parameter in module.params.values()),
+        "nodes": None if graph is None else len(graph.nodes),
+        "memory": {
+            "main": [
+                {**row._asdict(), "inputs": _ports(row.inputs), "outputs": _ports(row.outputs)} for row in memory.main
+            ],
+            "functions": [
+                {"name": row.name, "workspaces": [workspace._asdict() for workspace in row.workspaces]}
+                for row in memory.functions
+            ],
+            "operators": {name: [buffer._asdict() for buffer in buffers] for name, buffers in memory.operators.items()},
+            "storage": storage,
+        },
+    }
+
+
+def _ports(ports: Any) -> dict[str, Any] | None:
+    return None if ports is None else {name: port._asdict() for name, port in ports.items()}
+
+
+def memory_rows(modules: Iterable[Module]) -> list[list[str]]:
+    """Return a row for each device that a module runs on: module, device, workspace, constants, input and output."""
+    return [
+        [
+            module.name,
+            device_text(row.device),
+            output.size(row.workspace_nbytes),
+            output.size(row.constants_nbytes),
+            output.size(row.io_nbytes),
+        ]
+        for module in modules
+        for row in module.memory.main
+    ]
+
+
+def port_rows(modules: Iterable[Module]) -> list[list[str]]:
+    """Return a row for each input and output: module, what, name, dtype, size."""
+    return [
+        [module.name, kind, name, port.dtype, output.size(port.nbytes)]
+        for module in modules
+        for row in module.memory.main
+        for kind, ports in (("input", row.inputs), ("output", row.outputs))
+        for name, port in (ports or {}).items()
+    ]
+
+
+def function_rows(modules: Iterable[Module]) -> list[list[str]]:
+    """Return a row for each operator function: module, function, what it takes on which device."""
+    rows = []
+    for module in modules:
+        for function in module.memory.functions:
+            words = [f"{output.size(row.nbytes)} {device_text(row.device)}".rstrip() for row in function.workspaces]
+            rows.append([module.name, function.name, ", ".join(words)])
+        for name, buffers in module.memory.operators.items():
+            rows.append([module.name, name, ", ".join(output.size(buffer.nbytes) for buffer in buffers)])
+    return rows
+
+
+def storage_rows(modules: Iterable[Module]) -> list[list[str]]:
+    """Return a row for each storage id: module, id, bytes as reported and as they follow from the graph."""
+    return [
+        [module.name, str(sid), "-" if reported is None else str(reported), "-" if real is None else str(real)]
+        for module in modules
+        for sid, (reported, real) in module.storage.items()
+    ]

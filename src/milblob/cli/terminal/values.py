@@ -1,0 +1,87 @@
+"""What is shown of the values of one tensor."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...analysis.statistics import Statistics, statistics
+from ...dtypes import DType
+from ...errors import MilblobError
+from ...model.lazy import LazyTensor
+from . import output, tables
+from .figures import histogram_json, number, plain, print_histogram
+
+_FIRST_COUNT, _FIRST_COUNT_VERBOSE = 8, 64
+
+
+def _first_values(tensor: LazyTensor, count: int) -> list[Any]:
+    """Return the first elements, as int, float, bool or str."""
+    first = tensor.read().reshape(-1)[:count]
+    if tensor.mil_dtype is DType.STRING:
+        return [str(text) for text in first]
+    is_whole = tensor.mil_dtype.is_integer or tensor.mil_dtype is DType.BOOL
+    with np.errstate(all="ignore"):  # signalling NaNs
+        return (first if first.dtype.itemsize == 8 else first.astype(np.int64 if is_whole else np.float64)).tolist()  # type: ignore[no-any-return]
+
+
+def show_values(
+    tensor: LazyTensor,
+    arguments: Namespace,
+    document: dict[str, Any],
+    place: list[tuple[str, str]],
+    parts: Callable[[], None] = lambda: None,
+) -> None:
+    """Show a tensor: where it is, and its values, as -v, -q and --json ask.
+
+    Args:
+        tensor: to show.
+        arguments: of the command.
+        document: what --json prints besides the values. place: the same as rows.
+        parts: prints what comes between place and values.
+
+    Raises:
+        MilblobError: the values cannot be read. Everything else has been shown then.
+    """
+    summary, failure, first = None, None, []
+    try:
+        first = _first_values(tensor, _FIRST_COUNT_VERBOSE if arguments.verbose else _FIRST_COUNT)
+        summary = statistics(tensor, histogram=True)
+    except MilblobError as error:
+        failure = error
+    if arguments.json:
+        output.print_json({**document, "values": None if summary is None else _values_json(summary, first)})
+    else:
+        tables.print_pairs(place)
+        parts()
+    if failure is not None:  # where it is is known all the same; exit status 2 says that there are no values
+        raise failure
+    if summary is not None and not arguments.json:
+        print()
+        _print_statistics(summary, first)
+
+
+def _values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
+    """Return what is said of values, as JSON can hold it."""
+    keys = ("minimum", "maximum", "mean", "deviation", "zeros", "nans", "infinities")
+    document: dict[str, Any] = {"count": summary.count, "first": [plain(value) for value in first]}
+    document |= {key: plain(getattr(summary, key)) for key in keys}
+    document["histogram"] = histogram_json(summary)
+    return document
+
+
+def _print_statistics(summary: Statistics, first: list[Any]) -> None:
+    """Print the first values, extremes and a histogram."""
+    shown = ", ".join(map(number, first)) + (", ..." if summary.count > len(first) else "")
+    rows = [("first values", shown)]
+    if summary.minimum is not None:
+        rows.append(("min, max", f"{number(summary.minimum)}, {number(summary.maximum)}"))
+        rows.append(("mean, deviation", f"{number(summary.mean)}, {number(summary.deviation)}"))
+    for words, count in (("zeros", summary.zeros), ("NaN", summary.nans), ("infinite", summary.infinities)):
+        if count:
+            rows.append((words, f"{count} of {summary.count}"))
+    tables.print_pairs(rows)
+    if summary.histogram:
+        print()
+        print_histogram(summary)

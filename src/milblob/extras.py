@@ -1,0 +1,37 @@
+"""Optional packages: which extra of milblob installs each, and the error when one is missing."""
+
+from importlib import import_module
+from typing import Any
+
+_EXTRAS = {
+    "gguf": ("gguf", "gguf"),
+    "onnx": ("onnx", "onnx"),
+    "onnx_ir": ("onnx-ir", "onnx"),
+    "onnxmltools": ("onnxmltools", ""),
+    "onnxruntime": ("onnxruntime", "onnx-run"),
+    "PIL": ("pillow", "onnx-run"),
+    "safetensors": ("safetensors", "safetensors"),
+}
+"""Import name of a package -> its name on PyPI, and the extra that installs it; "" if no extra does."""
+
+
+def require(module: str) -> Any:
+    """Import an optional package or one of its modules, and return it.
+
+    Raises:
+        ImportError: the package is not installed; the message says how to install it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise explained(error) from error
+
+
+def explained(error: ModuleNotFoundError) -> ImportError:
+    """Return the error to raise instead of `error`: one that names the extra, if an optional package is missing."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return error
+    name, extra = _EXTRAS[package]
+    wanted = f"'milblob[{extra}]'" if extra else name
+    return ImportError(f"{name} is not installed; run: pip install {wanted}")

@@ -1,0 +1,193 @@
+"""Which constants of a Program can become compressed weights, along which axes, and the edits that make them so.
+
+The rules are those of coremltools.optimize.coreml.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from math import prod
+from typing import Any, NamedTuple, cast
+
+from .. import _codec
+from ..dtypes import BY_MIL_CODE, DType
+from .cast_edits import FIRST_INPUTS, constexpr_objection, opset
+from .scan import Program, reading_op
+from .splice import Edit
+from .wire_edits import (
+    ATTRIBUTES,
+    INPUTS,
+    blob_value,
+    field,
+    immediate_value,
+    new_operation,
+    preceded_operation,
+    rewritten_operation,
+    tensor_type,
+    unused_name,
+)
+
+Axes = tuple[int, int]
+"""(input channels, output channels) of a weight."""
+
+
+CONVOLUTIONS = ("conv", "conv_transpose")
+"""Operations with a parameter `groups`."""
+
+
+def refusal(program: Program, constant: Any, least: int) -> str | None:
+    """Return why a constant cannot become a compressed weight; None if it can.
+
+    Args:
+        constant: a row of the scan.
+        least: only constants of more elements are compressed.
+    """
+    op = constant.op
+    if op is None or constant.steps:
+        return "expected a value of an operation, got an attribute or an element of a list"
+    if op.type.startswith("constexpr_"):
+        return f"expected a dense weight, got a part of a compressed one ({op.type}.{constant.key})"
+    if op.type != "const" or constant.key != "val" or constant.owner != _codec.ATTRIBUTE:
+        return f"expected a const operation, got a value inside another one ({op.type}.{constant.key})"
+    return weight_refusal(program, op, constant.mil_code, constant.shape, least)
+
+
+def weight_refusal(program: Program, op: Any, mil_code: int, shape: Any, least: int) -> str | None:
+    """Return why what an operation yields cannot become a compressed weight; None if it can.
+
+    Args:
+        op: a row of the scan: a const operation, or the last one of a compressed weight.
+        mil_code, shape: of its output.
+        least: as for `refusal`.
+    """
+    dtype = BY_MIL_CODE.get(mil_code)
+    if dtype not in (DType.FLOAT16, DType.FLOAT32):
+        return f"expected float16 or float32, got {dtype}"
+    if op.output_count != 1:
+        return f"expected an operation with one output, got one with {op.output_count}"
+    if shape is None or None in shape:
+        return "expected a known shape, got an open one"
+    if len(shape) < 2:
+        return f"expected two dimensions or more, got {len(shape)}"
+    if prod(shape) <= least:
+        return f"expected more than {least} elements, got {prod(shape)}"
+    rows = program.readers().get((op.block, op.name), ())
+    readers = [(row, reader) for row in rows if (reader := reading_op(row)) is not None]
+    if not readers:
+        return "expected an operation that reads it, got none, or only an output of a block"
+    objections = (constexpr_objection(reader, row.key) for row, reader in readers)
+    return next((words for words in objections if words is not None), None)
+
+
+def consumers(program: Program, op: Any) -> list[tuple[Any, str]]:
+    """Return the operations that read what an operation yields, each with its parameter."""
+    rows = program.readers().get((op.block, op.name), ())
+    return [(reader, row.key) for row in rows if (reader := reading_op(row)) is not None]
+
+
+def channel_axes(program: Program, op: Any, rank: int, flag: Callable[[Any, str], bool]) -> Axes | None:
+    """Return the axes of the input and the output channels, by the operations that read a weight.
+
+    Args:
+        op: the operation that yields it.
+        rank: its number of dimensions.
+        flag: returns the value of a bool parameter of an operation, False if it is absent.
+
+    Returns:
+        None if the operations do not agree.
+    """
+    found = set()
+    for reader, key in consumers(program, op):
+        axes = (1, 0)
+        if reader.type == "conv_transpose":
+            axes = (0, 1)
+        elif reader.type == "matmul":
+            is_turned = flag(reader, "transpose_y" if key == "y" else "transpose_x")
+            axes = (rank - 1, rank - 2) if is_turned == (key == "y") else (rank - 2, rank - 1)
+        found.add(axes)
+    return found.pop() if len(found) == 1 else None
+
+
+class Link(NamedTuple):
+    """A part of a compressed weight that another operation computes. Its own parts are named `key.part`.
+
+    Attributes:
+        op: type of that operation.
+        outputs: (dtype, shape) of each of its outputs.
+        output: which of them is the part.
+    """
+
+    op: str
+    outputs: tuple[tuple[Any, tuple[int, ...]], ...]
+    output: int = 0
+
+
+class Same(NamedTuple):
+    """A part that is there already.
+
+    Attributes:
+        key: of a stored part, whose value is written a second time; or of a Link.
+        output: of that Link; None for a stored part.
+    """
+
+    key: str
+    output: int | None = None
+
+
+Links = Mapping[str, Link | Same]
+"""Part of a compressed weight -> where it comes from, if it is not stored."""
+
+
+def constexpr_edit(
+    program: Program,
+    op: Any,
+    gone: Collection[str],
+    op_type: str,
+    parts: Iterable[tuple[str, Any, Any, Any]],
+    links: Links,
+) -> Edit:
+    """Make an operation one that computes a weight; its name and its output stay.
+
+    Args:
+        op: a row of the scan: a const operation, or the last one of a compressed weight.
+        gone: its parameters that go: those of its old type.
+        parts: (key, dtype, shape, value) of each that is stored. A value is (file name, metadata offset) of a record,
+            or a serialized TensorValue.
+        links: of the others. Operations that compute them are put before.
+    """
+    as_inputs = opset(program, op) >= FIRST_INPUTS
+    where = INPUTS if as_inputs else ATTRIBUTES
+    stored = {key: _stored_value(*part) for key, *part in parts}
+    names: dict[str, list[str]] = {}
+    new: list[bytes] = []
+
+    def parameters(prefix: str) -> list[tuple[int, bytes]]:
+        """Encode what is one step below a prefix; add the operations that it needs."""
+        keys = [key for key in (*links, *stored) if key.startswith(prefix) and "." not in key[len(prefix) :]]
+        arguments = {}
+        for key in sorted(keys, key=lambda key: isinstance(links.get(key), Same)):
+            link = links.get(key)
+            if isinstance(link, Link):
+                add(key, link)
+            if link is None or (isinstance(link, Same) and link.output is None):
+                value = stored[key if link is None else link.key]
+                arguments[key] = field(1, field(2, value)) if as_inputs else value  # Argument {1 Binding {2 value}}
+            else:
+                name = names[link.key if isinstance(link, Same) else key][cast(int, link.output)]
+                arguments[key] = field(1, field(1, name))  # Argument {1 Binding {1 name}}
+        return [(where, field(1, key[len(prefix) :]) + field(2, argument)) for key, argument in arguments.items()]
+
+    def add(key: str, link: Link) -> None:
+        label = unused_name(program, f"{op.name}_{key.replace('.', '_')}")
+        several = len(link.outputs) > 1
+        names[key] = [f"{label}_{number}" if several else label for number in range(len(link.outputs))]
+        outputs = [(name, *kind) for name, kind in zip(names[key], link.outputs, strict=True)]
+        below = parameters(f"{key}.")
+        new.append(new_operation(link.op, label, outputs, below))
+
+    own = parameters("")
+    edit = rewritten_operation(program.buffer, op, op_type, gone, own)
+    return preceded_operation(program.buffer, op, edit, new) if new else edit
+
+
+def _stored_value(dtype: Any, shape: Any, value: Any) -> bytes:
+    type_bytes = tensor_type(dtype, shape)
+    return blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)

@@ -1,0 +1,122 @@
+"""Rules of the specification about compressed weights: parts of constexpr operations fit each other and the result.
+
+By types alone: no value is looked at. What reading a weight refuses besides (an axis, the ones of a mask) is in
+constexpr.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from ..dtypes import DType
+from ..program.types import TensorType
+
+Shape = tuple[int, ...]
+_BIT_WIDTHS = (1, 2, 4, 6, 8)
+
+WITH_MASKS = frozenset(["constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale"])
+"""Operations with two outputs, a mask and values; the others have one."""
+
+
+def constexpr_breaches(kind: str, parts: Mapping[str, TensorType], result: TensorType) -> Iterator[str]:
+    """Yield what does not fit, in words.
+
+    Args:
+        kind: the operation.
+        parts: key -> type of each part that is a tensor.
+        result: of the operation; of one that yields a mask and values, the values.
+    """
+    shapes = {key: shape for key, part in parts.items() if (shape := _known(part)) is not None}
+    made = _known(result)
+    if len(shapes) != len(parts) or made is None:
+        return  # an open dimension: what is constant has none, which is another rule
+    try:
+        if kind == "constexpr_affine_dequantize":
+            yield from _affine(shapes)
+            yield from _made(shapes["quantized_data"], parts["scale"], result)
+        elif kind == "constexpr_blockwise_shift_scale":
+            yield from _blocks("data", shapes["data"], shapes)
+            yield from _made(shapes["data"], parts["scale"], result)
+        elif kind == "constexpr_sparse_blockwise_shift_scale":
+            yield from _blocks("data_mask", shapes["data_mask"], shapes)
+            yield from _made(shapes["nonzero_data"], parts["scale"], result)
+        elif kind == "constexpr_cast":
+            yield from _made(shapes["source_val"], None, result)
+        elif kind == "constexpr_lut_to_dense" and "shape" in parts:
+            yield from _packed_palette(shapes, made)
+            yield from _made(made, parts["lut"], result)
+        elif kind == "constexpr_lut_to_dense":
+            yield from _palette("indices", shapes["indices"], parts["indices"].dtype, shapes)
+            if shapes["lut"][-1:] == (1,):
+                yield from _made(shapes["indices"], parts["lut"], result)
+        elif kind == "constexpr_lut_to_sparse":
+            yield from _palette("indices_mask", shapes["indices_mask"], parts["indices_nonzero_data"].dtype, shapes)
+        elif kind == "constexpr_sparse_to_dense":
+            if "shape" in parts:
+                yield from _bits("mask", shapes["mask"], prod(made))
+            else:
+                yield from _made(shapes["mask"], None, result)
+            yield from _made(made, parts["nonzero_data"], result)
+    except KeyError:
+        return  # a part is missing, or is no tensor: other rules
+
+
+def _known(declared: TensorType) -> Shape | None:
+    sizes = tuple(size for size in declared.shape if size is not None)
+    return sizes if len(sizes) == len(declared.shape) and declared.rank >= 0 else None
+
+
+def _words(what: str, expected: object, got: object) -> str:
+    return f"{what}: expected {expected}, got {got}"
+
+
+def _made(shape: Shape, part: TensorType | None, result: TensorType) -> Iterator[str]:
+    """The result has this shape, and the data type of a part."""
+    if result.shape != shape:
+        yield _words("shape of the result", f"{list(shape)}, which the parts make", list(result.shape))
+    if part is not None and part.dtype != result.dtype:
+        yield _words("data type of the result", f"{part.dtype}, which the parts make", result.dtype)
+
+
+def _affine(shapes: Mapping[str, Shape]) -> Iterator[str]:
+    data = shapes["quantized_data"]
+    for key in ("scale", "zero_point"):
+        if shapes[key] and (len(shapes[key]) > 1 or shapes[key][0] not in data):
+            yield _words(key, f"a number, or as many as an axis of {list(data)}", list(shapes[key]))
+
+
+def _blocks(key: str, data: Shape, shapes: Mapping[str, Shape]) -> Iterator[str]:
+    scale = shapes["scale"]
+    if not _divides(scale, data):
+        yield _words("scale", f"sizes that divide those of {key}, {list(data)}", list(scale))
+    if "offset" in shapes and shapes["offset"] != scale:
+        yield _words("offset", f"the shape of scale, {list(scale)}", list(shapes["offset"]))
+
+
+def _palette(key: str, indices: Shape, dtype: DType | int, shapes: Mapping[str, Shape]) -> Iterator[str]:
+    lut = shapes["lut"]
+    if len(lut) != len(indices) + 2 or not _divides(lut[:-2], indices):
+        yield _words("lut", f"sizes that divide those of {key}, {list(indices)}, and two more", list(lut))
+        return
+    if isinstance(dtype, DType) and lut[-2] != 1 << dtype.nbits:
+        yield _words("lut", f"{1 << dtype.nbits} entries for indices of {dtype.nbits} bits", lut[-2])
+    if lut[-1] > 1 and "vector_axis" not in shapes:
+        yield _words("vector_axis", f"one for vectors of {lut[-1]} elements", "none")
+
+
+def _packed_palette(shapes: Mapping[str, Shape], made: Shape) -> Iterator[str]:
+    lut = shapes["lut"]
+    widths = [nbits for nbits in _BIT_WIDTHS if lut == (1 << nbits,)]
+    if not widths:
+        yield _words("lut", "a vector of 2, 4, 16, 64 or 256 entries", list(lut))
+        return
+    yield from _bits("indices", shapes["indices"], prod(made) * widths[0])
+
+
+def _bits(key: str, shape: Shape, count: int) -> Iterator[str]:
+    """A vector of bytes holds so many bits."""
+    if shape != ((count + 7) // 8,):
+        yield _words(key, f"a vector of {(count + 7) // 8} bytes", list(shape))
+
+
+def _divides(parts: Shape, whole: Shape) -> bool:
+    return len(parts) == len(whole) and all(n and not size % n for n, size in zip(parts, whole, strict=True))

@@ -1,0 +1,294 @@
+"""Rules of the specification about the outputs of operations: types that follow plainly from those of the inputs.
+
+Of other operations, and of dimensions that depend on values that are not known, nothing is said: a finding is never a
+guess. Elementwise operations, reductions and products are here, those that move elements in rules_moved.py, those that
+go over windows in rules_windows.py. The source is coremltools' own type inference.
+"""
+
+from collections.abc import Callable
+
+from ..dtypes import DType
+from ..program.types import ListType, StateType, TensorType, ValueType
+from .infer_movement import MAKERS as _MOVED
+from .infer_windows import MAKERS as _WINDOWS
+from .known_arguments import MAX_COUNT, Arguments, Given, Unsure, broadcast, index, of_dtype, typed
+
+_LIKE_X = (
+    "abs", "acos", "asin", "atan", "atanh", "band_part", "batch_norm", "ceil", "clamped_relu", "clip", "cos",
+    "cosh", "cumsum", "elu", "erf", "exp", "exp2", "floor", "gelu", "identity", "instance_norm", "inverse",
+    "l2_norm", "layer_norm", "leaky_relu", "linear_activation", "local_response_norm", "log", "logical_not",
+    "prelu", "relu", "relu6", "reverse", "reverse_sequence", "round", "rsqrt", "scaled_tanh", "sigmoid",
+    "sigmoid_hard", "sign", "silu", "sin", "sinh", "slice_update", "softmax", "softplus", "softplus_parametric",
+    "softsign", "sqrt", "square", "tan", "tanh", "threshold", "thresholded_relu",
+)  # fmt: skip
+_PARAMETERS = ("mean", "variance", "gamma", "beta", "alpha")
+_BROADCAST = (
+    "add", "floor_div", "maximum", "minimum", "mod", "mul", "pow", "sub",
+)  # fmt: skip
+_COMPARED = (
+    "equal", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_or", "logical_xor",
+    "not_equal",
+)  # fmt: skip
+_REDUCED = (
+    "reduce_l1_norm", "reduce_l2_norm", "reduce_log_sum", "reduce_log_sum_exp", "reduce_max", "reduce_mean",
+    "reduce_min", "reduce_prod", "reduce_sum", "reduce_sum_square",
+)  # fmt: skip
+
+
+def outputs_of(kind: str, arguments: Arguments) -> tuple[ValueType, ...] | None:
+    """Return the types of an operation's outputs: open where its inputs do not tell; None if nothing is known.
+
+    Args:
+        kind: the type of the operation.
+        arguments: as for `operation_breaches`.
+    """
+    make = MAKERS.get(kind)
+    if make is None:
+        return None
+    try:
+        made = make(Given(arguments))
+    except Unsure:
+        return None
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _like_x(given: Given) -> ValueType:
+    x = given.type("x")
+    for key in _PARAMETERS:
+        if key in given and isinstance(x, TensorType) and given.tensor(key).dtype != x.dtype:
+            raise Unsure  # coremltools leaves out casts of x, and Core ML computes in the data type of the parameters
+    return x
+
+
+def _like(key: str) -> Callable[[Given], ValueType]:
+    return lambda given: given.type(key)
+
+
+def _broadcast(given: Given) -> TensorType:
+    x, y = given.ranked("x"), given.ranked("y")
+    if x.dtype != y.dtype:
+        raise Unsure
+    return typed(x, broadcast(x.shape, y.shape))
+
+
+def _compared(given: Given) -> TensorType:
+    return of_dtype(DType.BOOL, _broadcast(given).shape)
+
+
+def _divided(given: Given) -> TensorType:
+    found = _broadcast(given)
+    if found.dtype not in (DType.FLOAT16, DType.FLOAT32):
+        raise Unsure  # of integers: which operator sets divide them to which type is not written down
+    return found
+
+
+def _select(given: Given) -> TensorType:
+    a, b, chosen = given.ranked("a"), given.ranked("b"), given.ranked("cond")
+    if a.dtype != b.dtype:
+        raise Unsure
+    shape = broadcast(a.shape, b.shape)
+    if broadcast(shape, chosen.shape) != shape:
+        return TensorType(a.dtype, (), -1)  # whether cond widens the others is not written down
+    return typed(a, shape)
+
+
+def _cast(given: Given) -> TensorType:
+    x = given.tensor("x")
+    return TensorType(given.named("dtype", ""), x.shape, x.rank, x.variadic)
+
+
+def _quantize(given: Given) -> TensorType:
+    x = given.ranked("input")
+    return of_dtype(given.named("output_dtype", ""), x.shape)
+
+
+def _dequantize(given: Given) -> TensorType:
+    return typed(given.tensor("scale"), given.ranked("input").shape)
+
+
+def _reduced(given: Given) -> TensorType:
+    x = given.ranked("x")
+    axes = given.integers("axes") if "axes" in given else range(len(x.shape))
+    return typed(x, _without(x, axes, given))
+
+
+def _reduced_to_index(given: Given) -> TensorType:
+    shape = _without(given.ranked("x"), (given.integer("axis", -1),), given)
+    return of_dtype(given.named("output_dtype", "int32"), shape)
+
+
+def _without(x: TensorType, axes: "tuple[int, ...] | range", given: Given) -> list[int | None]:
+    """The shape of a reduction."""
+    rank = len(x.shape)
+    reduced = {index(axis, rank) for axis in axes}
+    if given.integer("keep_dims", 0):
+        return [1 if i in reduced else size for i, size in enumerate(x.shape)]
+    return [size for i, size in enumerate(x.shape) if i not in reduced]
+
+
+def _sorted_indices(given: Given) -> TensorType:
+    return of_dtype(DType.INT32, given.ranked("x").shape)
+
+
+def _topk(given: Given) -> tuple[TensorType, ...]:
+    x = given.ranked("x")
+    axis = index(given.integer("axis", -1), len(x.shape))
+    count = given.integer("k", 1)
+    values = typed(x, (*x.shape[:axis], count if count > 0 else None, *x.shape[axis + 1 :]))
+    if not given.integer("return_indices", 1):
+        return (values,)
+    return values, of_dtype(given.named("output_indices_dtype", "int32"), values.shape)
+
+
+def _linear(given: Given) -> TensorType:
+    x, weight = given.ranked("x"), given.ranked("weight")
+    if not x.shape or len(weight.shape) != 2:
+        raise Unsure
+    return typed(x, (*x.shape[:-1], weight.shape[0]))
+
+
+def _matmul(given: Given) -> TensorType:
+    x, y = given.ranked("x"), given.ranked("y")
+    if x.dtype != y.dtype or min(len(x.shape), len(y.shape)) < 2:
+        raise Unsure
+    rows = x.shape[-1 if given.integer("transpose_x", 0) else -2]
+    columns = y.shape[-2 if given.integer("transpose_y", 0) else -1]
+    return typed(x, (*broadcast(x.shape[:-2], y.shape[:-2]), rows, columns))
+
+
+def _einsum(given: Given) -> TensorType:
+    values = given.several("values")
+    equation = given.word("equation").replace(" ", "")
+    terms, arrow, made = equation.partition("->")
+    letters = terms.split(",")
+    if not arrow or len(letters) != len(values):
+        raise Unsure
+    sizes: dict[str, int | None] = {}
+    for term, one in zip(letters, values, strict=True):
+        if len(term) != len(one.shape) or len(set(term)) != len(term) or not term.isalpha():
+            raise Unsure
+        for letter, size in zip(term, one.shape, strict=True):
+            before = sizes.get(letter, 1)
+            sizes[letter] = broadcast((before,), (size,))[0]
+    if not set(made) <= set(sizes):
+        raise Unsure
+    return typed(values[0], [sizes[letter] for letter in made])
+
+
+def _attention(given: Given) -> TensorType:
+    query, value = given.ranked("query"), given.ranked("value")
+    if not query.shape or not value.shape:
+        raise Unsure
+    return typed(query, (*query.shape[:-1], value.shape[-1]))
+
+
+def _read_state(given: Given) -> ValueType:
+    state = given.type("input")
+    if not isinstance(state, StateType) or state.wrapped is None:
+        raise Unsure
+    return state.wrapped
+
+
+def _shape(given: Given) -> TensorType:
+    return of_dtype(DType.INT32, (len(given.ranked("x").shape),))
+
+
+def _non_zero(given: Given) -> TensorType:
+    return of_dtype(DType.INT32, (None, len(given.ranked("x").shape)))
+
+
+def _fill(given: Given) -> TensorType:
+    dtype = given.tensor("value").dtype if "value" in given else DType.FLOAT32
+    return TensorType(dtype, *_stated(given))
+
+
+def _fill_like(given: Given) -> TensorType:
+    dtype = given.tensor("value").dtype if "value" in given else DType.FLOAT32
+    return of_dtype(dtype, given.ranked("ref_tensor").shape)
+
+
+def _random(key: str) -> Callable[[Given], ValueType]:
+    """A random distribution, of the data type of one of its parameters."""
+    return lambda given: TensorType(given.tensor(key).dtype, *_stated(given))
+
+
+def _random_categorical(given: Given) -> TensorType:
+    x = given.ranked("x")
+    return typed(x, (*x.shape[:-1], given.integer("size", 1)))
+
+
+def _stated(given: Given) -> tuple[tuple[int | None, ...], int]:
+    """The shape and rank that the argument `shape` says."""
+    found = given.integers_or_none("shape")
+    if found is not None:
+        return found, len(found)
+    (count,) = given.ranked("shape").shape[:1] or (None,)
+    return ((), -1) if count is None or count > MAX_COUNT else ((None,) * count, count)
+
+
+def _range(given: Given) -> TensorType:
+    return typed(given.tensor("start"), (None,))
+
+
+def _one_hot(given: Given) -> TensorType:
+    shape = given.ranked("indices").shape
+    axis = index(given.integer("axis", -1), len(shape) + 1)
+    count = given.integers_or_none("one_hot_vector_size")
+    dtype = given.tensor("on_value").dtype if "on_value" in given else DType.INT32
+    return of_dtype(dtype, (*shape[:axis], count[0] if count else None, *shape[axis:]))
+
+
+def _list_length(given: Given) -> TensorType:
+    if not isinstance(given.type("ls"), ListType):
+        raise Unsure
+    return of_dtype(DType.INT32, ())
+
+
+def _list_read(given: Given) -> TensorType:
+    return given.element("ls")
+
+
+def _list_gather(given: Given) -> TensorType:
+    element, indices = given.element("ls"), given.ranked("indices")
+    if len(indices.shape) != 1:
+        raise Unsure
+    return typed(element, (*indices.shape, *element.shape))
+
+
+MAKERS: dict[str, Callable[[Given], ValueType | tuple[ValueType, ...]]] = {
+    **dict.fromkeys(_LIKE_X, _like_x),
+    **dict.fromkeys(("scatter", "scatter_along_axis", "scatter_nd"), _like("data")),
+    **dict.fromkeys(("list_scatter", "list_write"), _like("ls")),
+    **dict.fromkeys(_BROADCAST, _broadcast),
+    **dict.fromkeys(_COMPARED, _compared),
+    **dict.fromkeys(_REDUCED, _reduced),
+    **dict.fromkeys(("reduce_argmax", "reduce_argmin"), _reduced_to_index),
+    **_MOVED,
+    **_WINDOWS,
+    "argsort": _sorted_indices,
+    "cast": _cast,
+    "dequantize": _dequantize,
+    "einsum": _einsum,
+    "fill": _fill,
+    "fill_like": _fill_like,
+    "linear": _linear,
+    "list_gather": _list_gather,
+    "list_length": _list_length,
+    "list_read": _list_read,
+    "matmul": _matmul,
+    "non_zero": _non_zero,
+    "one_hot": _one_hot,
+    "quantize": _quantize,
+    "random_bernoulli": _random("prob"),
+    "random_categorical": _random_categorical,
+    "random_normal": _random("mean"),
+    "random_uniform": _random("low"),
+    "range_1d": _range,
+    "read_state": _read_state,
+    "real_div": _divided,
+    "scaled_dot_product_attention": _attention,
+    "select": _select,
+    "shape": _shape,
+    "topk": _topk,
+}
+"""Operation -> what makes its types; it raises Unsure where the inputs do not tell."""

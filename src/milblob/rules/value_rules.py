@@ -1,0 +1,131 @@
+"""Rules of the specification about values: what stands in a Program fits the type that is stated beside it."""
+
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import NamedTuple
+
+from ..dtypes import DType
+from ..errors import MilblobError
+from ..program.types import DictionaryType, ListType, TensorType, TupleType, ValueType
+from ..program.value import Value
+from .catalog import Breach, shortened
+from .type_rules import brief, fits, is_known, type_breaches
+
+_KINDS = {TensorType: "tensor", ListType: "list", TupleType: "tuple", DictionaryType: "dictionary"}
+
+
+class _Known(NamedTuple):
+    """What is found out once about a type, however many values are of it."""
+
+    type: ValueType
+    breaches: tuple[tuple[str, str], ...]
+    is_known: bool
+
+
+class _Types:
+    """The types inside one value, by identity: each is looked at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, _Known] = {}
+
+    def of(self, declared: ValueType | None) -> _Known | None:
+        """Return what is known of a type; None for none."""
+        if declared is None:
+            return None
+        found = self._found.get(id(declared))
+        if found is None:  # it keeps the type, so that no other one gets its identity
+            found = self._found[id(declared)] = _Known(declared, type_breaches(declared), is_known(declared))
+        return found
+
+
+def value_breaches(value: Value) -> Iterator[Breach]:
+    """Yield what a value breaks, and those inside it.
+
+    Raises:
+        FormatError: bytes that are malformed.
+    """
+    return _breaches(value, None, "MIL015", _Types())
+
+
+def _breaches(value: Value, expected: _Known | None, rule: str, types: _Types) -> Iterator[Breach]:
+    """As `value_breaches`; `expected` is what the value around it states, and `rule` is broken by any other type."""
+    stated = value.type
+    known = expected
+    if stated is not None:
+        known = types.of(stated) if expected is None or stated != expected.type else expected
+        if expected is not None and not fits(stated, expected.type):
+            yield Breach(rule, f"type: expected {brief(expected.type)}, got {brief(stated)}", value.path)
+    if known is None:
+        yield Breach("MIL013", "type of the value: expected one, got none", value.path)
+        return
+    if known is not expected:
+        for broken, words in known.breaches:
+            yield Breach(broken, f"type of the value: {words}", value.path)
+    declared = known.type
+    if not known.is_known:
+        yield Breach("MIL014", f"type of the value: expected a known shape, got {brief(declared)}", value.path)
+    elif not value.kind:
+        yield Breach("MIL013", "value: expected an immediate or a reference to a weight file, got neither", value.path)
+    elif value.kind == "blob":
+        yield from _reference(value, declared)
+    elif value.kind != _KINDS.get(type(declared)):
+        yield Breach("MIL015", f"value: expected one of {brief(declared)}, got a {value.kind}", value.path)
+    elif isinstance(declared, TensorType):
+        yield from _tensor(value, declared)
+    elif isinstance(declared, DictionaryType):
+        yield from _pairs(value, declared, types)
+    elif isinstance(declared, TupleType):
+        expected_types = chain(map(types.of, declared.members), repeat(None))
+        yield from _items(value, declared, len(declared.members), expected_types, "MIL018", types)
+    elif isinstance(declared, ListType):
+        yield from _items(value, declared, declared.length or 0, repeat(types.of(declared.element)), "MIL017", types)
+
+
+def _reference(value: Value, declared: ValueType) -> Iterator[Breach]:
+    reference = value.blob
+    if not isinstance(declared, TensorType) or (isinstance(declared.dtype, DType) and not declared.dtype.blob_code):
+        words = f"type: expected a tensor of a data type that weight files hold, got {brief(declared)}"
+        yield Breach("MIL021", words, value.path)
+    if reference is None or not reference.file_name:
+        yield Breach("MIL021", "weight file: expected its name, got none", value.path)
+
+
+def _tensor(value: Value, declared: TensorType) -> Iterator[Breach]:
+    if isinstance(declared.dtype, int):
+        return  # reported with the type: what would hold it is not known
+    try:
+        value.unpack(declared)
+    except MilblobError as error:
+        yield Breach("MIL016", error.what, value.path, error.offset)
+    except (ValueError, OverflowError) as error:
+        words = f"shape {shortened(str(declared.shape))}: expected one that an array can have, got {error}"
+        yield Breach("MIL016", words, value.path)
+
+
+def _items(
+    value: Value, declared: ValueType, due: int, expected: Iterator[_Known | None], rule: str, types: _Types
+) -> Iterator[Breach]:
+    """Yield what the members of a list or tuple break, one after the other."""
+    count = 0
+    for item, one in zip(value.each_item(), expected, strict=False):
+        yield from _breaches(item, one, rule, types)
+        count += 1
+    if count != due:
+        yield Breach(rule, f"{value.kind}: expected {due} elements for {brief(declared)}, got {count}", value.path)
+
+
+def _pairs(value: Value, declared: DictionaryType, types: _Types) -> Iterator[Breach]:
+    seen = set()
+    due = types.of(declared.key), types.of(declared.value)
+    for pair in value.each_pair():
+        for one, expected in zip(pair, due, strict=True):
+            yield from _breaches(one, expected, "MIL019", types)
+        try:
+            read = pair[0].read()
+            is_new = read not in seen
+            seen.add(read)
+        except (MilblobError, TypeError, ValueError, OverflowError):
+            continue  # no key that compares: the type or the value is reported
+        if not is_new:
+            words = f"key of a dictionary: expected one that is not there yet, got {shortened(repr(read))}"
+            yield Breach("MIL019", words, pair[0].path)

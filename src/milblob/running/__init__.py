@@ -1,0 +1,1 @@
+"""Running models in onnxruntime: sessions, comparison of predictions, errors of outputs."""

@@ -1,0 +1,150 @@
+"""onnxruntime: an ONNX model in memory becomes a session that reads the weights where they are, and copies none.
+
+onnxruntime opens external data by name, long after milblob has checked the file. So it gets no name that another
+process could give to another file: the descriptor of the open file has a path of its own (`MappedFile.held_name`),
+below the root of the file system, which is the folder that references may not leave. Without such a path, and for
+weights in memory (decoded ones), onnxruntime gets the values themselves, beside the model, which so is kept below
+protobuf's 2 GiB.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+import numpy as np
+import onnx_ir as ir
+
+from ..errors import MilblobError
+from ..extras import require
+from ..onnx.reference import WeightReference
+from ..storage.mapped import MappedFile
+
+HELD_NBYTES = 1 << 10
+"""Tensors in memory are handed over beside the model from this size on."""
+
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_ROOT = os.path.abspath(os.sep)
+HELD = "milblob/held"
+"""The location of what is handed over. It is never opened: onnxruntime has these values before it looks for files."""
+
+
+def import_runtime() -> Any:
+    """Return the module onnxruntime.
+
+    Raises:
+        ImportError: it is not installed; the message says what brings it.
+    """
+    return require("onnxruntime")
+
+
+def make_options(optimize: bool, threads: int | None) -> Any:
+    """Return session options: without `optimize`, the graph is computed as it stands and no weight is copied."""
+    runtime = import_runtime()
+    options = runtime.SessionOptions()
+    levels = runtime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    if not optimize:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    return options
+
+
+class Handover:
+    """What a session of onnxruntime is started with beside the model; a context manager around its start.
+
+    Args:
+        options: from `make_options`; changed here.
+
+    Attributes:
+        values: handed over in memory, which a session does not keep alive itself.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self.values: dict[str, Any] = {}
+        self._options = options
+        self._stack = ExitStack()
+        self._places: dict[MappedFile, str | None] = {}
+
+    def place(self, mapping: MappedFile) -> str | None:
+        """Return where onnxruntime finds an open file until it has started; None if it must get the bytes."""
+        if mapping not in self._places:
+            path = self._stack.enter_context(mapping.held_name())
+            is_below = path is not None and path.startswith(_ROOT)
+            self._places[mapping] = path[len(_ROOT) :].replace(os.sep, "/") if path and is_below else None
+        return self._places[mapping]
+
+    def add(self, name: str, array: "np.ndarray[Any, Any]", dtype: int) -> None:
+        """Hand over the values of an initializer, one element or more to a byte."""
+        stored = np.require(array, requirements="C").view(f"u{array.itemsize}")
+        self.values[name] = import_runtime().OrtValue.ortvalue_from_numpy_with_onnx_type(stored, dtype)
+
+    def start(self, data: bytes, providers: Sequence[str], file: str | None) -> Any:
+        """Return an onnxruntime.InferenceSession of a serialized model.
+
+        Raises:
+            MilblobError: onnxruntime cannot open it.
+        """
+        self._options.add_session_config_entry(_FOLDER, _ROOT)
+        if self.values:
+            self._options.add_external_initializers(list(self.values), list(self.values.values()))
+        for name, value in self.values.items():  # this one is for the graph; here it is told to use it uncopied
+            self._options.add_initializer(name, value)
+        try:
+            return import_runtime().InferenceSession(data, self._options, providers=list(providers))
+        except Exception as error:
+            if isinstance(error, MemoryError):
+                raise
+            words = f"onnxruntime: expected a model that it can open, got {first_words(error)}"
+            raise MilblobError(words, file=file, code="runtime") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def start(model: ir.Model, options: Any, providers: Sequence[str], file: str | None) -> tuple[Any, dict[str, Any]]:
+    """Return an onnxruntime.InferenceSession of a model in memory, and what it needs as long as it lives.
+
+    Args:
+        model: from `convert` without a path; its large tensors in memory are let go of.
+        options: from `make_options`; changed here.
+        providers: of onnxruntime, the preferred first.
+        file: the model's path, for messages.
+
+    Raises:
+        MilblobError: onnxruntime cannot open it.
+    """
+    with Handover(options) as handover:
+        for name, value in model.graph.initializers.items():
+            tensor = value.const_value
+            if isinstance(tensor, WeightReference):
+                location = handover.place(tensor.mapping)
+                if location is not None:
+                    value.const_value = _external(tensor, location, tensor.start, name)
+                    continue
+                tensor = value.const_value = tensor.held()
+            if tensor is not None and tensor.nbytes >= HELD_NBYTES and _is_native(tensor.dtype):
+                handover.add(name, tensor.numpy(), int(tensor.dtype))
+                value.const_value = _external(tensor, HELD, 0, name)
+        data = ir.serde.serialize_model(model).SerializeToString()
+        return handover.start(data, providers, file), handover.values
+
+
+def first_words(error: BaseException) -> str:
+    """Return the message of onnxruntime in one line of bearable length, without its codes."""
+    return f"{' '.join(str(error).rpartition(' : ')[2].split()) or type(error).__name__:.400}"
+
+
+def _external(tensor: Any, location: str, offset: int, name: str) -> ir.ExternalTensor:
+    shape = ir.Shape(tensor.shape)
+    return ir.ExternalTensor(location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=_ROOT)
+
+
+def _is_native(dtype: ir.DataType) -> bool:
+    """Whether elements are bytes, so that an array has them as onnxruntime does."""
+    return dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED) and dtype.bitwidth >= 8
