@@ -83,11 +83,11 @@ fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (
 # The runtimes come first, for Python itself is not built with them; and libstdc++, for those who throw. Compilers are not
 # run under them: the tests that compile are in the second line, and their programs have sanitizers of their own.
 sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer (gcc on Linux)
-	MILBLOB_SANITIZED=1 PYTHONMALLOC=malloc PYTHONPATH="$(CURDIR)/$(SANITIZED)/lib" \
+	MILBLOB_SANITIZED=1 MILBLOB_THOROUGH=cases PYTHONMALLOC=malloc PYTHONPATH="$(CURDIR)/$(SANITIZED)/lib" \
 	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	    LD_PRELOAD="$$(for name in libasan.so libubsan.so libstdc++.so; do $(CC) -print-file-name=$$name; done | tr '\n' ' ')" \
 	    $(PY) -m pytest $(WORKERS) --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
-	$(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
+	MILBLOB_THOROUGH=cases $(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
 
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
 	$(PY) tests/leaks.py

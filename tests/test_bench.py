@@ -238,7 +238,7 @@ def test_two_trees_with_rows_of_their_own(trees):
 
 
 @pytest.mark.thorough
-def test_two_trees_of_which_one_dies(trees):
+def test_two_trees_one_of_which_fails(trees):
     (trees[1] / "bench" / "bench_tiny.py").write_text(
         TINY.replace("is_thousand(got):\n", "is_thousand(got):\n    os._exit(9)\n")
     )
@@ -340,7 +340,7 @@ def made_up():
     }
 
 
-def test_page_says_where_a_rival_is_ahead(bench, made_up, monkeypatch):
+def test_page_lists_rows_where_a_rival_is_faster(bench, made_up, monkeypatch):
     report = bench["report"]
     monkeypatch.setattr(report, "GLANCE", ("bench_carry",))
     found = bench["results"].Results(made_up)

@@ -265,7 +265,7 @@ def test_a_model_keeps_its_limit(tmp_path):
         opened["w0"].read()
 
 
-def test_check_says_what_it_did_not_look_at(tmp_path):
+def test_check_reports_what_it_did_not_look_at(tmp_path):
     path = tmp_path / "m.mlmodel"
     path.write_bytes(model(program(const(immediate(11, [10], hostile_bytes.FLOATS)))))
     assert milblob.check(path, values=True) == []

@@ -110,7 +110,7 @@ def test_every_command(name):
     assert (status["ls"] == 2) is (name in hostile_chains.REFUSED)
 
 
-def test_check_reports_a_long_chain_and_goes_on():
+def test_check_reports_a_long_chain_and_continues():
     """A chain that nothing reads hides no other problem of the model."""
     ops = [*hostile_chains.line(33), hostile_chains.const(hostile_chains.immediate(11, [3], b""), "short")]
     found = milblob.check(hostile_chains.model(hostile_chains.program(*ops), 9))

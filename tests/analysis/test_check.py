@@ -56,7 +56,7 @@ def test_the_demo_is_sound():
 
 
 @pytest.mark.parametrize("path", sorted(UNSOUND))
-def test_unsound_fixtures_are_told(path):
+def test_unsound_fixtures_are_reported(path):
     assert codes(problems(DATA / path)) == ["model-type"]
 
 
@@ -185,7 +185,7 @@ def test_several_problems_of_one_record():
     assert found(data) == ["dtype-code", "bounds", "overlap"]
 
 
-def test_broken_neighbours_are_all_told():
+def test_all_broken_neighbours_are_reported():
     data = good()
     struct.pack_into("<IIQQ", data, 64, 0xDEADBEEF, 1, 10**9, 128)
     struct.pack_into("<I", data, 192 + 4, 99)
@@ -334,7 +334,7 @@ def struct_patch(path, at, value, form="<I"):
     path.write_bytes(bytes(data))
 
 
-def test_missing_weights_are_told_once(demo):
+def test_missing_weights_are_reported_once(demo):
     weights(demo).unlink()
     findings = problems(demo)
     assert codes(findings) == ["missing-file"]
@@ -526,7 +526,7 @@ def test_records_off_the_walk_that_overlap(demo):
     assert codes(findings, "note") == ["unreferenced"]
 
 
-def test_weight_files_that_nobody_refers_to(demo):
+def test_unreferenced_weight_files(demo):
     shutil.copy(weights(demo), weights(demo).with_name("old.bin"))
     findings = milblob.check(demo)
     assert [(f.severity, f.code, f.file) for f in findings] == [
@@ -658,7 +658,7 @@ def test_shapes_that_no_array_has(demo, sizes):
 
 
 @pytest.mark.parametrize("name", ["empty file", "Git LFS pointer", "no such file", "manifest", "specification version"])
-def test_codes_do_not_come_from_words(tmp_path, name):
+def test_codes_do_not_depend_on_messages(tmp_path, name):
     """What a file is called says nothing about what is wrong with it."""
     package = tmp_path / "m.mlpackage"
     package.mkdir()

@@ -166,7 +166,7 @@ def palette(indices, lut):
     )
 
 
-def test_what_is_broken_already_is_said_once(package):
+def test_existing_damage_is_reported_once(package):
     path, weights = package("sparse")
     weights.unlink()
     assert codes(path) == []

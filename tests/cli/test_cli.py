@@ -152,7 +152,7 @@ def test_ls_counts_shared_blobs_once(cli):
     assert json.loads(cli("ls", DEMO, "--json")[1])["totals"]["nbytes_unique"] == 179904
 
 
-def test_ls_verbose_says_where(cli):
+def test_ls_verbose_prints_files_and_offsets(cli):
     _, out, _ = cli("ls", DEMO, "-v", "-k", "head_bias")
     assert out.splitlines()[1].split()[-4:] == [
         "main", "const", "185152", os.path.join(DEMO, "Data", "com.apple.CoreML", "weights", "weight.bin"),

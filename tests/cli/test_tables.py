@@ -219,7 +219,7 @@ def test_folded_names_fit_and_stay_distinct(names, width):
 
 
 @pytest.mark.parametrize("width", range(16, 60, 4))
-def test_a_folded_name_stands_for_one_name_only(width):
+def test_a_folded_name_fits_one_name_only(width):
     """Read as a pattern, with the dots for any text, a short name matches no other weight of the model."""
     parts = ("attention_self_query", "attention_self_key", "attention_output_dense", "attention_output_LayerNorm")
     parts += ("output_dense", "output_LayerNorm", "intermediate_dense")
@@ -233,7 +233,7 @@ def test_a_folded_name_stands_for_one_name_only(width):
             assert [other for other in names if pattern.fullmatch(other)] == [name]
 
 
-def test_json_says_nothing_to_the_terminal(capsys):
+def test_json_contains_no_control_characters(capsys):
     """Control characters that JSON allows, those that turn text around, and halves of characters are escapes."""
     document = {"a\x9b31m\u202e\u2066b": ["\ud800", "\U000e0001", "é 漢 😀", "\u2028"], "n": 1.5}
     output.print_json(document)
@@ -241,7 +241,7 @@ def test_json_says_nothing_to_the_terminal(capsys):
     assert all(line.isprintable() for line in printed.split("\n")) and json.loads(printed) == document
 
 
-def test_folding_keeps_what_tells_names_apart():
+def test_folding_keeps_names_distinct():
     """A part that only one name has is not what is left out."""
     names = NAMES["middle"]
     for width in (24, 30, 40):
@@ -281,7 +281,7 @@ ROWS = st.lists(
 @PATIENT
 @given(ROWS)
 @example([("0", "4", "0"), ("0", "14", "0"), ("1", "15", "0")])
-def test_a_pattern_stands_for_its_members_and_no_others(rows):
+def test_a_pattern_matches_its_members_only(rows):
     names = list(dict.fromkeys(f"a_{x}_b_{y}.c/{z}" for x, y, z in rows))
     groups = patterns.fold(names, [0] * len(names))
     assert sorted(i for group in groups for i in group.members) == list(range(len(names)))
@@ -329,7 +329,7 @@ def test_three_names_do_not_read_as_six(tmp_path, cli):
         ("sparse_quantized", "first_weight_sparsified", "float32 as sparse 60% int8 /ch"),
     ],
 )
-def test_short_words_for_compression(cli, case, name, words):
+def test_short_descriptions_of_compression(cli, case, name, words):
     path = DATA / case / "model.mlpackage"
     argv = [path] if name is None else [path, "-k", name]
     for command in ("ls", "stats"):
@@ -340,7 +340,7 @@ def test_short_words_for_compression(cli, case, name, words):
     assert " <- ".join(scheme.operations) in cli("stats", *argv, "-v")[1]
 
 
-def test_every_compressed_weight_has_short_words():
+def test_every_compressed_weight_has_a_short_description():
     """None is left with the name of its operation, and none has many of them."""
     seen = set()
     for path in sorted(DATA.glob("*/*.mlpackage")):

@@ -200,7 +200,7 @@ def test_unknown_internals_are_named_and_nothing_is_replaced(monkeypatch, is_fas
     assert state() == before
 
 
-def test_what_somebody_else_has_put_there_is_left_alone():
+def test_files_of_others_are_left_alone():
     theirs = object()
     compat.install()
     backend.BlobWriter = theirs

@@ -291,7 +291,7 @@ def test_odd_immediates(fast):
         ([np.inf, 1.0], False), ([-np.inf], False), ([np.nan], False), ([np.nan, 7e4], True), ([np.inf, -7e4], True), ([], False),
     ],
 )  # fmt: skip
-def test_fp16_overflow_says_the_same(fast, values, expected):
+def test_fp16_overflow_gives_the_same_message(fast, values, expected):
     def program(value):
         @mb.program(input_specs=[mb.TensorSpec((1,))])
         def prog(x):

@@ -124,7 +124,7 @@ def test_writers_take_and_refuse_the_same(tmp_path, kind):
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
-def test_words_for_values_outside_a_dtype(tmp_path):
+def test_messages_for_values_outside_a_dtype(tmp_path):
     for kind, nbits in NBITS.items():
         for array in (np.array([0, 1, -80, 77]), np.array([1, 80, 200]), np.arange(-8, 9), np.arange(65)):
             words = []

@@ -179,7 +179,7 @@ def test_what_is_not_finite_is_kept_or_refused_without_a_warning(nan, is_weighed
 
 
 @pytest.mark.parametrize("recipe", [Palette(3), Palette(None, "unique"), GROUPED], ids=str)
-def test_nan_and_infinity_are_kept_whatever_the_unit_is(recipe):
+def test_nan_and_infinity_are_kept_for_every_unit(recipe):
     """They have places far beyond all other elements in the fit, however large these are."""
     array = make("random", (8, 8), np.float32)
     array[1, 2], array[4, 4], array[7, 0] = np.inf, np.nan, -np.inf

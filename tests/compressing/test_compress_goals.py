@@ -104,7 +104,7 @@ def test_least_error_of_all_combinations(tmp_path):
     assert exact >= 10  # at the sizes of the walk, and often between them
 
 
-def test_size_in_words_and_out_of_reach(tmp_path):
+def test_size_as_text_and_out_of_reach(tmp_path):
     assert compress(DEMO, tmp_path, size="100KB", dry_run=True).nbytes_after <= 100 << 10
     with pytest.raises(
         ValueError, match=r"size: expected (\d+) bytes or more, which the smallest recipes take .*, got 1000"
@@ -257,7 +257,7 @@ def test_errors_as_large_as_can_be(goal, cost, tmp_path):
     assert "size" not in goal or heavy.nbytes_after <= goal["size"]
 
 
-def test_what_is_named_has_its_recipe_whatever_the_goal_is(tmp_path):
+def test_a_named_weight_has_its_recipe_with_every_goal(tmp_path):
     """A goal that all weights reach as they are leaves them; one with a recipe of its own takes that one all the same."""
     report = compress(DEMO, tmp_path, sqnr=250, op_types={"gather": Linear()}, per_name={"head_weight": Palette(2)})
     assert {weight.name: weight.recipe for weight in report.weights} == {

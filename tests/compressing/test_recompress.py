@@ -124,7 +124,7 @@ def test_what_coremltools_pruned_is_compressed_as_coremltools_does(kind, recipe,
     ],
     ids=str,
 )
-def test_what_does_not_go_on_from_what_stays_and_says_why(first, second, words, model, tmp_path):
+def test_weights_that_cannot_be_recompressed_are_kept_with_the_reason(first, second, words, model, tmp_path):
     milblob.compress(model, tmp_path / "a.mlpackage", first, select="w_linear")
     report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", second, select="w_linear")
     assert report.weights == []
@@ -295,7 +295,7 @@ def test_size_counts_the_parts_that_go(first, is_anew, tmp_path):
         milblob.compress(source, output, size=least.nbytes_after - 1, **options)
 
 
-def test_what_no_recipe_goes_on_from_stays(tmp_path):
+def test_weights_that_no_recipe_continues_are_kept(tmp_path):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
     report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", sqnr=10, dry_run=True)
     assert report.weights == []
@@ -344,7 +344,7 @@ def test_goals_compare_errors_weighted_by_importance(recipe, is_by_channel, mode
         assert len(found.weights) == count
 
 
-def test_errors_are_what_a_function_says(tmp_path):
+def test_errors_are_those_that_a_given_function_returns(tmp_path):
     """It gets the values that are in the result; equal weights are measured once, each by its own name."""
     names = ["layers_0_mlp_up_weight", "layers_1_mlp_up_weight"]
     recipes, seen = [Linear(), Palette(4), Palette(2)], {}

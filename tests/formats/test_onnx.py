@@ -455,7 +455,7 @@ def test_every_dtype_that_onnx_has_is_read():
     assert set(READ) | set(OTHERS) == set(TensorProto.DataType.keys()) - {"UNDEFINED"}
 
 
-def test_a_model_whose_weight_file_was_laid_out_anew_says_so(tmp_path):
+def test_a_model_whose_weight_file_was_rewritten_is_refused(tmp_path):
     package = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
     milblob.onnx.convert(package, tmp_path / "m.onnx")
     milblob.compress(package, package, milblob.Linear("int8"), force=True)

@@ -118,7 +118,7 @@ def test_npy_files(tmp_path):
         assert found["a3"].read().tolist() == sample()["a3"].tolist()
 
 
-def test_an_npy_of_extract_is_what_its_index_says(tmp_path):
+def test_an_npy_of_extract_has_the_dtype_and_shape_of_its_index(tmp_path):
     with milblob.open(DATA / "blob_sub_byte/weight.bin") as model:
         npy_dir.save(model, str(tmp_path / "out"))
         for name, tensor in model.items():
@@ -248,7 +248,7 @@ def test_notes_that_do_not_fit(what, tmp_path):
         arrays["w"].read()
 
 
-def test_notes_that_say_the_same_name(tmp_path):
+def test_notes_with_the_same_name(tmp_path):
     path = str(tmp_path / "x.npz")
     np.savez(path, a=1, b=2, __milblob__=np.array('{"a": {"name": "b"}}'))
     with pytest.raises(FormatError, match="each once, got 'b' twice"):

@@ -158,7 +158,7 @@ def test_a_pair_is_replaced_whole(faults, tmp_path, writer, listing, mode, code)
 @pytest.mark.parametrize(
     ("mode", "code"), [("fail", "EIO"), ("fail on", "ENOSPC"), ("kill before", "EIO"), ("kill after", "EIO")]
 )
-def test_a_pair_of_which_one_is_new(faults, tmp_path, start, mode, code):
+def test_a_pair_with_one_new_file(faults, tmp_path, start, mode, code):
     """Old or new; after a kill, one clear error. A failure leaves what was there."""
     reset = prepare(tmp_path)
     folder = reset("w.json", start)
@@ -263,7 +263,7 @@ def test_values_that_are_changed_in_place_stay_those_of_the_listing(pair):
     assert milblob.check(listing) == []
 
 
-def test_what_a_listing_says(pair):
+def test_a_listing_holds_hash_and_size_of_its_weights(pair):
     listing, weights = pair
     data = weights.read_bytes()
     digest = hash_bytes(data[64:])

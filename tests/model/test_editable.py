@@ -138,7 +138,7 @@ def test_in_place(package):
 
 
 @posix
-def test_model_file_is_written_anew_where_a_value_needs_another_length(package):
+def test_model_file_is_rewritten_where_a_value_needs_another_length(package):
     (file,) = package.rglob("*.mlmodel")
     inode = file.stat().st_ino
     old = milblob.load(package)["ints"]
@@ -472,7 +472,7 @@ def test_fork(package):
 
 
 @posix
-def test_replaced_meanwhile(package):
+def test_a_file_that_is_replaced_during_the_call(package):
     (weights,) = package.rglob("weight.bin")
     with milblob.open(package, "r+") as opened:
         opened["floats"].read()

@@ -285,7 +285,7 @@ def with_functions():
     return contents
 
 
-def test_compiled_model_says_the_same_as_the_model_file():
+def test_compiled_model_and_model_file_have_the_same_metadata():
     metadata = Metadata.from_metadata_json(metadata_json(), opset={"main": "ios17"})
     assert lines(metadata) == LINES
     expected = Metadata.from_model(description(), 8, opset={"main": "ios17"})
@@ -365,7 +365,7 @@ FEATURE = {"name": "x", "type": "MultiArray"}
          "metadata.json defaultFunctionName: expected the name of a function, got 'g'"),
     ],
 )  # fmt: skip
-def test_hostile_json_says_what_and_where(contents, words):
+def test_errors_of_hostile_json_name_the_place(contents, words):
     with pytest.raises(FormatError) as caught:
         Metadata.from_metadata_json(contents)
     assert str(caught.value) == words

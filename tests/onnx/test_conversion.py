@@ -293,7 +293,7 @@ def test_enumerated_shapes_fix_what_they_share(tmp_path):
         np.testing.assert_array_equal(opened.run(None, {"x": x})[0], x.max(1))
 
 
-def test_images_are_tensors_and_the_metadata_say_how_to_make_them(tmp_path):
+def test_images_are_tensors_and_the_metadata_describe_them(tmp_path):
     import coremltools as ct
     from coremltools.converters.mil.mil import Builder as mb
 
@@ -509,7 +509,7 @@ def test_converters_of_ones_own(odd, tmp_path):
     np.testing.assert_allclose(found[0], [-erf(erf(value)) for value in x], atol=1e-5)
 
 
-def test_an_error_inside_a_converter_says_where(odd, tmp_path):
+def test_an_error_inside_a_converter_names_the_operation(odd, tmp_path):
     def fails(scope, operator, container):
         raise ZeroDivisionError("by zero")
 

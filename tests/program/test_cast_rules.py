@@ -425,7 +425,7 @@ def test_one_of_several_consumers_refuses(tmp_path):
 
 
 @pytest.mark.parametrize("ios", [15, 18])
-def test_bfloat16_is_accepted_by_nobody(ios, tmp_path):
+def test_bfloat16_is_refused_everywhere(ios, tmp_path):
     program_, row = Edited(convert(conv, ios, tmp_path)).constants()["w"]
     assert "conv 'y' reads it as weight: expected float32" in refusal(program_, row, "bfloat16")
 
@@ -523,7 +523,7 @@ def test_outputs_of_blocks():
         assert "it is an output of its block" in words_of(p, row, "float16" if version == "CoreML5" else "bfloat16")
 
 
-def test_nobody_reads_it():
+def test_a_cast_of_an_unused_constant():
     w = operation("const", "w", [("val", FLOATS)], output_type=tensor_type(11, [2, 5]))
     p = scanned(w)
     values = np.arange(10).astype(ml_dtypes.bfloat16)

@@ -455,7 +455,7 @@ def test_consumers_in_nested_blocks_and_returns():
         )
 
 
-def test_nobody_reads_it():
+def test_a_cast_of_an_unused_constant():
     program, block = new_program()
     add_const(block, "w", LONG)
     set_value(program.attributes["note"], LONG)

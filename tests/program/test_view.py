@@ -138,7 +138,7 @@ def test_scope():
     assert first.function == main == cond.function and len({main, cond, first, second, relu, relu}) == 5
 
 
-def test_statements_are_what_a_walk_says():
+def test_statements_are_those_of_a_walk():
     view = view_of(nested_program().SerializeToString())
     for block, nested in ((view.functions["main"].block, True), (view.find(type="cond")[0].blocks[1], False)):
         listed = [(s.type, s.outputs, dict(s.inputs)) for s in block.statements(nested=nested)]

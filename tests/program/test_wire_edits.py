@@ -274,7 +274,7 @@ def test_values_in_lists():
     assert case.after(changes) == case.message
 
 
-def test_outputs_of_a_constexpr_are_told_apart():
+def test_outputs_of_a_constexpr_are_distinct():
     outputs = b"".join(field(3, field(1, name) + field(2, tensor_type(11, [10]))) for name in ("mask", "data"))
     case = handmade(
         field(1, "constexpr_lut_to_sparse")

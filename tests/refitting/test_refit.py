@@ -477,7 +477,7 @@ def test_their_blob_reader_finds_the_values(ct, tmp_path):
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_what_appears_at_the_destination_meanwhile_is_not_replaced(package, force, tmp_path):
+def test_a_file_that_appears_at_the_destination_is_not_replaced(package, force, tmp_path):
     """Reading new values may take long; what is there then is somebody's."""
     target = tmp_path / "new" / "out.mlpackage"
     target.parent.mkdir()

@@ -76,7 +76,7 @@ def test_checkpoints_of_other_dtypes(name, dtype, tmp_path):
         10,
     ),
 )
-def test_never_wrong_without_a_word(name, kind, tmp_path):
+def test_values_that_say_little_are_refitted_or_refused(name, kind, tmp_path):
     """Values that say little: whatever changes, the result is what coremltools writes, or it is refused.
 
     Each network with two of four kinds of values; `make thorough`: with all.
@@ -352,7 +352,7 @@ def test_select_and_dry_run(tmp_path, cli):
     assert cli(*arguments, "-q") == (0, "", "milblob: 1 array not used\n")
 
 
-def test_an_epsilon_that_values_do_not_tell(tmp_path):
+def test_an_epsilon_that_does_not_follow_from_the_values(tmp_path):
     """Rounded to float16, several numbers near 2.5e-4 fit."""
     model, base, new = example("depthwise_and_grouped", tmp_path)
     base["e.running_var"] = base["e.running_var"] * 0 + np.float32(1.5)

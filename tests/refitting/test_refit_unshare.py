@@ -145,7 +145,7 @@ def test_some_readers(tmp_path):
         ({"a": "bet@ln0", "b": None}, "weight: expected a name in .*, got 'bet@ln0'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_is_refused(tmp_path, mapping, words):
+def test_an_ambiguous_mapping_is_refused(tmp_path, mapping, words):
     package, (a, b) = norms(tmp_path), betas(2)
     before = files_of(package)
     with pytest.raises((ValueError, KeyError), match=words):

@@ -86,7 +86,7 @@ def test_other_wire_forms_give_the_same_bytes(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["unknown_fields", "unknown_groups", "unknown_in_entry"])
-def test_fields_that_nobody_knows_stay(name, tmp_path):
+def test_unknown_fields_are_kept(name, tmp_path):
     source = next((DATA / "wire" / name).rglob("*.mlmodel"))
     canonical(source, tmp_path / "a.mlmodel")
     before, after = (schema.parse("Model", path.read_bytes()) for path in (source, tmp_path / "a.mlmodel"))

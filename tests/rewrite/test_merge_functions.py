@@ -178,7 +178,7 @@ def test_equality_is_exact(tmp_path):
                 assert np.array_equal(opened[f"{name}/{tensor_name}"].read(), values)
 
 
-def test_blobs_that_nothing_refers_to_are_left_behind(tmp_path):
+def test_unreferenced_blobs_are_left_out(tmp_path):
     first = package_of(tmp_path / "first", A)
     weights = first / "Data/com.apple.CoreML/weights/weight.bin"
     weights.write_bytes(reference.write_blobs([*A, ("FLOAT32", [7.0] * 1000)])[0])
@@ -418,7 +418,7 @@ def test_progress(pair, tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["weights/weight.bin", "model.mlmodel"])
-def test_a_source_that_changes_meanwhile(pair, tmp_path, changed):
+def test_a_source_that_changes_during_the_call(pair, tmp_path, changed):
     """Old and new would be mixed: nothing appears."""
     source = pair[1] / "Data/com.apple.CoreML" / changed
 
@@ -432,7 +432,7 @@ def test_a_source_that_changes_meanwhile(pair, tmp_path, changed):
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_what_appears_at_the_destination_meanwhile_is_not_replaced(pair, force, tmp_path, monkeypatch):
+def test_a_file_that_appears_at_the_destination_is_not_replaced(pair, force, tmp_path, monkeypatch):
     """Finding equal weights may take long; what is there then is somebody's."""
     target = tmp_path / "merged.mlpackage"
 

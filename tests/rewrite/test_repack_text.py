@@ -136,7 +136,7 @@ def lines_that_stay(before, after):
 # ----------------------------------------------------------------------------------------------------- what stays
 
 
-def test_only_what_changes_is_written_anew(tmp_path):
+def test_only_changed_parts_are_rewritten(tmp_path):
     """One weight of a text that is laid out by hand."""
     source, target = tmp_path / "m.mlmodelc", tmp_path / "out.mlmodelc"
     source.mkdir()
@@ -358,7 +358,7 @@ def test_compressed_weights_take_floats(tmp_path, case):
     assert done[:2] == done[2:] and differences(*inline.values()) == []
 
 
-def test_what_metadata_json_still_says(tmp_path, capsys):
+def test_the_metadata_of_metadata_json(tmp_path, capsys):
     """It is copied, and what it says of dtypes and operations may be of the model before: that is said."""
     source = copy_of(DATA / "opset_ios16_fp32/model.mlmodelc", tmp_path, "m.mlmodelc")
     described = b'[{"storagePrecision": "Float32", "mlProgramOperationTypeHistogram": {"Ios16.conv": 2}}]'

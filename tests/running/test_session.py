@@ -62,7 +62,7 @@ def test_it_computes_what_the_converted_file_does(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_packages_behind_symbolic_links_run(tmp_path):
+def test_packages_reached_through_symbolic_links_run(tmp_path):
     """As in a cache of downloads, where each file is a link to a blob elsewhere."""
     package = shutil.copytree(DEMO, tmp_path / "demo.mlpackage")
     expected = Session(package).predict({"tokens": TOKENS})["logits"]
@@ -508,7 +508,7 @@ def test_a_pipeline_with_another_kind_of_model_is_refused_by_name():
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_without_onnxruntime_the_message_says_what_brings_it(tmp_path):
+def test_without_onnxruntime_the_message_names_the_extra(tmp_path):
     code = "import sys; sys.modules['onnxruntime'] = None\nimport milblob\nmilblob.verify(sys.argv[1], sys.argv[1])"
     found = subprocess.run(
         [sys.executable, "-c", code, DEMO], env=child_environment(), capture_output=True, text=True, check=False
@@ -578,7 +578,7 @@ def test_labels_by_another_hand_end_in_our_errors(tmp_path, text):
         session.predict({name: np.ones([n or 1 for n in one.shape], one.dtype) for name, one in session.inputs.items()})
 
 
-def test_a_closed_session_says_so():
+def test_a_closed_session_raises_an_error_that_names_it():
     with Session(DEMO) as session:
         pass
     with pytest.raises(ValueError, match="operation on closed session"):

@@ -146,7 +146,7 @@ def test_replacements_are_identified_by_the_hash_of_their_first_bytes_and_of_the
     assert {name: (tmp_path / name).read_bytes() for name in contents} == contents and left(tmp_path) == []
 
 
-def test_a_hash_that_is_said_to_be_known_and_is_another_completes_nothing(tmp_path, monkeypatch):
+def test_a_wrong_known_hash_completes_nothing(tmp_path, monkeypatch):
     """A writer that is wrong about its own bytes cannot put others into place: whoever completes it reads them."""
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"old")
@@ -540,7 +540,7 @@ GONE = {
 
 
 @pytest.mark.parametrize("name", GONE)
-def test_a_sound_journal_of_a_file_that_is_gone_says_which_and_what_to_do(tmp_path, name):
+def test_a_sound_journal_of_a_missing_file_raises_an_error_that_names_both(tmp_path, name):
     case = {"entry": GOOD, "base": "", "removed": None, **GONE[name]}
     root = tmp_path / "model"
     make(root)
@@ -581,7 +581,7 @@ def test_a_model_file_that_is_gone_and_whose_journal_is_left(tmp_path):
     assert caught.value.file == str(beside)
 
 
-def test_read_only_place_says_what_to_do(tmp_path):
+def test_read_only_place_raises_an_error_with_advice(tmp_path):
     root = tmp_path / "model"
     make(root)
     (root / JOURNAL).write_bytes(journal_bytes(GOOD))

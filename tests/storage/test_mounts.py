@@ -49,7 +49,7 @@ def test_a_mounted_directory_is_not_emptied(tmp_path, name):
     assert not list(tmp_path.glob(".milblob-*"))
 
 
-def test_mounts_are_told_by_their_table_and_by_their_devices(tmp_path, monkeypatch):
+def test_mounts_are_found_by_their_table_and_by_their_devices(tmp_path, monkeypatch):
     folder = tmp_path / "a b"
     (folder / "in" / "deep").mkdir(parents=True)
     mounts.require_none(str(folder))

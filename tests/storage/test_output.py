@@ -363,7 +363,7 @@ def test_only_regular_files_and_directories_are_replaced(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["directory", "file", "pipe"]
 
 
-def test_directory_that_appears_meanwhile_is_kept(tmp_path):
+def test_directory_that_appears_during_the_write_is_kept(tmp_path):
     path = tmp_path / "out"
     with pytest.raises(OSError), NewDirectory(str(path)) as new:
         fill(new.name, NEW)

@@ -336,7 +336,7 @@ def test_writer_that_dies_after_another_has_opened(faults, trees, monkeypatch, a
     assert refused >= 4 and numbers == {0, 1}
 
 
-def test_nobody_commits_while_a_change_is_pending(faults, trees):
+def test_no_commit_while_a_change_is_pending(faults, trees):
     """Whoever holds the locks and finds a journal of somebody else's, refuses, and sweeps nothing."""
     for root in interrupted(faults, assign, lambda root: [str(root), 1], trees):
         before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
@@ -590,7 +590,7 @@ def test_what_another_user_wrote_is_not_applied(faults, trees, what):
 
 
 @as_root
-def test_somebody_opens_what_somebody_else_may_not_change(faults, trees):
+def test_a_user_opens_a_model_that_another_user_may_not_change(faults, trees):
     """The attack: in a sticky directory, whoever opens a model would write what the journal says, with their rights."""
     with tempfile.TemporaryDirectory() as folder:  # where other users may go
         os.chmod(folder, 0o755)
@@ -657,7 +657,7 @@ def test_what_has_another_name_is_not_applied(faults, trees, what):
 
 @pytest.mark.parametrize("umask", some([0o000, 0o002, 0o022, 0o077], 2))
 @pytest.mark.parametrize("mode", some([0o600, 0o640, 0o644, 0o664, 0o666], 2))
-def test_own_journals_are_believed_whatever_the_permissions(faults, trees, umask, mode):
+def test_own_journals_are_applied_with_any_permissions(faults, trees, umask, mode):
     """The rule must not refuse what milblob wrote itself; and who may not read the model may not read its journal."""
 
     def make():
@@ -724,7 +724,7 @@ def test_replacement_that_is_not_the_one_of_the_journal(faults, trees, change):
 
 
 @as_root
-def test_somebody_elses_journal_above_stops_only_who_it_is_about(faults, trees, tmp_path):
+def test_a_journal_of_another_user_above_stops_only_the_model_that_it_names(faults, trees, tmp_path):
     """Anybody can put a journal into /tmp; models below it are opened all the same."""
     shared = tmp_path / "shared"
     shared.mkdir()

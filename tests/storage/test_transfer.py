@@ -171,7 +171,7 @@ def test_copy_of_a_source_that_has_shrunk(file, source, tmp_path):
 
 
 @kernel_copies
-def test_copy_of_a_source_that_shrinks_meanwhile(file, source, tmp_path, monkeypatch):
+def test_copy_of_a_source_that_shrinks_during_the_copy(file, source, tmp_path, monkeypatch):
     mapping, data = source
     fd, _ = file
     real = os.copy_file_range

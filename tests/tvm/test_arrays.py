@@ -54,7 +54,7 @@ def test_open_arrays(model, params):
             array.read()
 
 
-def test_open_arrays_says_what_is_wrong(params, tmp_path):
+def test_open_arrays_names_the_error(params, tmp_path):
     params.write_bytes(params.read_bytes()[:-1])
     with pytest.raises(FormatError):
         open_arrays(params)
@@ -132,7 +132,7 @@ def test_diff_and_match_take_parameters_of_modules(model):
         assert library.modules["default"].params["p0"].read().tolist() == [[3, 5]]
 
 
-def test_match_says_what_is_left(model):
+def test_match_reports_what_is_left(model):
     found = milblob.match({"weight": NEW}, model)
     assert (found.matches, found.unmatched_given, found.unmatched_names) == ([], ["weight"], ["p0"])
     with pytest.raises(ValueError, match="select: expected the name of a tensor"):
@@ -181,13 +181,13 @@ def test_check(model, params):
         milblob.check(model, values=True)
 
 
-def test_nobody_knows_archives(monkeypatch, model):
+def test_archives_without_a_registered_kind_are_refused(monkeypatch, model):
     monkeypatch.setattr(archive, "_known", [])
     with pytest.raises(UnsupportedError, match=r"expected milblob\.tvm"):
         open_arrays(model)
 
 
-def test_archives_are_opened_by_whoever_comes_last_and_only_then():
+def test_archives_import_no_tvm_before_they_are_opened():
     code = """
         import milblob
         from milblob.formats.read import is_array_file

@@ -279,7 +279,7 @@ def test_aot_and_operators_are_refused_by_name(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tensor_that_is_not_what_it_said(model, tmp_path):
+def test_a_tensor_that_is_not_what_was_declared(model, tmp_path):
     class Liar:
         dtype, shape = np.dtype("f4"), (1, 2)
 

@@ -384,7 +384,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tensor_that_is_not_what_it_said(tmp_path):
+def test_a_tensor_that_is_not_what_was_declared(tmp_path):
     class Liar(Failing):
         def read(self):
             return np.zeros(3, "f4")

@@ -174,7 +174,7 @@ def test_every_tier_gives_the_same_bits():
         _codec.set_tier(before)
 
 
-def test_an_array_that_changes_meanwhile():
+def test_an_array_that_changes_during_the_call():
     """Sizes are told before the elements are: another number of them is an error, and never more than was told."""
     for dtype in (np.float16, np.float32):
         array = np.linspace(-1, 1, 1000, dtype=dtype)
