@@ -14,9 +14,9 @@ SANITIZED := build/sanitize
 # Each worker takes a stretch of neighbours, and when it is done, of what the slowest has left: fixtures of a module are made
 # once, and no worker waits for what the other one compiles.
 WORKERS := -n auto --dist worksteal
-CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
+CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
-.PHONY: help demo check test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
+.PHONY: help demo test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -28,14 +28,10 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them (the fir
 	@$(PY) examples/demo.py "$(MODEL)"
 	@echo; echo "next: $(BIN)/milblob ls -p \"$(MODEL)\", $(BIN)/milblob --help, or import milblob in $(PY)"
 
-check: lint ## lint, types and the fast tests: what to run between two changes
-	$(PY) -m pytest $(WORKERS) -m "not slow"
-
-test: lint $(VENV)/.aarch64 ## lint, types and all tests: minutes
-	@echo "all tests: about six minutes on two cores (make check runs the fast ones)"
+test: lint ## lint, types and the tests of the first tier, which touch every promise once: what to run before a commit
 	$(PY) -m pytest $(WORKERS)
 
-thorough: $(VENV)/.built $(VENV)/.tools ## all tests with far more random inputs, and with files of many GiB (10 GB of disk)
+thorough: lint $(VENV)/.aarch64 ## all tests, with far more random inputs and with files of many GiB (10 GB of disk): an hour
 	MILBLOB_THOROUGH=1 $(PY) -m pytest $(WORKERS)
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
@@ -93,11 +89,11 @@ fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (
 # The runtimes come first, for Python itself is not built with them; and libstdc++, for those who throw. Compilers are not
 # run under them: the tests that compile are in the second line, and their programs have sanitizers of their own.
 sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer (gcc on Linux)
-	MILBLOB_SANITIZED=1 PYTHONMALLOC=malloc PYTHONPATH="$(CURDIR)/$(SANITIZED)/lib" \
+	MILBLOB_SANITIZED=1 MILBLOB_THOROUGH=cases PYTHONMALLOC=malloc PYTHONPATH="$(CURDIR)/$(SANITIZED)/lib" \
 	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	    LD_PRELOAD="$$(for name in libasan.so libubsan.so libstdc++.so; do $(CC) -print-file-name=$$name; done | tr '\n' ' ')" \
 	    $(PY) -m pytest $(WORKERS) --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
-	$(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
+	MILBLOB_THOROUGH=cases $(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
 
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
 	$(PY) tests/leaks.py
@@ -201,7 +197,7 @@ $(VENV)/.onnxmltools%: pyproject.toml | $(VENV)/.python
 
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 $(SANITIZED)/.built: setup.py $(CYTHON) $(HEADERS) $(wildcard src/milblob/*.py src/milblob/*/*.py) | $(VENV)/.built
-	MILBLOB_OPTIMIZE=-O1 CFLAGS="-g -fno-omit-frame-pointer $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
+	MILBLOB_OPTIMIZE="-O1 -g" CFLAGS="-fno-omit-frame-pointer $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
 	    $(PY) setup.py --quiet build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	@touch $@
 

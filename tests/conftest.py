@@ -16,19 +16,14 @@ gc.disable()
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-# Disks take long to sync, and it matters to nobody but the tests with `faults`, whose processes do. A descriptor has to be one.
-if os.environ.get("MILBLOB_THOROUGH") != "1":
-    os.fsync = os.fstat
-
 # Before they are imported: a failing assert in them says what it compared, as in a test.
 pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).with_name("support").glob("*.py")))
 
-import thorough  # noqa: E402, F401 - loads the profile of hypothesis
 from coremltools_view import trust_coremltools  # noqa: E402
 from faults import Faults, build_library  # noqa: E402
 from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
-from process_state import keep_state, restore_state  # noqa: E402
+from thorough import IS_THOROUGH  # noqa: E402 - and the profile of hypothesis
 
 
 def pytest_configure():
@@ -39,28 +34,22 @@ def pytest_configure():
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+def pytest_collection_modifyitems(config, items):
+    """Leave out the second tier, unless this is `make thorough`."""
+    if not IS_THOROUGH:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
 def pytest_collection_finish():
-    """Keep the collector away from what stays until the end: eleven thousand tests and the libraries that they import.
+    """Keep the collector away from what stays until the end: thousands of tests and the libraries that they import.
 
     coremltools calls it after each conversion, and without this it looks at all of them each time.
     """
-    keep_state()
     gc.collect()
     gc.freeze()
     gc.enable()
     trust_coremltools()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup():
-    """What a fixture makes does not depend on what this worker ran before."""
-    restore_state()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call():
-    """Nor does what a test finds."""
-    restore_state()
 
 
 @pytest.fixture
@@ -74,6 +63,13 @@ def tmp_path(request, tmp_path):
         return
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         yield Path(name)
+
+
+@pytest.fixture
+def unsynced(monkeypatch):
+    """os.fsync syncs nothing, for modules that write hundreds of files and are not about syncing. `make thorough` syncs."""
+    if not IS_THOROUGH:
+        monkeypatch.setattr(os, "fsync", os.fstat)  # a descriptor has to be one
 
 
 @pytest.fixture(params=_codec.tiers()[0])

@@ -43,7 +43,7 @@ def test_info(monkeypatch):
     assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
 
 
-def test_in_words(monkeypatch, tier):
+def test_info_as_text(monkeypatch, tier):
     monkeypatch.setenv("MILBLOB_TREADS", "4")
     lines = str(milblob.info()).splitlines()
     words = {line.split()[0]: line.split(None, 1)[1] for line in lines}

@@ -16,8 +16,6 @@ import milblob
 from children import SANITIZED
 from paths import ROOT
 
-pytestmark = pytest.mark.slow
-
 BENCH = ROOT / "bench"
 HARNESS = (
     "conftest.py",
@@ -161,6 +159,7 @@ def tiny(tmp_path_factory):
     return out, done.stdout
 
 
+@pytest.mark.thorough
 def test_a_failing_rival_is_absent_and_the_others_go_on(tiny):
     path, printed = tiny
     data = json.loads(path.read_text())
@@ -204,6 +203,7 @@ def against(trees, *jobs):
     return done.returncode, done.stdout, json.loads(out.read_text()) if out.exists() else done.stderr
 
 
+@pytest.mark.thorough
 def test_two_trees_side_by_side(trees):
     code, printed, rows = against(trees)
     names = [(row["job"], row["row"]) for row in rows]
@@ -222,6 +222,7 @@ def test_two_trees_side_by_side(trees):
     assert ", 0 absent" in printed and code == int("SLOWER" in printed)
 
 
+@pytest.mark.thorough
 def test_two_trees_with_rows_of_their_own(trees):
     """A row that is in one tree only is not compared; one that gives a wrong result is named, and the others go on."""
     then, now = (tree / "bench" / "bench_tiny.py" for tree in trees)
@@ -236,7 +237,8 @@ def test_two_trees_with_rows_of_their_own(trees):
     assert printed.count("row nap") == 2 * 3 and "bench_memory" not in printed and ", 4 absent" in printed
 
 
-def test_two_trees_of_which_one_dies(trees):
+@pytest.mark.thorough
+def test_two_trees_one_of_which_fails(trees):
     (trees[1] / "bench" / "bench_tiny.py").write_text(
         TINY.replace("is_thousand(got):\n", "is_thousand(got):\n    os._exit(9)\n")
     )
@@ -338,7 +340,7 @@ def made_up():
     }
 
 
-def test_page_says_where_a_rival_is_ahead(bench, made_up, monkeypatch):
+def test_page_lists_rows_where_a_rival_is_faster(bench, made_up, monkeypatch):
     report = bench["report"]
     monkeypatch.setattr(report, "GLANCE", ("bench_carry",))
     found = bench["results"].Results(made_up)

@@ -179,7 +179,6 @@ def test_failed_reads_leave_nothing_mapped(tmp_path):
     assert str(tmp_path) not in pathlib.Path("/proc/self/maps").read_text()
 
 
-@pytest.mark.slow
 @linux
 def test_file_descriptors_do_not_leak(tmp_path):
     def count():
@@ -265,7 +264,6 @@ def test_open_model_is_freed_without_the_garbage_collector():
     assert gone[1]() is None
 
 
-@pytest.mark.slow
 def test_dead_cycles_with_memoryviews():
     """An exception holds its frames, they hold the Buffer and the memoryview under it. The collector may clear the view
     first; when the Buffer then released it, CPython crashed."""

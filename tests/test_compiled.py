@@ -50,7 +50,7 @@ def test_the_same_is_compiled_once(compiler, tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["a.c", "headers/h.h", "headers/new.h", "root/tests/c/any.h", "version"])
-def test_whatever_changed_is_compiled_again(compiler, tmp_path, changed):
+def test_changed_files_are_compiled_again(compiler, tmp_path, changed):
     assert compiler() == (1, "first")
     (tmp_path / changed).write_text("second")
     assert compiler() == (2, "second" if changed == "a.c" else "first") == compiler()

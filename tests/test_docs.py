@@ -1,7 +1,10 @@
 """What the documents promise: the README's Python runs and prints what it shows, links lead somewhere, cited files
-exist, and docs/api.md has every public name with its signature."""
+exist, docs/api.md has every public name with its signature, and each promise of docs/security.md and docs/format.md
+names tests that `make test` runs."""
 
+import ast
 import contextlib
+import functools
 import inspect
 import io
 import pathlib
@@ -70,6 +73,91 @@ def test_cited_files_exist(page):
             continue  # inside of TVM's archives
         elif "/" in cited:
             assert any((base / cited).exists() for base in bases), cited
+
+
+@functools.cache
+def tests_in(path):
+    """The tests of a file: name -> whether `make test` runs it, or some of its cases."""
+    tree = ast.parse(path.read_text("utf-8"))
+    marks = [
+        ast.unparse(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node)
+    ]
+    return {
+        node.name: not any(
+            "mark.thorough" in text and "parametrize" not in text
+            for text in [*marks, *map(ast.unparse, node.decorator_list)]
+        )
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def cited_tests(text):
+    """Yield (file, test) of what a line of a page cites; the test is None for all of a file.
+
+    A test without a path is in the file named before it, a file without a folder anywhere in tests/.
+    """
+    path = None
+    for file, name in re.findall(r"`(?:([\w/]+\.py)(?:::)?)?(test_\w+)?`", text):
+        if file and pathlib.PurePath(file).name.startswith("test_"):
+            (path,) = [
+                found
+                for found in ROOT.glob(f"tests/**/{pathlib.PurePath(file).name}")
+                if found.as_posix().endswith(file)
+            ]
+        if path is not None and (name or file):
+            yield path, name or None
+
+
+def require_tests(row):
+    """Each cited test exists; return whether `make test` runs one of them."""
+    is_run = False
+    for path, name in cited_tests(row):
+        tests = tests_in(path)
+        assert name is None or name in tests, f"{path.name} has no {name}: {row}"
+        is_run |= any(tests.values()) if name is None else tests[name]
+    return is_run
+
+
+def rows_of(text, column):
+    """Yield the cells of each row of a page's tables that have a column of this name, and the cell in that column."""
+    at = None
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("|") else []
+        if not cells:
+            at = None
+        elif at is None:
+            at = cells.index(column) if column in cells else len(cells) + 100
+        elif at < len(cells) and not line.startswith("|---"):
+            yield line, cells[at]
+
+
+def test_each_promise_of_the_page_about_security_has_a_test():
+    text = (ROOT / "docs" / "security.md").read_text("utf-8")
+    promises = re.findall(r"^\d\. (?:.+\n)(?: {3}.+\n)*", text.partition("## Attacks")[0], re.M)
+    assert len(promises) == 6
+    rows = [cell for _, cell in rows_of(text, "tests")]
+    assert len(rows) > 50
+    for row in [*promises, *rows]:
+        assert require_tests(row), f"no test that `make test` runs: {row}"
+
+
+def test_each_fact_of_the_page_about_the_formats_has_a_fixture_or_a_test():
+    """test_golden.py reads each fixture."""
+    assert all(tests_in(ROOT / "tests" / "test_golden.py").values())
+    text = (ROOT / "docs" / "format.md").read_text("utf-8")
+    rows = [*rows_of(text, "shown by"), *rows_of(text, "fixture")]
+    assert len(rows) > 25
+    fixtures = {path.name for path in [*ROOT.glob("tests/data/*"), *ROOT.glob("tests/data/wire/*")] if path.is_dir()}
+    for line, cell in rows:
+        is_read = cell == "every model" or any(
+            name.split("/")[-1] in fixtures for name in re.findall(r"`([\w/]+)`", cell)
+        )
+        assert require_tests(cell) or is_read, f"no fixture, and no test that `make test` runs: {line}"
+    for line in text.splitlines():
+        require_tests(line)
 
 
 def test_the_tree_names_every_folder_and_only_modules_that_exist():

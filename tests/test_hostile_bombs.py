@@ -12,13 +12,10 @@ import pytest
 
 from children import run_child
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux"),
-        reason="Linux has RLIMIT_AS and /proc: memory that hostile input takes is not limited here",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="Linux has RLIMIT_AS and /proc: memory that hostile input takes is not limited here",
+)
 MIB = 1 << 20
 
 PRELUDE = """

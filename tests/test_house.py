@@ -1,6 +1,7 @@
 """The house rules that a program can check."""
 
 import ast
+import functools
 import pathlib
 import platform
 import re
@@ -60,13 +61,19 @@ def tracked():
     ]
 
 
+@functools.cache
+def parsed(path):
+    """The syntax tree of a Python file; parsing all of them takes seconds."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def our_modules():
     """(path inside the package, its folder, its syntax tree) of every Python file but those that hand out the public names."""
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE)
         if str(inside) not in ("__init__.py", "__main__.py"):
             folder = inside.parts[0] if len(inside.parts) > 1 else ""
-            yield inside, folder, ast.parse(path.read_text(encoding="utf-8"))
+            yield inside, folder, parsed(path)
 
 
 def imported_folders(inside, tree):
@@ -132,8 +139,7 @@ def classes_of(package):
     for path in sorted(package.rglob("*")):
         names = []
         if path.suffix == ".py":
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            names = [node.name for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
         elif path.suffix in (".pyx", ".pxi"):  # with ":", because one without only announces the class
             names = re.findall(r"^(?:cdef )?class (\w+)[^\n]*:$", path.read_text(encoding="utf-8"), re.M)
         for name in names:
@@ -229,18 +235,19 @@ def compile_headers(standard, unit, headers):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("standard", ["c11", "c++17"])
+def test_headers_compile_twice_in_one_unit(standard, tmp_path):
+    compile_headers(
+        standard, tmp_path / ("all.c" if standard == "c11" else "all.cpp"), 2 * sorted(HEADERS.rglob("*.h"))
+    )
+
+
+@pytest.mark.thorough
 def test_headers_compile_alone(tmp_path):
     headers = sorted(HEADERS.rglob("*.h"))
     assert len(headers) >= 14
     for header in headers:
         compile_headers("c11", tmp_path / f"{header.parent.name}_{header.stem}.c", [header, header])
-
-
-@pytest.mark.slow
-def test_headers_compile_as_cpp(tmp_path):
-    """Together, which takes a tenth of the time: what each includes is the same as in C."""
-    compile_headers("c++17", tmp_path / "all.cpp", 2 * sorted(HEADERS.rglob("*.h")))
 
 
 def without_comments(text):

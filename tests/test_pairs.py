@@ -74,7 +74,6 @@ def test_an_output_that_cannot_take_its_name_takes_those_of_the_others_back(tmp_
 # ------------------------------------------------------------------------------------------------------------- ONNX
 
 
-@pytest.mark.slow
 def test_a_conversion_over_another_never_has_its_weights(tmp_path, monkeypatch):
     """Killed when the weights have their name and the .onnx file has not; and three conversions in turn leave two files."""
     pytest.importorskip("onnx")
@@ -195,7 +194,7 @@ def test_progress_that_raises_leaves_an_archive_as_it_was(tmp_path, kind):
 
 
 @pytest.mark.parametrize("command", [["extract", "-o"], ["convert"]])
-def test_sizes_that_cannot_be_told_end_a_command_before_it_writes(tmp_path, monkeypatch, command):
+def test_unknown_sizes_end_a_command_before_it_writes(tmp_path, monkeypatch, command):
     def fail(_):
         raise milblob.LimitError("values: expected fewer")
 
@@ -226,7 +225,6 @@ def test_a_full_disk_names_the_file_and_its_size(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_ctrl_c_while_milblob_is_imported_is_no_traceback(tmp_path, is_ignored):
     (tmp_path / "numpy.py").write_text(
@@ -245,7 +243,7 @@ def test_ctrl_c_while_milblob_is_imported_is_no_traceback(tmp_path, is_ignored):
         assert done.returncode == -signal.SIGINT and done.stderr == ""
 
 
-def test_a_name_that_says_something_else_is_refused(tmp_path, capsys):
+def test_a_name_that_contradicts_the_values_is_refused(tmp_path, capsys):
     np.savez(tmp_path / "w.npz", a=np.zeros(3, "<f4"))
     pairs.package("control_flow")(tmp_path)
     milblob.write_weights({"a": np.zeros(3, "<f4")}, tmp_path / "w.bin", listing=tmp_path / "w.json")

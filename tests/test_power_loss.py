@@ -12,15 +12,12 @@ import pytest
 
 from outcomes import Case, snapshot
 from powerloss import Disk
-from thorough import sized
-from writers import WRITERS, act, act_without
+from thorough import sized, some
+from writers import MECHANISMS, WRITERS, act, act_without
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        sys.platform == "win32", reason="needs fork and a library to preload: a loss of power is not tested here"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="needs fork and a library to preload: a loss of power is not tested here"
+)
 
 SAFE = [name for name, writer in WRITERS.items() if writer.is_durable]
 
@@ -34,7 +31,7 @@ def states_of(faults, case, action, arguments):
     return disk
 
 
-@pytest.mark.parametrize("name", SAFE)
+@pytest.mark.parametrize("name", some(SAFE, named=MECHANISMS))
 def test_every_state(faults, tmp_path, name):
     case = Case(name, tmp_path / "run")
     disk = states_of(faults, case, act, [])
@@ -51,12 +48,12 @@ def test_every_state(faults, tmp_path, name):
 
 @pytest.mark.parametrize(
     ("what", "name"),
-    [
+    some([
         ("sync", "new weight file"), ("sync", "append"), ("sync", "edit package"), ("sync", "edit blobs of package"),
         ("sync", "complete an edit"), ("sync", "refit to file"), ("sync", "extract npz"), ("sync_directory", "replaced weight file"),
         ("sync_directory", "edit package"), ("sync_directory", "repack to package"), ("sync_tree", "repack package"),
         ("sync_tree", "merge functions"), ("sync_tree", "extract npy"),
-    ],
+    ], named=[("sync", "append"), ("sync", "edit package"), ("sync_directory", "replaced weight file"), ("sync_tree", "extract npy")]),
 )  # fmt: skip
 def test_a_missing_sync_is_seen(faults, tmp_path, what, name):
     """The model is not blind: without one of the syncs some state is neither the old nor the new one."""
@@ -72,7 +69,7 @@ def test_a_missing_sync_is_seen(faults, tmp_path, what, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["append after a tail", "edit package", "edit weight file", "complete an edit", "repack package"]
+    "name", some(["append after a tail", "edit package", "edit weight file", "complete an edit", "repack package"], 2)
 )
 def test_power_fails_twice(faults, tmp_path, name):
     """It fails again while what the first failure left is completed, or done once more."""

@@ -127,7 +127,7 @@ def test_an_exception_leaves_the_old_state(package, name, error):
         assert caught.value.args == ("stop",) and files_of(package.parent) == before
 
 
-def test_nothing_is_asked_where_nobody_listens():
+def test_no_sizes_are_computed_without_a_progress_function():
     class Costly:
         @property
         def nbytes(self):

@@ -221,7 +221,7 @@ def text_of(path):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_text_means_what_it_says(name):
+def test_constants_of_a_text_are_those_of_its_statements(name):
     """Every const statement of the text, read a second time with regular expressions."""
     path = SAMPLES / name
     count = 0
@@ -308,7 +308,7 @@ def test_protobuf_and_text_of_one_model():
         assert sorted(f.name for f in first.metadata.inputs) == sorted(f.name for f in second.metadata.inputs)
 
 
-def test_every_sample_opens_or_says_why_not():
+def test_every_sample_opens_or_raises_an_error_with_the_reason():
     """Also those that nobody has written a test for yet."""
     found = [p for p in SAMPLES.rglob("*") if p.suffix in (".mlpackage", ".mlmodelc", ".mlmodel", ".mil")]
     assert found

@@ -19,8 +19,6 @@ import milblob.cli
 from milblob.cli.parser import parse
 from writers import WRITERS, act, make, prepare_child
 
-pytestmark = pytest.mark.slow
-
 SOURCE = pathlib.Path(milblob.__file__).parent
 OUTPUTS = {"NewFile", "NewDirectory", "NewNamedFile"}
 RENAMES = {"os.link", "os.rename", "os.replace"}

@@ -14,7 +14,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from milblob cimport _kernels as C
+cimport milblob._kernels as C  # so that cythonize sees when it changes
 
 from os import environ as _environ, urandom as _urandom
 from types import MappingProxyType as _MappingProxyType

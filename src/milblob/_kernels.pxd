@@ -1,6 +1,12 @@
 # Every C function and type that _codec.pyx may use. The headers document them.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+cdef extern from *:
+    """
+    #define MB_TIERS_ELSEWHERE /* in kernels.c, */
+    #define MB_TEXT_ELSEWHERE  /* and in text.c, which are compiled side by side with this one */
+    """
+
 cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
         MB_OK, MB_FULL, MB_SPLIT, MB_TRUNCATED, MB_SENTINEL, MB_VERSION, MB_COUNT, MB_DTYPE, MB_BOUNDS, MB_OVERLAP

@@ -107,7 +107,7 @@ def test_layers_more_and_less(tmp_path):
     assert (totals["same"], totals["only_b"], totals["different"]) == (36, 12, 0), str(found)
 
 
-def test_names_that_somebody_gave_come_first(tmp_path):
+def test_given_names_come_first(tmp_path):
     """Layers that changed places are compared by name."""
 
     def layers(path, *order):
@@ -254,7 +254,7 @@ def test_precision_is_counted(tmp_path, names, marks):
     assert "5 small constants are float32 in A, float16 in B, the same values once rounded" in words(other)
 
 
-def test_outputs_of_one_operation_are_told_apart(tmp_path):
+def test_outputs_of_one_operation_are_distinct(tmp_path):
     def model(path, first, second):
         network = Network()
         parts = network.op("split", ["part_0", "part_1"], x="x")

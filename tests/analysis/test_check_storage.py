@@ -50,7 +50,7 @@ def test_a_compressed_weight_larger_than_a_dense_one(zeros, found):
     assert codes(source) == ([("warning", "compressed-larger")] if found else [])
 
 
-def test_what_it_says():
+def test_finding_names_the_weight_and_both_sizes():
     (finding,) = milblob.check(sparse(0))
     assert finding.message == (
         "constexpr_sparse_to_dense weight [64, 64]: expected fewer bytes than 8192, which a dense one takes, got 8712"
@@ -68,7 +68,6 @@ def test_parts_of_several_weights_are_counted_once():
     assert len(codes(sparse(0, names=("w",), is_shared=True))) == 1
 
 
-@pytest.mark.slow
 def test_a_weight_that_coremltools_prunes_or_not(tmp_path):
     """coremltools 9.0 with NumPy 2.3 computes NaN as the threshold of large float16 weights: see docs/cli.md."""
     ct = pytest.importorskip("coremltools")
@@ -113,7 +112,7 @@ def test_large_values_in_the_program(array, found):
     assert codes(source) == ([("warning", "inline-large")] if found else [])
 
 
-def test_what_it_says_of_large_values():
+def test_finding_about_a_large_value_in_the_program():
     (finding,) = milblob.check(model(program(const(value("FLOAT32", np.ones(20000, np.float32))))))
     assert finding.message == (
         "value in the Program: expected 65536 bytes at most, and larger ones in a weight file, got 80000 bytes"

@@ -91,7 +91,6 @@ def conversions(request, tmp_path_factory):
     return paths
 
 
-@pytest.mark.slow
 def test_every_weight_of_two_precisions_is_compared(conversions):
     """The values tell whether the right ones are: they differ by rounding only."""
     for a, b in (conversions, conversions[::-1]):
@@ -108,7 +107,6 @@ def test_every_weight_of_two_precisions_is_compared(conversions):
             assert (ours.astype(np.float16) == theirs.astype(np.float16)).all(), row.name
 
 
-@pytest.mark.slow
 def test_the_command_is_a_gate(conversions, cli):
     status, out, _ = cli("diff", *conversions, "--min-sqnr", "60", "--max-abs", "0.01")
     assert status == 0 and out.endswith(
@@ -119,7 +117,6 @@ def test_the_command_is_a_gate(conversions, cli):
     assert cli("diff", *conversions)[0] == 1
 
 
-@pytest.mark.slow
 def test_compressed_after_conversion_to_float16(conversions, tmp_path):
     """Names with both marks, such as "w_to_fp16_palettized"."""
     import coremltools.optimize.coreml as cto

@@ -20,6 +20,7 @@ from milblob.hashing import hash_bytes
 from milblob.model import digest, elements
 from milblob.values.tensorvalue import stored_bytes
 from paths import DATA, DEMO
+from thorough import some
 
 # From test_vectors.json of BLAKE3-team/BLAKE3 at 2f6f56f: byte i is i % 251.
 VECTORS = {
@@ -145,7 +146,7 @@ def reference_tensor(tensor):
     return reference_hash.tensor_hash(str(tensor.mil_dtype), tensor.shape, data)
 
 
-@pytest.mark.parametrize(("case", "path"), case_paths())
+@pytest.mark.parametrize(("case", "path"), some(case_paths(), 18))
 def test_tensors_of_models(case, path):
     source = load_case(case).source(path)
     try:
@@ -221,7 +222,7 @@ REPACKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("options", REPACKS, ids=str)
+@pytest.mark.parametrize("options", some(REPACKS, 12), ids=str)
 @pytest.mark.parametrize(
     "model", ["demo", "opset_ios16_fp16", "opset_ios18_fp32", "functions", "palette_4bit", "quant_int4_block"]
 )
@@ -367,7 +368,7 @@ def test_a_missing_weight_file(tmp_path):
 # --------------------------------------------------------------------------------------------------- compressed weights
 
 
-@pytest.mark.parametrize(("case", "path"), case_paths())
+@pytest.mark.parametrize(("case", "path"), some(case_paths(), 18))
 def test_dense_hashes_are_those_of_the_decoded_values(case, path, monkeypatch):
     """And pieces of a few rows hash as the whole does."""
     with milblob.open(load_case(case).source(path)) as model:
@@ -405,7 +406,6 @@ def check_dense_hash(source, folder):
     return expected
 
 
-@pytest.mark.slow
 def test_dense_hashes_are_those_of_the_decompressed_model(tmp_path):
     """Of every fixture that has compressed weights: the hash of the model, not only of its weights."""
     kinds = set()

@@ -11,10 +11,14 @@ import pytest
 
 import milblob
 import reference
-from blob_files import blob_file, values_of, written
+from blob_files import RANDOM, blob_file, values_of, written
 from cases import BLOB_CASES
-from faults import FAILURES, generation, temporaries
+from draws import restarts
+from faults import EACH_FAILURE, generation, temporaries
 from paths import DATA
+from thorough import some
+
+each_test_draws_the_same = restarts(RANDOM)
 
 NEW = [
     ("UINT8", np.arange(5, dtype=np.uint8)),
@@ -328,9 +332,8 @@ def without_mark(data, offset):
     return data[: offset + 56] + bytes(8) + data[offset + 64 :]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tail", [b"", b"\xff" * 300_000, b"\xff" * 3_000_000])
-@pytest.mark.parametrize("mode, code", FAILURES)
+@pytest.mark.parametrize("tail", some([b"", b"\xff" * 300_000, b"\xff" * 3_000_000], 2))
+@pytest.mark.parametrize("mode, code", EACH_FAILURE)
 def test_append_at_every_call(faults, path, mode, code, tail):
     old = plain(path)
     new = appended(old)
@@ -363,8 +366,7 @@ def test_append_at_every_call(faults, path, mode, code, tail):
         assert exits - {("error", True)} == {("error", False), ("ok", True)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode, code", FAILURES)
+@pytest.mark.parametrize("mode, code", EACH_FAILURE)
 def test_new_file_at_every_call(faults, path, mode, code):
     old = plain(path)
     write_new(path)
@@ -433,8 +435,7 @@ def append_for_ever(path, first, sync):
             blobs.write_many([data[:3], data])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("sync", some([True, False], 1))
 def test_kill_9_while_records_are_appended(faults, path, sync):
     written(path)
     lasts, unfinished = [0], []

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import milblob
-from blob_files import values_of, written
+from blob_files import RANDOM, values_of, written
+from draws import restarts
 from dtype_values import NUMPY
+
+each_test_draws_the_same = restarts(RANDOM)
 
 coremltools = pytest.importorskip("coremltools.libmilstoragepython")
 

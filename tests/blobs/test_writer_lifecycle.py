@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import milblob
-from blob_files import blob_file, values_of, written
+from blob_files import RANDOM, blob_file, values_of, written
 from children import run_child
+from draws import restarts
 from faults import temporaries
+
+each_test_draws_the_same = restarts(RANDOM)
 
 # ------------------------------------------------------------------------------------------------------- whole or not at all
 

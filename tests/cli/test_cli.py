@@ -19,6 +19,7 @@ import screens
 from milblob.analysis import check_blob as blobcheck
 from milblob.cli.terminal import output, patterns
 from paths import DATA, ROOT
+from thorough import some
 
 SOURCES = pathlib.Path(milblob.__file__).parents[1]
 """Where what is tested is imported from: src/, or an installed wheel."""
@@ -151,7 +152,7 @@ def test_ls_counts_shared_blobs_once(cli):
     assert json.loads(cli("ls", DEMO, "--json")[1])["totals"]["nbytes_unique"] == 179904
 
 
-def test_ls_verbose_says_where(cli):
+def test_ls_verbose_prints_files_and_offsets(cli):
     _, out, _ = cli("ls", DEMO, "-v", "-k", "head_bias")
     assert out.splitlines()[1].split()[-4:] == [
         "main", "const", "185152", os.path.join(DEMO, "Data", "com.apple.CoreML", "weights", "weight.bin"),
@@ -234,12 +235,11 @@ def test_show_compressed(cli):
     assert "float32 [16]" in cli("show", PALETTE, "conv_weight_palettized.lut")[1]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "source",
-    [BLOB, *(DATA / case for case in ("blob_handmade/weight.bin", "blob_empty/weight.bin", "immediates/model.mlmodel",
-                                      "immediates_odd/model.mlmodel"))],
+    some([BLOB, *(DATA / case for case in ("blob_handmade/weight.bin", "blob_empty/weight.bin", "immediates/model.mlmodel",
+                                      "immediates_odd/model.mlmodel"))], 1),
 )  # fmt: skip
 def test_show_every_dtype(cli, source):
     with milblob.open(source, constants=True) as model:
@@ -467,7 +467,6 @@ def test_python_m(tmp_path):
     assert b"head_bias" in out
 
 
-@pytest.mark.slow
 def test_other_encodings():
     process = spawn("ls", str(DATA / "weight_files/model.mlpackage"), "-v", env={"PYTHONIOENCODING": "ascii"})
     out, err = process.communicate(timeout=60)
@@ -504,7 +503,6 @@ def on_terminal(argv, columns, env):
     return out.decode().replace("\r\n", "\n")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here: output to a terminal is not tested")
 def test_terminals(tmp_path):
     (tmp_path / "rich.py").write_text("raise ImportError\n")

@@ -16,6 +16,7 @@ from hostile_bytes import Sparse
 from milblob import DType
 from milblob.formats import read
 from paths import DATA
+from thorough import some
 
 DEMO = str(DATA.parents[1] / "examples" / "demo.mlpackage")
 TARGETS = ["x.npz", "x.safetensors", "x/", "x.bin"]
@@ -42,7 +43,7 @@ def readable(path):
     return path[:-4] + ".json" if path.endswith(".bin") else path
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", some(TARGETS, 5))
 @pytest.mark.parametrize(
     "source",
     [
@@ -77,7 +78,9 @@ def test_those_are_all_22_dtypes():
     assert seen == {str(dtype) for dtype in DType}
 
 
-@pytest.mark.parametrize("case", [name for name in MODEL_CASES if "wire" not in name and "pipeline" not in name])
+@pytest.mark.parametrize(
+    "case", some([name for name in MODEL_CASES if "wire" not in name and "pipeline" not in name], 10)
+)
 def test_models(case, cli, tmp_path):
     """Of every sample, all that is stored; and back as a weight file with the names of the model."""
     path = load_case(case).path()
@@ -256,7 +259,6 @@ CHILD = """
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     not sys.platform.startswith("linux") or SANITIZED,
     reason="RLIMIT_DATA counts mappings on Linux only, and ASan's: memory is not limited here",

@@ -87,7 +87,7 @@ def test_a_command_imports_no_other():
         (["tvm", "ls", "x", "-y"], "-y"),
     ],
 )
-def test_wrong_usage_says_where_help_is(cli, argv, words):
+def test_wrong_usage_names_the_help(cli, argv, words):
     status, out, err = cli(*argv)
     assert (status, out) == (2, "")
     assert words in err

@@ -9,6 +9,7 @@ import pytest
 import milblob
 from milblob.cli import main
 from paths import DATA
+from thorough import some
 from tvm_archives import params_of
 
 DEMO = DATA.parent.parent / "examples" / "demo.mlpackage"
@@ -140,7 +141,7 @@ CASES += [
 ]
 
 
-@pytest.mark.parametrize("flow, wrong, form", CASES)
+@pytest.mark.parametrize("flow, wrong, form", some(CASES, 60))
 def test_workflows(tmp_path, model, capsys, flow, wrong, form):
     """Exit code 0 means that every array was used, or that the output names or counts those that were not."""
     given = WRONG[wrong](fitting())

@@ -10,6 +10,7 @@ import milblob
 import tvm_archives
 from milblob.cli.parser import COMMANDS
 from paths import DATA, DEMO
+from thorough import some
 
 PALETTE = DATA / "palette_4bit/model.mlpackage"
 
@@ -40,7 +41,7 @@ WITH_KEEP = {
 }
 
 
-@pytest.mark.parametrize("name", WITH_KEEP)
+@pytest.mark.parametrize("name", some(WITH_KEEP, 12))
 @pytest.mark.parametrize("more", [[], ["-q"], ["--json"]])
 def test_keep_that_matches_nothing_is_an_error(cli, places, name, more):
     """In every command that has -k: one line on stderr, exit status 2, nothing written, nothing on stdout."""

@@ -13,6 +13,7 @@ from children import child_environment
 from editable_packages import make_package
 from milblob.cli import main
 from paths import DATA
+from thorough import some
 
 # A second has passed whenever somebody looks at the clock.
 CODE = """
@@ -100,8 +101,7 @@ def test_a_bar_is_renewed_while_one_tensor_takes_long():
     assert text.endswith("\r\x1b[K")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", some(COMMANDS, 3))
 def test_bar(places, command):
     arguments = [*command.split(), *(argument.format(**places) for argument in COMMANDS[command])]
     force = ["--force"] if command in WRITING else []

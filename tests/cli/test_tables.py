@@ -22,7 +22,7 @@ from milblob.cli import main
 from milblob.cli.terminal import output, patterns
 from milblob.cli.terminal.folding import fold_names, width_of
 from paths import DATA, DEMO
-from thorough import half
+from thorough import share, some
 
 WIDTHS = (60, 80, 100, 200)
 FLOAT32 = 11
@@ -151,19 +151,18 @@ def names_in(command):
 WITHOUT_RICH = "raise ImportError\n"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here: output to a terminal is not tested")
 @pytest.mark.parametrize(
     ("width", "kind"),
     # Two ways of laying out a table, each at every width; whether there are colours decides nothing about its layout.
-    [*itertools.product(WIDTHS, ["rich", "without rich"]), (80, "no colour"), (60, "dumb")],
+    some([*itertools.product(WIDTHS, ["rich", "without rich"]), (80, "no colour"), (60, "dumb")], 2),
 )
 def test_no_row_is_wider_than_the_terminal(commands, width, kind, tmp_path):
     """Half of the commands at a time: each at every width, and in every way, but not in every way at every width.
 
     `make thorough` runs all of them each time.
     """
-    commands = half(commands, WIDTHS.index(width) + (kind == "without rich"))
+    commands = share(commands, WIDTHS.index(width) + (kind == "without rich"), 2)
     env = {"rich": {}, "no colour": {"NO_COLOR": "1"}, "dumb": {"TERM": "dumb"}, "without rich": {}}[kind]
     if kind == "without rich":
         (tmp_path / "rich.py").write_text(WITHOUT_RICH)
@@ -186,7 +185,6 @@ def test_no_row_is_wider_than_the_terminal(commands, width, kind, tmp_path):
     assert checked > 30
 
 
-@pytest.mark.slow
 def test_a_pipe_gets_everything_in_full(commands, capsys):
     """Every name is there in full, and as many columns as ever, whatever COLUMNS says."""
     for command in commands:
@@ -221,7 +219,7 @@ def test_folded_names_fit_and_stay_distinct(names, width):
 
 
 @pytest.mark.parametrize("width", range(16, 60, 4))
-def test_a_folded_name_stands_for_one_name_only(width):
+def test_a_folded_name_fits_one_name_only(width):
     """Read as a pattern, with the dots for any text, a short name matches no other weight of the model."""
     parts = ("attention_self_query", "attention_self_key", "attention_output_dense", "attention_output_LayerNorm")
     parts += ("output_dense", "output_LayerNorm", "intermediate_dense")
@@ -235,7 +233,7 @@ def test_a_folded_name_stands_for_one_name_only(width):
             assert [other for other in names if pattern.fullmatch(other)] == [name]
 
 
-def test_json_says_nothing_to_the_terminal(capsys):
+def test_json_contains_no_control_characters(capsys):
     """Control characters that JSON allows, those that turn text around, and halves of characters are escapes."""
     document = {"a\x9b31m\u202e\u2066b": ["\ud800", "\U000e0001", "é 漢 😀", "\u2028"], "n": 1.5}
     output.print_json(document)
@@ -243,7 +241,7 @@ def test_json_says_nothing_to_the_terminal(capsys):
     assert all(line.isprintable() for line in printed.split("\n")) and json.loads(printed) == document
 
 
-def test_folding_keeps_what_tells_names_apart():
+def test_folding_keeps_names_distinct():
     """A part that only one name has is not what is left out."""
     names = NAMES["middle"]
     for width in (24, 30, 40):
@@ -283,7 +281,7 @@ ROWS = st.lists(
 @PATIENT
 @given(ROWS)
 @example([("0", "4", "0"), ("0", "14", "0"), ("1", "15", "0")])
-def test_a_pattern_stands_for_its_members_and_no_others(rows):
+def test_a_pattern_matches_its_members_only(rows):
     names = list(dict.fromkeys(f"a_{x}_b_{y}.c/{z}" for x, y, z in rows))
     groups = patterns.fold(names, [0] * len(names))
     assert sorted(i for group in groups for i in group.members) == list(range(len(names)))
@@ -331,7 +329,7 @@ def test_three_names_do_not_read_as_six(tmp_path, cli):
         ("sparse_quantized", "first_weight_sparsified", "float32 as sparse 60% int8 /ch"),
     ],
 )
-def test_short_words_for_compression(cli, case, name, words):
+def test_short_descriptions_of_compression(cli, case, name, words):
     path = DATA / case / "model.mlpackage"
     argv = [path] if name is None else [path, "-k", name]
     for command in ("ls", "stats"):
@@ -342,7 +340,7 @@ def test_short_words_for_compression(cli, case, name, words):
     assert " <- ".join(scheme.operations) in cli("stats", *argv, "-v")[1]
 
 
-def test_every_compressed_weight_has_short_words():
+def test_every_compressed_weight_has_a_short_description():
     """None is left with the name of its operation, and none has many of them."""
     seen = set()
     for path in sorted(DATA.glob("*/*.mlpackage")):

@@ -16,7 +16,7 @@ def demo(tmp_path):
     return shutil.copytree(DEMO, tmp_path / "demo.mlpackage")
 
 
-def test_a_model_is_converted_and_the_result_is_said(cli, demo, tmp_path):
+def test_a_model_is_converted_and_the_result_is_printed(cli, demo, tmp_path):
     status, out, err = cli("to-onnx", demo, tmp_path / "m.onnx")
     assert (status, out) == (0, "")
     assert "nodes, opset 21" in err
@@ -65,7 +65,7 @@ def test_coverage_takes_no_options_of_writing(cli, demo, options):
     assert (status, out) == (2, "") and f"{options[0]}: expected none with --coverage, which writes nothing" in err
 
 
-def test_an_output_has_the_name_by_which_it_is_known_again(cli, demo, tmp_path):
+def test_an_output_keeps_its_name(cli, demo, tmp_path):
     for name in ("m.txt", "m.bin", "m", "m.onnx.bak"):
         status, out, err = cli("to-onnx", demo, tmp_path / name)
         assert (status, out) == (2, "") and "expected a name that ends in .onnx" in err

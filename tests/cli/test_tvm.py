@@ -216,7 +216,7 @@ def test_versions_of_tvm(tmp_path, cli):
     assert status == 2 and "which --tvm is about" in err
 
 
-def test_no_archive_is_made_anew(params, tmp_path, cli):
+def test_no_archive_is_created(params, tmp_path, cli):
     for name in ("x.tar", "x.tar.gz"):
         status, _, err = cli("convert", params, tmp_path / name)
         assert status == 2 and "nothing makes a new one" in err and not (tmp_path / name).exists()

@@ -158,7 +158,6 @@ def test_count_ones(tier):
         _codec.count_ones(buffer, 0, (1 << 64) - 1, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["matrix_ios16", "matrix_blockwise", "matrix_palettes", "matrix_chains"])
 def test_changed_bytes(case, tmp_path):
     """Bytes of the Program or of the weights are changed at random: values, or an error of ours."""

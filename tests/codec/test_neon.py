@@ -16,8 +16,6 @@ from compiled import compile_kept
 from once import once
 from paths import ROOT
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="session")
 def tools():

@@ -27,8 +27,7 @@ from coremltools.converters.mil.frontend.milproto import load as frontend
 import milblob
 from milblob.compat import coremltools as compat
 from milblob.compat import fastpaths
-
-pytestmark = pytest.mark.slow
+from thorough import some
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +200,7 @@ def test_unknown_internals_are_named_and_nothing_is_replaced(monkeypatch, is_fas
     assert state() == before
 
 
-def test_what_somebody_else_has_put_there_is_left_alone():
+def test_files_of_others_are_left_alone():
     theirs = object()
     compat.install()
     backend.BlobWriter = theirs
@@ -357,7 +356,7 @@ for name in missing:
 """
 
 
-@pytest.mark.parametrize(("mode", "is_all"), [("before", False), ("after", True)])
+@pytest.mark.parametrize(("mode", "is_all"), some([("before", False), ("after", True)], 1))
 def test_where_native_modules_are_missing(tmp_path, mode, is_all):
     convert().save(str(tmp_path / "there.mlpackage"))
     expected = constants(tmp_path / "there.mlpackage")

@@ -124,7 +124,7 @@ def test_writers_take_and_refuse_the_same(tmp_path, kind):
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
-def test_words_for_values_outside_a_dtype(tmp_path):
+def test_messages_for_values_outside_a_dtype(tmp_path):
     for kind, nbits in NBITS.items():
         for array in (np.array([0, 1, -80, 77]), np.array([1, 80, 200]), np.arange(-8, 9), np.arange(65)):
             words = []
@@ -323,7 +323,6 @@ def test_what_the_native_reader_would_read_beyond_is_refused(tmp_path):
             ours._BlobStorageWriter(name)
 
 
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_files_end_in_the_same_class_or_are_refused(tmp_path, data):

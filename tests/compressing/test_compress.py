@@ -108,7 +108,7 @@ def test_parts_of_compressed_weights_are_no_weights(case, tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["-q"], ["--json"], ["-n"]])
-def test_a_command_that_compresses_nothing_says_so(options, tmp_path, capsys):
+def test_a_command_that_compresses_nothing_reports_it(options, tmp_path, capsys):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
     assert (
         main(
@@ -165,7 +165,7 @@ def test_names_that_fit_nothing_are_refused(options, words, tmp_path):
 
 
 @pytest.mark.parametrize("path", [DEMO, FUNCTIONS], ids=["demo", "functions"])
-def test_an_operation_stands_for_the_weights_that_it_reads(path, tmp_path):
+def test_naming_an_operation_selects_the_weights_that_it_reads(path, tmp_path):
     """As keys of coremltools' op_name_configs; a weight's own name comes first, and no glob means an operation."""
     with milblob.open(path) as opened:
         weights = {name: tensor.consumers for name, tensor in opened.items() if len(tensor.shape) > 1}
@@ -235,7 +235,7 @@ def test_what_reads_the_output_of_an_operation_reads_none_of_its_attributes(tmp_
             milblob.compress(path, tmp_path / "a.mlpackage", Linear(), dry_run=True, **options)
 
 
-def test_neighbours_are_pruned_whatever_reads_a_weight_that_is_named(tmp_path):
+def test_neighbours_of_a_named_weight_are_pruned_for_every_reader(tmp_path):
     """As in coremltools, which skips them where only a general configuration asks for it."""
     recipe, words = Prune(n_m=(2, 4)), "expected only weights of conv and linear for blocks and n_m, got gather.x"
     for options in ({"recipe": recipe, "select": "embedding*"}, {"per_name": {"embedding*": recipe}}):
@@ -713,7 +713,7 @@ def test_a_const_with_two_outputs_stays(tmp_path):
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("recipe", [Linear(), Palette(4)], ids=["written at once", "computed before"])
-def test_what_appears_at_the_destination_meanwhile_is_not_replaced(recipe, force, tmp_path):
+def test_a_file_that_appears_at_the_destination_is_not_replaced(recipe, force, tmp_path):
     """Computing may take long; what is there then is somebody's, and was removed with everything in it."""
     out = tmp_path / "out.mlpackage"
 

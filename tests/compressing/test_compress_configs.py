@@ -12,8 +12,6 @@ from compress_models import save_architecture
 from milblob import Linear, Prune
 
 pytest.importorskip("coremltools")
-pytestmark = pytest.mark.slow
-
 RENAMED = "another name"
 
 

@@ -11,11 +11,9 @@ from compress_models import save_model
 from matrix import every
 from milblob import Linear, Palette, Prune
 from milblob.errors import UnsupportedError
-from thorough import half
+from thorough import share
 
 pytest.importorskip("coremltools")
-pytestmark = pytest.mark.slow
-
 RECIPES = {
     "int8": (Linear(), "linear", {}),
     "uint8 linear": (Linear("uint8", "linear", "per_tensor"), "linear",
@@ -51,9 +49,8 @@ RECIPES = {
 }  # fmt: skip
 
 
-# Every opset and every dtype; before iOS 18 the operations that hold a dtype are the same ones. Every second recipe is for
-# the first and the third, the others are for the second and the fourth (`make thorough`: all for all): so each one meets
-# both dtypes, the operations before iOS 18 and those of iOS 18.
+# Every opset and every dtype; before iOS 18 the operations that hold a dtype are the same ones. Every fourth recipe is for
+# the first, and so on (`make thorough`: all for all).
 MODELS = [(16, "float32"), (17, "float16"), (18, "float16"), (18, "float32")]
 
 
@@ -62,7 +59,7 @@ def model(request, tmp_path_factory):
     opset, dtype = request.param
     path = tmp_path_factory.mktemp("models") / "model.mlpackage"
     logging.disable(logging.CRITICAL)
-    yield save_model(path, opset, np.dtype(dtype)), opset, half(RECIPES, MODELS.index(request.param))
+    yield save_model(path, opset, np.dtype(dtype)), opset, share(RECIPES, MODELS.index(request.param), 4)
     logging.disable(logging.NOTSET)
 
 

@@ -11,11 +11,9 @@ from compress_models import save_model
 from matrix import every
 from milblob import Linear, Palette, Prune
 from milblob.errors import UnsupportedError
-from thorough import half
+from thorough import share
 
 pytest.importorskip("coremltools")
-pytestmark = pytest.mark.slow
-
 PRUNE = ("prune", {"target_sparsity": 0.5})
 PALETTE = ("palettize", {"nbits": 4})
 GROUPS = ("palettize", {"nbits": 4, "granularity": "per_grouped_channel", "group_size": 16})
@@ -85,7 +83,7 @@ def without_counts(row, is_counted):
 
 
 def test_the_operations_of_coremltools(request, model, tmp_path):
-    """Each recipe in one of the two dtypes; `make thorough`: in both."""
+    """Each recipe for one of the four models; `make thorough`: for all."""
     path, opset = model
     before = {name: values for name, (_, values) in described(path).items()}
 
@@ -119,7 +117,7 @@ def test_the_operations_of_coremltools(request, model, tmp_path):
                 assert opened[weight.name].read().tobytes() == own[weight.name].read().tobytes()
         assert [finding for finding in milblob.check(ours) if finding.code != "owner-only"] == []
 
-    every(check, half(RECIPES, int("float16" in request.node.name)))
+    every(check, share(RECIPES, 2 * (opset > 17) + ("float16" in request.node.name), 4))
 
 
 @pytest.mark.parametrize("first", [Palette(4), Linear(), GROUPED], ids=str)

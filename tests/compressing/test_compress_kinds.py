@@ -10,9 +10,9 @@ import milblob
 from compress_models import save_model
 from milblob import Linear, Palette, Prune
 from onnx_models import save
+from thorough import some
 
 ct = pytest.importorskip("coremltools")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -137,13 +137,13 @@ def one_record(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("recipe", "shares"),
-    [
+    some([
         (Linear(granularity="per_tensor"), [4]), (Palette(4), [4]), (Palette(None, "unique"), []), (Prune(0.5), [4]),
         (Prune(0.5) + Palette(2), [4]), (Linear(), [3, 1]), (ALONG_AXES, [3, 1]), (Palette(2, vector=2), [3, 1]),
         (Palette(4, scale=True), [3, 1]), (Linear(granularity="per_block", block=8), [3, 1]),
         (Linear(granularity="per_block", block=(8, 1)), [4]), (Prune(n_m=(2, 4)), [1]),
         (Palette(2, granularity="per_grouped_channel", channel_axis=0), [4]), (Prune(0.5) + Linear(), [3, 1]),
-    ],
+    ], 5),
     ids=str,
 )  # fmt: skip
 def test_one_record_that_different_operations_read(recipe, shares, one_record, tmp_path):

@@ -11,15 +11,12 @@ from children import LIMIT_NBYTES
 from compress_large_models import COLUMNS, save_weight
 from milblob.values.quantize import quantize
 from repacking import measured_compress
-from thorough import sized
+from thorough import sized, some
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux"),
-        reason="Linux has sparse files and RssAnon: memory for huge files is not measured here",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="Linux has sparse files and RssAnon: memory for huge files is not measured here",
+)
 SOME = 256
 ROWS = {"float16": sized(20_480, 402_688), "float32": sized(10_240, 201_344)}  # 160 MiB, or just over 3 GiB
 MOST_NBYTES = LIMIT_NBYTES + (sized(60, 100) << 20)
@@ -65,7 +62,7 @@ MOST_SPOOLED_NBYTES = LIMIT_NBYTES + (sized(150, 400) << 20)
 """Far less than 1 GiB, for 3 GiB of float16 or float32."""
 
 
-@pytest.fixture(scope="module", params=ROWS)
+@pytest.fixture(scope="module", params=some(ROWS, 1))
 def large(request, tmp_path_factory):
     """(package, rows): one weight w0 of a linear operation; rows at both ends and in the middle, the rest is a hole."""
     folder, name = tmp_path_factory.mktemp("large"), request.param
@@ -92,7 +89,7 @@ def dense_rows(package, count):
         return np.stack([weight[begin : begin + SOME] for begin in begins]), weight[SOME : SOME + 8]
 
 
-@pytest.mark.parametrize("case", LINEAR)
+@pytest.mark.parametrize("case", some(LINEAR, 1))
 def test_linear(large, case, tmp_path):
     package, rows = large
     options, (dtype, mode, blocks) = LINEAR[case]
@@ -113,12 +110,12 @@ def test_linear(large, case, tmp_path):
     shutil.rmtree(target)
 
 
-@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("case", some(OTHERS, 2))
 def test_others(large, case, tmp_path):
     require_figures(large, *OTHERS[case], MOST_NBYTES, tmp_path)
 
 
-@pytest.mark.parametrize("case", sized(list(SPOOLED)[:1], SPOOLED))
+@pytest.mark.parametrize("case", some(SPOOLED, 1))
 def test_spooled(large, case, tmp_path):
     recipes, least_sqnr = SPOOLED[case]
     recipe = recipes[0] if len(recipes) == 1 else {"recipe": "Joint", "recipes": recipes}

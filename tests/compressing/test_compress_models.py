@@ -1,5 +1,6 @@
 """Usual architectures, compressed as coremltools compresses them: operations, parts, dtypes, shapes; and what it reads."""
 
+import itertools
 import logging
 import warnings
 
@@ -11,11 +12,9 @@ from compress_coremltools import decompressed, described, theirs
 from compress_models import save_architecture
 from matrix import every
 from milblob import Linear, Palette, Prune
-from thorough import half
+from thorough import share, some
 
 pytest.importorskip("coremltools")
-pytestmark = pytest.mark.slow
-
 RECIPES = {
     "int8": (Linear(), [("linear", {})]),
     "uint8": (Linear("uint8", "linear", "per_tensor"), [("linear", {"mode": "linear", "dtype": "uint8", "granularity": "per_tensor"})]),
@@ -44,8 +43,10 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("opset", [16, 17, 18])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "opset"),
+    some(itertools.product(KINDS, [16, 17, 18]), named=[(kind, 16 + i % 3) for i, kind in enumerate(KINDS)]),
+)
 def test_an_architecture(kind, opset, tmp_path):
     """Each recipe with every kind and every opset, but not with all pairs of them (`make thorough`: with all)."""
     dtype = np.dtype("float32" if kind == "recurrent" else "float16")
@@ -80,7 +81,7 @@ def test_an_architecture(kind, opset, tmp_path):
             for weight in report.weights:
                 assert opened[weight.name].read().tobytes() == own[weight.name].read().tobytes()
 
-    every(check, half(RECIPES, opset + KINDS.index(kind)))
+    every(check, share(RECIPES, opset + KINDS.index(kind), 2))
 
 
 def test_functions_are_compressed_as_each_alone(tmp_path):

@@ -61,7 +61,7 @@ CASES = [(opset, dtype, recipe) for opset, dtype in ((16, "float32"), (17, "floa
 CASES += [(18, dtype, recipe) for dtype in ("float16", "float32") for recipe in EARLY + LATE]
 
 
-def test_every_weight_is_reported_whatever_its_size(models, tmp_path):
+def test_every_weight_is_reported_at_any_size(models, tmp_path):
     dst = tmp_path / "out.mlpackage"
     seen = set()
 

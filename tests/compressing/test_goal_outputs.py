@@ -8,11 +8,12 @@ import pytest
 import milblob
 from goal_models import SAVE, make_inputs
 from milblob import Linear, OutputErrors, Palette, Session
+from thorough import sized, some
 
 RECIPES = (Palette(3), Palette(4), Palette(6), Linear("int8"))
 
 
-@pytest.fixture(scope="module", params=SAVE)
+@pytest.fixture(scope="module", params=some(SAVE, 1))
 def model(request, tmp_path_factory):
     return request.param, SAVE[request.param](tmp_path_factory.mktemp("goals") / "m.mlpackage")
 
@@ -22,7 +23,6 @@ def outputs_error(model, path, inputs):
     return 10 ** (-milblob.verify(model, path, inputs).outputs[0].sqnr / 10)
 
 
-@pytest.mark.slow
 def test_goals_are_never_worse_than_one_recipe_of_that_size(model, tmp_path):
     kind, path = model
     inputs, out = make_inputs(kind, 2, 1), tmp_path / "o.mlpackage"
@@ -38,7 +38,7 @@ def test_goals_are_never_worse_than_one_recipe_of_that_size(model, tmp_path):
     def of_weights(report):
         return math.fsum(shares[one.name] * one.squared / one.power for one in report.weights)
 
-    for report, moved in alone.values():
+    for report, moved in list(alone.values())[:: sized(2, 1)]:
         bits = 8 * sum(one.nbytes_after for one in report.weights) / count
         for goal in ({"size": report.nbytes_after}, {"bits": bits * (1 + 1e-12)}):
             chosen = milblob.compress(path, out, **goal, dry_run=True, force=True)
@@ -53,7 +53,6 @@ def test_goals_are_never_worse_than_one_recipe_of_that_size(model, tmp_path):
         assert chosen.nbytes_after <= report.nbytes_after
 
 
-@pytest.mark.slow
 def test_no_best_mixture_is_below_its_neighbour(model):
     kind, path = model
     for errors in (None, OutputErrors(path, make_inputs(kind, 1, 1))):
@@ -63,7 +62,6 @@ def test_no_best_mixture_is_below_its_neighbour(model):
         assert all(one.chosen_error <= other.point.error for n, one in enumerate(alone) for other in alone[: n + 1])
 
 
-@pytest.mark.slow
 def test_a_weight_that_two_operations_read_counts_for_both(tmp_path):
     """Without inputs too, a language model keeps what one recipe keeps of its outputs."""
     path = SAVE["gpt"](tmp_path / "m.mlpackage")
@@ -77,7 +75,6 @@ def test_a_weight_that_two_operations_read_counts_for_both(tmp_path):
     assert found["tied"] > 30 and sum(sqnr < 21 for sqnr in found.values()) > 20  # room for it, not for all
 
 
-@pytest.mark.slow
 def test_calibration_predicts_once_for_each_weight(tmp_path, monkeypatch):
     """Two passes over the runs before, one prediction for each weight, and one pass for each choice that is compared."""
     path, runs = SAVE["cnn"](tmp_path / "m.mlpackage"), 3

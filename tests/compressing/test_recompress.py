@@ -17,6 +17,7 @@ from milblob.compressing.recipe import Weight
 from milblob.values.palettize import palettize
 from onnx_models import save
 from paths import DATA, ROOT
+from thorough import some
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 WHOLE = Linear(granularity="per_tensor")
@@ -36,13 +37,12 @@ def model(tmp_path_factory):
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
-    [
+    some([
         (Prune(0.5), Palette(4)), (Prune(0.5), Linear()), (Palette(4), WHOLE), (Palette(4), Prune(0.5)), (Linear(), Prune(0.5)),
         (Linear(), Palette(4)), (Prune(0.5) + Palette(4), WHOLE), (Prune(0.5), Palette(4) + WHOLE),
-    ],
+    ], 4),
     ids=str,
 )  # fmt: skip
 def test_two_steps_make_what_one_makes(first, second, model, tmp_path):
@@ -64,7 +64,6 @@ def test_two_steps_make_what_one_makes(first, second, model, tmp_path):
             assert np.array_equal(opened[weight.name].read().astype(np.float64), got[weight.name][1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("second", [Linear(), Palette(4), Palette(4) + WHOLE], ids=str)
 def test_bits_after_a_mask_mean_nothing(second, tmp_path):
     """Whoever wrote them: what is made of a pruned weight has zeros there."""
@@ -101,7 +100,6 @@ def test_bits_after_a_mask_mean_nothing(second, tmp_path):
             assert bytes(tensor.read_packed()) == bytes(due[name].read_packed()), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "recipe"), [("palettize", Palette(4)), ("linear", Linear())], ids=["palette of a pruned one", "integers"]
 )
@@ -115,7 +113,6 @@ def test_what_coremltools_pruned_is_compressed_as_coremltools_does(kind, recipe,
     assert len(report.weights) >= 8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
@@ -127,7 +124,7 @@ def test_what_coremltools_pruned_is_compressed_as_coremltools_does(kind, recipe,
     ],
     ids=str,
 )
-def test_what_does_not_go_on_from_what_stays_and_says_why(first, second, words, model, tmp_path):
+def test_weights_that_cannot_be_recompressed_are_kept_with_the_reason(first, second, words, model, tmp_path):
     milblob.compress(model, tmp_path / "a.mlpackage", first, select="w_linear")
     report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", second, select="w_linear")
     assert report.weights == []
@@ -298,7 +295,7 @@ def test_size_counts_the_parts_that_go(first, is_anew, tmp_path):
         milblob.compress(source, output, size=least.nbytes_after - 1, **options)
 
 
-def test_what_no_recipe_goes_on_from_stays(tmp_path):
+def test_weights_that_no_recipe_continues_are_kept(tmp_path):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
     report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", sqnr=10, dry_run=True)
     assert report.weights == []
@@ -347,7 +344,7 @@ def test_goals_compare_errors_weighted_by_importance(recipe, is_by_channel, mode
         assert len(found.weights) == count
 
 
-def test_errors_are_what_a_function_says(tmp_path):
+def test_errors_are_those_that_a_given_function_returns(tmp_path):
     """It gets the values that are in the result; equal weights are measured once, each by its own name."""
     names = ["layers_0_mlp_up_weight", "layers_1_mlp_up_weight"]
     recipes, seen = [Linear(), Palette(4), Palette(2)], {}

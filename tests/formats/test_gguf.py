@@ -14,6 +14,7 @@ gguf = pytest.importorskip("gguf")
 
 import milblob  # noqa: E402
 from compress_models import save_model  # noqa: E402
+from draws import restarts  # noqa: E402
 from gguf_files import QUANTIZED, block_values, write  # noqa: E402
 from milblob import DType, FormatError, Linear, MilblobError, Palette, Prune, UnsupportedError  # noqa: E402
 from milblob.cli import main  # noqa: E402
@@ -21,9 +22,11 @@ from milblob.formats import gguf as gguf_format  # noqa: E402
 from milblob.formats.read import is_array_file, open_arrays  # noqa: E402
 from paths import ROOT  # noqa: E402
 from repacking import tree  # noqa: E402
+from thorough import sized  # noqa: E402
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 RNG = np.random.default_rng(5)
+each_test_draws_the_same = restarts(RNG)
 PLAIN = {
     "f32": RNG.standard_normal((3, 5)).astype(np.float32),
     "f16": RNG.standard_normal((2, 3, 4)).astype(np.float16),
@@ -219,7 +222,6 @@ def test_broken_files_are_refused(data, words, tmp_path):
     assert "w.gguf" in str(caught.value)
 
 
-@pytest.mark.slow
 def test_damaged_files_end_in_our_errors(file):
     """Every byte of the header changed, and cut off at every place."""
     whole = file.read_bytes()
@@ -227,8 +229,8 @@ def test_damaged_files_end_in_our_errors(file):
         names = list(arrays)
     start = next(at for at in range(len(whole)) if whole[at:].startswith(PLAIN["f32"].tobytes()))
     rng = random.Random(3)
-    damaged = [whole[:at] for at in range(0, start, 7)]
-    for at in range(start):
+    damaged = [whole[:at] for at in range(0, start, sized(21, 7))]
+    for at in range(0, start, sized(3, 1)):
         for value in (0, 255, whole[at] ^ 1 << rng.randrange(8)):
             damaged += [whole[:at] + bytes([value]) + whole[at + 1 :]]
     read = 0

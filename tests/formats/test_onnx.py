@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import milblob
 from children import run_child
+from draws import restarts
 from milblob import DType, FormatError, MilblobError, ResolveError, UnsupportedError
 from milblob.cli import main
 from milblob.formats.read import is_array_file, open_arrays
@@ -20,6 +21,7 @@ from paths import ROOT
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 RNG = np.random.default_rng(11)
+each_test_draws_the_same = restarts(RNG)
 READ = (
     "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64",
     "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2", "UINT4", "INT4", "UINT2",
@@ -453,7 +455,7 @@ def test_every_dtype_that_onnx_has_is_read():
     assert set(READ) | set(OTHERS) == set(TensorProto.DataType.keys()) - {"UNDEFINED"}
 
 
-def test_a_model_whose_weight_file_was_laid_out_anew_says_so(tmp_path):
+def test_a_model_whose_weight_file_was_rewritten_is_refused(tmp_path):
     package = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
     milblob.onnx.convert(package, tmp_path / "m.onnx")
     milblob.compress(package, package, milblob.Linear("int8"), force=True)

@@ -36,8 +36,7 @@ def files_of(folder):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.slow
-def test_what_was_written_anew_is_refused_by_every_command(tmp_path, capsys):
+def test_rewritten_weights_are_refused_by_every_command(tmp_path, capsys):
     """A repacked package, and an .onnx file beside other weights: every command refuses the stale reference."""
     np.savez(tmp_path / "inputs.npz", tokens=np.arange(16, dtype=np.int32)[None])
     laid, pair = tmp_path / "laid", tmp_path / "pair"
@@ -63,7 +62,7 @@ def test_what_was_written_anew_is_refused_by_every_command(tmp_path, capsys):
     every(check, [laid, pair], COMMANDS)
 
 
-def test_references_say_what_they_refer_to(tmp_path, monkeypatch):
+def test_references_hold_the_hash_of_their_target(tmp_path, monkeypatch):
     """Each one: of weight files, of copies, of what was decoded. They are the bytes that are there."""
     for module in (milblob.onnx.save, milblob.onnx.weights):
         monkeypatch.setattr(module, "BESIDE_NBYTES", 1 << 10)

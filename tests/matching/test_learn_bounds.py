@@ -41,7 +41,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_learning_has_an_end(name, tmp_path):
     weights = HOSTILE[name]
@@ -71,7 +70,6 @@ def test_without_work_everything_is_refused(monkeypatch, tmp_path):
         milblob.refit(package, {"w": array + 1}, base={"w": array})
 
 
-@pytest.mark.slow
 def test_compressed_convolutions_take_time_in_proportion(monkeypatch, tmp_path):
     """Each was once rendered with the batch norm of each other one; and the bar stood still meanwhile."""
     ct = pytest.importorskip("coremltools")

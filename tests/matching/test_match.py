@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 import milblob
 from children import child_environment
 from diffing import listed
+from draws import restarts
 from milblob.matching.agreeing import agreeing
 from milblob.matching.layouts import Layout, layouts
 from paths import DATA
 
 RNG = np.random.default_rng(5)
+each_test_draws_the_same = restarts(RNG)
 
 
 def normal(*shape):
@@ -107,7 +109,7 @@ def test_equal_tensors(matched):
     assert "p, q -> one of a, b" in str(found)
 
 
-def test_names_tell_equal_tensors_apart(matched):
+def test_names_distinguish_equal_tensors(matched):
     ones = np.ones(20, "f4")
     given = {f"layers.{i}.norm.weight": ones for i in (1, 11, 2)}
     model = {f"model_layers_{i}_norm_weight_to_fp16": ones.astype("f2") for i in (11, 2, 1)}

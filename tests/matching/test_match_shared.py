@@ -8,12 +8,14 @@ import pytest
 
 import milblob
 from blob_files import blob_file
+from draws import restarts
 from hostile_bytes import blob_value, const, model, program, write_package
 from milblob.dtypes import DType
 from milblob.matching.agreeing import agreeing
 from paths import DATA
 
 RNG = np.random.default_rng(11)
+each_test_draws_the_same = restarts(RNG)
 
 
 def normal(*shape):
@@ -103,7 +105,7 @@ def test_training_names_of_all_functions(functions, cli, tmp_path):
     assert sorted(row.other for row in rows) == sorted(arrays) and {row.kind for row in rows} == {"same"}
 
 
-def test_names_that_say_nothing(functions):
+def test_matching_without_help_from_names(functions):
     """Any of the equal tensors may be any weight of their blob, since all of them have the same values."""
     arrays = milblob.load(functions)
     bias = arrays["alpha/base_bias_0"]
@@ -194,7 +196,7 @@ def test_two_linears_of_coremltools(tmp_path):
 # ------------------------------------------------------------------------------------------------- what refit would not
 
 
-def test_a_blob_of_which_a_part_is_not_found(shared, cli, tmp_path):
+def test_a_blob_with_a_missing_part(shared, cli, tmp_path):
     """The same blob in two shapes: what is of the one can be written only with what is of the other."""
     w = normal(4, 6)
     data, (offset,) = blob_file(("FLOAT32", w.reshape(-1)))

@@ -9,8 +9,11 @@ from milblob.matching.learn import learn
 from milblob.matching.renderings import sqnr_of
 
 import milblob  # isort: skip
+from draws import restarts
+from thorough import some
 
 RNG = np.random.default_rng(3)
+each_test_draws_the_same = restarts(RNG)
 
 
 def by_rows(values, nbits):
@@ -73,7 +76,7 @@ def test_values_without_a_ratio():
     assert sqnr_of(np.ones(16), np.ones(16)) == np.inf
 
 
-@pytest.mark.parametrize("mode", ["int8", pytest.param("palette", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", some(["int8", "palette"], 1))
 @pytest.mark.parametrize(
     "name", ["conv_norm", "two_conv_norms", "transposed_convs", "linears", "split_attention", "joined_attention"]
 )

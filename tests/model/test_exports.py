@@ -62,7 +62,7 @@ def test_dlpack_arguments():
             tensor.__dlpack__(copy=False)
 
 
-def test_bfloat16_says_what_to_write_instead():
+def test_the_error_for_bfloat16_names_an_alternative():
     with milblob.open(DATA / "blob_handmade/weight.bin") as model:
         tensor = next(tensor for tensor in model.values() if tensor.mil_dtype is milblob.DType.BFLOAT16)
         with pytest.raises(

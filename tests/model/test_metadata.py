@@ -285,7 +285,7 @@ def with_functions():
     return contents
 
 
-def test_compiled_model_says_the_same_as_the_model_file():
+def test_compiled_model_and_model_file_have_the_same_metadata():
     metadata = Metadata.from_metadata_json(metadata_json(), opset={"main": "ios17"})
     assert lines(metadata) == LINES
     expected = Metadata.from_model(description(), 8, opset={"main": "ios17"})
@@ -365,7 +365,7 @@ FEATURE = {"name": "x", "type": "MultiArray"}
          "metadata.json defaultFunctionName: expected the name of a function, got 'g'"),
     ],
 )  # fmt: skip
-def test_hostile_json_says_what_and_where(contents, words):
+def test_errors_of_hostile_json_name_the_place(contents, words):
     with pytest.raises(FormatError) as caught:
         Metadata.from_metadata_json(contents)
     assert str(caught.value) == words
@@ -387,7 +387,6 @@ def places(value):
             yield from places(value[key])
 
 
-@pytest.mark.slow
 def test_any_value_anywhere_is_metadata_or_a_format_error():
     deep = deep_list(100_000)
     hostile = [
@@ -426,7 +425,6 @@ def test_any_value_anywhere_is_metadata_or_a_format_error():
             assert GRAMMAR.fullmatch(str(error))
 
 
-@pytest.mark.slow
 def test_long_shapes_take_linear_time():
     pairs = "[" + ", ".join(["[1, 1]"] * 200_000) + "]"
     for text in (pairs, pairs[:-1], pairs.replace(", ", ",")):
@@ -516,7 +514,6 @@ def test_metadata_and_features_are_frozen():
 # -- against coremltools ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_model_that_coremltools_converts(tmp_path):
     coremltools = pytest.importorskip("coremltools")
     from coremltools.converters.mil.mil import Builder

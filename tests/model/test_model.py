@@ -568,7 +568,7 @@ def test_a_list_element_without_type_and_field():
         assert model["c.list[0]"].read().shape == (0,)
 
 
-def test_errors_say_where():
+def test_errors_name_the_place():
     program, block = new_program()
     op = add_const(block, "w", LONG)
     set_type(op.attributes["val"].type, 11, ())

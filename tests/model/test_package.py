@@ -237,7 +237,7 @@ def test_references_inside_the_directory(tmp_path):
     assert Location(f"{root}/").beneath("a..b/c..").path == os.path.join(f"{root}/", "a..b", "c..")
 
 
-def test_a_model_behind_a_link_may_use_its_own_files(tmp_path):
+def test_a_model_reached_through_a_link_may_use_its_own_files(tmp_path):
     (tmp_path / "link.mlpackage").symlink_to(PACKAGE)
     direct, linked = milblob.load(PACKAGE, stored=True), milblob.load(tmp_path / "link.mlpackage", stored=True)
     assert {k: v.tobytes() for k, v in direct.items()} == {k: v.tobytes() for k, v in linked.items()}
@@ -518,7 +518,7 @@ def test_bytes_of_no_known_kind_are_no_model(tmp_path):
     assert [finding.code for finding in milblob.check(path)] == ["not-a-model"]
 
 
-def test_broken_model_files_say_where(tmp_path):
+def test_errors_of_broken_model_files_name_the_place(tmp_path):
     for name, content in (("a.mlmodel", b"\x12\x7f"), ("b", b"\x08\x07\x12\x7f")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(milblob.FormatError, match="^length prefix: expected 127 bytes, got 0"):

@@ -22,7 +22,7 @@ from onnx_models import save
 from paths import SAMPLES
 from text_models import FEATURES, compiled_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 SHAPES = [(1, 4), (1, 8), (2, 16)]
 
 
@@ -108,7 +108,7 @@ def reshaped(description):
     lambda description: coremldata(renamed(description)),
     lambda description: coremldata(reshaped(description)),
 ])  # fmt: skip
-def test_what_has_another_form_or_says_something_else_is_passed_over(make, package, tmp_path):
+def test_other_forms_and_other_values_are_skipped(make, package, tmp_path):
     compiled = compiled_of(package, tmp_path)
     without = ports(compiled)
     (compiled / FEATURES).write_bytes(make(description_of(package)))

@@ -171,7 +171,7 @@ def test_a_cycle_of_names(three, tmp_path):
     assert "MIL004" in attempt(three, tmp_path / "m.onnx")
 
 
-def test_a_name_that_nobody_defines(three, tmp_path):
+def test_a_name_without_a_definition_is_refused(three, tmp_path):
     def change(ops, block):
         ops["second"].inputs["x"].arguments[0].name = "nobody"
 

@@ -10,11 +10,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from draws import restarts
 from milblob import UnsupportedError
 from milblob.onnx.lower import FROM, lower
 
 F = np.float32
 random = np.random.default_rng(4)
+each_test_draws_the_same = restarts(random)
 X = random.standard_normal((2, 3, 4)).astype(F)
 
 

@@ -19,6 +19,7 @@ import onnx_options
 import onnx_sampling
 import onnx_structures
 from children import run_child
+from draws import restarts
 from milblob import UnsupportedError
 from milblob.dtypes import DType
 from milblob.onnx import registry
@@ -26,7 +27,9 @@ from milblob.onnx.conversion import DecodedWarning
 from milblob.onnx.lower import FROM, lower, onnx_version
 from milblob.rules.operation_rules import table
 from onnx_models import run, save
-from thorough import half, sized
+from thorough import sized
+
+each_test_draws_the_same = restarts(onnx_options.random, onnx_structures.random)
 
 F, INT = np.float32, np.int32
 random = np.random.default_rng(7)
@@ -506,26 +509,25 @@ def takes_halves(name, opset):
     return is_float and any(one.kind == "tuple" or DType.FLOAT16 in one.dtypes for one in arguments)
 
 
-MAX_QUICK = 8
-"""Of an operation with more cases, every run of the tests takes some, and the slow ones all."""
+MAX_QUICK = 2
+"""Of an operation with more cases, `make test` takes so many, and `make thorough` all."""
 
 
 def variants():
-    """Operation, opset, precision, which cases; the newest signature in single precision is for every run of the tests.
-
-    Older signatures take one precision each, in turns; `make thorough`: both.
-    """
+    """Operation, opset, precision, which cases; `make test` takes the newest signature in single precision."""
     for name in CASES:
         for number, opset in enumerate(opsets_of(name)):
             precisions = ("fp32", "fp16") if takes_halves(name, opset) else ("fp32",)
-            for precision in half(precisions, number) if number and len(precisions) > 1 else precisions:
+            for precision in precisions:
                 count = len(cases_of(name, opset, precision))
                 step = -(-count // MAX_QUICK)
                 is_usual = number == 0 and precision == "fp32"
                 if is_usual:
                     yield pytest.param(name, opset, precision, step, id=f"{name}-{opset}-{precision}-{step}")
                 if step > 1 or not is_usual:
-                    yield pytest.param(name, opset, precision, 1, id=f"{name}-{opset}-{precision}-all")
+                    yield pytest.param(
+                        name, opset, precision, 1, id=f"{name}-{opset}-{precision}-all", marks=pytest.mark.thorough
+                    )
 
 
 class Read(dict):
@@ -575,7 +577,6 @@ def recording(path, read, bound):
     return {name: of(name) for name in types if name in milblob.onnx.supported() and not name.startswith("const")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "opset", "precision", "step"), list(variants()))
 def test_operation(name, opset, precision, step, tmp_path):
     """The cases of an operation in one model, in each opset in which it has another signature, in both precisions."""
@@ -844,7 +845,6 @@ def test_windows_of_an_open_length_and_of_a_large_one(tmp_path):
         np.testing.assert_array_equal(found[1], view(y, 30))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"),
     reason="Linux has RLIMIT_AS and /proc: memory that hostile input takes is not limited here",

@@ -17,7 +17,7 @@ import onnx_compressed
 from milblob.onnx.packed import layout, repeat
 from once import once
 from onnx_models import run, save
-from thorough import sized
+from thorough import some
 
 ELEMENTS = {"int8": np.int8, "uint8": np.uint8, "int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}
 COMPUTED = ("DequantizeLinear", "GatherElements", "Gather", "Mul")
@@ -296,10 +296,9 @@ SAMPLE = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
-    [case for case in onnx_compressed.CASES if onnx_compressed.name(case) in sized(SAMPLE, map(onnx_compressed.name, onnx_compressed.CASES))],
+    some(map(pytest.param, onnx_compressed.CASES), named=[pytest.param(case) for case in onnx_compressed.CASES if onnx_compressed.name(case) in SAMPLE]),
     ids=onnx_compressed.name,
 )  # fmt: skip
 def test_what_coremltools_makes_computes_as_its_decompressed_form(case, tmp_path_factory, tmp_path):
@@ -396,7 +395,7 @@ def test_half_precision_is_rounded_where_a_kernel_wants_single(tmp_path, opset):
 
 
 @pytest.mark.parametrize("opset", [18, 19, 20])
-def test_opsets_without_half_bytes_say_that_these_are_decoded(blocks, opset):
+def test_opsets_without_4_bit_types_report_that_weights_are_decoded(blocks, opset):
     with pytest.warns(UserWarning, match=r"^1 weight had to be decoded, which opset 21 keeps"):
         path, _, kinds, copied = converted(blocks, f"{opset}.onnx", opset=opset)
     assert kinds["DequantizeLinear"] == 0
@@ -531,7 +530,7 @@ def test_functions_share_the_stored_bytes(tmp_path):
     assert np.maximum(prefill, 0).tobytes() == decode.tobytes()
 
 
-def test_compressed_dense_decodes_and_decoded_says_why(blocks, cli, tmp_path):
+def test_compressed_dense_decodes_and_decoded_gives_the_reason(blocks, cli, tmp_path):
     with pytest.raises(ValueError, match="compressed: expected one of keep, dense, got 'some'"):
         milblob.onnx.convert(blocks, compressed="some")
     package = shutil.copytree(blocks, tmp_path / "m.mlpackage")

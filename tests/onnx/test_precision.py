@@ -13,11 +13,13 @@ from coremltools.converters.mil import Builder as mb
 
 import milblob
 import milblob.onnx
+from draws import restarts
 from onnx_models import run, save
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 HALF = onnx.TensorProto.FLOAT16
 RANDOM = np.random.default_rng(3)
+each_test_draws_the_same = restarts(RANDOM)
 NETWORKS = {}
 
 

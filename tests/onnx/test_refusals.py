@@ -117,7 +117,7 @@ def test_every_option_that_is_a_text_is_here():
 
 
 @pytest.mark.parametrize(("operation", "parameter"), TEXTS)
-def test_a_text_that_nobody_knows_is_refused(tmp_path, operation, parameter):
+def test_an_unknown_text_is_refused(tmp_path, operation, parameter):
     from coremltools.converters.mil.mil import Builder as mb
 
     path = save(tmp_path / "m.mlpackage", lambda x: TEXTS[operation, parameter](mb, x), {"x": X}, opset="iOS18")

@@ -106,7 +106,7 @@ def many():
     return model(program(*map(quantized, range(COUNT)), opset="CoreML8"), 9)
 
 
-def test_memory_of_compressed_weights_that_nobody_touches(many):
+def test_memory_of_compressed_weights_that_are_not_read(many):
     """The rows and names of a weight and of its two parts, and no object of any."""
     tracemalloc.start()
     try:

@@ -67,7 +67,6 @@ def check(tensor, expected):
 DATA = st.sampled_from(["INT4", "UINT4", "INT8", "UINT8", "FLOAT16", "FLOAT32"])
 
 
-@pytest.mark.slow
 @PROPERTY
 @given(SEEDS, blocks(), DATA, FLOATS, st.sampled_from(["none", "same", "FLOAT16", "FLOAT32"]), st.booleans())
 def test_blockwise(seed, block, data, scale, offset, is_sparse):
@@ -93,7 +92,6 @@ def test_blockwise(seed, block, data, scale, offset, is_sparse):
     assert tensor.parts["nonzero_data"].read().tobytes() == nonzero.astype(tensor.dtype).tobytes()
 
 
-@pytest.mark.slow
 @PROPERTY
 @given(
     SEEDS, blocks(), st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from(list(NAMES)), st.integers(1, 5), st.integers(-4, 3), st.booleans()
@@ -127,7 +125,6 @@ def test_palettes(seed, block, nbits, dtype, vector, axis, is_sparse):
     assert tensor.parts["mask"].read().tobytes() == bits.tobytes()
 
 
-@pytest.mark.slow
 @PROPERTY
 @given(SEEDS, blocks(), st.sampled_from([1, 2, 4, 6, 8]), st.sampled_from(list(NAMES)))
 def test_old_palettes_and_masks(seed, block, nbits, dtype):

@@ -204,7 +204,6 @@ def test_types_nested_100_000_deep_are_stepped_over():
     assert milblob.load(model(program(const(value), const(GOOD, "good"))), constants=True).keys() == {"good"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("levels", [250, 100_000])
 def test_values_and_blocks_nested_deep(levels):
     for value in (nested_fields(levels, *numbers) for numbers in ((1, 3, 3), (1, 2, 3), (2, 1, 4, 3))):

@@ -226,7 +226,7 @@ def test_a_type_that_changes_after_names_were_made():
         list(scan.ops)
 
 
-def test_memory_of_weights_that_nobody_touches():
+def test_memory_of_weights_that_are_not_read():
     count = 20_000
     program, block = new_program()
     for i in range(count):
@@ -246,7 +246,7 @@ def test_memory_of_weights_that_nobody_touches():
 
 
 @pytest.mark.parametrize("kind", ["constexpr_", "constexpr_x", "constexpr"])
-def test_a_name_is_that_of_its_operation_whatever_type_this_has(kind):
+def test_a_name_is_that_of_its_operation_for_every_type(kind):
     """Names that occur twice come from a scan of every constant: it must have the outputs that the first scan has."""
     program, block = new_program("main")
     add_op(block, kind, "small", data=LONG[:1])

@@ -221,7 +221,7 @@ def test_every_range_that_is_none_is_refused():
                     splice(_codec.Buffer(DATA), (0, len(DATA)), [Edit(start, end - start, b"")])
 
 
-def test_words_of_bad_ranges():
+def test_messages_for_bad_ranges():
     edge = "range of an edit: expected the payload of a field or whole fields, got"
     refused(DATA, [(1, 1, b"")], f"{edge} 1 bytes that are neither at byte 1", offset=1)
     refused(DATA, [(13, 1, b"")], f"{edge} 1 bytes that are neither at byte 13", offset=13)

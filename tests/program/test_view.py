@@ -24,7 +24,7 @@ from program_walk import (
 )
 from protobuf_programs import add_const, add_op, as_model, new_program
 from random_programs import random_programs, scrambled_programs
-from thorough import PROFILE
+from thorough import PROFILE, some
 
 
 def view_of(data):
@@ -43,7 +43,7 @@ def assert_same(view, message):
 OTHERWISE_IN_PROTOBUF = {"wire/odd_numbers", "wire/unknown_in_entry"}
 
 
-@pytest.mark.parametrize(("name", "path"), case_paths())
+@pytest.mark.parametrize(("name", "path"), some(case_paths(), 18))
 def test_every_test_model(name, path):
     with milblob.open(load_case(name).source(path), constants=True, stored=True) as opened:
         messages = opened.programs
@@ -65,7 +65,6 @@ def test_every_test_model(name, path):
 # ------------------------------------------------------------------------------------------------------ random Programs
 
 
-@pytest.mark.slow
 @settings(PROFILE)
 @given(random_programs())
 def test_random_programs(message):
@@ -75,7 +74,6 @@ def test_random_programs(message):
 # ------------------------------------------------------------------------------------------------------- unusual bytes
 
 
-@pytest.mark.slow
 @settings(PROFILE)
 @given(scrambled_programs())
 def test_fields_in_any_order_and_in_pieces(data):
@@ -140,7 +138,7 @@ def test_scope():
     assert first.function == main == cond.function and len({main, cond, first, second, relu, relu}) == 5
 
 
-def test_statements_are_what_a_walk_says():
+def test_statements_are_those_of_a_walk():
     view = view_of(nested_program().SerializeToString())
     for block, nested in ((view.functions["main"].block, True), (view.find(type="cond")[0].blocks[1], False)):
         listed = [(s.type, s.outputs, dict(s.inputs)) for s in block.statements(nested=nested)]
@@ -420,7 +418,6 @@ def test_a_string_that_comes_twice_is_the_last_one(twice):
     assert_same(view_of(data), message)
 
 
-@pytest.mark.slow
 @settings(PROFILE)
 @given(random_programs(), st.data())
 def test_broken_bytes_are_refused_or_read(message, data):

@@ -21,7 +21,7 @@ from finetuning import (
     transposed_arrays,
     twin_arrays,
 )  # fmt: skip
-from thorough import half, sized
+from thorough import share, sized, some
 
 pytest.importorskip("coremltools")
 
@@ -29,9 +29,8 @@ KINDS = {"random": random_arrays, "initial": initial_arrays, "twins": twin_array
 KINDS["transposed"] = transposed_arrays
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["FLOAT16", "FLOAT32"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("precision", some(["FLOAT16", "FLOAT32"], 1))
+@pytest.mark.parametrize("name", some(NETWORKS, 12))
 def test_equals_a_new_conversion(name, precision, tmp_path):
     shapes, _ = NETWORKS[name]
     base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
@@ -41,8 +40,7 @@ def test_equals_a_new_conversion(name, precision, tmp_path):
     assert constants(model) == constants(converted(name, new, tmp_path / "new.mlpackage", precision))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("name", some(NUMBERS, 4))
 def test_numbers_that_were_frozen(name, tmp_path):
     """Tuning one layer leaves the numbers that follow from the other arrays explained."""
     shapes, _ = NETWORKS[name]
@@ -53,10 +51,9 @@ def test_numbers_that_were_frozen(name, tmp_path):
     assert constants(model) == constants(converted(name, new, tmp_path / "new.mlpackage"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 @pytest.mark.parametrize(
-    "name", ["two_conv_norms", "frozen_norm", "linears", "joined_attention", "lstm", "norms_alone"]
+    "name", some(["two_conv_norms", "frozen_norm", "linears", "joined_attention", "lstm", "norms_alone"], 2)
 )
 def test_checkpoints_of_other_dtypes(name, dtype, tmp_path):
     """Saved in half precision, or in double; loaded as float32 to be converted."""
@@ -68,16 +65,18 @@ def test_checkpoints_of_other_dtypes(name, dtype, tmp_path):
     assert constants(model) == constants(converted(name, loaded[1], tmp_path / "new.mlpackage"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        (name, kind)
-        for i, name in enumerate(NETWORKS)
-        for kind in half(["initial", "twins", "symmetric", "transposed"], i)
-    ],
+    some(
+        [
+            (name, kind)
+            for i, name in enumerate(NETWORKS)
+            for kind in share(["initial", "twins", "symmetric", "transposed"], i, 2)
+        ],
+        10,
+    ),
 )
-def test_never_wrong_without_a_word(name, kind, tmp_path):
+def test_values_that_say_little_are_refitted_or_refused(name, kind, tmp_path):
     """Values that say little: whatever changes, the result is what coremltools writes, or it is refused.
 
     Each network with two of four kinds of values; `make thorough`: with all.
@@ -176,7 +175,6 @@ def test_changes_that_would_be_lost(tmp_path):
         milblob.refit(model, new, base=base, mapping={"other": None})
 
 
-@pytest.mark.slow
 def test_checkpoints_as_people_have_them(tmp_path, cli):
     """Prefixes that wrappers add, another dtype, several files with an index; what was done is said."""
     model, base, new = example("conv_norm", tmp_path)
@@ -214,7 +212,6 @@ def test_checkpoints_as_people_have_them(tmp_path, cli):
         assert constants(copy) == constants(wanted)
 
 
-@pytest.mark.slow
 def test_a_learnt_number_that_code_may_hold_too(tmp_path):
     """A power of 3, as it begins, and 1 / 3 are where it says; 1 / 2 may be anything, and a power of 1 leaves no trace."""
     shapes, _ = NETWORKS["generalized_mean"]
@@ -371,7 +368,7 @@ def test_select_and_dry_run(tmp_path, cli):
     assert cli(*arguments, "-q") == (0, "", "milblob: 1 array not used\n")
 
 
-def test_an_epsilon_that_values_do_not_tell(tmp_path):
+def test_an_epsilon_that_does_not_follow_from_the_values(tmp_path):
     """Rounded to float16, several numbers near 2.5e-4 fit."""
     model, base, new = example("depthwise_and_grouped", tmp_path)
     base["e.running_var"] = base["e.running_var"] * 0 + np.float32(1.5)

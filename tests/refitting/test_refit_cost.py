@@ -106,7 +106,7 @@ def test_what_turns_out_late_changes_nothing(tmp_path, model, output, count):
     assert values_of(model)[:count] == [i + 100 for i in range(count)]
 
 
-def test_a_file_that_is_written_anew_keeps_what_it_is(tmp_path, model):
+def test_a_rewritten_file_keeps_permissions_and_other_names(tmp_path, model):
     """Permissions stay, other names keep the old values, and so do arrays that were read."""
     model.chmod(0o640)
     (tmp_path / "other.bin").hardlink_to(model)

@@ -19,6 +19,7 @@ from hostile_bytes import program
 from milblob.cli import main
 from paths import DATA
 from protobuf_programs import add_op, as_model, new_program
+from thorough import some
 
 CASES = [name for name in MODEL_CASES if (DATA / name / "model.mlpackage").exists()]
 
@@ -40,7 +41,7 @@ def noise_of(values, wanted):
     return math.inf if noise == 0 else None if signal == 0 else 10 * math.log10(signal / noise)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some(CASES, 9))
 def test_every_compressed_weight_of_every_fixture(tmp_path, case):
     """What a weight has now stays as it is; other values are met as the report says; nothing but that weight changes."""
     source = load_case(case).folder / "model.mlpackage"
@@ -200,7 +201,6 @@ def test_parts_that_others_read_are_not_changed(tmp_path):
     assert after["a"].tolist() == np.rint(values).tolist() and not after["b"].any()
 
 
-@pytest.mark.slow
 def test_memory_is_that_of_one_weight(tmp_path):
     """Their parts are made one weight at a time; temporaries are pieces."""
     count, side = 5, 1536
@@ -258,8 +258,7 @@ def test_immediates(tmp_path):
     assert noise_of(milblob.load(tmp_path / "out.mlmodel")["w"], values) > 45
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["linear_symmetric", "linear"])
+@pytest.mark.parametrize("mode", some(["linear_symmetric", "linear"], 2))
 @pytest.mark.parametrize(
     "dtype, granularity",
     [("int8", "per_channel"), ("uint8", "per_channel"), ("int4", "per_block"), ("uint4", "per_block")],
@@ -301,9 +300,10 @@ def test_a_fit_equals_a_fresh_conversion(tmp_path, mode, dtype, granularity):
         assert found[name].tobytes() == expected[name].tobytes(), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["FLOAT16", "FLOAT32"])
-@pytest.mark.parametrize("options", [{}, {"granularity": "per_grouped_channel", "group_size": 48}, {"cluster_dim": 2}])
+@pytest.mark.parametrize(
+    "options", some([{}, {"granularity": "per_grouped_channel", "group_size": 48}, {"cluster_dim": 2}], 1)
+)
 def test_a_fitted_palette_is_no_worse_than_a_fresh_conversion(tmp_path, options, precision):
     """Palettes that coremltools made of other values: the new ones are as good as what it makes of the new network."""
     ct = pytest.importorskip("coremltools")

@@ -7,12 +7,14 @@ import pytest
 
 import milblob
 from cases import model_directory
+from draws import restarts
 from editable_packages import files_of, left
 from hostile_bytes import write_package
 from milblob.cli import main
 from protobuf_programs import add_const, add_op, as_model, new_program, set_type
 
 RANDOM = np.random.default_rng(5)
+each_test_draws_the_same = restarts(RANDOM)
 COUNT = 24
 
 
@@ -143,7 +145,7 @@ def test_some_readers(tmp_path):
         ({"a": "bet@ln0", "b": None}, "weight: expected a name in .*, got 'bet@ln0'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_is_refused(tmp_path, mapping, words):
+def test_an_ambiguous_mapping_is_refused(tmp_path, mapping, words):
     package, (a, b) = norms(tmp_path), betas(2)
     before = files_of(package)
     with pytest.raises((ValueError, KeyError), match=words):
@@ -245,7 +247,6 @@ def test_command(tmp_path, capsys):
 # ----------------------------------------------------------------------------------------------------------- coremltools
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_layer_norms_of_coremltools(tmp_path, precision):
     """After `--unshare` every layer norm reads what a fresh conversion of the fine-tuned network gives it."""

@@ -246,7 +246,6 @@ def test_large_weights_in_pieces(tmp_path, monkeypatch):
         assert all(before[name].tobytes() == after[name].tobytes() for name in before)
 
 
-@pytest.mark.slow
 def test_little_memory(tmp_path):
     """256M elements of int8 become 512 MB of float16, in pieces."""
     rows, columns = 1 << 14, 1 << 14

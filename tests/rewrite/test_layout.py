@@ -445,7 +445,7 @@ def test_weight_files_that_are_none(tmp_path, content):
         assert os.listdir(tmp_path) == ["m.mlpackage"]
 
 
-def test_record_that_is_not_what_the_program_says(tmp_path):
+def test_record_that_contradicts_the_program(tmp_path):
     """It is moved as it is, but neither cast nor inlined."""
     data, (at,) = blobs_of((2, numbers(1, 2)))
     source = package_of(tmp_path, {"main": [("a", 11, [3], WEIGHTS, at)]}, {"weights/weight.bin": data})

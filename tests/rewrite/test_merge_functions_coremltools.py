@@ -105,7 +105,6 @@ def assert_equal_operations(a, b):
             assert np.array_equal(left, right), names
 
 
-@pytest.mark.slow
 def test_spec_loads_and_describes_the_functions_as_theirs(merged):
     ours, theirs = (ct.models.MLModel(str(path), skip_model_load=True).get_spec() for path in merged)
     assert ours.specificationVersion == theirs.specificationVersion

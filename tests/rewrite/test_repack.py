@@ -31,7 +31,7 @@ from repacking import (
     tree,
     values,
 )
-from thorough import half
+from thorough import share, some
 
 MODELS = [row for row in FIXTURES if not row[0].startswith("blob_")]
 BLOBS = [row for row in FIXTURES if row[0].startswith("blob_")]
@@ -52,7 +52,7 @@ def spell(options):
 # -------------------------------------------------------------------------------------------------------- every fixture
 
 
-@pytest.mark.parametrize(("name", "path"), FIXTURES)
+@pytest.mark.parametrize(("name", "path"), some(FIXTURES, 20))
 def test_nothing_to_do_gives_the_same_bytes(tmp_path, name, path):
     source, target = fixture_path(name, path), tmp_path / pathlib.Path(path).name
     report = milblob.repack(source, target)
@@ -61,20 +61,20 @@ def test_nothing_to_do_gives_the_same_bytes(tmp_path, name, path):
     assert [p.name for p in tmp_path.iterdir()] == [target.name]
 
 
-@pytest.mark.parametrize(("name", "path"), MODELS)
+@pytest.mark.parametrize(("name", "path"), some(MODELS, 16))
 def test_values_stay(tmp_path, name, path):
     """The many model files without a weight file, one per way to write a message, have little to rewrite.
 
     The others take every second set of options, and their neighbours the rest; `make thorough`: all take all.
     """
-    asked = half(ANY, MODELS.index((name, path))) if not name.startswith("wire/") else ANY[-1:]
+    asked = share(ANY, MODELS.index((name, path)), 2) if not name.startswith("wire/") else ANY[-1:]
     with_each(asked, fixture_path(name, path), tmp_path)
 
 
-@pytest.mark.parametrize(("name", "path"), PACKAGES)
+@pytest.mark.parametrize(("name", "path"), some(PACKAGES, 8))
 def test_values_stay_in_or_out_of_the_program(tmp_path, name, path):
     """Every second set of options for one package, the rest for the next; `make thorough`: all for all."""
-    with_each(half(PROTOBUF, PACKAGES.index((name, path))), fixture_path(name, path), tmp_path)
+    with_each(share(PROTOBUF, PACKAGES.index((name, path)), 2), fixture_path(name, path), tmp_path)
 
 
 def with_each(asked, source, folder):
@@ -150,7 +150,6 @@ OPTIONS = st.fixed_dictionaries({}, optional={
 })  # fmt: skip
 
 
-@pytest.mark.slow
 @hypothesis.given(case=st.sampled_from(SMALL), asked=OPTIONS)
 @hypothesis.settings(
     max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
@@ -176,8 +175,7 @@ def test_any_options_together(tmp_path_factory, case, asked):
 # ---------------------------------------------------------------------------------------------------------- coremltools
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "path"), [row for row in PACKAGES if row[0] != "blob_handmade"])
+@pytest.mark.parametrize(("name", "path"), some([row for row in PACKAGES if row[0] != "blob_handmade"], 6))
 def test_coremltools_finds_the_same_values(tmp_path, name, path):
     pytest.importorskip("coremltools")
     source = fixture_path(name, path)
@@ -207,8 +205,7 @@ def many(folder):
     return [rng.standard_normal(size, np.float32).tobytes() for size in sizes]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("task_nbytes", [1 << 12, 1 << 20, plan.TASK_NBYTES])
+@pytest.mark.parametrize("task_nbytes", some([1 << 12, 1 << 20, plan.TASK_NBYTES], 1))
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch, task_nbytes):
     data, offsets = blobs_of(*((2, content) for content in many(tmp_path)))
     source = tmp_path / "weights.bin"
@@ -228,7 +225,6 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch, task_
     assert offsets[0] == 64
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes(tmp_path, method):
     if method not in multiprocessing.get_all_start_methods():

@@ -12,13 +12,11 @@ import milblob
 from faults import temporaries
 from milblob.storage.temporary import sweep
 from repacking import blobs_of, small_package, tree, values
+from thorough import some
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        sys.platform == "win32", reason="needs kill -9 and POSIX file locks: a killed repack is not tested here"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="needs kill -9 and POSIX file locks: a killed repack is not tested here"
+)
 
 STATES = ({"align": 64}, {"align": 4096})
 FAILURES = [
@@ -129,7 +127,7 @@ PLACES = [("itself", *failure) for failure in FAILURES]
 PLACES += [(place, mode, "EIO") for place in ("new", "other") for mode in ("fail", "kill after")]
 
 
-@pytest.mark.parametrize(("place", "mode", "code"), PLACES)
+@pytest.mark.parametrize(("place", "mode", "code"), some(PLACES, 4))
 def test_every_call(faults, tmp_path, states, mode, code, place):
     """The old state or the new one, whole; the source untouched; nothing else anywhere."""
     made, known = states

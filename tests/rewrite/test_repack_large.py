@@ -12,13 +12,10 @@ import reference
 from hostile_bytes import Sparse, blob_value, field, model, operation, program, write_package
 from repacking import FILE, WEIGHTS, measured_repack, value_type
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux"),
-        reason="Linux has sparse files and RssAnon: memory for huge files is not measured here",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="Linux has sparse files and RssAnon: memory for huge files is not measured here",
+)
 GIB = 1 << 30
 FAR = [1.5, -2.5, 3.5]
 TAIL = struct.pack("<3f", *FAR)

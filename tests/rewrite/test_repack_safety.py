@@ -346,7 +346,7 @@ def test_weight_file_in_place_locks_it(tmp_path):
     assert len(milblob.BlobReader(path)) == 1
 
 
-def test_source_that_is_replaced_meanwhile(tmp_path, source):
+def test_source_that_is_replaced_during_the_call(tmp_path, source):
     """One half from the old, one from the new would be neither."""
     other = copy_of(fixture_path("functions", "model.mlpackage"), tmp_path, "other.mlpackage")
     saved = copy_of(source, tmp_path, "saved.mlpackage")
@@ -368,7 +368,7 @@ def test_source_that_is_replaced_meanwhile(tmp_path, source):
 
 
 @pytest.mark.parametrize("options", [{}, OPTIONS], ids=str)
-def test_source_that_is_written_to_meanwhile(tmp_path, source, options):
+def test_source_that_is_written_to_during_the_call(tmp_path, source, options):
     path = source / FILE
     begun = []
 
@@ -385,7 +385,7 @@ def test_source_that_is_written_to_meanwhile(tmp_path, source, options):
     assert os.listdir(tmp_path) == ["s"]
 
 
-def test_other_files_that_are_written_to_meanwhile(tmp_path, source):
+def test_other_files_that_are_written_to_during_the_call(tmp_path, source):
     (source / "notes.txt").write_bytes(b"notes")
 
     def progress(name, *_):

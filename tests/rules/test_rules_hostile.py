@@ -32,7 +32,6 @@ def told(found):
     return {(b.rule, *shown.get(b.rule, lambda b: (b.message, b.where))(b)) for b in found}
 
 
-@pytest.mark.slow
 @settings(PROFILE)
 @given(random_programs())
 def test_random_programs(message):
@@ -42,7 +41,6 @@ def test_random_programs(message):
         assert "\n" not in breach.message and ": expected " in breach.message and len(breach.message) < 600
 
 
-@pytest.mark.slow
 @settings(PROFILE)
 @given(random_programs())
 def test_values_that_c_passes_break_nothing(message):
@@ -100,7 +98,6 @@ def test_c_passes_what_python_finds_sound_and_nothing_else():
     assert passed > 60
 
 
-@pytest.mark.slow
 @settings(PROFILE)
 @given(scrambled_programs())
 def test_fields_in_any_order_and_in_pieces(data):

@@ -19,7 +19,7 @@ def test_the_table_is_what_the_script_makes_of_the_registry():
     assert make_operations.PATH.read_text("utf-8") == make_operations.table()
 
 
-def test_what_the_table_says():
+def test_types_and_groups_of_the_table():
     operations = table()
     assert operations.opsets == ("CoreML5", "CoreML6", "CoreML7", "CoreML8") and len(operations.versions) > 160
     conv = operations.find("conv", 0)
@@ -130,7 +130,7 @@ def test_types_of_outputs_by_values(kind, types, values, expected):
         assert [str(one) if isinstance(expected, str) else one for one in found] == [expected]
 
 
-def test_nothing_is_said_of_arguments_that_are_no_tensors():
+def test_arguments_that_are_not_tensors_are_not_checked():
     for kind in MAKERS:
         for declared in (
             ListType(None, None),

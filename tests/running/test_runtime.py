@@ -18,7 +18,7 @@ from milblob.storage.mapped import MappedFile
 from onnx_models import save
 from paths import ROOT
 from race import exchanging
-from thorough import sized
+from thorough import sized, some
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 TOKENS = np.arange(16, dtype=np.int32)[None] * 5
@@ -72,9 +72,8 @@ def run_file(path):
     return predicted(Session(path.with_suffix(".onnx")))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("action", [run_package, run_copy, run_file])
-@pytest.mark.parametrize("part", [WEIGHTS, f"{WEIGHTS}/weight.bin"])
+@pytest.mark.parametrize("part", some([WEIGHTS, f"{WEIGHTS}/weight.bin"], 1))
 def test_race_of_sessions(action, part, tmp_path):
     """Nobody computes with the weights of the other model, however often the way to them is exchanged for a link."""
     path, other = (make_sums(tmp_path / name, value) for name, value in (("inside", INSIDE), ("outside", OUTSIDE)))
@@ -101,7 +100,6 @@ def test_race_of_sessions(action, part, tmp_path):
 # --------------------------------------------------------------------------------------------------------- both ways
 
 
-@pytest.mark.slow
 def test_values_are_handed_over_where_open_files_have_no_name(tmp_path, by_bytes):
     """Of packages and .onnx files, dense and compressed, with and without optimisation: what the other way computes."""
     packages = {"dense": shutil.copytree(DEMO, tmp_path / "dense.mlpackage")}

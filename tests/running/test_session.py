@@ -14,6 +14,7 @@ from PIL import Image
 import milblob
 import milblob.onnx
 from children import child_environment
+from draws import restarts
 from milblob import Session
 from onnx_models import run, save
 from paths import DATA, ROOT
@@ -21,6 +22,7 @@ from paths import DATA, ROOT
 DEMO = ROOT / "examples" / "demo.mlpackage"
 TOKENS = np.arange(16, dtype=np.int32)[None] * 5
 RANDOM = np.random.default_rng(0)
+each_test_draws_the_same = restarts(RANDOM)
 
 
 def mb():
@@ -60,7 +62,7 @@ def test_it_computes_what_the_converted_file_does(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_packages_behind_symbolic_links_run(tmp_path):
+def test_packages_reached_through_symbolic_links_run(tmp_path):
     """As in a cache of downloads, where each file is a link to a blob elsewhere."""
     package = shutil.copytree(DEMO, tmp_path / "demo.mlpackage")
     expected = Session(package).predict({"tokens": TOKENS})["logits"]
@@ -331,7 +333,8 @@ def test_classifiers_give_labels_and_probabilities(tmp_path, name):
 @pytest.fixture(scope="module")
 def cached(tmp_path_factory):
     """Attention of one head with a cache of keys and values, the mathematics of a language model's step."""
-    weights = {name: RANDOM.normal(size=(8, 8)).astype(np.float16) / 3 for name in "qkvo"}
+    random = np.random.default_rng(1)
+    weights = {name: random.normal(size=(8, 8)).astype(np.float16) / 3 for name in "qkvo"}
 
     def build(x, place, keys, values):
         q, k, v = (mb().linear(x=x, weight=weights[name]) for name in "qkv")
@@ -505,7 +508,7 @@ def test_a_pipeline_with_another_kind_of_model_is_refused_by_name():
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_without_onnxruntime_the_message_says_what_brings_it(tmp_path):
+def test_without_onnxruntime_the_message_names_the_extra(tmp_path):
     code = "import sys; sys.modules['onnxruntime'] = None\nimport milblob\nmilblob.verify(sys.argv[1], sys.argv[1])"
     found = subprocess.run(
         [sys.executable, "-c", code, DEMO], env=child_environment(), capture_output=True, text=True, check=False
@@ -575,7 +578,7 @@ def test_labels_by_another_hand_end_in_our_errors(tmp_path, text):
         session.predict({name: np.ones([n or 1 for n in one.shape], one.dtype) for name, one in session.inputs.items()})
 
 
-def test_a_closed_session_says_so():
+def test_a_closed_session_raises_an_error_that_names_it():
     with Session(DEMO) as session:
         pass
     with pytest.raises(ValueError, match="operation on closed session"):

@@ -159,7 +159,7 @@ def test_tokens_are_below_the_rows_of_the_embedding():
     assert tokens.dtype == np.int32
 
 
-def test_rows_are_found_behind_other_operations(tmp_path):
+def test_rows_are_found_through_other_operations(tmp_path):
     table = np.zeros((6, 3), np.float32)
 
     def build(direct, moved, count, both):

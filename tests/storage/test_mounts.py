@@ -10,6 +10,7 @@ import pytest
 from milblob.storage import mounts
 from milblob.storage.output import NewDirectory
 from paths import ROOT
+from thorough import some
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="junctions are links there: mounts are not tested")
 
@@ -25,7 +26,7 @@ COMMANDS = {
     not sys.platform.startswith("linux") or os.geteuid() != 0,
     reason="only root on Linux mounts: mounts inside packages are not tested",
 )
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", some(COMMANDS, 1))
 def test_a_mounted_directory_is_not_emptied(tmp_path, name):
     demo = ROOT / "examples" / "demo.mlpackage"
     for package in ("m.mlpackage", "n.mlpackage"):
@@ -48,7 +49,7 @@ def test_a_mounted_directory_is_not_emptied(tmp_path, name):
     assert not list(tmp_path.glob(".milblob-*"))
 
 
-def test_mounts_are_told_by_their_table_and_by_their_devices(tmp_path, monkeypatch):
+def test_mounts_are_found_by_their_table_and_by_their_devices(tmp_path, monkeypatch):
     folder = tmp_path / "a b"
     (folder / "in" / "deep").mkdir(parents=True)
     mounts.require_none(str(folder))

@@ -11,10 +11,11 @@ import sys
 import pytest
 
 import milblob.storage.output
-from faults import FAILURES, generation, generation_of, read_only, temporaries
+from faults import EACH_FAILURE, generation, generation_of, read_only, temporaries
 from milblob import _codec
 from milblob.storage.locks import lock
 from milblob.storage.output import NewDirectory, NewFile, NewNamedFile, sweep
+from thorough import some
 
 OLD, NEW = b"old" * 1000, b"new state " * 2000
 posix = pytest.mark.skipif(
@@ -81,8 +82,7 @@ def content_of(path):
 # ------------------------------------------------------------------------------------------------- every failure point
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode, code", FAILURES)
+@pytest.mark.parametrize("mode, code", EACH_FAILURE)
 @pytest.mark.parametrize("tmpfile", [True, False])
 @pytest.mark.parametrize("exists", [True, False])
 def test_file_at_every_call(faults, tmp_path, mode, code, tmpfile, exists):
@@ -110,8 +110,7 @@ def test_file_at_every_call(faults, tmp_path, mode, code, tmpfile, exists):
         assert exits == {("ok", True)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode, code", FAILURES)
+@pytest.mark.parametrize("mode, code", EACH_FAILURE)
 def test_file_through_a_name_at_every_call(faults, tmp_path, mode, code):
     path = tmp_path / "out"
     path.write_bytes(OLD)
@@ -123,8 +122,7 @@ def test_file_through_a_name_at_every_call(faults, tmp_path, mode, code):
         path.write_bytes(OLD)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode, code", FAILURES)
+@pytest.mark.parametrize("mode, code", EACH_FAILURE)
 @pytest.mark.parametrize("exists", [True, False])
 def test_directory_at_every_call(faults, tmp_path, mode, code, exists):
     path = tmp_path / "out"
@@ -150,7 +148,6 @@ def test_directory_at_every_call(faults, tmp_path, mode, code, exists):
     assert seen & {OLD, None} or mode == "short"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fail", "fail on"])
 def test_directory_without_exchange_at_every_call(faults, tmp_path, mode):
     path = tmp_path / "out"
@@ -188,8 +185,7 @@ def test_kill_between_two_renames_loses_nothing(faults, tmp_path):
 # ------------------------------------------------------------------------------------------------------ kill -9, random
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tmpfile", [True, False])
+@pytest.mark.parametrize("tmpfile", some([True, False], 1))
 def test_kill_9_while_a_file_is_replaced(faults, tmp_path, tmpfile):
     path = tmp_path / "out"
     path.write_bytes(generation(0))
@@ -210,7 +206,6 @@ def test_kill_9_while_a_file_is_replaced(faults, tmp_path, tmpfile):
         assert temporaries(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_kill_9_while_a_directory_is_replaced(faults, tmp_path):
     path = tmp_path / "out"
     path.mkdir()
@@ -368,7 +363,7 @@ def test_only_regular_files_and_directories_are_replaced(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["directory", "file", "pipe"]
 
 
-def test_directory_that_appears_meanwhile_is_kept(tmp_path):
+def test_directory_that_appears_during_the_write_is_kept(tmp_path):
     path = tmp_path / "out"
     with pytest.raises(OSError), NewDirectory(str(path)) as new:
         fill(new.name, NEW)

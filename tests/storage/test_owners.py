@@ -9,7 +9,8 @@ import pytest
 from milblob.storage import owners
 from milblob.storage.output import NewDirectory, NewFile, NewNamedFile
 from outcomes import Case
-from writers import WRITERS, act
+from thorough import some
+from writers import MECHANISMS, WRITERS, act
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32" or os.geteuid() != 0,
@@ -38,9 +39,8 @@ def give_away(folder):
             path.chmod(0o750 if path.is_dir() else 0o640)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [name for name, writer in WRITERS.items() if writer.is_durable]
+    "name", some((name for name, writer in WRITERS.items() if writer.is_durable), named=MECHANISMS)
 )  # not coremltools' own
 def test_every_writer_leaves_things_to_their_owner(tmp_path, name):
     case = Case(name, tmp_path / "run")

@@ -25,6 +25,7 @@ from milblob.model.editable import EditableModel
 from milblob.refitting import refit as refitting
 from milblob.storage import journal, journal_format, paths, pending
 from milblob.storage.output import NewFile, NewNamedFile
+from thorough import some
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32",
@@ -171,11 +172,18 @@ def in_one_state(path, first=0):
     return number
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("second", SECOND)
+@pytest.mark.parametrize("second", some(SECOND, 3))
 @pytest.mark.parametrize(
     "mode, code, linked",
-    [("fail", "EIO", False), ("fail on", "ENOSPC", False), ("short then fail", "EDQUOT", False), ("fail", "EIO", True)],
+    some(
+        [
+            ("fail", "EIO", False),
+            ("fail on", "ENOSPC", False),
+            ("short then fail", "EDQUOT", False),
+            ("fail", "EIO", True),
+        ],
+        2,
+    ),
 )
 def test_after_a_commit_that_failed(faults, tmp_path, second, mode, code, linked):
     """A fault at every call of the commit, or of the second action: old or new, never some of each."""
@@ -225,7 +233,6 @@ class Failing:
         return real(path, *args, **kwargs)
 
 
-@pytest.mark.slow
 def test_a_failing_question_while_a_change_is_completed(faults, trees, monkeypatch):
     """One stat, lstat, readlink or listing fails in `recover`: an error or the new values, never a mixture."""
     for root in list(interrupted(faults, assign, lambda root: [str(root), 1], trees)):
@@ -251,9 +258,8 @@ def test_a_failing_question_while_a_change_is_completed(faults, trees, monkeypat
         assert errors > 20
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lasts", [False, True])
-@pytest.mark.parametrize("second", SECOND)
+@pytest.mark.parametrize("second", some(SECOND, 2))
 def test_a_failing_question_while_a_change_is_written(trees, monkeypatch, second, lasts):
     numbers, number = set(), 1
     while True:
@@ -306,7 +312,6 @@ def test_journal_that_has_its_name_and_fails_to_be_synced(trees, monkeypatch, st
     assert in_one_state(root) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("action", [assign, assign_blobs])
 def test_writer_that_dies_after_another_has_opened(faults, trees, monkeypatch, action):
     """Without any error: B opens, A dies on the way, B takes the lock."""
@@ -340,7 +345,7 @@ def test_writer_that_dies_after_another_has_opened(faults, trees, monkeypatch, a
     assert refused >= 4 and numbers == {0, 1}
 
 
-def test_nobody_commits_while_a_change_is_pending(faults, trees):
+def test_no_commit_while_a_change_is_pending(faults, trees):
     """Whoever holds the locks and finds a journal of somebody else's, refuses, and sweeps nothing."""
     for root in interrupted(faults, assign, lambda root: [str(root), 1], trees):
         before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
@@ -417,13 +422,15 @@ WRITERS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "writer"),
-    [
-        (PACKAGE, "the package"),  # files in a package of that name are not opened alone for writing
-        *itertools.product(["plain", "odd.name", "a.mlmodelc.d"], WRITERS),
-    ],
+    some(
+        [
+            (PACKAGE, "the package"),  # files in a package of that name are not opened alone for writing
+            *itertools.product(["plain", "odd.name", "a.mlmodelc.d"], WRITERS),
+        ],
+        5,
+    ),
 )
 def test_an_interrupted_change_is_seen_from_everywhere(faults, trees, name, writer):
     """Reading and writing, by each way, after each writer that may have died."""
@@ -454,8 +461,7 @@ def test_an_interrupted_change_is_seen_from_everywhere(faults, trees, name, writ
             assert journals(model) == [] and left(model) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some(WAYS, 4))
 def test_an_edit_by_any_way_is_not_lost(faults, trees, way):
     """Whoever edits first completes what was begun: a later recovery does not write over the edit."""
     for root in list(interrupted(faults, assign, lambda root: [str(root), 1], lambda: trees("plain"))):
@@ -612,7 +618,7 @@ def test_what_another_user_wrote_is_not_applied(faults, trees, what):
 
 
 @as_root
-def test_somebody_opens_what_somebody_else_may_not_change(faults, trees):
+def test_a_user_opens_a_model_that_another_user_may_not_change(faults, trees):
     """The attack: in a sticky directory, whoever opens a model would write what the journal says, with their rights."""
     with tempfile.TemporaryDirectory() as folder:  # where other users may go
         os.chmod(folder, 0o755)
@@ -651,7 +657,7 @@ def attack(root):
 
 
 @pytest.mark.parametrize("what", ["journal", "staged"])
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+@pytest.mark.parametrize("mode", some([0o620, 0o602, 0o666], 1))
 def test_what_others_may_write_to_is_not_applied(faults, trees, what, mode):
     root = half_done(faults, trees)
     (made,) = root.rglob(f"*{pending.JOURNAL if what == 'journal' else journal_format.STAGED}")
@@ -677,10 +683,9 @@ def test_what_has_another_name_is_not_applied(faults, trees, what):
     assert recovered_number(root) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o664, 0o666])
-def test_own_journals_are_believed_whatever_the_permissions(faults, trees, umask, mode):
+@pytest.mark.parametrize("umask", some([0o000, 0o002, 0o022, 0o077], 2))
+@pytest.mark.parametrize("mode", some([0o600, 0o640, 0o644, 0o664, 0o666], 2))
+def test_own_journals_are_applied_with_any_permissions(faults, trees, umask, mode):
     """The rule must not refuse what milblob wrote itself; and who may not read the model may not read its journal."""
 
     def make():
@@ -722,7 +727,7 @@ def test_journal_that_was_killed_between_its_two_names(faults, trees):
     assert seen == 1
 
 
-@pytest.mark.parametrize("change", ["other bytes", "shorter", "longer", "gone"])
+@pytest.mark.parametrize("change", some(["other bytes", "shorter", "longer", "gone"], 2))
 def test_replacement_that_is_not_the_one_of_the_journal(faults, trees, change):
     """A renaming counts as done only if the target is the new file, byte for byte."""
     root = half_done(faults, trees)
@@ -746,9 +751,8 @@ def test_replacement_that_is_not_the_one_of_the_journal(faults, trees, change):
 # --------------------------------------------------------------------------------------------- journals in directories above
 
 
-@pytest.mark.slow
 @as_root
-def test_somebody_elses_journal_above_stops_only_who_it_is_about(faults, trees, tmp_path):
+def test_a_journal_of_another_user_above_stops_only_the_model_that_it_names(faults, trees, tmp_path):
     """Anybody can put a journal into /tmp; models below it are opened all the same."""
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -9,6 +9,7 @@ import sysconfig
 import reference
 from hostile_bytes import field
 from paths import ROOT
+from thorough import IS_THOROUGH
 
 # What the drivers of kernels print: the same on every CPU. Who changes a driver changes its line.
 DIGESTS = {
@@ -18,7 +19,8 @@ DIGESTS = {
     "decode": "digest 526cfa73b997c138\n",
     "statistics": "digest 46c238cbba01cfa3\n",
 }
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+SANITIZERS = ["-fsanitize=address,undefined" if IS_THOROUGH else "-fsanitize=address", "-fno-sanitize-recover=all"]
+"""UndefinedBehaviorSanitizer more than doubles the time to compile; `make sanitize` has it too."""
 INCLUDES = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
 CONTRACTING = ["-std=gnu11", "-ffp-contract=fast"]
 """What somebody's CFLAGS may say: a compiler may then round a * b + c once, and arm64 computes other bits than x86."""
@@ -26,13 +28,13 @@ WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 
 
 def setup_flags():
-    """The options that setup.py compiles the extension with here, but for the one of the optimisation."""
+    """The options that setup.py compiles the extension with here, but for those of optimization and debugging."""
     text = (ROOT / "setup.py").read_text(encoding="utf-8")
     names = {"os": os, "sys": sys}
     for line in ast.parse(text).body:
         if isinstance(line, ast.Assign) and "FLAGS" in ast.unparse(line.targets[0]):
             exec(compile(ast.Module([line], []), "setup.py", "exec"), names)
-    return [flag for flag in names["FLAGS"] if not flag.startswith("-O")]
+    return [flag for flag in names["FLAGS"] if not flag.startswith(("-O", "-g"))]
 
 
 def compilers():

@@ -38,6 +38,7 @@ import pytest
 import milblob
 from c_drivers import compilers
 from paths import ROOT
+from thorough import some
 
 SUPPORT = pathlib.Path(__file__).resolve().parent
 MODES = ("fail", "fail on", "short", "short then fail", "kill before", "kill middle", "kill after")
@@ -51,6 +52,9 @@ FAILURES = [
     ("fail", "EIO"), ("fail", "EROFS"), ("fail", "EACCES"), ("fail on", "ENOSPC"), ("fail on", "EDQUOT"), ("short", "EIO"),
     ("short then fail", "ENOSPC"), ("kill before", "EIO"), ("kill middle", "EIO"), ("kill after", "EIO"),
 ]  # fmt: skip
+EACH_FAILURE = some(
+    FAILURES, named=[("fail", "EIO"), ("fail on", "ENOSPC"), ("short then fail", "ENOSPC"), ("kill after", "EIO")]
+)
 
 
 class Outcome(NamedTuple):

@@ -626,6 +626,10 @@ WRITERS = {
 }  # fmt: skip
 
 
+MECHANISMS = ("replaced weight file", "repack to package", "edit package", "append after a tail", "pack")
+"""One writer for each way in which results appear: a new file, a new directory, a journal, an append, a pair of files."""
+
+
 def make(name, folder):
     """Fill a directory with what a writer finds, and with files that are no matter of its."""
     folder = pathlib.Path(folder)

@@ -72,7 +72,7 @@ def test_random_dicts_both_ways(ask, tmp_path):
         path.unlink()
 
 
-def test_whatever_milblob_reads_tvm_reads_too(ask, tmp_path):
+def test_tvm_reads_all_that_milblob_reads(ask, tmp_path):
     """Mutated files: what milblob takes, TVM takes with the same values, where it has values for it."""
     random = np.random.default_rng(14)
     tvm.write_params({"a": np.arange(3, dtype="f4"), "bc": np.ones((2, 2), "i1"), "d": np.float64(2)}, tmp_path / "a")

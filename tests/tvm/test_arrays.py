@@ -53,7 +53,7 @@ def test_open_arrays(model, params):
             array.read()
 
 
-def test_open_arrays_says_what_is_wrong(params, tmp_path):
+def test_open_arrays_names_the_error(params, tmp_path):
     params.write_bytes(params.read_bytes()[:-1])
     with pytest.raises(FormatError):
         open_arrays(params)
@@ -131,7 +131,7 @@ def test_diff_and_match_take_parameters_of_modules(model):
         assert library.modules["default"].params["p0"].read().tolist() == [[3, 5]]
 
 
-def test_match_says_what_is_left(model):
+def test_match_reports_what_is_left(model):
     found = milblob.match({"weight": NEW}, model)
     assert (found.matches, found.unmatched_given, found.unmatched_names) == ([], ["weight"], ["p0"])
     with pytest.raises(ValueError, match="select: expected the name of a tensor"):
@@ -180,7 +180,7 @@ def test_check(model, params):
         milblob.check(model, values=True)
 
 
-def test_milblob_tvm_is_not_imported_to_recognise_an_archive():
+def test_archives_import_no_tvm_before_they_are_opened():
     code = """
         import milblob
         from milblob.formats.read import is_array_file

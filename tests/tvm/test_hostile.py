@@ -226,7 +226,6 @@ def bomb(nbytes):
     return b"".join([*out, stream.flush()])
 
 
-@pytest.mark.slow
 def test_gzip_bombs(tmp_path):
     path = tmp_path / "bomb.tar.gz"
     path.write_bytes(bomb(300 << 20))
@@ -280,7 +279,6 @@ def test_a_gzip_inside_a_gzip():
         tvm.open(gzip.compress(gzip.compress(made.tar_of(made.files_of()))))
 
 
-@pytest.mark.slow
 def test_a_million_members(tmp_path):
     """Refused after 131,072, in seconds, and check says so."""
     path = tmp_path / "m.tar.gz"
@@ -368,7 +366,6 @@ def test_directories_with_links_pipes_and_loops(tmp_path):
 @pytest.mark.skipif(
     sys.platform == "win32", reason="long paths: Windows refuses them itself, so our message is not tested"
 )
-@pytest.mark.slow
 def test_a_directory_of_great_depth(tmp_path):
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     here = os.open(path, os.O_RDONLY)

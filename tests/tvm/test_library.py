@@ -335,7 +335,7 @@ def test_no_archive(tmp_path):
         tvm.open(5)
 
 
-def test_a_broken_graph_and_broken_parameters_say_where():
+def test_errors_in_a_broken_graph_and_parameters_name_the_place():
     files = made.files_of()
     files["executor-config/graph/default.graph"] = b'{"nodes": 5}'
     files["parameters/default.params"] = files["parameters/default.params"][:-1]
@@ -387,7 +387,7 @@ def test_bytes_of_dtypes(text, nbytes):
     assert dtype_nbytes(text) == nbytes
 
 
-def test_a_version_of_tvm_says_what_codes_mean():
+def test_a_version_of_tvm_defines_the_meaning_of_codes():
     files = made.files_of()
     fp8 = bytearray(made.params_of({"p0": np.array([[1, 0]], np.int8)}))
     at = fp8.index(bytes([0, 8, 1, 0]), 60)

@@ -121,7 +121,7 @@ def test_int4_keeps_its_nibbles():
     assert out.astype(np.int8).tolist() == values.astype(np.int8).tolist()
 
 
-def test_read_only_array_is_refused_in_our_words():
+def test_read_only_array_raises_an_error_of_milblob():
     tensor = milblob.open(DATA / "quant_int8" / "model.mlpackage")["first_weight_quantized"]
     out = np.zeros(tensor.shape, tensor.dtype)
     out.flags.writeable = False

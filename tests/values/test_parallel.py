@@ -198,7 +198,7 @@ def test_an_error_of_the_items(several):
     assert seen == list(range(7))
 
 
-def test_nothing_is_begun_after_an_error(three):
+def test_nothing_starts_after_an_error(three):
     begun = []
 
     def work(item):

@@ -82,7 +82,6 @@ def test_float32_has_the_bits_of_coremltools(tier):
     every(check, cases, DTYPES, MODES, BLOCKS)
 
 
-@pytest.mark.slow
 def test_float16_is_at_least_as_good_as_coremltools(tier):
     pytest.importorskip("coremltools")
 

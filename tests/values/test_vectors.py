@@ -48,7 +48,6 @@ def test_figures_are_of_what_is_decoded(shape, axis, vector, size, dtype):
     assert made.largest == pytest.approx(float(np.abs(lost).max()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize(
     ("shape", "axis", "vector", "size", "nbits"),
@@ -81,7 +80,6 @@ def test_the_least_error_of_all_palettes_on_small_cases():
         assert made.squared == pytest.approx(best, rel=1e-4, abs=1e-12)
 
 
-@pytest.mark.slow
 def test_threads_change_nothing(monkeypatch):
     array = noise((1024, 512), np.float16)
     found = []

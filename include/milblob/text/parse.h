@@ -8,6 +8,9 @@
 
 #include "milblob/text/value.h"
 
+/* A program of several units need not compile what parses and writes text in each: one unit defines MB_TEXT_HERE, the
+ * others MB_TEXT_ELSEWHERE. */
+
 enum {
     /* One text may expand to at most 64 times its size and a little: elements of lists carry their types, so a long
      * type and many empty elements would otherwise give the product of the two. Real files stay below 1;
@@ -242,9 +245,17 @@ static inline bool mb_text_program(mb_text *text) {
  *      with error->offset in the text; out then holds nothing of use. Keys that occur twice in a map are kept
  * lifetime: keeps nothing; allocates nothing; about 20 kB of stack
  * spec: docs/mil-text.md                                                                                             */
-static inline mb_status mb_text_to_statements(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
-                                              uint64_t *out_nbytes, mb_text_span *statements, uint64_t statement_capacity,
-                                              uint64_t *statement_count, mb_error *error) {
+#ifdef MB_TEXT_ELSEWHERE
+mb_status mb_text_to_statements(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
+                                uint64_t *out_nbytes, mb_text_span *statements, uint64_t statement_capacity,
+                                uint64_t *statement_count, mb_error *error);
+#else
+#ifndef MB_TEXT_HERE
+static inline
+#endif
+mb_status mb_text_to_statements(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
+                                uint64_t *out_nbytes, mb_text_span *statements, uint64_t statement_capacity,
+                                uint64_t *statement_count, mb_error *error) {
     mb_text parser;
     uint64_t most;
     if (!mb_mul(nbytes, MB_TEXT_MAX_UNFOLD, &most) || !mb_add(most, 4096, &most)) most = UINT64_MAX;
@@ -274,6 +285,7 @@ static inline mb_status mb_text_to_statements(const uint8_t *text, uint64_t nbyt
     if (*out_nbytes > most) *out_nbytes = most;
     return MB_FULL;
 }
+#endif
 
 /* As mb_text_to_statements, without the statements. */
 static inline mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,

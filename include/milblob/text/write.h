@@ -253,7 +253,13 @@ typedef enum mb_write_step { MB_WRITE_HEADER, MB_WRITE_FUNCTION, MB_WRITE_STATEM
  * fails: MB_TEXTLESS, MB_SPLIT; MB_FULL: more keys than there is room for, or flush refused (print.stopped); as reading
  *      the wire; MB_RANGE, MB_COUNT, MB_RANK, MB_DTYPE, MB_DEPTH, MB_UTF8
  * over-reads: none     cost: linear in Program and text, but for sorting keys; the C stack as deep as blocks and types */
-static inline mb_status mb_text_write(mb_writer *w, mb_write_step step, mb_span program, uint32_t row, uint64_t minor) {
+#ifdef MB_TEXT_ELSEWHERE
+mb_status mb_text_write(mb_writer *w, mb_write_step step, mb_span program, uint32_t row, uint64_t minor);
+#else
+#ifndef MB_TEXT_HERE
+static inline
+#endif
+mb_status mb_text_write(mb_writer *w, mb_write_step step, mb_span program, uint32_t row, uint64_t minor) {
     bool good;
     w->depth = 0;
     if (step == MB_WRITE_HEADER) good = mb_write_head(w, program, minor);
@@ -261,5 +267,6 @@ static inline mb_status mb_text_write(mb_writer *w, mb_write_step step, mb_span 
     else good = mb_write_statement(w, row, MB_WRITE_INDENT);
     return good ? MB_OK : w->error->status;
 }
+#endif
 
 #endif
