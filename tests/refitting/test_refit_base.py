@@ -262,7 +262,7 @@ def test_options_that_do_nothing(tmp_path):
     before = constants(model)
     for options, words in (
         ({"leave": "nope*"}, r"leave: expected names of constants in .*, got none that matches 'nope\*'"),
-        ({"leave": ["const_0*", "nope"]}, "got none that matches 'nope'"),
+        ({"leave": [next(iter(milblob.load(model, constants=True))), "nope"]}, "got none that matches 'nope'"),
         ({"leave": lambda name: False}, "leave: expected names of constants in .*, got none"),
         ({"requantize": "fit"}, "requantize: expected a model with compressed weights, got none"),
     ):
