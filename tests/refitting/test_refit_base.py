@@ -454,6 +454,18 @@ def test_tables_that_were_looked_up_and_compressed(recipe, tmp_path):
         milblob.refit(model, new, base=base, requantize="fit")
 
 
+def test_many_small_numbers_of_float16_are_in_a_row_by_accident(tmp_path):
+    """There are few numbers below 6e-5: that a row has them all does not show that they were looked up in it."""
+    shapes, _ = NETWORKS["added_token"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    for arrays in (base, new):
+        arrays["token"] *= np.float32(1e-6)
+    base["token"][::20] = 2e-8  # which coremltools makes the least number
+    model = converted("added_token", base, tmp_path / "m.mlpackage")
+    milblob.refit(model, new, base=base)
+    assert constants(model) == constants(converted("added_token", new, tmp_path / "new.mlpackage"))
+
+
 def test_numbers_that_are_kept_from_zero(tmp_path):
     """In float16, coremltools makes what would become 0 the least number, if the array has fewer than 400 elements."""
     shapes, _ = NETWORKS["scaled_and_shifted"]
