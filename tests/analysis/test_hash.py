@@ -17,7 +17,7 @@ from matrix import every
 from milblob import DType, _codec, content_hash, hashing
 from milblob.analysis import hash as contenthash
 from milblob.hashing import hash_bytes
-from milblob.model import digest, elements
+from milblob.model import elements
 from milblob.values.tensorvalue import stored_bytes
 from paths import DATA, DEMO
 from thorough import some
@@ -89,9 +89,9 @@ def test_stretches_and_threads(monkeypatch):
     ):
         parts = np.split(np.frombuffer(data, np.uint8), cuts)
         row = [elements.Piece(_codec.Buffer(part), 0, part.size, DType.UINT8) for part in parts]
-        assert digest.digest(row) == _tree(data), cuts
+        assert contenthash.digest(row) == _tree(data), cuts
     whole = [elements.Piece(_codec.Buffer(data[:stretch]), 0, stretch, DType.UINT8)]
-    assert digest.digest(whole) == _tree(data[:stretch])
+    assert contenthash.digest(whole) == _tree(data[:stretch])
 
 
 def _tree(data):

@@ -15,8 +15,8 @@ from coremltools.converters.mil import Builder as mb
 
 import milblob
 import milblob.onnx
-from milblob.model.compiled import described
 from milblob.onnx import MilProgramContainer
+from milblob.onnx.compiled_description import described
 from milblob.storage.beneath import Location
 from onnx_models import save
 from paths import SAMPLES

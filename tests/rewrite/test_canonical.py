@@ -9,8 +9,8 @@ import pytest
 import milblob
 from cases import model_directory
 from children import run_child
-from milblob.model.canonical import DATE
 from milblob.program import schema
+from milblob.rewrite.canonical import DATE
 from paths import DATA, DEMO
 from protobuf_programs import reverse_maps
 from thorough import some

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .. import _codec
 from ..arguments import require_calls, require_flags
 from ..dtypes import DType
-from ..model.digest import digest
+from ..hashing import Span, blake3
 from ..model.elements import Piece, dense_pieces, in_order, stored_piece
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -189,3 +189,20 @@ def _uses(program: OpenProgram, dense: bool) -> list[bytes]:
 
 def _message(data: bytes) -> str:
     return digest([Piece(_codec.Buffer(data), 0, len(data), DType.UINT8)]).hex()
+
+
+def digest(pieces: Iterable[Piece]) -> bytes:
+    """Return the BLAKE3 of concatenated pieces; bits after the last element count as zero."""
+    return blake3(span for piece in pieces for span in _spans(piece))
+
+
+def _spans(piece: Piece) -> Iterator[Span]:
+    """Yield the bytes of a piece; the last one changed if bits after its last element are set, as in some files."""
+    buffer, offset, nbytes = piece.buffer, piece.offset, piece.nbytes
+    used = piece.count * piece.dtype.nbits % 8
+    last = memoryview(buffer)[offset + nbytes - 1] if used else 0
+    if last >> used == 0:
+        yield buffer, offset, nbytes
+    else:
+        yield buffer, offset, nbytes - 1
+        yield _codec.Buffer(bytes([last & ((1 << used) - 1)]), buffer.name), 0, 1

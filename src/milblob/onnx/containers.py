@@ -8,13 +8,13 @@ import numpy as np
 
 from ..arguments import require
 from ..errors import FormatError, UnsupportedError
-from ..model.compiled import described
 from ..model.metadata import Feature
 from ..program import schema
 from ..program.types import StateType, TensorType, ValueType
 from ..program.view import Function, Operation
 from ..rules.description_rules import description_breaches
 from ..rules.program_rules import Signature
+from .compiled_description import described
 
 if TYPE_CHECKING:
     from ..model.model import Model

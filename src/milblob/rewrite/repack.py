@@ -11,7 +11,6 @@ from ..arguments import as_integer, as_path, parse_nbytes, require, require_call
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, ResolveError, UnsupportedError
-from ..model.canonical import canonical_model
 from ..model.manifest import listed_files, read_json, with_folders
 from ..model.model import Model
 from ..model.package import Package
@@ -30,6 +29,7 @@ from ..storage.pending import wait
 from ..storage.transfer import write_at
 from ..values.cast import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
 from .arrange import Arrangement, arrange
+from .canonical import canonical_model
 from .changes import WEIGHT_COUNT, Options, TensorChange
 from .copying import OpenFiles, copy_entry, new_file, set_mode, walk, write_spliced
 from .destination import is_in_place, require_destination
