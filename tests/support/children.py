@@ -42,7 +42,7 @@ def run_child(code, *arguments, timeout=120, memory_nbytes=None, expect_code=0):
 
 
 def peak_rss_nbytes():
-    """The most resident memory this process ever had; Linux. 0 under AddressSanitizer, whose own would be counted."""
+    """The most resident memory this process ever had; Linux. ru_maxrss would count that of the process that started it. 0 under AddressSanitizer, whose own would be counted."""
     if SANITIZED:
         return 0
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():

@@ -1,7 +1,6 @@
 """Programs in which one number after the other becomes enormous, or all of them: sizes of declared types, integers of constants."""
 
 import itertools
-import resource
 import sys
 import time
 
@@ -81,6 +80,7 @@ def convert_all(folder, step, seconds=10):
     """
     import milblob
     import milblob.onnx
+    from children import peak_rss_nbytes
     from milblob.onnx import conversion
 
     conversion.require_sound = lambda source: None
@@ -105,4 +105,4 @@ def convert_all(folder, step, seconds=10):
             if problem:
                 print(package.stem, name, " ".join(problem.split()))
             tried += 1
-    print(tried, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+    print(tried, peak_rss_nbytes() >> 20)
