@@ -67,6 +67,11 @@ class _DTypeBase(enum.Enum):
         return 0 < self.nbits < 8
 
     @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating-point numbers, of 8 bits too."""
+        return "FLOAT" in self.name
+
+    @property
     def is_integer(self) -> bool:
         """Whether the elements are integers, signed or not; False for BOOL."""
         return "INT" in self.name

@@ -9,7 +9,7 @@ from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..values.cast import cast_array
 from ..wording import escape
-from .layouts import Layout
+from .derivations.layouts import Layout
 
 
 class Match(NamedTuple):
@@ -47,7 +47,8 @@ class Match(NamedTuple):
     @property
     def needs(self) -> list[str]:
         """The steps from the given tensor to the weight, such as ["transpose (1, 0)", "cast float32 to float16"]."""
-        steps = self.layout.words + ([f"fold: {self.folded}"] if self.folded else [])
+        step = "compute" if self.how == "computed" else "fold"
+        steps = self.layout.words + ([f"{step}: {self.folded}"] if self.folded else [])
         if self.given_dtype is not self.dtype:
             steps.append(f"cast {self.given_dtype} to {self.dtype}")
         return [*steps, f"compress ({self.compression})"] if self.compression else steps

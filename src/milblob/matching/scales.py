@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .folds import EPSILONS, FORMS, Norm, Vectors, epsilons, scale_of
+from .derivations.norms import EPSILONS, FORMS, Norm, Vectors, epsilons, scale_of
 
 Values = np.ndarray[Any, Any]
 Steps = tuple[Norm, ...]

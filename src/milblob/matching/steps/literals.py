@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType
-from ..values.cast import cast_array
+from ...dtypes import DType
+from ...values.cast import cast_array
 
 Values = np.ndarray[Any, Any]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ..model.lazy import LazyTensor
-from ..model.tensor import Tensor
+from ...model.lazy import LazyTensor
+from ..model_weights import is_compressed
 
 Values = np.ndarray[Any, Any]
 
@@ -84,11 +84,11 @@ def _blocks(array: Values, block: tuple[int, ...] | None) -> Values:
     return np.ascontiguousarray(turned).reshape(-1, math.prod(block))
 
 
-def block_of(weight: Tensor) -> tuple[int, ...] | None:
+def block_of(weight: LazyTensor) -> tuple[int, ...] | None:
     """Return the shape of the blocks of a compressed weight that have a scale or a palette of their own."""
     block = list(weight.shape)
-    for key, part in weight.parts.items():
-        inner = block_of(part) if part.chain is not None else None
+    for key, part in getattr(weight, "parts", {}).items():
+        inner = block_of(part) if is_compressed(part) else None
         shape = part.shape
         if key == "scale" and len(shape) == 1 < len(weight.shape):
             axis = next((at for at, size in enumerate(weight.shape) if size == shape[0] > 1), None)
@@ -106,7 +106,7 @@ def block_of(weight: Tensor) -> tuple[int, ...] | None:
 def is_like(values: Values, tensor: LazyTensor) -> bool:
     """Whether values are more like an array, or its first rows, than chance: as a sum with another one is."""
     count = values.size
-    if count < _MIN_COUNT or tensor.size < count or "FLOAT" not in tensor.mil_dtype.name:
+    if count < _MIN_COUNT or tensor.size < count or not tensor.mil_dtype.is_float:
         return False
     array = np.asarray(tensor.read())
     ways = [array.reshape(-1)[:count], *([array.T.reshape(-1)] if array.ndim == 2 and array.size == count else [])]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType
+from ...dtypes import DType
 from .derivation import Arrays, CheckpointArray, Derivation, Values
 
 _Function = Callable[[Values], Values]
@@ -72,10 +72,6 @@ class Literal(Arithmetic):
         """See Derivation."""
         return np.asarray(self.value, np.float32)
 
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"literal": self.value}
-
     def __str__(self) -> str:
         return f"{self.value:g}"
 
@@ -91,10 +87,6 @@ class Applied(Arithmetic):
         """See Derivation."""
         with np.errstate(all="ignore"):
             return np.asarray(FUNCTIONS[self.name](_float32(self.of.compute(arrays))), np.float32)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"function": self.name, "of": self.of.to_dict()}
 
     def __str__(self) -> str:
         return f"{self.name}({self.of})"
@@ -121,11 +113,6 @@ class Reduced(Arithmetic):
         with np.errstate(all="ignore"):
             found = REDUCTIONS[self.name](_float32(self.of.compute(arrays)), axis=self.axes, keepdims=self.keepdims)
         return np.asarray(found, np.float32)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        axes = None if self.axes is None else list(self.axes)
-        return {"reduction": self.name, "axes": axes, "keepdims": self.keepdims, "of": self.of.to_dict()}
 
     def __str__(self) -> str:
         along = "" if self.axes is None else f" along {', '.join(map(str, self.axes))}"
@@ -155,10 +142,6 @@ class Combined(Arithmetic):
     def is_elementwise(self) -> bool:
         """See Derivation. Rows are taken of sums of two arrays of one size only, such as the biases of a GRU."""
         return self.operator == "+" and all(isinstance(step, CheckpointArray) for step in self.steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"operator": self.operator, "a": self.a.to_dict(), "b": self.b.to_dict()}
 
     def __str__(self) -> str:
         a, b = (f"({part})" if isinstance(part, Combined) else str(part) for part in (self.a, self.b))
@@ -197,11 +180,6 @@ class Standardized(Arithmetic):
             root = np.sqrt(spread) + epsilon if self.form == STANDARDS[2] else np.sqrt(spread + epsilon)
             return np.asarray(away / root, np.float32)
 
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        row = {"standardized": self.form, "axes": list(self.axes), "epsilon": self.epsilon}
-        return row | {"of": self.of.to_dict()}
-
     def __str__(self) -> str:
         return f"{self.of}, standardized (epsilon {self.epsilon:g})"
 
@@ -217,10 +195,6 @@ class Filled(Derivation):
         """See Derivation."""
         values = self.of.compute(arrays)
         return np.full(self.shape, values.reshape(-1)[0], values.dtype)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"filled": list(self.shape), "of": self.of.to_dict()}
 
     def __str__(self) -> str:
         return f"{self.of} in every element"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import DType
+from ...dtypes import DType
 from .literals import Literals
 
 Values = np.ndarray[Any, Any]

@@ -69,13 +69,6 @@ class Norm:
         names = (self.gamma, self.beta, self.mean, self.variance)
         return Vectors(*(None if name is None else arrays(name).reshape(-1).astype(dtype) for name in names))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return {
-            "gamma": self.gamma, "beta": self.beta, "mean": self.mean, "variance": self.variance,
-            "epsilon": self.epsilon, "form": self.form, "dtype": self.dtype,
-        }  # fmt: skip
-
     def __str__(self) -> str:
         if self.form == "scale":
             return f"the scale {self.gamma}"

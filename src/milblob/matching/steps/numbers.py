@@ -6,19 +6,18 @@ candidates, by a margin.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType
-from ..model.lazy import LazyTensor
-from .arithmetic import FUNCTIONS, REDUCTIONS, Applied, Combined, Filled, Literal, Reduced
-from .derivation import CheckpointArray, Derivation
+from ...dtypes import DType
+from ..checkpoint import Checkpoint
+from ..derivations.arithmetic import FUNCTIONS, REDUCTIONS, Applied, Combined, Filled, Literal, Reduced
+from ..derivations.derivation import CheckpointArray, Derivation, Explained
+from ..derivations.rounding import are_one_rounding_apart, casts_to
 from .literals import Literals
-from .rounding import are_one_rounding_apart, casts_to
-from .same_elements import May
 
 Values = np.ndarray[Any, Any]
 
@@ -32,22 +31,6 @@ _AFTER_FUNCTIONS = ("reciprocal", "negative", "sqrt", "square", "rsqrt")  # of a
 _FACTORS = (2.0, 0.5, -2.0, -0.5, 4.0, 0.25, 127.0, -128.0, 128.0, -127.0, 255.0, 15.0, 7.0, -8.0, 1 / 127, 1 / 255)
 _SHIFTS = (1.0, -1.0, 1e-9, 1e-8, 1e-6, 1e-5)
 _MAX_CLAIMS = 8
-
-
-class Explained(NamedTuple):
-    """A function of arrays that has the values of a constant.
-
-    Attributes:
-        derivation: gives the present values.
-        is_exact: to the bit; else to one rounding.
-        is_of_one: of an array of one element.
-        is_weak: a number of few bits, and not an array itself: it may be equal by accident.
-    """
-
-    derivation: Derivation
-    is_exact: bool
-    is_of_one: bool
-    is_weak: bool
 
 
 @dataclass(frozen=True)
@@ -68,17 +51,13 @@ class Numbers:
     """Explains constants of one model.
 
     Args:
-        given: arrays of the checkpoint that may be the reason.
-        array: reads one.
+        checkpoint: its arrays may be the reason.
         literals: of the network.
-        may: the work budget.
     """
 
-    def __init__(
-        self, given: Mapping[str, LazyTensor], array: Callable[[str], Values], literals: Literals, may: May
-    ) -> None:
-        self._given = {name: tensor for name, tensor in given.items() if tensor.mil_dtype in BITS}
-        self._array, self._literals, self._may = array, literals, may
+    def __init__(self, checkpoint: Checkpoint, literals: Literals) -> None:
+        self._given = {name: tensor for name, tensor in checkpoint.arrays.items() if tensor.mil_dtype in BITS}
+        self._array, self._literals, self._may = checkpoint.read, literals, checkpoint.may
         self._computed: dict[Derivation, Values | None] = {}
 
     def explain(self, target: Sought, is_literal: bool = False) -> list[Explained]:

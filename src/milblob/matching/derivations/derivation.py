@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import DType, as_dtype
-from .folds import Norm, fold_bias, fold_weight
+from ...dtypes import DType, as_dtype
 from .layouts import Layout
+from .norms import Norm, fold_bias, fold_weight
 
 Values = np.ndarray[Any, Any]
 Arrays = Callable[[str], Values]
@@ -51,6 +51,16 @@ class Derivation:
         for step in self.steps:
             yield from step.sources()
 
+    @property
+    def main(self) -> str | None:
+        """The array that the values are mostly those of."""
+        return next(self.sources(), None)
+
+    @property
+    def words(self) -> str:
+        """What was done, for people."""
+        return str(self)
+
     def uses(self) -> Iterator[ArrayRange]:
         """Yield what of each array takes part."""
         for step in self.steps:
@@ -60,10 +70,6 @@ class Derivation:
         """Return the dtype of what `compute` returns, from those of the arrays."""
         found = {step.dtype(dtypes) for step in self.steps}
         return found.pop() if len(found) == 1 else DType.FLOAT32
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the step and those below it as JSON can hold them."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,6 @@ class CheckpointArray(Derivation):
         """See Derivation."""
         return dtypes(self.name)
 
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"array": self.name}
-
     def __str__(self) -> str:
         return self.name
 
@@ -106,10 +108,6 @@ class Moved(Derivation):
     def compute(self, arrays: Arrays) -> Values:
         """See Derivation."""
         return np.ascontiguousarray(self.layout.apply(np.ascontiguousarray(self.of.compute(arrays))))
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"of": self.of.to_dict(), **self.layout._asdict()}
 
     def __str__(self) -> str:
         return f"{self.of}: {', '.join(self.layout.words)}"
@@ -144,10 +142,6 @@ class RowRange(Derivation):
         else:
             yield from self.of.uses()
 
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"rows": [self.begin, self.end], "of": self.of.to_dict()}
-
     def __str__(self) -> str:
         return f"{self.of}[{self.begin}:{self.end}]"
 
@@ -169,10 +163,6 @@ class Stacked(Derivation):
         if len({part.dtype for part in values}) > 1:
             values = [part.astype(np.float32) for part in values]
         return np.concatenate(values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"concatenated": [part.to_dict() for part in self.parts]}
 
     def __str__(self) -> str:
         shown = [str(part) for part in self.parts[:6]]
@@ -204,10 +194,6 @@ class Gathered(Derivation):
         """See Derivation."""
         for row in np.unique(self.indices).tolist():
             yield from RowRange(self.of, row, row + 1).uses()
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"gathered": self.indices.tolist(), "of": self.of.to_dict()}
 
     def __str__(self) -> str:
         return f"{self.of}, {len(self.indices):,} rows gathered"
@@ -246,18 +232,43 @@ class Folded(Derivation):
         norm = (CheckpointArray(name) for name in self.norm.names(self.is_bias))
         return (*(() if self.of is None else (self.of,)), *norm)
 
+    @property
+    def main(self) -> str | None:
+        """See Derivation."""
+        return self.norm.beta if self.of is None else self.of.main
+
+    @property
+    def words(self) -> str:
+        """See Derivation."""
+        return f"{self.of.words}, {self.norm}" if isinstance(self.of, Folded) else str(self.norm)
+
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
         return as_dtype(self.norm.dtype)
 
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        own = None if self.of is None else self.of.to_dict()
-        part = "bias" if self.is_bias else "weight"
-        return {"fold": self.norm.to_dict(), "part": part, "of": own, "groups": self.groups}
-
     def __str__(self) -> str:
         return f"{self.of if self.of is not None else 'no bias'}, {self.norm} folded in"
+
+
+class Explained(NamedTuple):
+    """A derivation that gives the values of a weight.
+
+    Attributes:
+        derivation: gives the present values.
+        is_exact: to the bit; else to one rounding.
+        is_of_one: of an array of one element.
+        is_weak: a number of few bits, and not an array itself: it may be equal by accident.
+    """
+
+    derivation: Derivation
+    is_exact: bool
+    is_of_one: bool = False
+    is_weak: bool = False
+
+
+def moved(of: Derivation, layout: Layout) -> Derivation:
+    """Return a derivation in another layout."""
+    return of if layout.is_identity else Moved(of, layout)
 
 
 def row_of(name: str, shape: tuple[int, ...], row: int) -> Derivation:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType
-from ..values.cast import cast_array, is_castable
+from ...dtypes import DType
+from ...values.cast import cast_array, is_castable
 
 Values = np.ndarray[Any, Any]
 
