@@ -137,13 +137,15 @@ class AssetConsumer(NamedTuple):
     """One place where a tensor is read.
 
     Attributes:
-        op: type of the operation.
-        name: the operation, as names of tensors spell it.
+        reader: row of the operation.
+        type: its type.
+        label: its name, as names of tensors spell it.
         parameter: its operand.
     """
 
-    op: str
-    name: str
+    reader: int
+    type: str
+    label: str
     parameter: str
 
 
@@ -306,7 +308,9 @@ class AssetTensor(LazyTensor):
         found = []
         for reader, number in program.uses(self.row.op):
             name = program.bytecode.op_name(reader)
-            found.append(AssetConsumer(short_family(name), program.label(reader), program.operand(reader, number)))
+            found.append(
+                AssetConsumer(reader, short_family(name), program.label(reader), program.operand(reader, number))
+            )
         return tuple(found)
 
     @property
