@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -12,12 +11,11 @@ from ..model.lazy import LazyTensor
 from ..progress import Counter
 from ..values.cast import cast_array
 from .derivations.derivation import Derivation
+from .derivations.layouts import Values
 from .derivations.norms import Norm, Vectors
 from .derivations.rounding import casts_to
 from .scales import Scales
 from .siblings import Siblings
-
-Values = np.ndarray[Any, Any]
 
 _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 """Where these are used up, the rest is not looked for. Weights that were trained take a small part of it; of pairs,

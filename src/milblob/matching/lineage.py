@@ -1,4 +1,4 @@
-"""What `learn` found: how each weight of a model follows from the arrays of a checkpoint."""
+"""What a search found: how each weight of a model follows from the arrays of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

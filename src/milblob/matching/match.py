@@ -36,8 +36,9 @@ def match(
     """Find which training tensor became which weight of a model.
 
     First, find tensors with the same elements after a cast to the weight's dtype: in the same order, with permuted axes
-    (for matrices: transposed), or in another shape. Then, for weights that are compressed or otherwise changed, find
-    the tensors whose values correlate best. Names decide between equal tensors where they agree.
+    (for matrices: transposed), or in another shape. Then find what gives other weights to the bit, as `refit` with a
+    base does. Last, for weights that are compressed or otherwise changed, find the tensors whose values correlate best.
+    Names decide between equal tensors where they agree.
 
     Args:
         weights: path of a .safetensors, .npz, .npy, .gguf or .onnx file, of a directory of .npy files, or of a model;
@@ -106,12 +107,13 @@ def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
 
 
 def _is_weight(tensor: LazyTensor) -> bool:
+    """Whether a constant counts if it is not found; of files of arrays, each array."""
     return not isinstance(tensor, Tensor) or is_weight(tensor)
 
 
 def _is_candidate(tensor: LazyTensor) -> bool:
     """Weights, and those small constants that may be a bias; not what operations are told in numbers."""
-    if not is_compressed(tensor) and not is_numeric(tensor):
-        return False
+    if is_compressed(tensor) or not is_numeric(tensor):
+        return is_compressed(tensor)
     is_const = isinstance(tensor, Tensor) and tensor.op == "const"
     return _is_weight(tensor) or (is_const and tensor.mil_dtype.is_float and tensor.ndim > 0)

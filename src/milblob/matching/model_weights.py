@@ -2,16 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..analysis.operations import WEIGHT_COUNT
 from ..model.lazy import LazyTensor
 from ..model.sharing import by_blob
-from ..model.tensor import Tensor
-from ..program.view import Block, Consumer, Operation
-from .checkpoint import Values, bits_of, is_numeric
+from ..program.view import Consumer
+from .checkpoint import bits_of, is_numeric
+from .derivations.layouts import Values
 
 _CONVOLUTIONS = ("conv", "conv_transpose")
 
@@ -39,24 +40,29 @@ class ModelWeights(dict[str, LazyTensor]):
 
     Attributes:
         members: the weights of each blob, by the first of them. first_of: the first one, by each of them.
-        readers: the operations of a Program that read each weight, constexpr ones left out.
     """
 
     def __init__(self, tensors: Mapping[str, LazyTensor]) -> None:
         super().__init__(tensors)
         self.members = by_blob(self)
         self.first_of = {name: first for first, members in self.members.items() for name in members}
-        self.readers: dict[str, list[Consumer]] = {
-            name: [one for one in tensor.consumers if not one.type.startswith("constexpr_")]
-            if isinstance(tensor, Tensor)
-            else []
+        self._flat: dict[str, bool] = {}
+
+    @cached_property
+    def readers(self) -> dict[str, list[Consumer]]:
+        """What reads each weight, constexpr operations left out."""
+        return {
+            name: [one for one in getattr(tensor, "consumers", ()) if not one.type.startswith("constexpr_")]
             for name, tensor in self.items()
         }
-        self._parts: dict[Operation | Block, dict[str, str]] = defaultdict(dict)
+
+    @cached_property
+    def _parts(self) -> dict[Any, dict[str, str]]:
+        found: dict[Any, dict[str, str]] = defaultdict(dict)
         for name, consumers in self.readers.items():
             for consumer in consumers:
-                self._parts[consumer.reader][consumer.parameter] = name
-        self._flat: dict[str, bool] = {}
+                found[consumer.reader][consumer.parameter] = name
+        return found
 
     def values_of(self, name: str) -> Values:
         """Return the present values of a weight."""

@@ -19,10 +19,10 @@ from ..model.lazy import LazyTensor
 from ..program.view import Consumer
 from ..values.cast import cast_array
 from .agreeing import agreeing, is_name_of
-from .checkpoint import Checkpoint, Values, Work, numeric
+from .checkpoint import Checkpoint, Work, numeric
 from .derivations.arithmetic import Combined, kind_of
 from .derivations.derivation import CheckpointArray, Derivation, Explained, RowRange, Stacked, moved
-from .derivations.layouts import Layout, layouts
+from .derivations.layouts import Layout, Values, layouts, spread
 from .lineage import Claim, Lineage, Origin
 from .model_weights import Convolution, ModelWeights, is_candidate, is_compressed
 from .siblings import VECTORS
@@ -232,11 +232,12 @@ class Search:
         found: list[Fold] = []
         for name in names:
             convolution = self.weights.convolution(name) if name not in self.sqnr else None
-            if convolution is None or self.weights.is_flat(name):
+            if convolution is None:
                 continue
             is_equal = name in self.equal
             owns = [array for array, layout in self.equal[name] if layout.axes is None] if is_equal else None
-            for own in self._folds.candidates(convolution) if owns is None else dict.fromkeys(owns):
+            owns = self._folds.candidates(convolution) if owns is None else list(dict.fromkeys(owns))
+            for own in owns if owns and not self.weights.is_flat(name) else ():
                 folds = self._folds.folds(convolution, own, with_scales=not is_equal)
                 found += folds
                 if not folds:
@@ -296,7 +297,7 @@ class Search:
         """Yield arrays, and ranges of rows of arrays, of which a sample is like a compressed weight."""
         flat, shape = dense.reshape(-1), dense.shape
         rows = shape[1:] if len(shape) > 2 and shape[0] == 1 else shape
-        positions = np.unique(np.linspace(0, flat.size - 1, _SAMPLE_COUNT).astype(np.int64))
+        positions = spread(flat.size, _SAMPLE_COUNT)
         some = flat[positions]
         for array, tensor in self.checkpoint.floats.items():
             if not self.may(100_000):
@@ -327,7 +328,7 @@ class Search:
                     continue
                 rows = tensor.shape[0]
                 if begin + rows <= dense.shape[0] and rows < dense.shape[0] and self.may(200_000):
-                    some = np.unique(np.linspace(0, tensor.size - 1, _SAMPLE_COUNT).astype(np.int64))
+                    some = spread(tensor.size, _SAMPLE_COUNT)
                     wanted = dense[begin : begin + rows].reshape(-1)[some]
                     if correlate(self.checkpoint.read(array).reshape(-1)[some], wanted):
                         parts.append(CheckpointArray(array))

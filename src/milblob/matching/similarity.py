@@ -1,7 +1,7 @@
 """The last step: for weights that nothing gives bit for bit, the arrays whose values correlate best."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -10,10 +10,10 @@ import numpy as np
 from ..analysis.diff import measure
 from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
-from .checkpoint import Checkpoint, Values
-from .derivations.layouts import Layout
+from .checkpoint import Checkpoint
+from .derivations.layouts import Layout, Values
 from .ownership import Ownership
-from .steps.same_elements import MovedElements, affordable_layouts
+from .steps.same_elements import affordable_layouts, moved_elements
 
 _MIN_COUNT = 16  # of elements; smaller tensors look alike by accident
 _SAMPLE_COUNT = 1024
@@ -75,7 +75,10 @@ class Similarity:
                     if not self._may(len(new) * len(old) * len(positions) // 8):
                         break
                     samples = self._sketches(tensors, layout.sources(old_shape, positions))
-                    self._add_candidates(best, new, old, layout, sketches, samples)
+                    for name, array, score in self._promising(new, old, sketches, samples):
+                        known = best[name].get(array)
+                        if known is None or score > known[0] + 1e-9:
+                            best[name][array] = score, layout
         self._confirm(best)
 
     def _sketches(self, tensors: list[Any], positions: Values) -> Values:
@@ -83,29 +86,20 @@ class Similarity:
         work = sum(100_000 + 10 * len(positions) + 2 * tensor.size * _is_decoded(tensor) for tensor in tensors)
         return _sketches(tensors, positions) if self._may(work) else np.zeros((len(tensors), len(positions)))
 
-    def _add_candidates(
-        self,
-        best: dict[str, _Candidates],
-        new: list[str],
-        old: list[str],
-        layout: Layout,
-        sketches: Values,
-        samples: Values,
-    ) -> None:
-        """Record for each weight the arrays that correlate best, by layout; a few rows at a time."""
+    def _promising(
+        self, new: list[str], old: list[str], sketches: Values, samples: Values
+    ) -> Iterator[tuple[str, str, float]]:
+        """Yield for each weight the arrays that correlate best, and how much; a few rows are in memory at a time."""
         least, step = self._threshold - _SLACK, max(_PRODUCTS_COUNT // len(old), 1)
         for begin in range(0, len(new), step):
             found = sketches[begin : begin + step] @ samples.T
             for row in np.flatnonzero(found.max(axis=1) >= least):
                 name, scores = new[begin + row], found[row]
-                count = self._candidate_count(name)
                 columns = np.flatnonzero(scores >= least)
+                count = self._candidate_count(name)
                 if len(columns) > count:
                     columns = columns[np.argsort(-scores[columns], kind="stable")[:count]]
-                for column in columns:
-                    known = best[name].get(old[column])
-                    if known is None or scores[column] > known[0] + 1e-9:
-                        best[name][old[column]] = (float(scores[column]), layout)
+                yield from ((name, old[column], float(scores[column])) for column in columns)
 
     def _candidate_count(self, name: str) -> int:
         """Return how many arrays to compare in full with a weight: more if it represents several."""
@@ -119,7 +113,7 @@ class Similarity:
             for array, (_, layout) in ranked[: self._candidate_count(name)]:
                 if not self._may(300_000 + 10 * self._weights[name].size):
                     break
-                figures = measure(MovedElements(self._arrays[array], layout), Elements(self._weights[name]))
+                figures = measure(moved_elements(self._arrays[array], layout), Elements(self._weights[name]))
                 correlation = figures.correlation
                 if correlation is not None and correlation >= self._threshold and (figures.relative or 0) < 1:
                     confirmed.append(_Pair(correlation, name, array, layout))

@@ -7,15 +7,14 @@ cast to the weight's dtype is not a part of it: whoever writes the values casts 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...dtypes import DType, as_dtype
-from .layouts import Layout
+from .layouts import Layout, Values
 from .norms import Norm, fold_bias, fold_weight
 
-Values = np.ndarray[Any, Any]
 Arrays = Callable[[str], Values]
 """Returns the array of a checkpoint by its name."""
 
@@ -34,6 +33,10 @@ class Derivation:
 
     def compute(self, arrays: Arrays) -> Values:
         """Return the values, in the dtype of the arrays or, after arithmetic, in that of the arithmetic."""
+        with np.errstate(all="ignore"):
+            return np.asarray(self._values(arrays))
+
+    def _values(self, arrays: Arrays) -> Values:
         raise NotImplementedError
 
     @property
@@ -78,8 +81,7 @@ class CheckpointArray(Derivation):
 
     name: str
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         return arrays(self.name)
 
     def sources(self) -> Iterator[str]:
@@ -105,8 +107,7 @@ class Moved(Derivation):
     of: Derivation
     layout: Layout
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         return np.ascontiguousarray(self.layout.apply(np.ascontiguousarray(self.of.compute(arrays))))
 
     def __str__(self) -> str:
@@ -121,8 +122,7 @@ class RowRange(Derivation):
     begin: int
     end: int
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         return self.of.compute(arrays)[self.begin : self.end]
 
     def uses(self) -> Iterator[ArrayRange]:
@@ -157,8 +157,7 @@ class Stacked(Derivation):
         """See Derivation."""
         return self.parts
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         values = [part.compute(arrays) for part in self.parts]
         if len({part.dtype for part in values}) > 1:
             values = [part.astype(np.float32) for part in values]
@@ -186,8 +185,7 @@ class Gathered(Derivation):
         """Which rows."""
         return np.frombuffer(self.rows, np.int32)
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         return np.asarray(self.of.compute(arrays)[self.indices])
 
     def uses(self) -> Iterator[ArrayRange]:
@@ -217,8 +215,7 @@ class Folded(Derivation):
     is_bias: bool
     shape: tuple[int, ...]
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         own = None if self.of is None else self.of.compute(arrays)
         vectors = self.norm.vectors(arrays)
         if self.is_bias:

@@ -7,11 +7,11 @@ the weights, one channel after the other. The same operations in the same order 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Values = np.ndarray[Any, Any]
+from .layouts import Values
 
 EPSILONS = (1e-5, 1e-3, 1e-6, 1e-12, 1e-4, 1e-2, 1e-8, 1e-7, 0.0)
 """Tried in this order where the checkpoint does not say: it does not hold a batch norm's epsilon."""

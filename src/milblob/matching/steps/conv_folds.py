@@ -11,13 +11,12 @@ from ...dtypes import DType
 from ...model.lazy import LazyTensor
 from ..checkpoint import Checkpoint
 from ..derivations.derivation import CheckpointArray, Derivation, Folded
+from ..derivations.layouts import Values, spread
 from ..derivations.norms import EPSILONS, FORMS, Norm, Ratio, channels, ratio, scale_of
 from ..derivations.rounding import casts_to
 from ..model_weights import Convolution, ModelWeights, is_compressed
 from ..scales import Steps, variants
 from .renderings import block_of, sqnr_of
-
-Values = np.ndarray[Any, Any]
 
 TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
 """How far the factors of channels may be from a scale before a fold is computed in full."""
@@ -102,7 +101,7 @@ class FoldFinder:
     def _sample(self, weight: Values, groups: int) -> Values:
         """Return a few elements of a few channels: float64 [channels, elements]."""
         rows = channels(weight, groups)
-        chosen, places = _spread(rows.shape[0], _CHANNELS), _spread(rows.shape[1], _ELEMENTS)
+        chosen, places = spread(rows.shape[0], _CHANNELS), spread(rows.shape[1], _ELEMENTS)
         return np.asarray(rows[chosen[:, None], places], np.float64)
 
     def candidates(self, convolution: Convolution, residual: float | None = None) -> list[str]:
@@ -155,7 +154,7 @@ class FoldFinder:
         scales = self._checkpoint.scales(len(rows), with_scales)
         if scales is None or not self._may(300_000 + 300 * len(rows) * min(rows.shape[1], _WIDTH)):
             return []
-        places = _spread(rows.shape[1], _WIDTH)
+        places = spread(rows.shape[1], _WIDTH)
         x, y = rows[:, places], np.ascontiguousarray(wanted[:, places])
         factors, tolerance = ratio(y, x, 0).factors, TOLERANCE[weight.mil_dtype]
 
@@ -188,7 +187,7 @@ class FoldFinder:
         The bias, which is not compressed, tells to the bit; without one, the factors tell, as far as they can.
         """
         wanted = channels(dense, convolution.groups)
-        scales, places = self._checkpoint.scales(len(wanted), True), _spread(wanted.shape[1], _WIDTH)
+        scales, places = self._checkpoint.scales(len(wanted), True), spread(wanted.shape[1], _WIDTH)
         found: list[Fold] = []
         for own in self.candidates(convolution, _MAX_RESIDUAL) if scales is not None else ():
             rows = channels(self._array(own).reshape(dense.shape), convolution.groups)
@@ -288,11 +287,6 @@ class FoldFinder:
         if found is not None:
             self.sqnr[weight.name] = min(self.sqnr.get(weight.name, np.inf), found)
         return found is not None
-
-
-def _spread(count: int, most: int) -> Values:
-    """Return at most `most` of `count` places, spread evenly."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 
 def _is_other_form(fold: Fold) -> bool:

@@ -16,12 +16,10 @@ from ...dtypes import DType
 from ..checkpoint import Checkpoint
 from ..derivations.arithmetic import FUNCTIONS, STANDARDS, Applied, Combined, Literal, Reduced, Standardized, kind_of
 from ..derivations.derivation import CheckpointArray, Derivation, Explained, Moved, moved, row_of
-from ..derivations.layouts import Layout, layouts
+from ..derivations.layouts import Layout, Values, layouts, spread
 from ..derivations.norms import EPSILONS, Norm
 from ..derivations.rounding import are_one_rounding_apart, casts_to
 from .literals import GAINS
-
-Values = np.ndarray[Any, Any]
 
 _TOLERANCE = {DType.FLOAT32: 2e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
 _TINY = {DType.FLOAT16: 2.0**-24}
@@ -89,7 +87,7 @@ class Expressions:
         if not self._may(50_000 + 20 * values.size):
             return None
         computed, flat = option.compute(self._array).reshape(-1), values.reshape(-1)
-        places = np.unique(np.linspace(0, flat.size - 1, 64).astype(np.int64))
+        places = spread(flat.size, 64)
         if computed.size != flat.size or not are_one_rounding_apart(computed[places], flat[places], dtype):
             return None
         if casts_to(computed, values, dtype):
@@ -258,7 +256,7 @@ class Expressions:
     def _sums(self, values: Values, tolerance: float) -> Iterator[Derivation]:
         """Yield sums of two arrays, or an array and a row of another one."""
         count = values.size
-        places = np.unique(np.linspace(0, count - 1, 32).astype(np.int64))
+        places = spread(count, 32)
         last = values.shape[-1] if values.ndim else 1
         rows = list(self._rows(count)) if last == count else [(name, 0) for name in self._checkpoint.of_size(count)]
         if len(rows) < 2 or not self._may(20_000 * len(rows) + len(rows) ** 2 // 8):
@@ -287,12 +285,12 @@ def _positions(shape: tuple[int, ...], axis: int | None, channels: int, elements
     """Return places of some elements of some channels in a flattened array, [channels, elements]; None for too few."""
     size = math.prod(shape)
     if axis is None:
-        return np.unique(np.linspace(0, size - 1, min(size, channels * elements)).astype(np.int64))[None]
+        return spread(size, channels * elements)[None]
     count, inner = shape[axis], math.prod(shape[axis + 1 :])
     width = size // count
     if width < _MIN_ELEMENTS:
         return None
-    chosen = np.unique(np.linspace(0, count - 1, min(channels, count)).astype(np.int64))
+    chosen = spread(count, channels)
     random = np.random.default_rng(width)
     some = np.arange(width) if width <= elements else np.sort(random.choice(width, elements, replace=False))
     outside, inside = np.divmod(some, inner)

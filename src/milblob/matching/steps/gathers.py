@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from math import log2
-from typing import Any
 
 import numpy as np
 
@@ -17,10 +16,8 @@ from ...values.cast import cast_array
 from ..checkpoint import Checkpoint, bits_of
 from ..derivations.arithmetic import Filled, Literal
 from ..derivations.derivation import CheckpointArray, Derivation, Gathered, Moved, Stacked, moved, row_of
-from ..derivations.layouts import Layout
+from ..derivations.layouts import Layout, Values
 from .numbers import BITS
-
-Values = np.ndarray[Any, Any]
 
 _MIN_WIDTH = 2  # elements of a row; of single ones it takes many that none is equal by accident
 _MIN_BITS = 64.0  # of evidence that single elements are those of a row
@@ -170,9 +167,7 @@ class Gathers:
 
     def _with_all(self, wanted: Values, dtype: DType, size: int) -> Iterator[tuple[str, int]]:
         """Yield the rows that have all of some elements, unless it could be an accident, as it is with integers."""
-        least = (
-            2.0**-14 if dtype is DType.FLOAT16 else 0.0
-        )  # below it, there are few numbers, so that many are in any row
+        least = 2.0**-14 if dtype is DType.FLOAT16 else 0.0  # below it are few numbers: many of them are in any row
         count = int(np.count_nonzero((2 * wanted != np.rint(2 * wanted)) & (np.abs(wanted) >= least)))
         for given, tensor in self._given.items():
             width = tensor.shape[-1] if tensor.ndim else 0

@@ -1,14 +1,12 @@
 """Whether compressed values are a rendering of dense ones: rounded, palettized or pruned, and nothing else."""
 
 import math
-from typing import Any
 
 import numpy as np
 
 from ...model.lazy import LazyTensor
+from ..derivations.layouts import Values, spread
 from ..model_weights import is_compressed
-
-Values = np.ndarray[Any, Any]
 
 _MIN_SQNR = 3.0  # dB; palettes of 2 entries reach 4
 _MAX_SHARE = 0.02  # of the elements may miss: borders between entries move when entries are rounded
@@ -110,7 +108,7 @@ def is_like(values: Values, tensor: LazyTensor) -> bool:
         return False
     array = np.asarray(tensor.read())
     ways = [array.reshape(-1)[:count], *([array.T.reshape(-1)] if array.ndim == 2 and array.size == count else [])]
-    places = np.unique(np.linspace(0, count - 1, 4096).astype(np.int64))
+    places = spread(count, 4096)
     flat = values.reshape(-1)[places]
     return any(_correlation(flat, way[places]) >= max(_MIN_CORRELATION, 6 / len(places) ** 0.5) for way in ways)
 

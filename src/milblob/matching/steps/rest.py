@@ -6,20 +6,17 @@ Program that is not explained is unknown, however small it is.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Any
-
-import numpy as np
 
 from ...model.lazy import LazyTensor
 from ..checkpoint import Checkpoint
 from ..derivations.derivation import CheckpointArray, Derivation
+from ..derivations.layouts import Values
 from ..model_weights import ModelWeights, is_compressed, is_weight
 from ..siblings import PARAMETERS
 from .known_tables import recognise, resembles
 from .literals import Literals, dimensions_in
-from .numbers import Numbers, Sought
+from .numbers import Numbers
 
-Values = np.ndarray[Any, Any]
 Claims = Mapping[str, Mapping[Derivation | None, set[str]]]
 
 _SETTINGS = ("epsilon",)  # parameters of operations that no converter takes from a checkpoint
@@ -72,7 +69,7 @@ class Rest:
     def _settle_number(self, name: str, values: Values, is_flat: bool) -> None:
         weight = self._weights[name]
         is_literal = self._literals.has(values, weight.mil_dtype)
-        found = self._numbers.explain(Sought(values, weight.mil_dtype, self._near.order(name)), is_literal)
+        found = self._numbers.explain(values, weight.mil_dtype, self._near.order(name), is_literal)
         shown = ", ".join(f"{value:g}" for value in values.reshape(-1)[: 1 if is_flat else 4])
         if self._literals.is_weak(values, weight.mil_dtype) if is_literal else any(one.is_weak for one in found):
             self.weak.add(name)

@@ -1,7 +1,7 @@
 """Finds weights that consist of rows of other arrays: split, concatenated, reordered, along any axis."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,9 +9,7 @@ from ...dtypes import DType
 from ...values.cast import cast_array, is_castable
 from ..checkpoint import Checkpoint
 from ..derivations.derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked, moved
-from ..derivations.layouts import Layout
-
-Values = np.ndarray[Any, Any]
+from ..derivations.layouts import Layout, Values
 
 _PIECE_COUNT = 1 << 20
 _MAX_CANDIDATES = 8  # equal rows of other arrays that are followed

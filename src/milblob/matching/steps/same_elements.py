@@ -3,7 +3,6 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from ... import _codec
 from ...dtypes import DType
 from ...model.elements import PIECE_COUNT, Elements, starts
 from ...model.lazy import LazyTensor
+from ...model.stored import StoredArray
 from ...values.cast import cast_array, is_castable
 from ..checkpoint import Work
 from ..derivations.layouts import Layout, layouts
@@ -121,24 +121,12 @@ def affordable_layouts(old: tuple[int, ...], new: tuple[int, ...], work: Work) -
     return found
 
 
-class MovedElements(Elements):
-    """The elements of a tensor in another layout."""
-
-    def __init__(self, tensor: LazyTensor, layout: Layout) -> None:
-        if layout.axes is None:
-            super().__init__(tensor)
-            return
-        view = layout.view(np.ascontiguousarray(tensor.read()).reshape(tensor.shape))
-        self.dtype, self.shape, self.count = tensor.mil_dtype, view.shape, prod(tensor.shape)
-        self._dense = self._packed = self._flat = None
-        self._view = view
-
-    def read(self, begin: int, count: int) -> np.ndarray[Any, Any]:
-        """See Elements."""
-        view = getattr(self, "_view", None)
-        if view is None:
-            return super().read(begin, count)
-        return np.ascontiguousarray(view.flat[begin : begin + count])
+def moved_elements(tensor: LazyTensor, layout: Layout) -> Elements:
+    """Return the elements of a tensor in another layout."""
+    if layout.axes is None:
+        return Elements(tensor)
+    values = np.ascontiguousarray(layout.view(np.ascontiguousarray(tensor.read()).reshape(tensor.shape)))
+    return Elements(StoredArray(tensor.name, tensor.mil_dtype, values.shape, lambda: values))
 
 
 def pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
@@ -156,5 +144,5 @@ def pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
 
 def are_equal(array: LazyTensor, weight: LazyTensor, layout: Layout, dtype: DType) -> bool:
     """Whether an array in a layout, cast, is a weight to the bit."""
-    pairs = zip(pieces(MovedElements(array, layout), dtype), pieces(Elements(weight), dtype), strict=True)
+    pairs = zip(pieces(moved_elements(array, layout), dtype), pieces(Elements(weight), dtype), strict=True)
     return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)
