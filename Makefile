@@ -16,7 +16,7 @@ SANITIZED := build/sanitize
 WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
-.PHONY: help demo test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks bench performance build clean
+.PHONY: help demo test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks figures bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -94,6 +94,9 @@ sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer
 	    LD_PRELOAD="$$(for name in libasan.so libubsan.so libstdc++.so; do $(CC) -print-file-name=$$name; done | tr '\n' ' ')" \
 	    $(PY) -m pytest $(WORKERS) --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
 	MILBLOB_THOROUGH=cases $(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
+
+figures: $(VENV)/.python ## how large milblob is: lines and classes of each folder
+	@$(PY) tests/figures.py
 
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
 	$(PY) tests/leaks.py

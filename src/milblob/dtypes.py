@@ -66,12 +66,12 @@ class _DTypeBase(enum.Enum):
         """Whether several elements share a byte when stored."""
         return 0 < self.nbits < 8
 
-    @property
+    @functools.cached_property
     def is_float(self) -> bool:
-        """Whether the elements are floating-point numbers, of 8 bits too."""
+        """Whether the elements are floating-point numbers, of any width."""
         return "FLOAT" in self.name
 
-    @property
+    @functools.cached_property
     def is_integer(self) -> bool:
         """Whether the elements are integers, signed or not; False for BOOL."""
         return "INT" in self.name

@@ -123,7 +123,7 @@ class _Repacking:
 
     @staticmethod
     def _is_plain(tensor: AssetTensor) -> bool:
-        element = tensor.asset.program.kind(tensor.row.op).element
+        element = tensor.opened.program.kind(tensor.row.op).element
         return element is not None and element.dtype is not None
 
     def _cast(self, number: int, users: list[AssetTensor], to: DType) -> None:

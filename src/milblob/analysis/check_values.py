@@ -54,7 +54,7 @@ def _next(found: Findings, steps: Iterator[Tensor]) -> Tensor | None:
 def _steps(found: Findings, package: Package, counter: Counter) -> Iterator[Tensor]:
     """Yield each tensor after it was checked: numbers first, then compressed weights."""
     model = Model(package, stored=True)
-    tensors = [tensor for tensor in model.values() if "FLOAT" in tensor.mil_dtype.name and _is_readable(tensor)]
+    tensors = [tensor for tensor in model.values() if tensor.mil_dtype.is_float and _is_readable(tensor)]
     operations = list(_operations(Model(package)))
     counter.total_nbytes = sum(map(_nbytes, (*tensors, *operations)))
     yield from _check_numbers(found, model, tensors)

@@ -17,7 +17,6 @@ from ..program.view import Function, Operation
 WEIGHT_COUNT = 10
 _MAX_SHOWN = 8
 _INPUTS = 1  # the field of a Function
-_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 _OPSETS = {f"coreml{number}": f"ios{number + 10}" for number in range(5, 9)}
 
 Key = tuple[str, Any]
@@ -199,9 +198,7 @@ def _value_words(dtype: Any, array: Any) -> str:
 
 
 def _kind(dtype: Any) -> str:
-    return (
-        "" if not isinstance(dtype, DType) else "float" if dtype in _FLOATS else "integer" if dtype.is_integer else ""
-    )
+    return "" if not isinstance(dtype, DType) else "float" if dtype.is_float else "integer" if dtype.is_integer else ""
 
 
 # ------------------------------------------------------------------------------------------------------------ reading

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..analysis.diff import measure
+from ..analysis.tensor_diff import measure
 from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from .checkpoint import Checkpoint

@@ -192,7 +192,7 @@ def _resembling(left: Mapping[str, Tensor], different: Mapping[str, LazyTensor])
 
 def _are_alike(a: DType, b: DType) -> bool:
     """Whether a checkpoint may have been saved in one dtype, and its base in another."""
-    return a is b or ("FLOAT" in a.name and "FLOAT" in b.name)
+    return a is b or (a.is_float and b.is_float)
 
 
 def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Callable[[str], bool]) -> list[str]:

@@ -23,7 +23,6 @@ from ..wording import escape, some
 from .problems import ERRORS, Problems
 
 _MAX_TAILS = 32  # prefixes that may be left out of a name, as in Model
-_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 MATCH = "`milblob match` finds which weight an array is for"
 CAST = "add --cast (cast=True)"
 _REQUANTIZE = "add --requantize keep or fit, or give its parts by their own names (milblob ls --stored)"
@@ -133,7 +132,7 @@ def _require_fit(item: RefitItem, how: How, problems: Problems) -> None:
             )
             problems.add_kind("arrays for compressed weights", _REQUANTIZE, item.given, error)
             return
-        if own not in _FLOATS:
+        if not own.is_float:
             raise TypeError(escape(f"{tensor.name}: expected floats to requantize, got {own}"))
         require_shape(tensor, item.values)
         return

@@ -24,7 +24,6 @@ _KERNELS = {
     (DType.FLOAT16, DType.BFLOAT16): _codec.CAST_F16_BF16,
     (DType.BFLOAT16, DType.FLOAT16): _codec.CAST_BF16_F16,
 }
-_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 
 
 class CastCounts(NamedTuple):
@@ -44,7 +43,7 @@ class CastCounts(NamedTuple):
 def is_castable(src_dtype: Any, dst_dtype: Any) -> bool:
     """Whether convert_into and cast_array accept a pair of dtypes: two floats, two integers, or one dtype twice."""
     src, dst = as_dtype(src_dtype), as_dtype(dst_dtype)
-    return src is dst or (src in _FLOATS and dst in _FLOATS) or (src.is_integer and dst.is_integer)
+    return src is dst or (src.is_float and dst.is_float) or (src.is_integer and dst.is_integer)
 
 
 def convert_into(
@@ -88,7 +87,7 @@ def convert_into(
     """
     src_type, dst_type = as_dtype(src_dtype), as_dtype(dst_dtype)
     _require_policies(overflow, nan)
-    if src_type is dst_type or src_type not in _FLOATS or dst_type not in _FLOATS:
+    if src_type is dst_type or not src_type.is_float or not dst_type.is_float:
         raise TypeError(f"cast: expected two different float dtypes, got {src_type} and {dst_type}")
     return _convert(dst, source, offset, count, src_type, dst_type, overflow, nan, first_index)
 
