@@ -5,8 +5,8 @@ import pytest
 
 from draws import restarts
 from milblob import DType
-from milblob.matching.known_tables import recognise, resembles
-from milblob.matching.literals import Literals
+from milblob.matching.steps.known_tables import recognise, resembles
+from milblob.matching.steps.literals import Literals
 
 LITERALS = Literals({64, 12, 3, 768, 197, 512, 4, 16, 8, 32, 100, 14, 50})
 RNG = np.random.default_rng(1)

@@ -18,7 +18,7 @@ from children import child_environment
 from diffing import listed
 from draws import restarts
 from milblob.matching.agreeing import agreeing
-from milblob.matching.layouts import Layout, layouts
+from milblob.matching.derivations.layouts import Layout, layouts
 from paths import DATA
 
 RNG = np.random.default_rng(5)

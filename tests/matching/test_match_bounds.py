@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import milblob
 from children import run_child
-from milblob.matching import match as matching
+from milblob.matching import checkpoint, similarity
 from milblob.matching.agreeing import _words, agreeing
 from paths import DATA
 from thorough import some
@@ -110,8 +110,8 @@ def test_without_work_nothing_is_claimed(monkeypatch, tmp_path):
     model = {f"n_{i}_w": array.T.copy() + np.float32(1e-3) for i, array in enumerate(given.values())}
     milblob.write_weights(model, tmp_path / "w.bin", listing=tmp_path / "w.json")
     assert len(milblob.match(given, tmp_path / "w.json").matches) == 20
-    monkeypatch.setattr(matching, "_MIN_WORK", 0)
-    monkeypatch.setattr(matching, "_WORK_PER_ELEMENT", 0)
+    monkeypatch.setattr(checkpoint, "_MIN_WORK", 0)
+    monkeypatch.setattr(checkpoint, "_WORK_PER_ELEMENT", 0)
     found = milblob.match(given, tmp_path / "w.json")
     assert found.matches == [] and len(found.unmatched_names) == 20
 
@@ -122,20 +122,20 @@ def test_trained_weights_do_not_reach_the_end(monkeypatch, tmp_path):
     given = {f"layers.{i}.w": rng.standard_normal((32, 48)).astype("<f4") for i in range(300)}
     model = {f"layers_{i}_w": array.T + np.float32(1e-2) * array.T**2 for i, array in enumerate(given.values())}
     milblob.write_weights(model, tmp_path / "w.bin", listing=tmp_path / "w.json")
-    left = []
-    whole = matching._Work.match_similar
-    monkeypatch.setattr(matching._Work, "match_similar", lambda self, r: whole(self, r) or left.append(self._work_left))
+    works = []
+    make = checkpoint.Work.__init__
+    monkeypatch.setattr(checkpoint.Work, "__init__", lambda self, *args: make(self, *args) or works.append(self))
     assert len(milblob.match(given, tmp_path / "w.json").matches) == 300
-    assert left[0] > 0.9 * matching._MIN_WORK
+    assert works[0].left > 0.9 * checkpoint._MIN_WORK
 
 
 def test_work_counts_what_has_to_be_decoded(tmp_path):
     """Elements of compressed weights and of packed ones are had by decoding others too; that is reckoned as work."""
     milblob.tvm.write_params({"p": np.ones((2, 2), np.float32)}, tmp_path / "p.params")
     with milblob.tvm.open_params(tmp_path / "p.params") as found:
-        assert not matching._is_decoded(found["p"])
+        assert not similarity._is_decoded(found["p"])
     with milblob.open(DATA / "palette_4bit/model.mlpackage") as model:
         compressed = [tensor for tensor in model.values() if tensor.parts]
-        assert compressed and all(matching._is_decoded(tensor) for tensor in compressed)
+        assert compressed and all(similarity._is_decoded(tensor) for tensor in compressed)
         plain = [tensor for tensor in model.values() if not tensor.parts and not tensor.mil_dtype.is_sub_byte]
-        assert not any(matching._is_decoded(tensor) for tensor in plain)
+        assert not any(similarity._is_decoded(tensor) for tensor in plain)

@@ -5,6 +5,7 @@ import pytest
 
 import milblob
 from finetuning import NETWORKS, converted, initial_arrays, random_arrays
+from milblob.matching.search import Search
 from thorough import some
 
 pytest.importorskip("coremltools")
@@ -65,3 +66,39 @@ def test_constants_that_coremltools_stores_once(tmp_path):
     assert [match.name for match in found.matches if match.given == "o.weight"] == names and len(names) == 1
     assert {found.refit_mapping[name] for name in ("l.bias", "n.bias", "o.bias")} == {"linear_0_bias_0_to_fp16"}
     assert None not in found.refit_mapping.values()
+
+
+@pytest.mark.parametrize(
+    ("name", "computed"),
+    [
+        ("split_attention", {"a.in_proj_weight[0:6]", "a.in_proj_weight[6:12]", "a.in_proj_weight[12:18]"}),
+        ("plain_arithmetic", {"n.weight + 1", "exp(A_log) * -1"}),
+        ("joined_with_zeros", {"q_bias | 0 in every element | v_bias"}),
+    ],
+)
+def test_what_is_computed_from_arrays(name, computed, tmp_path):
+    """Where the other weights are exact, the steps of `refit` with a base explain those that are left, to the bit."""
+    arrays, model = example(name, tmp_path)
+    found = milblob.match(arrays, model)
+    matches = [match for match in found.matches if match.how == "computed"]
+    assert computed <= {match.folded for match in matches}
+    assert all(match.refit == "with a base" and match.needs[0] == f"compute: {match.folded}" for match in matches)
+    assert {*found.mapping, *found.folded_given} == set(arrays) and not found.unmatched_given
+    with pytest.raises(milblob.UnsupportedError, match="refit with a base computes it"):
+        matches[0].apply(arrays[matches[0].given])
+    # So it is with what `refit` computes of other arrays.
+    new = {name: array + np.float32(0.01) for name, array in arrays.items()}
+    milblob.refit(model, new, base=arrays)
+    assert {match.name for match in milblob.match(new, model).matches if match.how == "computed"} == {
+        match.name for match in matches
+    }
+
+
+def test_another_checkpoint_is_not_searched_for_expressions(tmp_path, monkeypatch):
+    """Of a checkpoint with other values, no expression can give a weight to the bit; to look for one takes most of the work."""
+    arrays, model = example("plain_arithmetic", tmp_path)
+    monkeypatch.setattr(Search, "claim_computed", lambda *_: pytest.fail("expected no search, got one"))
+    found = milblob.match({name: array + np.float32(1e-2) for name, array in arrays.items()}, model)
+    assert "computed" not in {match.how for match in found.matches}
+    with pytest.raises(pytest.fail.Exception):
+        milblob.match(arrays, model)

@@ -5,8 +5,8 @@ import pytest
 
 from finetuning import NETWORKS, converted, random_arrays
 from milblob.formats.read import open_arrays
-from milblob.matching.learn import learn
-from milblob.matching.renderings import sqnr_of
+from milblob.matching.search import find_lineage
+from milblob.matching.steps.renderings import sqnr_of
 
 import milblob  # isort: skip
 from draws import restarts
@@ -100,7 +100,7 @@ def test_compressed_weights_are_learnt(name, mode, tmp_path):
 
     def found(path):
         with milblob.open(path, constants=True) as model, open_arrays(tmp_path / "base.safetensors") as base:
-            lineage = learn(dict(base.items()), dict(model))
+            lineage = find_lineage(dict(base.items()), dict(model))
             assert not lineage.unknown and not lineage.unused
             count = sum(bool(model[name].compression) for name in lineage.origins)
             assert count == sum(origin.sqnr is not None for origin in lineage.origins.values())

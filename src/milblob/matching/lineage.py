@@ -1,10 +1,10 @@
-"""What `learn` found: how each weight of a model follows from the arrays of a checkpoint."""
+"""What a search found: how each weight of a model follows from the arrays of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .derivation import Derivation
+from .derivations.derivation import Derivation
 
 
 class Claim(NamedTuple):
@@ -35,14 +35,6 @@ class Origin(NamedTuple):
     claims: tuple[Claim, ...]
     sqnr: float | None = None
     is_exact: bool = True
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        claims = [
-            {"from": None if c.derivation is None else c.derivation.to_dict(), "readers": list(c.readers)}
-            for c in self.claims
-        ]
-        return {"name": self.name, "claims": claims, "sqnr": self.sqnr, "exact": self.is_exact}
 
 
 @dataclass(frozen=True)
@@ -82,9 +74,3 @@ class Lineage:
             if name not in whole and all(missing for _, missing in left):
                 found[name] = left[0] if len(left) == 1 else (0, list(range(shapes[name][0])))
         return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        origins = [origin.to_dict() for origin in self.origins.values()]
-        document: dict[str, Any] = {"weights": origins, "unknown": self.unknown}
-        return {**document, "constant": self.constant, "unused": list(self.unused)}

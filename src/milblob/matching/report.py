@@ -9,7 +9,7 @@ from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..values.cast import cast_array
 from ..wording import escape
-from .layouts import Layout
+from .derivations.layouts import Layout
 
 
 class Match(NamedTuple):
@@ -20,15 +20,16 @@ class Match(NamedTuple):
         name: of the weight in the model.
         how: "exact" (the same elements after a cast), "name" (the same, but one of several equal tensors, chosen by its
             name), "shared" (the same, and equal to another training tensor that is this weight too), "folded" (a batch
-            norm or a scale of the training tensors was folded in), "scaled" (each output channel by a factor that is
-            not among them) or "similar". A weight of a shared blob that no name decides is also "exact".
+            norm or a scale of the training tensors was folded in), "computed" (the training tensors give it to the bit
+            in another way; `given` is the first of them), "scaled" (each output channel by a factor that is not among
+            them) or "similar". A weight of a shared blob that no name decides is also "exact".
         given_dtype, given_shape, dtype, shape: of the two.
         layout: turns the given tensor's order of elements into the weight's.
         compression: scheme of the weight, "" if it is stored dense.
         correlation: of the values; 1.0 if they are exact.
         without: other weights that are the same blob, and for which `refit` has nothing to write: it changes all
             weights of a blob or none.
-        folded: what was folded in, in words.
+        folded: what was folded in, or how the weight was computed, in words.
     """
 
     given: str
@@ -47,7 +48,8 @@ class Match(NamedTuple):
     @property
     def needs(self) -> list[str]:
         """The steps from the given tensor to the weight, such as ["transpose (1, 0)", "cast float32 to float16"]."""
-        steps = self.layout.words + ([f"fold: {self.folded}"] if self.folded else [])
+        step = "compute" if self.how == "computed" else "fold"
+        steps = self.layout.words + ([f"{step}: {self.folded}"] if self.folded else [])
         if self.given_dtype is not self.dtype:
             steps.append(f"cast {self.given_dtype} to {self.dtype}")
         return [*steps, f"compress ({self.compression})"] if self.compression else steps
@@ -72,12 +74,10 @@ class Match(NamedTuple):
             array: of `given_shape`.
 
         Raises:
-            TypeError: a cast between floats and integers. UnsupportedError: a fold, which needs other tensors too.
+            TypeError: a cast between floats and integers. UnsupportedError: a weight that is computed in another way.
         """
         if self.folded:
-            words = (
-                f"{self.given}: expected a tensor that is a weight without a fold, got {self.name} with {self.folded}"
-            )
+            words = f"{self.given}: expected a tensor that is a weight as it is, got {self.name} with {self.folded}"
             raise UnsupportedError(f"{words}; refit with a base computes it")
         moved = self.layout.apply(np.ascontiguousarray(np.asarray(array)).reshape(self.given_shape))
         return cast_array(np.ascontiguousarray(moved).reshape(self.shape), self.dtype, overflow="inf")[0]
@@ -115,7 +115,7 @@ class Matching:
         unmatched_given: training tensors that match no weight of the model.
         unmatched_names: weights of the model that match no training tensor.
         equal_given: training tensors that equal a matched one, but are one too many for several equal weights.
-        folded_given: training tensors that are in weights which match other ones: of the batch norms that were folded.
+        folded_given: training tensors that other matches were computed with, such as those of batch norms.
     """
 
     weights: str

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from .folds import EPSILONS, FORMS, Norm, Vectors, epsilons, scale_of
+from .derivations.layouts import Values, spread
+from .derivations.norms import EPSILONS, FORMS, Norm, Vectors, epsilons, scale_of
 
-Values = np.ndarray[Any, Any]
 Steps = tuple[Norm, ...]
 """What was folded, one after the other."""
 
@@ -31,7 +30,7 @@ class Scales:
     ) -> None:
         self._vectors = vectors
         self._norms = list(norms)
-        self._places = np.unique(np.linspace(0, count - 1, _PLACES).astype(np.int64))
+        self._places = spread(count, _PLACES)
         usual = dict.fromkeys(EPSILONS if epsilon is None else (epsilon, *EPSILONS))
         self._rows = [
             replace(norm, epsilon=value) for norm in self._norms for value in (usual if norm.variance else (0.0,))

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from math import prod
 
-from .arithmetic import Combined
-from .derivation import CheckpointArray, Derivation, Folded, Moved, RowRange, Stacked
-from .folds import Norm, find_norms
+from .derivations.arithmetic import Combined
+from .derivations.derivation import CheckpointArray, Derivation, Folded, Moved, RowRange, Stacked
+from .derivations.norms import Norm, find_norms
 
 VECTORS = {
     "bias": ("weight", "weight_ih"),

@@ -10,11 +10,11 @@ from ..analysis.sides import Side
 from ..arguments import Names, names_in
 from ..dtypes import DType
 from ..errors import UnsupportedError
-from ..matching.derivation import Derivation
-from ..matching.learn import learn
+from ..matching.derivations.derivation import Derivation
+from ..matching.derivations.rounding import kept_from_zero
 from ..matching.lineage import Claim, Lineage, Origin
-from ..matching.renderings import is_like
-from ..matching.rounding import kept_from_zero
+from ..matching.search import find_lineage
+from ..matching.steps.renderings import is_like
 from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -99,7 +99,7 @@ def rebase(
         different = {n: tensor for n, tensor in every.items() if n in others and not _are_equal(tensor, others[n])}
         changed = [name for name in different if name not in out]
         known = {name: tensor for name, tensor in model.items() if getattr(tensor, "is_dense", True)}
-        lineage = learn(old, known, counter.add_tensor, epsilon, changed)
+        lineage = find_lineage(old, known, counter, epsilon, changed)
         weights = {name: model[name] for name in lineage.origins}
         unused = _unused(lineage, old, tuned, changed)
         left_out = [name for name in lineage.unknown if is_left(name)]

@@ -1,18 +1,15 @@
 """Finds weights that consist of rows of other arrays: split, concatenated, reordered, along any axis."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from ..dtypes import DType
-from ..model.lazy import LazyTensor
-from ..values.cast import cast_array, is_castable
-from .derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked
-from .layouts import Layout
-from .same_elements import May
-
-Values = np.ndarray[Any, Any]
+from ...dtypes import DType
+from ...values.cast import cast_array, is_castable
+from ..checkpoint import Checkpoint
+from ..derivations.derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked, moved
+from ..derivations.layouts import Layout, Values
 
 _PIECE_COUNT = 1 << 20
 _MAX_CANDIDATES = 8  # equal rows of other arrays that are followed
@@ -46,25 +43,22 @@ class RowIndex:
     """The rows of all arrays of a checkpoint that have as many elements as rows of some weight.
 
     Args:
-        given: arrays by name.
+        checkpoint: the arrays.
         dtype: of the weights; arrays are cast to it.
         count: elements of a row.
-        may: the work budget.
     """
 
-    def __init__(self, given: Mapping[str, LazyTensor], dtype: DType, count: int, may: May) -> None:
-        self._count, self._may = count, may
-        random = np.random.default_rng()  # nobody can make rows look equal
-        self._factors = random.integers(1, 1 << 63, count, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    def __init__(self, checkpoint: Checkpoint, dtype: DType, count: int) -> None:
+        self._checkpoint, self._count, self._may = checkpoint, count, checkpoint.may
         self._axes: list[_Axis] = []
         keys, owners, rows = [], [], []
-        for name, tensor in given.items():
+        for name, tensor in checkpoint.arrays.items():
             if not is_castable(tensor.mil_dtype, dtype) or tensor.ndim < 2:
                 continue
             for axis, size in enumerate(tensor.shape):
-                if tensor.size != size * count or size == 0 or not may(100_000 + 30 * tensor.size):
+                if tensor.size != size * count or size == 0 or not self._may(100_000 + 30 * tensor.size):
                     continue
-                found = self._keys(np.asarray(tensor.read()), axis, dtype)
+                found = self._keys(checkpoint.read(name), axis, dtype)
                 keys.append(found)
                 owners.append(np.full(size, len(self._axes)))
                 rows.append(np.arange(size))
@@ -77,17 +71,14 @@ class RowIndex:
 
     def _keys(self, array: Values, axis: int, dtype: DType) -> Values:
         """Return a hash of each row along an axis: [rows] uint64."""
-        whole = np.moveaxis(array, axis, 0)
-        size = whole.shape[0]
-        found = np.empty(size, np.uint64)
+        rows = np.moveaxis(array, axis, 0)
+        found = np.empty(len(rows), np.uint64)
         step = max(_PIECE_COUNT // self._count, 1)
-        for begin in range(0, size, step):
-            piece = np.ascontiguousarray(whole[begin : begin + step]).reshape(-1, self._count)
+        for begin in range(0, len(rows), step):
+            piece = np.ascontiguousarray(rows[begin : begin + step]).reshape(-1, self._count)
             if piece.dtype != dtype.numpy:
                 piece = cast_array(piece, dtype, overflow="inf")[0]
-            bits = piece.view(f"u{piece.dtype.itemsize}").astype(np.uint64) + np.uint64(1)
-            mixed = bits * self._factors
-            found[begin : begin + step] = (mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64)
+            found[begin : begin + step] = self._checkpoint.hash_rows(piece)
         return found
 
     def find(self, weight: Values, dtype: DType) -> Iterator[list[Derivation]]:
@@ -162,9 +153,8 @@ class RowIndex:
 
 def turned(of: Derivation, axis: int, ndim: int) -> Derivation:
     """Return an array with an axis moved to the front."""
-    if axis == 0:
-        return of
-    return Moved(of, Layout(None, (axis, *(other for other in range(ndim) if other != axis)), None))
+    axes = None if axis == 0 else (axis, *(other for other in range(ndim) if other != axis))
+    return moved(of, Layout(None, axes))
 
 
 def _inner(source: _Axis) -> tuple[int, ...]:

@@ -7,14 +7,13 @@ affine function of the indices, or a few literal numbers. A trained array keeps 
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..dtypes import DType
+from ...dtypes import DType
+from ..derivations.layouts import Values
 from .literals import Literals
-
-Values = np.ndarray[Any, Any]
 
 _MIN_LENGTH = 6  # positions; fewer keep every law by accident
 _MAX_FEW = 8  # distinct numbers of a mask

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Shape = tuple[int, ...]
+Values = np.ndarray[Any, Any]
 
 _MAX_PERMUTATIONS = 120
 """Orders of axes that are tried for a pair of shapes: all of those of five."""
@@ -30,18 +31,18 @@ class Layout(NamedTuple):
         """Whether the array stays as it is."""
         return self == Layout()
 
-    def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def apply(self, array: Values) -> Values:
         """Return the array in its new layout; a view where NumPy can make one."""
         view = self.view(array)
         return view if self.after is None else view.reshape(self.after)
 
-    def view(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def view(self, array: Values) -> Values:
         """Return a view of a C-contiguous array with its elements in the new order, perhaps of another shape."""
         if self.before is not None:
             array = array.reshape(self.before)
         return array if self.axes is None else array.transpose(self.axes)
 
-    def sources(self, shape: Shape, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def sources(self, shape: Shape, positions: Values) -> Values:
         """Return which elements of a flattened array of `shape` end up at `positions` of the flattened result."""
         if self.axes is None:
             return positions
@@ -114,3 +115,8 @@ def _orders(shape: Shape) -> Iterator[Shape]:
     for axes in islice(permutations(range(count)), 1, _MAX_PERMUTATIONS):
         if axes != reverse:
             yield axes
+
+
+def spread(count: int, most: int) -> Values:
+    """Return at most `most` of `count` places, spread evenly."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))

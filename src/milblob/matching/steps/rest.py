@@ -5,26 +5,20 @@ Program that is not explained is unknown, however small it is.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
-import numpy as np
-
-from ..dtypes import DType
-from ..model.lazy import LazyTensor
-from ..model.tensor import Tensor
-from .derivation import CheckpointArray, Derivation
+from ...model.lazy import LazyTensor
+from ..checkpoint import Checkpoint
+from ..derivations.derivation import CheckpointArray, Derivation
+from ..derivations.layouts import Values
+from ..model_weights import ModelWeights, is_compressed, is_weight
+from ..siblings import PARAMETERS
 from .known_tables import recognise, resembles
 from .literals import Literals, dimensions_in
-from .numbers import Numbers, Sought
-from .readers import Readers
-from .same_elements import May
-from .siblings import PARAMETERS
+from .numbers import Numbers
 
-Values = np.ndarray[Any, Any]
 Claims = Mapping[str, Mapping[Derivation | None, set[str]]]
 
-_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 _SETTINGS = ("epsilon",)  # parameters of operations that no converter takes from a checkpoint
 
 
@@ -32,9 +26,8 @@ class Rest:
     """What becomes of the constants of a model that follow from no array as far as is known.
 
     Args:
-        weights: of the model. readers: of them. claims: on weights that are explained.
-        given: the arrays of the checkpoint.
-        array: reads one. may: the work budget.
+        weights: of the model. claims: on those that are explained.
+        checkpoint: its arrays.
         changed: the arrays that will have other values.
 
     Attributes:
@@ -45,23 +38,14 @@ class Rest:
         weak: numbers of few bits that may be equal by accident to what they are taken for.
     """
 
-    def __init__(
-        self,
-        weights: Mapping[str, Tensor],
-        readers: Readers,
-        claims: Claims,
-        given: Mapping[str, LazyTensor],
-        array: Callable[[str], Values],
-        may: May,
-        changed: Collection[str],
-    ) -> None:
-        self._changed = [name for name in given if name in changed]
-        self._weights, self._readers, self._given, self._array = weights, readers, given, array
-        small = (t for t in weights.values() if t.mil_dtype not in _FLOATS and 0 < t.size <= 8 and t.chain is None)
-        integers = (np.asarray(tensor.read()) for tensor in small)
+    def __init__(self, weights: ModelWeights, claims: Claims, checkpoint: Checkpoint, changed: Collection[str]) -> None:
+        self._weights, self._checkpoint = weights, checkpoint
+        self._changed = [name for name in checkpoint.arrays if name in changed]
+        small = (n for n, t in weights.items() if not t.mil_dtype.is_float and t.size <= 8 and not is_compressed(t))
+        integers = map(weights.values_of, small)
         self._literals = Literals(dimensions_in((tensor.shape for tensor in weights.values()), integers))
-        self._numbers = Numbers(given, array, self._literals, may)
-        self._near = _Nearness(weights, claims, given)
+        self._numbers = Numbers(checkpoint, self._literals)
+        self._near = _Nearness(weights, claims, checkpoint.arrays)
         self._ambiguous: dict[Derivation, list[str]] = defaultdict(list)
         self.claims: dict[str, list[Derivation | None]] = defaultdict(list)
         self.constant: dict[str, str] = {}
@@ -69,14 +53,14 @@ class Rest:
         self.rounded: set[str] = set()
         self.weak: set[str] = set()
 
-    def settle(self, name: str, is_flat: bool) -> None:
-        """Find out about a weight that nothing claims. `is_flat`: whether all its elements are equal."""
-        weight = self._weights[name]
-        if weight.mil_dtype not in _FLOATS:
+    def settle(self, name: str) -> None:
+        """Find out about a weight that nothing claims."""
+        weight, is_flat = self._weights[name], self._weights.is_flat(name)
+        if not weight.mil_dtype.is_float:
             if is_weight(weight):
                 self.constant[name] = "integers"
         elif not self._is_setting(name):
-            values = np.asarray(weight.read())
+            values = self._weights.values_of(name)
             if values.size >= 10 and not is_flat:
                 self._settle_table(name, values)
             else:
@@ -85,7 +69,7 @@ class Rest:
     def _settle_number(self, name: str, values: Values, is_flat: bool) -> None:
         weight = self._weights[name]
         is_literal = self._literals.has(values, weight.mil_dtype)
-        found = self._numbers.explain(Sought(values, weight.mil_dtype, self._near.order(name)), is_literal)
+        found = self._numbers.explain(values, weight.mil_dtype, self._near.order(name), is_literal)
         shown = ", ".join(f"{value:g}" for value in values.reshape(-1)[: 1 if is_flat else 4])
         if self._literals.is_weak(values, weight.mil_dtype) if is_literal else any(one.is_weak for one in found):
             self.weak.add(name)
@@ -100,7 +84,7 @@ class Rest:
             if not all(one.is_exact for one in found):
                 self.rounded.add(name)
         else:
-            reader = next((f", read by {reader.label} ({reader.type})" for reader in self._readers.of[name]), "")
+            reader = next((f", read by {reader.label} ({reader.type})" for reader in self._weights.readers[name]), "")
             self.unknown[name] = f"{shown}{reader}"
 
     def settle_ambiguous(self) -> None:
@@ -117,7 +101,7 @@ class Rest:
                 self.constant.pop(name, None)
                 if known.get(name, derivation) != derivation:
                     continue  # such as the magnitude of a positive number
-                is_rare = not float(2 * np.asarray(self._weights[name].read()).reshape(-1)[0]).is_integer()
+                is_rare = not float(2 * self._weights.values_of(name).reshape(-1)[0]).is_integer()
                 is_sure = derivation in sure or (of_sure and len(names) == 1 and is_rare)
                 self.claims[name] += [derivation] if is_sure else [derivation, None]
 
@@ -128,27 +112,28 @@ class Rest:
             return
         for numbers in known.coefficients:
             for array in self._changed:
-                if self._given[array].size == numbers.size and resembles(numbers, self._array(array)):
+                is_one = self._checkpoint.arrays[array].size == numbers.size
+                if is_one and resembles(numbers, self._checkpoint.read(array)):
                     self.unknown[name] = f"{known.words}, with the numbers of {array}"
                     return
         self.constant[name] = known.words
 
     def _is_setting(self, name: str) -> bool:
         """Whether a constant is only what nobody trains, such as an epsilon."""
-        readers = self._readers.of[name]
+        readers = self._weights.readers[name]
         if not readers:
             return name.rpartition(".")[2] in _SETTINGS
         return all(reader.parameter in _SETTINGS for reader in readers)
 
     def _is_parameter(self, name: str) -> bool:
         """Whether a constant too small to be listed is what networks learn, such as a bias of three channels."""
-        return self._weights[name].size > 1 and any(r.parameter in PARAMETERS for r in self._readers.of[name])
+        return self._weights[name].size > 1 and any(r.parameter in PARAMETERS for r in self._weights.readers[name])
 
 
 class _Nearness:
     """Orders arrays by how near in the Program the weights are that follow from them."""
 
-    def __init__(self, weights: Mapping[str, Tensor], claims: Claims, given: Mapping[str, LazyTensor]) -> None:
+    def __init__(self, weights: ModelWeights, claims: Claims, given: Mapping[str, LazyTensor]) -> None:
         self._place = {name: place for place, name in enumerate(weights)}
         self._of: dict[str, list[int]] = {name: [] for name in given}
         for name, found in claims.items():
@@ -161,8 +146,3 @@ class _Nearness:
         """Return the arrays, the nearest to a constant first, and those that have no place last."""
         here, last = self._place[name], len(self._place)
         return sorted(self._of, key=lambda array: min((abs(place - here) for place in self._of[array]), default=last))
-
-
-def is_weight(tensor: Tensor) -> bool:
-    """Whether a constant is one that a listing shows by default."""
-    return tensor.chain is not None or tensor.is_blob or tensor.size >= 10

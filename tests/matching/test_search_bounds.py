@@ -1,4 +1,4 @@
-"""Learning from a base takes bounded time, whatever the values are, and what is left out is refused."""
+"""The search for how weights follow from a base takes bounded time, whatever the values are, and what is left out is refused."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ import milblob
 from blob_files import blob_file
 from hostile_bytes import blob_value, const, model, program, write_package
 from milblob.dtypes import DType
-from milblob.matching import conv_folds
-from milblob.matching import learn as learning
+from milblob.matching import checkpoint, search
+from milblob.matching.steps import conv_folds
 from milblob.model.stored import StoredArray
 
 FILE = "@model_path/weights/weight.bin"
@@ -24,13 +24,13 @@ def package_of(folder, weights):
     return write_package(folder, model(program(*rows)), {"weight.bin": data})
 
 
-def learnt(package, base):
+def lineage_of(package, base):
     given = {
         name: StoredArray(name, DType.FLOAT32, array.shape, lambda array=array: array, "memory")
         for name, array in base.items()
     }
     with milblob.open(package, constants=True) as opened:
-        return learning.learn(given, dict(opened))
+        return search.find_lineage(given, dict(opened))
 
 
 HOSTILE = {
@@ -42,18 +42,18 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_learning_has_an_end(name, tmp_path):
+def test_the_search_has_an_end(name, tmp_path):
     weights = HOSTILE[name]
     package = package_of(tmp_path, {f"w{key}": array for key, array in weights.items()})
     base = {
         f"given{key}": np.concatenate([array, array[:1]]) if name.startswith("rows") else array
         for key, array in weights.items()
     }
-    lineage = learnt(package, base)
+    lineage = lineage_of(package, base)
     for origin in lineage.origins.values():
         known = [claim.derivation for claim in origin.claims if claim.derivation is not None]
-        assert len({source for derivation in known for source in derivation.sources()}) <= learning._MAX_CLAIMS
-        assert len(known) <= learning._MAX_CLAIMS * (1 + learning._MAX_LAYOUTS)
+        assert len({source for derivation in known for source in derivation.sources()}) <= search._MAX_CLAIMS
+        assert len(known) <= search._MAX_CLAIMS * (1 + search._MAX_LAYOUTS)
     # Whatever was left out is not lost: a change of any array is noticed.
     for changed in list(base)[:: max(len(base) // 3, 1)]:
         new = {**base, changed: base[changed] + 1}
@@ -62,8 +62,8 @@ def test_learning_has_an_end(name, tmp_path):
 
 
 def test_without_work_everything_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(learning, "_MIN_WORK", 0)
-    monkeypatch.setattr(learning, "_WORK_PER_ELEMENT", 0)
+    monkeypatch.setattr(checkpoint, "_MIN_WORK", 0)
+    monkeypatch.setattr(checkpoint, "_WORK_PER_ELEMENT", 0)
     array = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
     package = package_of(tmp_path, {"w": array})
     with pytest.raises(ValueError, match="1 constant of the model that milblob cannot compute from the base: w"):

@@ -6,25 +6,20 @@ and a shift stays; then these are looked for among numbers and vectors, and what
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import DType
-from ..model.lazy import LazyTensor
-from .arithmetic import FUNCTIONS, STANDARDS, Applied, Combined, Literal, Reduced, Standardized, kind_of
-from .derivation import CheckpointArray, Derivation, Moved, row_of
-from .folds import EPSILONS, Norm, Vectors
-from .layouts import Layout, layouts
+from ...dtypes import DType
+from ..checkpoint import Checkpoint
+from ..derivations.arithmetic import FUNCTIONS, STANDARDS, Applied, Combined, Literal, Reduced, Standardized, kind_of
+from ..derivations.derivation import CheckpointArray, Derivation, Explained, Moved, moved, row_of
+from ..derivations.layouts import Layout, Values, layouts, spread
+from ..derivations.norms import EPSILONS, Norm
+from ..derivations.rounding import are_one_rounding_apart, casts_to
 from .literals import GAINS
-from .rounding import are_one_rounding_apart, casts_to
-from .same_elements import May
-from .scales import Scales
-from .siblings import Siblings
-
-Values = np.ndarray[Any, Any]
 
 _TOLERANCE = {DType.FLOAT32: 2e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
 _TINY = {DType.FLOAT16: 2.0**-24}
@@ -35,14 +30,6 @@ _MAX_ROWS = 8192
 _MAX_FOUND = 16
 _MAX_OPTIONS = 1024
 _NOISE = 1e-2
-_FLOATS = frozenset(_TOLERANCE)
-
-
-class Expressed(NamedTuple):
-    """What gives the values of a weight: to the bit, or to one rounding."""
-
-    derivation: Derivation
-    is_exact: bool
 
 
 class _Affine(NamedTuple):
@@ -64,42 +51,30 @@ class Expressions:
     """Explains weights by the arrays of one checkpoint.
 
     Args:
-        given: the arrays. siblings: of them.
-        may: the work budget.
-        epsilon: of batch norms, to try before the usual ones.
+        checkpoint: the arrays.
     """
 
-    def __init__(
-        self, given: Mapping[str, LazyTensor], siblings: Siblings, may: May, epsilon: float | None = None
-    ) -> None:
-        self._given = {name: tensor for name, tensor in given.items() if "FLOAT" in tensor.mil_dtype.name}
-        self._siblings, self._may, self._epsilon = siblings, may, epsilon
-        self._of_size: dict[int, list[str]] = {}
-        for name, tensor in self._given.items():
-            self._of_size.setdefault(tensor.size, []).append(name)
-        self._scales: dict[int, Scales | None] = {}
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint, self._given = checkpoint, checkpoint.floats
+        self._may, self._array = checkpoint.may, checkpoint.read
         self._sure = _sure_numbers(tensor.shape for tensor in self._given.values())
         self._kinds: set[tuple[Any, ...]] = set()  # of what gave weights so far: one network has few
 
-    def explain(
-        self, values: Values, dtype: DType, fits: Callable[[Derivation], bool] | None = None, noise: float = 0.0
-    ) -> list[Expressed]:
+    def explain(self, values: Values, dtype: DType) -> list[Explained]:
         """Return what gives values of a dtype; all that give them to the bit, or else to one rounding.
 
         Args:
             values: at least two that are not all equal.
             dtype: of the weight.
-            fits: says whether a derivation is near enough; None for to the bit, or to one rounding.
-            noise: how far elements may be off, relative to the size of all, where the weight was compressed.
         """
-        if dtype not in _FLOATS or not self._may(200_000):
+        if dtype not in _TOLERANCE or not self._may(200_000):
             return []
-        options = list(dict.fromkeys(islice(self._options(values, dtype, noise), _MAX_OPTIONS)))
+        options = list(dict.fromkeys(islice(self._options(values, dtype), _MAX_OPTIONS)))
         usual = [option for option in options if kind_of(option) in self._kinds]
         others = [option for option in options if kind_of(option) not in self._kinds]
-        near: list[Expressed] = []
+        near: list[Explained] = []
         for group in (usual, others):
-            found = [one for option in group if (one := self._tried(option, values, dtype, fits)) is not None]
+            found = [one for option in group if (one := self._tried(option, values, dtype)) is not None]
             exact = [one for one in found if one.is_exact]
             if exact:
                 self._kinds.update(kind_of(one.derivation) for one in exact)
@@ -107,45 +82,36 @@ class Expressions:
             near += found
         return near
 
-    def _tried(
-        self, option: Derivation, values: Values, dtype: DType, fits: Callable[[Derivation], bool] | None
-    ) -> Expressed | None:
+    def _tried(self, option: Derivation, values: Values, dtype: DType) -> Explained | None:
         """Return a derivation that gives values; None if it does not."""
         if not self._may(50_000 + 20 * values.size):
             return None
-        if fits is not None:
-            return Expressed(option, True) if fits(option) else None
         computed, flat = option.compute(self._array).reshape(-1), values.reshape(-1)
-        places = np.unique(np.linspace(0, flat.size - 1, 64).astype(np.int64))
+        places = spread(flat.size, 64)
         if computed.size != flat.size or not are_one_rounding_apart(computed[places], flat[places], dtype):
             return None
         if casts_to(computed, values, dtype):
-            return Expressed(option, True)
+            return Explained(option, True)
         # Another number, or another epsilon, may be one rounding away now and more with new values.
         is_sure = all(number in self._sure for number in _numbers_in(option))
-        return Expressed(option, False) if is_sure and are_one_rounding_apart(computed, values, dtype) else None
+        return Explained(option, False) if is_sure and are_one_rounding_apart(computed, values, dtype) else None
 
-    def _array(self, name: str) -> Values:
-        return np.asarray(self._given[name].read())
-
-    def _options(self, values: Values, dtype: DType, noise: float) -> Iterator[Derivation]:
-        tolerance = max(_TOLERANCE[dtype], noise)
-        is_vector = values.size == max(values.shape, default=0)
+    def _options(self, values: Values, dtype: DType) -> Iterator[Derivation]:
+        tolerance = _TOLERANCE[dtype]
         for affine in self._affine(values, dtype, tolerance):
             if affine.axis is None:
                 yield from self._with_numbers(affine, tolerance)
             else:
                 yield from self._with_vectors(affine, values.shape, tolerance)
-        if is_vector:
+        if values.size == max(values.shape, default=0):
             yield from self._of_vectors(values.reshape(-1).astype(np.float64), tolerance)
-        if not noise:
-            yield from self._sums(values, tolerance)
+        yield from self._sums(values, tolerance)
 
     # -------------------------------------------------------------------------------------- a factor and a shift
 
     def _affine(self, values: Values, dtype: DType, tolerance: float) -> Iterator[_Affine]:
         """Yield the arrays of which a weight is a multiple and a shift, the simplest first."""
-        names = self._of_size.get(values.size, [])
+        names = self._checkpoint.of_size(values.size)
         flat = values.reshape(-1)
         tiny = _TINY.get(dtype, 0.0)
         axes: list[int | None] = [None, *(at for at, size in enumerate(values.shape) if size > 1)]
@@ -162,13 +128,12 @@ class Expressions:
                     for function in ("", *FUNCTIONS) if axis is None else ("",):
                         if function and not self._may(2_000):
                             return
-                        moved = _applied(x, function)
-                        if not _fits(moved, y, tolerance, tiny):
+                        result = _applied(x, function)
+                        if not _fits(result, y, tolerance, tiny):
                             continue
-                        of: Derivation = CheckpointArray(name)
-                        of = of if layout.is_identity else Moved(of, layout)
+                        of = moved(CheckpointArray(name), layout)
                         of = Applied(of, function) if function else of
-                        if axis is None and (np.abs(moved - y) <= tolerance * np.abs(y) + tiny).all():
+                        if axis is None and (np.abs(result - y) <= tolerance * np.abs(y) + tiny).all():
                             # Of numbers too small for float16 to hold more than a few bits, no factor can be told.
                             yield _Affine(of, None, np.ones(1), np.zeros(1))
                         whole = _positions(values.shape, axis, values.size, _WIDTH)
@@ -192,7 +157,7 @@ class Expressions:
     def _numbers(self, value: float, tolerance: float, most: int = 8) -> list[Derivation]:
         """Return numbers of code and of the checkpoint near a value, the likeliest first."""
         found: list[Derivation] = []
-        for name in self._of_size.get(1, []):
+        for name in self._checkpoint.of_size(1):
             number = float(self._array(name).reshape(-1)[0])
             for function in ("", "exp", "sigmoid", "tanh", "reciprocal", "square", "softplus"):
                 of = CheckpointArray(name)
@@ -203,20 +168,6 @@ class Expressions:
         return [*near, *found][:most]
 
     # ------------------------------------------------------------------------------------------------- per channel
-
-    def _scales_of(self, count: int) -> Scales | None:
-        if count not in self._scales:
-            norms = [*self._siblings.norms.get(count, ()), *self._siblings.scales(count)]
-            known: dict[Norm, Vectors] = {}
-
-            def vectors(norm: Norm) -> Vectors:
-                if norm not in known:
-                    known[norm] = norm.vectors(self._array)
-                return known[norm]
-
-            able = bool(norms) and self._may(200_000 * len(norms))
-            self._scales[count] = Scales(norms, count, vectors, self._epsilon) if able else None
-        return self._scales[count]
 
     def _with_vectors(self, affine: _Affine, shape: tuple[int, ...], tolerance: float) -> Iterator[Derivation]:
         """Yield an array times a vector plus a vector, one number for each channel."""
@@ -237,8 +188,8 @@ class Expressions:
                 if not self._may(200_000):
                     return
                 whole = Standardized(of[0], of[1], form, epsilon)
-                moved = Moved(whole, Layout(after=shape)) if of[0] is not affine.of else whole
-                yield from self._scaled(moved, affine.factors * root, along, max(tolerance, 1e-3), array.size // count)
+                shaped = Moved(whole, Layout(after=shape)) if of[0] is not affine.of else whole
+                yield from self._scaled(shaped, affine.factors * root, along, max(tolerance, 1e-3), array.size // count)
         elif _mostly(np.abs(affine.factors - 1) <= max(tolerance, 1e-3)):
             for one in self._shifts(affine.shifts, tolerance):
                 yield Combined("+", affine.of, Moved(one, Layout(after=along)))
@@ -252,7 +203,7 @@ class Expressions:
             for number, after in _gains(middle, width, tolerance):
                 yield _times(of, number) if after is None else _times(_times(of, number), after)
             yield from (_times(of, number) for number in self._numbers(middle, tolerance))
-        scales = self._scales_of(len(factors))
+        scales = self._checkpoint.scales(len(factors))
         if scales is None:
             return
         several = scales.near(factors, tolerance) or scales.near_pairs(factors, tolerance)
@@ -290,7 +241,7 @@ class Expressions:
 
     def _of_vectors(self, values: Values, tolerance: float) -> Iterator[Derivation]:
         """Yield products of vectors, and scales and shifts of batch norms."""
-        scales = self._scales_of(len(values))
+        scales = self._checkpoint.scales(len(values))
         if scales is None:
             return
         ways = [*scales.near(values, tolerance), *scales.near_pairs(values, tolerance)]
@@ -305,9 +256,9 @@ class Expressions:
     def _sums(self, values: Values, tolerance: float) -> Iterator[Derivation]:
         """Yield sums of two arrays, or an array and a row of another one."""
         count = values.size
-        places = np.unique(np.linspace(0, count - 1, 32).astype(np.int64))
+        places = spread(count, 32)
         last = values.shape[-1] if values.ndim else 1
-        rows = list(self._rows(count)) if last == count else [(name, 0) for name in self._of_size.get(count, [])]
+        rows = list(self._rows(count)) if last == count else [(name, 0) for name in self._checkpoint.of_size(count)]
         if len(rows) < 2 or not self._may(20_000 * len(rows) + len(rows) ** 2 // 8):
             return
         table = np.stack([self._array(name).reshape(-1, count)[row][places].astype(np.float64) for name, row in rows])
@@ -334,12 +285,12 @@ def _positions(shape: tuple[int, ...], axis: int | None, channels: int, elements
     """Return places of some elements of some channels in a flattened array, [channels, elements]; None for too few."""
     size = math.prod(shape)
     if axis is None:
-        return np.unique(np.linspace(0, size - 1, min(size, channels * elements)).astype(np.int64))[None]
+        return spread(size, channels * elements)[None]
     count, inner = shape[axis], math.prod(shape[axis + 1 :])
     width = size // count
     if width < _MIN_ELEMENTS:
         return None
-    chosen = np.unique(np.linspace(0, count - 1, min(channels, count)).astype(np.int64))
+    chosen = spread(count, channels)
     random = np.random.default_rng(width)
     some = np.arange(width) if width <= elements else np.sort(random.choice(width, elements, replace=False))
     outside, inside = np.divmod(some, inner)

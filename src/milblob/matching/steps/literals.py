@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType
-from ..values.cast import cast_array
-
-Values = np.ndarray[Any, Any]
+from ...dtypes import DType
+from ...values.cast import cast_array
+from ..derivations.layouts import Values
 
 _DIGITS = {DType.FLOAT64: 4, DType.FLOAT32: 4, DType.FLOAT16: 2, DType.BFLOAT16: 1}
 """Significant digits of the decimals that count as literals: few enough that a number that was learnt is rarely one."""

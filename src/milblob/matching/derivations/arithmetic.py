@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType
-from .derivation import Arrays, CheckpointArray, Derivation, Values
+from ...dtypes import DType
+from .derivation import Arrays, CheckpointArray, Derivation
+from .layouts import Values
 
 _Function = Callable[[Values], Values]
 _Reduction = Callable[..., Any]
@@ -57,6 +58,13 @@ OPERATORS: Mapping[str, Callable[[Values, Values], Values]] = {
 class Arithmetic(Derivation):
     """A step that computes in float32."""
 
+    def _values(self, arrays: Arrays) -> Values:
+        steps = (np.asarray(step.compute(arrays), np.float32) for step in self.steps)
+        return np.asarray(self._result(*steps), np.float32)
+
+    def _result(self, *steps: Values) -> Any:
+        raise NotImplementedError
+
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
         return DType.FLOAT32
@@ -68,13 +76,8 @@ class Literal(Arithmetic):
 
     value: float
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
-        return np.asarray(self.value, np.float32)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"literal": self.value}
+    def _result(self, *steps: Values) -> Any:
+        return self.value
 
     def __str__(self) -> str:
         return f"{self.value:g}"
@@ -87,14 +90,8 @@ class Applied(Arithmetic):
     of: Derivation
     name: str
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
-        with np.errstate(all="ignore"):
-            return np.asarray(FUNCTIONS[self.name](_float32(self.of.compute(arrays))), np.float32)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"function": self.name, "of": self.of.to_dict()}
+    def _result(self, *steps: Values) -> Any:
+        return FUNCTIONS[self.name](*steps)
 
     def __str__(self) -> str:
         return f"{self.name}({self.of})"
@@ -116,16 +113,8 @@ class Reduced(Arithmetic):
     axes: tuple[int, ...] | None = None
     keepdims: bool = False
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
-        with np.errstate(all="ignore"):
-            found = REDUCTIONS[self.name](_float32(self.of.compute(arrays)), axis=self.axes, keepdims=self.keepdims)
-        return np.asarray(found, np.float32)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        axes = None if self.axes is None else list(self.axes)
-        return {"reduction": self.name, "axes": axes, "keepdims": self.keepdims, "of": self.of.to_dict()}
+    def _result(self, *steps: Values) -> Any:
+        return REDUCTIONS[self.name](*steps, axis=self.axes, keepdims=self.keepdims)
 
     def __str__(self) -> str:
         along = "" if self.axes is None else f" along {', '.join(map(str, self.axes))}"
@@ -140,11 +129,8 @@ class Combined(Arithmetic):
     a: Derivation
     b: Derivation
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
-        a, b = (_float32(part.compute(arrays)) for part in (self.a, self.b))
-        with np.errstate(all="ignore"):
-            return np.asarray(OPERATORS[self.operator](a, b), np.float32)
+    def _result(self, *steps: Values) -> Any:
+        return OPERATORS[self.operator](*steps)
 
     @property
     def steps(self) -> tuple[Derivation, ...]:
@@ -155,10 +141,6 @@ class Combined(Arithmetic):
     def is_elementwise(self) -> bool:
         """See Derivation. Rows are taken of sums of two arrays of one size only, such as the biases of a GRU."""
         return self.operator == "+" and all(isinstance(step, CheckpointArray) for step in self.steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"operator": self.operator, "a": self.a.to_dict(), "b": self.b.to_dict()}
 
     def __str__(self) -> str:
         a, b = (f"({part})" if isinstance(part, Combined) else str(part) for part in (self.a, self.b))
@@ -185,22 +167,14 @@ class Standardized(Arithmetic):
     form: str
     epsilon: float
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
-        whole, epsilon = _float32(self.of.compute(arrays)), np.float32(self.epsilon)
-        with np.errstate(all="ignore"):
-            away = whole - np.mean(whole, axis=self.axes, keepdims=True)
-            if self.form == STANDARDS[1]:
-                spread = np.var(whole, axis=self.axes, keepdims=True, ddof=1)
-            else:
-                spread = np.mean(away * away, axis=self.axes, keepdims=True)
-            root = np.sqrt(spread) + epsilon if self.form == STANDARDS[2] else np.sqrt(spread + epsilon)
-            return np.asarray(away / root, np.float32)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        row = {"standardized": self.form, "axes": list(self.axes), "epsilon": self.epsilon}
-        return row | {"of": self.of.to_dict()}
+    def _result(self, *steps: Values) -> Any:
+        (whole,), epsilon = steps, np.float32(self.epsilon)
+        away = whole - np.mean(whole, axis=self.axes, keepdims=True)
+        if self.form == STANDARDS[1]:
+            variance = np.var(whole, axis=self.axes, keepdims=True, ddof=1)
+        else:
+            variance = np.mean(away * away, axis=self.axes, keepdims=True)
+        return away / (np.sqrt(variance) + epsilon if self.form == STANDARDS[2] else np.sqrt(variance + epsilon))
 
     def __str__(self) -> str:
         return f"{self.of}, standardized (epsilon {self.epsilon:g})"
@@ -213,21 +187,12 @@ class Filled(Derivation):
     of: Derivation
     shape: tuple[int, ...]
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         values = self.of.compute(arrays)
         return np.full(self.shape, values.reshape(-1)[0], values.dtype)
 
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"filled": list(self.shape), "of": self.of.to_dict()}
-
     def __str__(self) -> str:
         return f"{self.of} in every element"
-
-
-def _float32(values: Values) -> Values:
-    return values if values.dtype == np.float32 else values.astype(np.float32)
 
 
 def kind_of(derivation: Derivation) -> tuple[Any, ...]:

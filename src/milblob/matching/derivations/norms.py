@@ -7,11 +7,11 @@ the weights, one channel after the other. The same operations in the same order 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Values = np.ndarray[Any, Any]
+from .layouts import Values
 
 EPSILONS = (1e-5, 1e-3, 1e-6, 1e-12, 1e-4, 1e-2, 1e-8, 1e-7, 0.0)
 """Tried in this order where the checkpoint does not say: it does not hold a batch norm's epsilon."""
@@ -68,13 +68,6 @@ class Norm:
         dtype = np.dtype(self.dtype)
         names = (self.gamma, self.beta, self.mean, self.variance)
         return Vectors(*(None if name is None else arrays(name).reshape(-1).astype(dtype) for name in names))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return {
-            "gamma": self.gamma, "beta": self.beta, "mean": self.mean, "variance": self.variance,
-            "epsilon": self.epsilon, "form": self.form, "dtype": self.dtype,
-        }  # fmt: skip
 
     def __str__(self) -> str:
         if self.form == "scale":

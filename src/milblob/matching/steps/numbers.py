@@ -6,21 +6,17 @@ candidates, by a margin.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
-from ..dtypes import DType
-from ..model.lazy import LazyTensor
-from .arithmetic import FUNCTIONS, REDUCTIONS, Applied, Combined, Filled, Literal, Reduced
-from .derivation import CheckpointArray, Derivation
+from ...dtypes import DType
+from ..checkpoint import Checkpoint
+from ..derivations.arithmetic import FUNCTIONS, REDUCTIONS, Applied, Combined, Filled, Literal, Reduced
+from ..derivations.derivation import CheckpointArray, Derivation, Explained
+from ..derivations.layouts import Values
+from ..derivations.rounding import are_one_rounding_apart, casts_to
 from .literals import Literals
-from .rounding import are_one_rounding_apart, casts_to
-from .same_elements import May
-
-Values = np.ndarray[Any, Any]
 
 BITS = {DType.FLOAT64: 26.0, DType.FLOAT32: 26.0, DType.FLOAT16: 13.0, DType.BFLOAT16: 10.0}
 """Evidence of one element: its significant bits, and two bits of its size."""
@@ -34,78 +30,49 @@ _SHIFTS = (1.0, -1.0, 1e-9, 1e-8, 1e-6, 1e-5)
 _MAX_CLAIMS = 8
 
 
-class Explained(NamedTuple):
-    """A function of arrays that has the values of a constant.
-
-    Attributes:
-        derivation: gives the present values.
-        is_exact: to the bit; else to one rounding.
-        is_of_one: of an array of one element.
-        is_weak: a number of few bits, and not an array itself: it may be equal by accident.
-    """
-
-    derivation: Derivation
-    is_exact: bool
-    is_of_one: bool
-    is_weak: bool
-
-
-@dataclass(frozen=True)
-class Sought:
-    """A constant of few elements, or many equal ones.
-
-    Attributes:
-        values: of the constant. dtype: of the constant.
-        order: the arrays of the checkpoint, those first that weights nearby in the Program follow from.
-    """
-
-    values: Values
-    dtype: DType
-    order: list[str]
-
-
 class Numbers:
     """Explains constants of one model.
 
     Args:
-        given: arrays of the checkpoint that may be the reason.
-        array: reads one.
+        checkpoint: its arrays may be the reason.
         literals: of the network.
-        may: the work budget.
     """
 
-    def __init__(
-        self, given: Mapping[str, LazyTensor], array: Callable[[str], Values], literals: Literals, may: May
-    ) -> None:
-        self._given = {name: tensor for name, tensor in given.items() if tensor.mil_dtype in BITS}
-        self._array, self._literals, self._may = array, literals, may
+    def __init__(self, checkpoint: Checkpoint, literals: Literals) -> None:
+        self._given = {name: tensor for name, tensor in checkpoint.arrays.items() if tensor.mil_dtype in BITS}
+        self._array, self._literals, self._may = checkpoint.read, literals, checkpoint.may
         self._computed: dict[Derivation, Values | None] = {}
 
-    def explain(self, target: Sought, is_literal: bool = False) -> list[Explained]:
+    def explain(self, values: Values, dtype: DType, order: list[str], is_literal: bool) -> list[Explained]:
         """Return the functions of arrays that have the values of a constant, of which the first was the likeliest.
 
-        Of what code may hold as well, functions of the checkpoint's single numbers alone: accidents are too many.
+        Args:
+            values: of a constant of few elements, or of many equal ones.
+            dtype: of the constant.
+            order: the arrays, those first that weights nearby in the Program follow from.
+            is_literal: whether code may hold it as well. Then only functions of the checkpoint's single numbers count:
+                accidents are too many.
         """
-        flat = np.ascontiguousarray(target.values).reshape(-1)
+        flat, shape = np.ascontiguousarray(values).reshape(-1), values.shape
+        names = [name for name in order if name in self._given]
         is_filled = flat.size > 1 and bool((flat == flat[0]).all())
         wanted = flat[:1] if is_filled else flat
-        bits = wanted.size * BITS.get(target.dtype, 0.0)
+        bits = wanted.size * BITS.get(dtype, 0.0)
         most = min(int(2 ** min(bits - _MARGIN_BITS, 30.0)), _MAX_CANDIDATES) if bits > _MARGIN_BITS else 0
         found: list[Explained] = []
         last = most
-        candidates = self._candidates(target, wanted.size)
+        candidates = self._candidates(names, wanted.size)
         if is_literal:
-            candidates = self._functions(self._arrays(target, 1)) if wanted.size == 1 else iter(())
+            candidates = self._functions(self._arrays(names, 1)) if wanted.size == 1 else iter(())
         for count, candidate in enumerate(candidates):
             is_array = isinstance(candidate, CheckpointArray)  # the likeliest by far: all of them are tried
             if (count >= last and not is_array) or len(found) == _MAX_CLAIMS:
                 break
-            values = self._compute(candidate)
-            if values is None or values.size != wanted.size:
+            computed = self._compute(candidate)
+            if computed is None or computed.size != wanted.size:
                 continue
-            is_exact = casts_to(values, wanted, target.dtype)
-            if is_exact or (bits > _FEW_BITS and are_one_rounding_apart(values, wanted, target.dtype)):
-                shape = target.values.shape
+            is_exact = casts_to(computed, wanted, dtype)
+            if is_exact or (bits > _FEW_BITS and are_one_rounding_apart(computed, wanted, dtype)):
                 whole = Filled(candidate, shape) if is_filled else candidate
                 is_of_one = all(self._given[name].size == 1 for name in candidate.sources())
                 found.append(Explained(whole, is_exact, is_of_one, bits <= _FEW_BITS and not is_array))
@@ -121,11 +88,11 @@ class Numbers:
             self._computed[derivation] = derivation.compute(self._array) if self._may(20_000 + 10 * count) else None
         return self._computed[derivation]
 
-    def _candidates(self, target: Sought, count: int) -> Iterator[Derivation]:
+    def _candidates(self, names: list[str], count: int) -> Iterator[Derivation]:
         """Yield functions that leave `count` elements, the likeliest first."""
-        same = self._arrays(target, count)
+        same = self._arrays(names, count)
         yield from self._functions(same)
-        near = [name for name in target.order if name in self._given and self._given[name].size > count]
+        near = [name for name in names if self._given[name].size > count]
         yield from self._reductions(near[:4], count)
         for number in _FACTORS:
             yield from (Combined("*", one, Literal(number)) for one in same)
@@ -135,9 +102,8 @@ class Numbers:
                 yield from (shifted, Applied(shifted, "reciprocal"))
         yield from self._reductions(near[4:], count)
 
-    def _arrays(self, target: Sought, count: int) -> list[Derivation]:
-        names = (name for name in target.order if name in self._given and self._given[name].size == count)
-        return [CheckpointArray(name) for name in names]
+    def _arrays(self, names: list[str], count: int) -> list[Derivation]:
+        return [CheckpointArray(name) for name in names if self._given[name].size == count]
 
     def _functions(self, same: list[Derivation]) -> Iterator[Derivation]:
         yield from same

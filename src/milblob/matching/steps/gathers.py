@@ -8,20 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from math import log2
-from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType
-from ..model.lazy import LazyTensor
-from ..values.cast import cast_array
-from .arithmetic import Filled, Literal
-from .derivation import CheckpointArray, Derivation, Gathered, Moved, Stacked, row_of
-from .layouts import Layout
+from ...dtypes import DType
+from ...values.cast import cast_array
+from ..checkpoint import Checkpoint, bits_of
+from ..derivations.arithmetic import Filled, Literal
+from ..derivations.derivation import CheckpointArray, Derivation, Gathered, Moved, Stacked, moved, row_of
+from ..derivations.layouts import Layout, Values
 from .numbers import BITS
-from .same_elements import May
-
-Values = np.ndarray[Any, Any]
 
 _MIN_WIDTH = 2  # elements of a row; of single ones it takes many that none is equal by accident
 _MIN_BITS = 64.0  # of evidence that single elements are those of a row
@@ -36,17 +32,15 @@ class Gathers:
     """The arrays of one checkpoint as tables.
 
     Args:
-        given: arrays by name.
-        may: the work budget.
+        checkpoint: the arrays.
     """
 
-    def __init__(self, given: Mapping[str, LazyTensor], may: May) -> None:
-        self._given, self._may = given, may
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint, self._given = checkpoint, checkpoint.floats
+        self._may, self._cast, self._hashes = checkpoint.may, checkpoint.cast, checkpoint.hash_rows
         self._tables: dict[int, list[tuple[str, int]]] = defaultdict(list)
         self._vectors: list[str] = []
-        for name, tensor in given.items():
-            if "FLOAT" not in tensor.mil_dtype.name or not tensor.size:
-                continue
+        for name, tensor in self._given.items():
             for axis, size in enumerate(tensor.shape):
                 if size >= _MIN_WIDTH:
                     self._tables[size].append((name, axis))
@@ -55,13 +49,6 @@ class Gathers:
         self._hashed: dict[tuple[str, int, DType], tuple[Values, Values]] = {}
         self._known_ends: dict[tuple[str, int, DType], Values] = {}
         self._beginnings: dict[DType, dict[bytes, list[str]]] = {}
-        random = np.random.default_rng()  # nobody can make rows look equal
-        most = max(self._tables, default=0) + _MAX_HEADS
-        self._factors = random.integers(1, 1 << 63, most, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-
-    def _cast(self, name: str, dtype: DType) -> Values:
-        array = np.asarray(self._given[name].read())
-        return cast_array(np.ascontiguousarray(array), dtype, overflow="inf")[0]
 
     # ------------------------------------------------------------------------------------------------------ gathered
 
@@ -110,7 +97,7 @@ class Gathers:
                 if not len(rows) <= count <= _MAX_RENDERED or not self._may(10 * len(rows) * count * width):
                     continue
                 is_near = np.ones((len(rows), count), bool)
-                table = np.moveaxis(np.asarray(self._given[name].read()), along, -1).reshape(-1, width)
+                table = np.moveaxis(self._checkpoint.read(name), along, -1).reshape(-1, width)
                 for column, (least, most) in zip(table.T, cells, strict=True):
                     is_near &= (least[:, None] <= column) & (column <= most[:, None])
                 ends = np.cumsum(is_near.sum(axis=1))
@@ -124,8 +111,7 @@ class Gathers:
         outside = [at for at in range(tensor.ndim) if at != along]
         axes = (*outside, along) if along != tensor.ndim - 1 else None
         after = None if tensor.ndim == 2 else (tensor.size // tensor.shape[along], tensor.shape[along])
-        layout = Layout(None, axes, after)
-        return CheckpointArray(name) if layout.is_identity else Moved(CheckpointArray(name), layout)
+        return moved(CheckpointArray(name), Layout(None, axes, after))
 
     def _table(self, name: str, along: int, dtype: DType) -> tuple[Values, Values] | None:
         """Return the sorted hashes of an array's rows, and which rows these are."""
@@ -147,16 +133,10 @@ class Gathers:
             tensor = self._given[name]
             if not self._may(50_000 + 20 * tensor.size // tensor.shape[along]):
                 return None
-            array = np.moveaxis(np.asarray(self._given[name].read()), along, -1)
+            array = np.moveaxis(self._checkpoint.read(name), along, -1)
             corners = np.ascontiguousarray(array[..., [0, -1]])
             self._known_ends[key] = np.unique(_ends(cast_array(corners, dtype, overflow="inf")[0]))
         return self._known_ends[key]
-
-    def _hashes(self, rows: Values) -> Values:
-        """Return a hash of each row: [rows] uint64."""
-        bits = _bits(rows).astype(np.uint64) + np.uint64(1)
-        mixed = bits * self._factors[: rows.shape[1]]
-        return np.asarray((mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64))
 
     # ------------------------------------------------------------------------------------------------ single elements
 
@@ -187,19 +167,20 @@ class Gathers:
 
     def _with_all(self, wanted: Values, dtype: DType, size: int) -> Iterator[tuple[str, int]]:
         """Yield the rows that have all of some elements, unless it could be an accident, as it is with integers."""
-        least = (
-            2.0**-14 if dtype is DType.FLOAT16 else 0.0
-        )  # below it, there are few numbers, so that many are in any row
+        least = 2.0**-14 if dtype is DType.FLOAT16 else 0.0  # below it are few numbers: many of them are in any row
         count = int(np.count_nonzero((2 * wanted != np.rint(2 * wanted)) & (np.abs(wanted) >= least)))
         for given, tensor in self._given.items():
             width = tensor.shape[-1] if tensor.ndim else 0
             if not _MIN_WIDTH <= width <= size or tensor.size > _MAX_HEADS * width:
                 continue
-            if count * (BITS.get(dtype, 0.0) - log2(width)) < _MIN_BITS or "FLOAT" not in tensor.mil_dtype.name:
+            if count * (BITS.get(dtype, 0.0) - log2(width)) < _MIN_BITS:
                 continue
             if self._may(20_000 + 50 * tensor.size):
                 rows = self._cast(given, dtype).reshape(-1, width)
-                yield from ((given, row) for row in range(len(rows)) if np.isin(wanted, rows[row]).all())
+                few = wanted[[0, wanted.size // 2, -1]]
+                hopeful = (rows[:, :, None] == few).any(axis=1).all(axis=1)
+                found = (row for row in np.flatnonzero(hopeful).tolist() if np.isin(wanted, rows[row]).all())
+                yield from ((given, row) for row in found)
 
     # -------------------------------------------------------------------------------------------------------- joined
 
@@ -247,10 +228,6 @@ class Gathers:
         return self._beginnings[dtype]
 
 
-def _bits(values: Values) -> Values:
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
-
-
 def _cells(numbers: Values) -> tuple[Values, Values]:
     """Return between what values each of some numbers is the nearest one, and a little more: rounding."""
     levels = np.unique(numbers)
@@ -283,13 +260,13 @@ def _choices(order: Values, begins: Values, ends: Values) -> Iterator[bytes | No
 def _ends(rows: Values, most: int | None = None) -> Values:
     """Return the first and the last element of rows, of the last axis, as one number each: uint64 [rows]."""
     first, last = (rows[..., at].reshape(-1)[:most] for at in (0, -1))
-    bits = [_bits(part).astype(np.uint64) for part in (first, last)]
+    bits = [bits_of(part).astype(np.uint64) for part in (first, last)]
     return np.asarray(bits[0] << np.uint64(32) ^ bits[1])
 
 
 def _zeros(values: Values) -> int:
     """Return how many zeros an array begins with."""
-    others = np.flatnonzero(values.view(f"u{values.dtype.itemsize}"))
+    others = np.flatnonzero(bits_of(values))
     return int(others[0]) if others.size else values.size
 
 

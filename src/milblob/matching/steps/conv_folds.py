@@ -1,31 +1,27 @@
 """Finds what was folded into the weights of convolutions: by values, channel by channel."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import DType
-from ..model.lazy import LazyTensor
-from ..model.tensor import Tensor
-from .derivation import CheckpointArray, Derivation, Folded
-from .folds import EPSILONS, FORMS, Norm, Ratio, Vectors, channels, ratio, scale_of
-from .readers import Convolution
+from ...dtypes import DType
+from ...model.lazy import LazyTensor
+from ..checkpoint import Checkpoint
+from ..derivations.derivation import CheckpointArray, Derivation, Folded
+from ..derivations.layouts import Values, spread
+from ..derivations.norms import EPSILONS, FORMS, Norm, Ratio, channels, ratio, scale_of
+from ..derivations.rounding import casts_to
+from ..model_weights import Convolution, ModelWeights, is_compressed
+from ..scales import Steps, variants
 from .renderings import block_of, sqnr_of
-from .rounding import casts_to
-from .same_elements import May
-from .scales import Scales, Steps, variants
-from .siblings import Siblings
-
-Values = np.ndarray[Any, Any]
 
 TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
 """How far the factors of channels may be from a scale before a fold is computed in full."""
 
 _TINY = {DType.FLOAT16: 2.0**-24}  # what an element may be off by besides: subnormal numbers have few digits
-_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 _MAX_RESIDUAL = 0.7  # of channels that were compressed; what 3 dB are
 _COARSE = 0.2  # how far a factor of compressed channels may be from a scale where no bias tells
 _CHANNELS, _ELEMENTS, _WIDTH = 16, 16, 64  # of a sample that is compared with all arrays; and of one for factors
@@ -80,62 +76,32 @@ class FoldFinder:
     """Finds folds in one model, of the arrays of one checkpoint.
 
     Args:
-        given: arrays by name. weights: of the model.
-        siblings: of the arrays.
-        may: the work budget.
-        epsilon: to try before the usual ones.
+        checkpoint: the arrays. weights: of the model.
 
     Attributes:
         sqnr: in dB, of compressed weights whose fold was chosen.
     """
 
-    def __init__(
-        self,
-        given: Mapping[str, LazyTensor],
-        weights: Mapping[str, Tensor],
-        siblings: Siblings,
-        may: May,
-        epsilon: float | None = None,
-    ) -> None:
-        self._given, self._weights, self._siblings, self._may = given, weights, siblings, may
-        self._epsilon = epsilon
+    def __init__(self, checkpoint: Checkpoint, weights: ModelWeights) -> None:
+        self._checkpoint, self._weights = checkpoint, weights
+        self._may, self._array = checkpoint.may, checkpoint.read
         self.sqnr: dict[str, float] = {}
         self._of_shape: dict[tuple[tuple[int, ...], int], list[str]] = defaultdict(list)
-        for name, tensor in given.items():
-            if tensor.ndim >= 2 and tensor.mil_dtype in _FLOATS:
+        for name, tensor in checkpoint.floats.items():
+            if tensor.ndim >= 2:
                 self._of_shape[tensor.shape[:2], tensor.size].append(name)
         self._samples: dict[tuple[tuple[int, ...], int], Values] = {}
-        self._scales: dict[tuple[int, bool], Scales] = {}
-        self._known_vectors: dict[tuple[str | None, ...], Vectors] = {}
-
-    def _array(self, name: str) -> Values:
-        return np.asarray(self._given[name].read())
-
-    def _vectors(self, norm: Norm) -> Vectors:
-        key = (norm.gamma, norm.beta, norm.mean, norm.variance, norm.dtype)
-        if key not in self._known_vectors:
-            self._known_vectors[key] = norm.vectors(self._array)
-        return self._known_vectors[key]
 
     def _is_half(self, norm: Norm) -> bool:
         first = norm.gamma or norm.variance
-        return first is not None and self._given[first].mil_dtype is DType.FLOAT16
-
-    def _scales_of(self, count: int, with_vectors: bool) -> Scales | None:
-        key = count, with_vectors
-        if key not in self._scales:
-            norms = [*self._siblings.norms.get(count, ()), *(self._siblings.scales(count) if with_vectors else ())]
-            if not self._may(200_000 * len(norms)):
-                return None
-            self._scales[key] = Scales(norms, count, self._vectors, self._epsilon)
-        return self._scales[key]
+        return first is not None and self._checkpoint.arrays[first].mil_dtype is DType.FLOAT16
 
     # ----------------------------------------------------------------------------------------------------- the arrays
 
     def _sample(self, weight: Values, groups: int) -> Values:
         """Return a few elements of a few channels: float64 [channels, elements]."""
         rows = channels(weight, groups)
-        chosen, places = _spread(rows.shape[0], _CHANNELS), _spread(rows.shape[1], _ELEMENTS)
+        chosen, places = spread(rows.shape[0], _CHANNELS), spread(rows.shape[1], _ELEMENTS)
         return np.asarray(rows[chosen[:, None], places], np.float64)
 
     def candidates(self, convolution: Convolution, residual: float | None = None) -> list[str]:
@@ -148,7 +114,7 @@ class FoldFinder:
         weight, groups = self._weights[convolution.weight], convolution.groups
         key = weight.shape[:2], weight.size
         names = self._of_shape.get(key, [])
-        work = 100_000 + 20_000 * len(names) + weight.size * (weight.chain is not None or groups > 0)
+        work = 100_000 + 20_000 * len(names) + weight.size * (is_compressed(weight) or groups > 0)
         if weight.mil_dtype not in TOLERANCE or not names or not self._may(work):
             return []
         sample_key = weight.shape, groups
@@ -185,10 +151,10 @@ class FoldFinder:
             channels(values, convolution.groups)
             for values in (self._array(own).reshape(weight.shape), np.asarray(weight.read()))
         )
-        scales = self._scales_of(len(rows), with_scales)
+        scales = self._checkpoint.scales(len(rows), with_scales)
         if scales is None or not self._may(300_000 + 300 * len(rows) * min(rows.shape[1], _WIDTH)):
             return []
-        places = _spread(rows.shape[1], _WIDTH)
+        places = spread(rows.shape[1], _WIDTH)
         x, y = rows[:, places], np.ascontiguousarray(wanted[:, places])
         factors, tolerance = ratio(y, x, 0).factors, TOLERANCE[weight.mil_dtype]
 
@@ -210,7 +176,7 @@ class FoldFinder:
     def _is_exact(self, steps: Steps, x: Values, y: Values, dtype: DType, count: int) -> bool:
         """Whether the first channels of a weight are those of an array with norms folded in."""
         for norm in steps:
-            scale = scale_of(norm, self._vectors(norm))
+            scale = scale_of(norm, self._checkpoint.vectors(norm))
             with np.errstate(all="ignore"):
                 x = x.astype(scale.dtype) * (scale[:count, None] if scale.size > 1 else scale)
         return casts_to(x, y, dtype)
@@ -221,7 +187,7 @@ class FoldFinder:
         The bias, which is not compressed, tells to the bit; without one, the factors tell, as far as they can.
         """
         wanted = channels(dense, convolution.groups)
-        scales, places = self._scales_of(len(wanted), True), _spread(wanted.shape[1], _WIDTH)
+        scales, places = self._checkpoint.scales(len(wanted), True), spread(wanted.shape[1], _WIDTH)
         found: list[Fold] = []
         for own in self.candidates(convolution, _MAX_RESIDUAL) if scales is not None else ():
             rows = channels(self._array(own).reshape(dense.shape), convolution.groups)
@@ -250,7 +216,7 @@ class FoldFinder:
         return found
 
     def _own_biases(self, own: str, count: int) -> list[str | None]:
-        return [*self._siblings.vectors(own, count), None]
+        return [*self._checkpoint.siblings.vectors(own, count), None]
 
     def _with_bias(self, folds: list[Fold], bias: str) -> list[Fold]:
         weight = self._weights[bias]
@@ -262,25 +228,20 @@ class FoldFinder:
                     continue  # a convolution that has a bias has used it: such as one of zeros
                 whole = fold._replace(own_bias=own_bias, gives_bias=True)
                 for option in (whole, *self._shifted(whole, weight, values)):
-                    if self._fits(weight, option.bias(weight.shape)):
+                    if self._checkpoint.fits(weight, option.bias(weight.shape)):
                         found.append(option)
                         complete.add((fold.own, fold.steps))
         return found
 
-    def _shifted(self, fold: Fold, weight: Tensor, values: Values) -> Iterator[Fold]:
+    def _shifted(self, fold: Fold, weight: LazyTensor, values: Values) -> Iterator[Fold]:
         """Yield a fold that ends with a scale with each vector that may have been added after it."""
-        last, scales = fold.steps[-1], self._scales_of(weight.size, True)
+        last, scales = fold.steps[-1], self._checkpoint.scales(weight.size, True)
         if last.variance is not None or scales is None or not self._may(50_000 + 50 * weight.size):
             return
         shift = values.astype(np.float64) - fold.bias(weight.shape).compute(self._array).reshape(-1)
         for name in scales.near_shifts(shift, TOLERANCE.get(weight.mil_dtype, 0.0)):
-            if name != last.gamma and self._given[name].size == weight.size:
+            if name != last.gamma and self._checkpoint.arrays[name].size == weight.size:
                 yield fold._replace(steps=(*fold.steps[:-1], replace(last, beta=name)))
-
-    def _fits(self, weight: Tensor, derivation: Derivation) -> bool:
-        if not self._may(50_000 + 8 * weight.size):
-            return False
-        return casts_to(derivation.compute(self._array), np.asarray(weight.read()), weight.mil_dtype)
 
     # ------------------------------------------------------------------------------------------------------- choosing
 
@@ -297,11 +258,12 @@ class FoldFinder:
         for fold in folds:
             arrays = tuple((norm.gamma, norm.beta, norm.mean, norm.variance) for norm in fold.steps)
             groups[fold.convolution, fold.own, arrays, fold.own_bias].append(fold)
+        epsilon = self._checkpoint.epsilon
         votes: Counter[float | None] = Counter()
         for group in groups.values():
             votes.update({fold.epsilon for fold in group})
-        votes[self._epsilon] = votes.total() + 1  # what the caller says is taken wherever it fits
-        rank: dict[float | None, int] = {self._epsilon: -1, **{value: place for place, value in enumerate(EPSILONS)}}
+        votes[epsilon] = votes.total() + 1  # what the caller says is taken wherever it fits
+        rank: dict[float | None, int] = {epsilon: -1, **{value: place for place, value in enumerate(EPSILONS)}}
         for group in groups.values():
             usual = [fold for fold in group if fold.epsilon in rank]
             usual.sort(key=lambda fold: (_is_other_form(fold), -votes[fold.epsilon], rank[fold.epsilon]))
@@ -316,8 +278,8 @@ class FoldFinder:
     def _is_whole(self, fold: Fold) -> bool:
         """Whether a fold gives all of its weight: to the bit, or as near as compression comes."""
         weight = self._weights[fold.convolution.weight]
-        if weight.chain is None:
-            return self._fits(weight, fold.weight(weight.shape))
+        if not is_compressed(weight):
+            return self._checkpoint.fits(weight, fold.weight(weight.shape))
         if not self._may(300 * weight.size):
             return False
         values = fold.weight(weight.shape).compute(self._array)
@@ -325,11 +287,6 @@ class FoldFinder:
         if found is not None:
             self.sqnr[weight.name] = min(self.sqnr.get(weight.name, np.inf), found)
         return found is not None
-
-
-def _spread(count: int, most: int) -> Values:
-    """Return at most `most` of `count` places, spread evenly."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 
 def _is_other_form(fold: Fold) -> bool:

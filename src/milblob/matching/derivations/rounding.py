@@ -1,13 +1,10 @@
 """Whether computed values are those of a weight: to the bit, or to one rounding."""
 
-from typing import Any
-
 import numpy as np
 
-from ..dtypes import DType
-from ..values.cast import cast_array, is_castable
-
-Values = np.ndarray[Any, Any]
+from ...dtypes import DType
+from ...values.cast import cast_array, is_castable
+from .layouts import Values
 
 _ROUNDING = {DType.FLOAT64: 2.0**-22, DType.FLOAT32: 2.0**-22, DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-7}
 """One unit in the last place of a number of each dtype, as a share of the number; float32 has two, for sums in another

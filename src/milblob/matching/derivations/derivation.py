@@ -7,15 +7,14 @@ cast to the weight's dtype is not a part of it: whoever writes the values casts 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..dtypes import DType, as_dtype
-from .folds import Norm, fold_bias, fold_weight
-from .layouts import Layout
+from ...dtypes import DType, as_dtype
+from .layouts import Layout, Values
+from .norms import Norm, fold_bias, fold_weight
 
-Values = np.ndarray[Any, Any]
 Arrays = Callable[[str], Values]
 """Returns the array of a checkpoint by its name."""
 
@@ -34,6 +33,10 @@ class Derivation:
 
     def compute(self, arrays: Arrays) -> Values:
         """Return the values, in the dtype of the arrays or, after arithmetic, in that of the arithmetic."""
+        with np.errstate(all="ignore"):
+            return np.asarray(self._values(arrays))
+
+    def _values(self, arrays: Arrays) -> Values:
         raise NotImplementedError
 
     @property
@@ -51,6 +54,16 @@ class Derivation:
         for step in self.steps:
             yield from step.sources()
 
+    @property
+    def main(self) -> str | None:
+        """The array that the values are mostly those of."""
+        return next(self.sources(), None)
+
+    @property
+    def words(self) -> str:
+        """What was done, for people."""
+        return str(self)
+
     def uses(self) -> Iterator[ArrayRange]:
         """Yield what of each array takes part."""
         for step in self.steps:
@@ -61,10 +74,6 @@ class Derivation:
         found = {step.dtype(dtypes) for step in self.steps}
         return found.pop() if len(found) == 1 else DType.FLOAT32
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the step and those below it as JSON can hold them."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class CheckpointArray(Derivation):
@@ -72,8 +81,7 @@ class CheckpointArray(Derivation):
 
     name: str
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         return arrays(self.name)
 
     def sources(self) -> Iterator[str]:
@@ -88,10 +96,6 @@ class CheckpointArray(Derivation):
         """See Derivation."""
         return dtypes(self.name)
 
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"array": self.name}
-
     def __str__(self) -> str:
         return self.name
 
@@ -103,13 +107,8 @@ class Moved(Derivation):
     of: Derivation
     layout: Layout
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         return np.ascontiguousarray(self.layout.apply(np.ascontiguousarray(self.of.compute(arrays))))
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"of": self.of.to_dict(), **self.layout._asdict()}
 
     def __str__(self) -> str:
         return f"{self.of}: {', '.join(self.layout.words)}"
@@ -123,8 +122,7 @@ class RowRange(Derivation):
     begin: int
     end: int
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         return self.of.compute(arrays)[self.begin : self.end]
 
     def uses(self) -> Iterator[ArrayRange]:
@@ -144,10 +142,6 @@ class RowRange(Derivation):
         else:
             yield from self.of.uses()
 
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"rows": [self.begin, self.end], "of": self.of.to_dict()}
-
     def __str__(self) -> str:
         return f"{self.of}[{self.begin}:{self.end}]"
 
@@ -163,16 +157,11 @@ class Stacked(Derivation):
         """See Derivation."""
         return self.parts
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         values = [part.compute(arrays) for part in self.parts]
         if len({part.dtype for part in values}) > 1:
             values = [part.astype(np.float32) for part in values]
         return np.concatenate(values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"concatenated": [part.to_dict() for part in self.parts]}
 
     def __str__(self) -> str:
         shown = [str(part) for part in self.parts[:6]]
@@ -196,18 +185,13 @@ class Gathered(Derivation):
         """Which rows."""
         return np.frombuffer(self.rows, np.int32)
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         return np.asarray(self.of.compute(arrays)[self.indices])
 
     def uses(self) -> Iterator[ArrayRange]:
         """See Derivation."""
         for row in np.unique(self.indices).tolist():
             yield from RowRange(self.of, row, row + 1).uses()
-
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        return {"gathered": self.indices.tolist(), "of": self.of.to_dict()}
 
     def __str__(self) -> str:
         return f"{self.of}, {len(self.indices):,} rows gathered"
@@ -231,8 +215,7 @@ class Folded(Derivation):
     is_bias: bool
     shape: tuple[int, ...]
 
-    def compute(self, arrays: Arrays) -> Values:
-        """See Derivation."""
+    def _values(self, arrays: Arrays) -> Values:
         own = None if self.of is None else self.of.compute(arrays)
         vectors = self.norm.vectors(arrays)
         if self.is_bias:
@@ -246,18 +229,43 @@ class Folded(Derivation):
         norm = (CheckpointArray(name) for name in self.norm.names(self.is_bias))
         return (*(() if self.of is None else (self.of,)), *norm)
 
+    @property
+    def main(self) -> str | None:
+        """See Derivation."""
+        return self.norm.beta if self.of is None else self.of.main
+
+    @property
+    def words(self) -> str:
+        """See Derivation."""
+        return f"{self.of.words}, {self.norm}" if isinstance(self.of, Folded) else str(self.norm)
+
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
         return as_dtype(self.norm.dtype)
 
-    def to_dict(self) -> dict[str, Any]:
-        """See Derivation."""
-        own = None if self.of is None else self.of.to_dict()
-        part = "bias" if self.is_bias else "weight"
-        return {"fold": self.norm.to_dict(), "part": part, "of": own, "groups": self.groups}
-
     def __str__(self) -> str:
         return f"{self.of if self.of is not None else 'no bias'}, {self.norm} folded in"
+
+
+class Explained(NamedTuple):
+    """A derivation that gives the values of a weight.
+
+    Attributes:
+        derivation: gives the present values.
+        is_exact: to the bit; else to one rounding.
+        is_of_one: of an array of one element.
+        is_weak: a number of few bits, and not an array itself: it may be equal by accident.
+    """
+
+    derivation: Derivation
+    is_exact: bool
+    is_of_one: bool = False
+    is_weak: bool = False
+
+
+def moved(of: Derivation, layout: Layout) -> Derivation:
+    """Return a derivation in another layout."""
+    return of if layout.is_identity else Moved(of, layout)
 
 
 def row_of(name: str, shape: tuple[int, ...], row: int) -> Derivation:

@@ -1,4 +1,4 @@
-"""Learns from the checkpoint that a model was converted from how each of its weights came to be.
+"""The search for how the weights of a model follow from the arrays of a checkpoint.
 
 Values decide, bit for bit; names and the operations that read a weight decide only between arrays that are equal. What
 they leave open stays open: a weight then has several claims, whose new values must agree.
@@ -6,38 +6,33 @@ they leave open stays open: a weight then has several claims, whose new values m
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import islice
-from math import gcd
+from math import gcd, inf
 from typing import Any
 
 import numpy as np
 
+from .. import progress
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
-from ..model.sharing import by_blob
-from ..model.tensor import Tensor
 from ..program.view import Consumer
 from ..values.cast import cast_array
 from .agreeing import agreeing, is_name_of
-from .arithmetic import Combined, kind_of
-from .conv_folds import Fold, FoldFinder
-from .derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked
-from .expressions import Expressed, Expressions
-from .gathers import Gathers
-from .layouts import Layout, layouts
+from .checkpoint import Checkpoint, Work, numeric
+from .derivations.arithmetic import Combined, kind_of
+from .derivations.derivation import CheckpointArray, Derivation, Explained, RowRange, Stacked, moved
+from .derivations.layouts import Layout, Values, layouts, spread
 from .lineage import Claim, Lineage, Origin
-from .readers import Readers
-from .renderings import block_of, correlate, may_render, sqnr_of
-from .rest import Rest, is_weight
-from .rounding import casts_to
-from .row_runs import RowIndex
-from .same_elements import same_elements
-from .siblings import VECTORS, Siblings
-
-Values = np.ndarray[Any, Any]
-
-_MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
-"""About a nanosecond each, reckoned and not measured; what somebody made to take longer stays unknown."""
+from .model_weights import Convolution, ModelWeights, is_candidate, is_compressed
+from .siblings import VECTORS
+from .steps.conv_folds import Fold, FoldFinder
+from .steps.expressions import Expressions
+from .steps.gathers import Gathers
+from .steps.renderings import block_of, correlate, may_render, sqnr_of
+from .steps.rest import Rest
+from .steps.rows import RowIndex
+from .steps.same_elements import Equality, same_elements
 
 _SAMPLE_COUNT = 1024
 _MIN_EXPRESSED = 10  # elements; those of fewer are explained with more suspicion
@@ -45,195 +40,85 @@ _MAX_LAYOUTS = 6
 _MAX_SMALL = 9  # elements of arrays that a number may follow from, and nothing else
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
-_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 
 
-def learn(
-    given: Mapping[str, LazyTensor],
-    weights: Mapping[str, Tensor],
-    looked_at: Callable[[str, LazyTensor], None] = lambda *_: None,
+def find_lineage(
+    arrays: Mapping[str, LazyTensor],
+    tensors: Mapping[str, LazyTensor],
+    counter: progress.Counter | None = None,
     epsilon: float | None = None,
     changed: Collection[str] | None = None,
 ) -> Lineage:
-    """Learn how the weights and numbers of a model follow from the arrays of a checkpoint.
+    """Find how each weight and each number of a model follows from the arrays of a checkpoint.
 
     Args:
-        given: the arrays of the checkpoint by name.
-        weights: the constants of the model, compressed weights in their dense form.
-        looked_at: called with each array, once it was compared with all weights, and with each weight, once all was
-            tried for it.
+        arrays: the checkpoint by name.
+        tensors: the constants of the model, compressed weights in their dense form.
+        counter: adds up each array, once it was compared with all weights, and each weight, once all was tried for it.
         epsilon: of batch norms, to try before the usual ones.
         changed: the arrays that will have other values; None for all. A computed table with the numbers of one of
             these, such as learnt frequencies, is unknown.
     """
-    learner = _Learner(given, weights, looked_at, epsilon, given.keys() if changed is None else changed)
-    learner.learn()
-    return learner.lineage()
+    weights = ModelWeights({name: tensor for name, tensor in tensors.items() if is_candidate(tensor)})
+    known = numeric(arrays)
+    work = Work((*known.values(), *weights.values()), counter or progress.Counter(None))
+    search = Search(Checkpoint(known, work, epsilon), weights, tensors)
+    search.find_equal()
+    search.claim_equal()
+    search.claim_rendered()
+    # A new batch norm scales by almost 1, which rounding may hide: so also look at weights that are equal.
+    search.claim_folds(weights)
+    search.claim_computed(name for name in weights if name not in search.equal)
+    search.claim_flat()
+    rest = search.claim_rest(arrays.keys() if changed is None else changed)
+    return search.lineage(rest, arrays)
 
 
-class _Learner:
-    """The state of one `learn`."""
+class Search:
+    """The state of one search, and its steps, each of which claims some weights.
+
+    Args:
+        checkpoint: the arrays. weights: to explain.
+        counted: the tensors that count as done once all was tried for them.
+
+    Attributes:
+        equalities: the arrays and weights with the same elements; set by `find_equal`.
+        equal: the same by weight: arrays, and in which layout.
+        claims: by weight, each with the operations that read these values; of all, if it has none.
+        certain: weights with one claim.
+        unfolded: weights of convolutions, and arrays from which each channel differs by a factor, which no fold gives.
+        rounded: weights whose claims give them to one rounding only.
+        sqnr: of compressed weights, in dB.
+    """
 
     def __init__(
-        self,
-        given: Mapping[str, LazyTensor],
-        weights: Mapping[str, Tensor],
-        looked_at: Callable[[str, LazyTensor], None],
-        epsilon: float | None,
-        changed: Collection[str],
+        self, checkpoint: Checkpoint, weights: ModelWeights, counted: Mapping[str, LazyTensor] | None = None
     ) -> None:
-        self._looked_at, self._waiting = looked_at, dict(weights)
-        self._epsilon, self._changed = epsilon, changed
-        self.given = {name: t for name, t in given.items() if t.mil_dtype not in (DType.STRING, DType.BOOL) and t.size}
-        self.all_given = given
-        self.weights = {name: t for name, t in weights.items() if _is_candidate(t)}
-        self.members = by_blob(self.weights)
-        self.first_of = {name: first for first, members in self.members.items() for name in members}
-        self.readers = Readers(self.weights)
-        self.siblings = Siblings({name: tensor.shape for name, tensor in self.given.items()})
-        self._folds = FoldFinder(self.given, self.weights, self.siblings, self.may, epsilon)
-        self._gathers = Gathers(self.given, self.may)
-        self._expressions = Expressions(self.given, self.siblings, self.may, epsilon)
-        self.rounded: set[str] = set()  # weights whose claims give them to one rounding only
+        self.checkpoint, self.weights = checkpoint, weights
+        self.may = checkpoint.may
+        self._waiting = dict(counted or {})
+        self._folds = FoldFinder(checkpoint, weights)
+        self.equalities: list[Equality] = []
+        self.equal: dict[str, list[tuple[str, Layout]]] = {}
         self.claims: dict[str, dict[Derivation | None, set[str]]] = defaultdict(dict)
         self.certain: dict[str, Derivation] = {}
-        self.sqnr: dict[str, float] = {}  # of compressed weights
-        self.equal: dict[str, list[tuple[str, Layout]]] = {}
+        self.unfolded: list[tuple[Convolution, str]] = []
+        self.rounded: set[str] = set()
+        self.sqnr: dict[str, float] = {}
         self._indexes: dict[tuple[DType, int], RowIndex] = {}
-        self._flat: dict[str, bool] = {}
-        self._rest: Rest
-        count = sum(t.size for tensors in (self.given, self.weights) for t in tensors.values())
-        self._work_left = _MIN_WORK + _WORK_PER_ELEMENT * count
 
-    def may(self, work: int) -> bool:
-        """Whether enough of the work budget is left; if so, spend it."""
-        self._work_left -= work
-        return self._work_left >= 0
+    @cached_property
+    def _gathers(self) -> Gathers:
+        return Gathers(self.checkpoint)
 
-    def array(self, name: str) -> Values:
-        """Return an array of the checkpoint."""
-        return np.asarray(self.given[name].read())
+    @cached_property
+    def _expressions(self) -> Expressions:
+        return Expressions(self.checkpoint)
 
     def done(self, name: str) -> None:
-        """Tell the caller, once, that what takes time was tried for a weight."""
+        """Count a weight, once, for which what takes time was tried."""
         if (tensor := self._waiting.pop(name, None)) is not None:
-            self._looked_at(name, tensor)
-
-    def learn(self) -> None:
-        """Fill `claims`, from what is certain to what depends on it."""
-        self._find_equal()
-        self._settle_equal()
-        self._render(name for name, weight in self.weights.items() if weight.chain is not None)
-        rest = [name for name in self.weights if name not in self.equal and not self.is_flat(name)]
-        # A new batch norm scales by almost 1, which rounding may hide: so also look at weights that are equal.
-        self._fold(name for name in self.weights if not self.is_flat(name))
-        for name in rest:
-            if name not in self.claims and self.weights[name].ndim >= 2 and self.weights[name].mil_dtype in _FLOATS:
-                self._rows(name)
-        for name in rest:
-            if name not in self.claims:
-                self._depend(name)
-        for name in rest:
-            if name not in self.claims and self.weights[name].mil_dtype in _FLOATS:
-                self._sum(name)
-        for name in rest:
-            if name not in self.claims and self.weights[name].mil_dtype in _FLOATS:
-                self._gather(name)
-        self._look_up(name for name in rest if name not in self.claims)
-        self._express(name for name in rest if name not in self.claims)
-        self._settle_flat()
-        self._settle_rest()
-        for name in list(self._waiting):
-            self.done(name)
-
-    # ------------------------------------------------------------------------------------------------------------ equal
-
-    def _find_equal(self) -> None:
-        """Find for each weight the arrays that have its elements after a cast, and in which layout."""
-        firsts = {name: self.weights[name] for name in self.members}
-        edges = same_elements(self.given, firsts, self.may, self._looked_at)
-        for edge in sorted(edges, key=lambda edge: edge.rank):
-            for first in edge.new.members:
-                for name in self.members[first]:
-                    self.equal.setdefault(name, []).extend((given, edge.layout) for given in edge.old.members)
-
-    def _settle_equal(self) -> None:
-        """Claim what is equal, other than constants whose elements are all equal, which need more evidence."""
-        for names in self._groups(is_flat=False):
-            given = list(dict.fromkeys(given for given, _ in self.equal[names[0]]))
-            owner = self._owners(given, names)
-            blobs = {self.first_of[name] for name in names}
-            left = [name for name in given if name not in owner.values()]
-            for name in names:
-                mine = [owner[name]] if name in owner else []
-                if mine and (turned := self._otherwise(name, owner[name])):
-                    chosen = mine + turned
-                elif mine and not left:
-                    chosen = mine
-                elif mine and len(blobs) == 1:
-                    chosen = mine + left
-                else:  # nothing says whose it is: all of them must agree
-                    chosen = mine + given
-                self._claim_equal(name, chosen, name in owner)
-                self.done(name)
-
-    def _groups(self, is_flat: bool) -> Collection[list[str]]:
-        """Return the weights, flat or not, that have the elements of some arrays, by these arrays."""
-        groups: dict[frozenset[str], list[str]] = defaultdict(list)
-        for name, found in self.equal.items():
-            if self.is_flat(name) == is_flat:
-                groups[frozenset(given for given, _ in found)].append(name)
-        return groups.values()
-
-    def _owners(self, given: Iterable[str], names: Iterable[str]) -> dict[str, str]:
-        """Return the array that the name of a weight says: weight -> array."""
-        return {new: old for old, new in agreeing(given, names, self.first_of) if is_name_of(new, old)}
-
-    def _claim_equal(self, name: str, given: Iterable[str], is_named: bool) -> None:
-        """Claim arrays with a weight's elements; several layouts too, unless the name says whose weight it is."""
-        layout_of = dict(reversed(self.equal[name]))
-        for one in islice(dict.fromkeys(given), _MAX_CLAIMS):  # the rest counts as not used, so no change is lost
-            layout = layout_of[one]
-            found = [layout]
-            if not (is_named and layout.is_identity and self._is_never_turned(name)):
-                others = [other for other in self._layouts(one, name) if other != layout]
-                if len(others) > _MAX_LAYOUTS and self.is_flat(name):
-                    self.claim(name, None)  # any order gives these values: new ones are refused
-                else:
-                    found += [other for other in others if self._is_laid(one, name, other)]
-            for other in found:
-                self.claim(name, _moved(CheckpointArray(one), other))
-
-    def _otherwise(self, name: str, owner: str) -> list[str]:
-        """Return the arrays that give a weight in another layout than the array which has its name."""
-        layout_of = dict(reversed(self.equal[name]))
-        return [] if self._is_never_turned(name) else [g for g, lay in layout_of.items() if lay != layout_of[owner]]
-
-    def _is_never_turned(self, name: str) -> bool:
-        """Whether all readers take a weight as the checkpoint has it.
-
-        A product `x @ w` becomes a `linear`, which reads w transposed. Where both are equal, as in symmetric matrices
-        and zeros, const_deduplication gives the transposed constant the name of w.
-        """
-        readers = self.readers.of[name]
-        return self.weights[name].ndim < 2 or (bool(readers) and all(reader.type in _AS_TRAINED for reader in readers))
-
-    def _layouts(self, given: str, name: str) -> list[Layout]:
-        old, new = self.given[given].shape, self.weights[name].shape
-        small = [tuple(size for size in shape if size != 1) for shape in (old, new)]
-        return layouts(old, new) if max(map(len, small)) > 1 and self.may(50_000) else []
-
-    def _is_laid(self, given: str, name: str, layout: Layout) -> bool:
-        """Whether an array gives a weight in another layout too, as symmetric matrices do."""
-        weight = self.weights[name]
-        positions = (
-            np.arange(weight.size) if weight.size <= 256 else np.linspace(0, weight.size - 1, 256).astype(np.int64)
-        )
-        if not self.may(50_000):
-            return False
-        old, new = self.array(given).reshape(-1), np.asarray(weight.read()).reshape(-1)
-        some = cast_array(old[layout.sources(self.given[given].shape, positions)], weight.mil_dtype, overflow="inf")[0]
-        return some.tobytes() == new[positions].tobytes() and self.fits(name, _moved(CheckpointArray(given), layout))
+            self.checkpoint.work.done(name, tensor)
 
     def claim(self, name: str, derivation: Derivation | None, reader: str = "") -> None:
         """Note one way in which a weight follows, for one of its readers or for all."""
@@ -248,36 +133,124 @@ class _Learner:
 
     def fits(self, name: str, derivation: Derivation) -> bool:
         """Whether a derivation gives the present values of a weight to the bit."""
-        weight = self.weights[name]
-        if not self.may(100_000 + 8 * weight.size):
-            return False
-        values = derivation.compute(self.array)
-        return casts_to(values, np.asarray(weight.read()), weight.mil_dtype)
+        return self.checkpoint.fits(self.weights[name], derivation)
 
-    def is_flat(self, name: str) -> bool:
-        """Whether all elements of a weight are equal, so that its values say nothing about where it comes from."""
-        if name not in self._flat:
-            weight = self.weights[name]
-            values = np.asarray(weight.read()).reshape(-1)
-            bits = values.view(f"u{values.dtype.itemsize}") if values.dtype.itemsize in (1, 2, 4, 8) else values
-            self._flat[name] = bool(bits.size < 2 or ((bits[:64] == bits[0]).all() and (bits == bits[0]).all()))
-        return self._flat[name]
+    # ------------------------------------------------------------------------------------------------------------ equal
+
+    def find_equal(self) -> None:
+        """Find for each weight the arrays that have its elements after a cast, and in which layout."""
+        firsts = {name: self.weights[name] for name in self.weights.members}
+        self.equalities = same_elements(self.checkpoint.arrays, firsts, self.checkpoint.work)
+        for one in sorted(self.equalities, key=lambda one: one.rank):
+            for name in self.weights.of_blobs(one.weights.members):
+                self.equal.setdefault(name, []).extend((array, one.layout) for array in one.arrays.members)
+
+    def claim_equal(self) -> None:
+        """Claim what is equal, other than constants whose elements are all equal, which need more evidence."""
+        for names in self._groups(is_flat=False):
+            arrays = list(dict.fromkeys(array for array, _ in self.equal[names[0]]))
+            owner = self._owners(arrays, names)
+            blobs = {self.weights.first_of[name] for name in names}
+            left = [name for name in arrays if name not in owner.values()]
+            for name in names:
+                mine = [owner[name]] if name in owner else []
+                if mine and (turned := self._otherwise(name, owner[name])):
+                    chosen = mine + turned
+                elif mine and not left:
+                    chosen = mine
+                elif mine and len(blobs) == 1:
+                    chosen = mine + left
+                else:  # nothing says whose it is: all of them must agree
+                    chosen = mine + arrays
+                self._claim_equal(name, chosen, name in owner)
+                self.done(name)
+
+    def _groups(self, is_flat: bool) -> Collection[list[str]]:
+        """Return the weights, flat or not, that have the elements of some arrays, by these arrays."""
+        groups: dict[frozenset[str], list[str]] = defaultdict(list)
+        for name, found in self.equal.items():
+            if self.weights.is_flat(name) == is_flat:
+                groups[frozenset(array for array, _ in found)].append(name)
+        return groups.values()
+
+    def _owners(self, arrays: Iterable[str], names: Iterable[str]) -> dict[str, str]:
+        """Return the array that the name of a weight says: weight -> array."""
+        return {new: old for old, new in agreeing(arrays, names, self.weights.first_of) if is_name_of(new, old)}
+
+    def _claim_equal(self, name: str, arrays: Iterable[str], is_named: bool) -> None:
+        """Claim arrays with a weight's elements; several layouts too, unless the name says whose weight it is."""
+        layout_of = dict(reversed(self.equal[name]))
+        for one in islice(dict.fromkeys(arrays), _MAX_CLAIMS):  # the rest counts as not used, so no change is lost
+            layout = layout_of[one]
+            found = [layout]
+            if not (is_named and layout.is_identity and self._is_never_turned(name)):
+                others = [other for other in self._layouts(one, name) if other != layout]
+                if len(others) > _MAX_LAYOUTS and self.weights.is_flat(name):
+                    self.claim(name, None)  # any order gives these values: new ones are refused
+                else:
+                    found += [other for other in others if self._is_laid(one, name, other)]
+            for other in found:
+                self.claim(name, moved(CheckpointArray(one), other))
+
+    def _otherwise(self, name: str, owner: str) -> list[str]:
+        """Return the arrays that give a weight in another layout than the array which has its name."""
+        layout_of = dict(reversed(self.equal[name]))
+        return [] if self._is_never_turned(name) else [g for g, lay in layout_of.items() if lay != layout_of[owner]]
+
+    def _is_never_turned(self, name: str) -> bool:
+        """Whether all readers take a weight as the checkpoint has it.
+
+        A product `x @ w` becomes a `linear`, which reads w transposed. Where both are equal, as in symmetric matrices
+        and zeros, const_deduplication gives the transposed constant the name of w.
+        """
+        readers = self.weights.readers[name]
+        return self.weights[name].ndim < 2 or (bool(readers) and all(reader.type in _AS_TRAINED for reader in readers))
+
+    def _layouts(self, array: str, name: str) -> list[Layout]:
+        old, new = self.checkpoint.arrays[array].shape, self.weights[name].shape
+        small = [tuple(size for size in shape if size != 1) for shape in (old, new)]
+        return layouts(old, new) if max(map(len, small)) > 1 and self.may(50_000) else []
+
+    def _is_laid(self, array: str, name: str, layout: Layout) -> bool:
+        """Whether an array gives a weight in another layout too, as symmetric matrices do."""
+        weight = self.weights[name]
+        positions = (
+            np.arange(weight.size) if weight.size <= 256 else np.linspace(0, weight.size - 1, 256).astype(np.int64)
+        )
+        if not self.may(50_000):
+            return False
+        old, new = self.checkpoint.read(array).reshape(-1), np.asarray(weight.read()).reshape(-1)
+        some = cast_array(
+            old[layout.sources(self.checkpoint.arrays[array].shape, positions)], weight.mil_dtype, overflow="inf"
+        )[0]
+        return some.tobytes() == new[positions].tobytes() and self.fits(name, moved(CheckpointArray(array), layout))
 
     # ----------------------------------------------------------------------------------------------------- convolutions
 
-    def _fold(self, names: Iterable[str]) -> None:
+    def claim_folds(self, names: Iterable[str]) -> None:
         """Claim weights of convolutions with a batch norm or a scale folded in, and their biases."""
-        found = []
+        found: list[Fold] = []
         for name in names:
-            convolution = self.readers.convolution(name) if name not in self.sqnr else None
+            convolution = self.weights.convolution(name) if name not in self.sqnr else None
             if convolution is None:
                 continue
             is_equal = name in self.equal
-            owns = [given for given, layout in self.equal[name] if layout.axes is None] if is_equal else None
-            for own in self._folds.candidates(convolution) if owns is None else dict.fromkeys(owns):
-                found += self._folds.folds(convolution, own, with_scales=not is_equal)
+            owns = [array for array, layout in self.equal[name] if layout.axes is None] if is_equal else None
+            owns = self._folds.candidates(convolution) if owns is None else list(dict.fromkeys(owns))
+            for own in owns if owns and not self.weights.is_flat(name) else ():
+                folds = self._folds.folds(convolution, own, with_scales=not is_equal)
+                found += folds
+                if not folds:
+                    self.unfolded.append((convolution, own))
         for fold in self._folds.chosen(found):
             self._claim_fold(fold)
+
+    def scaled(self) -> Iterator[tuple[str, str, tuple[float, float]]]:
+        """Yield weights of convolutions whose channels are those of an array times some factors, and the extremes."""
+        for convolution, own in self.unfolded:
+            ratio = self._folds.ratio(convolution, own)
+            if ratio is not None and ratio.is_evidence:
+                yield convolution.weight, own, ratio.spread
 
     def _claim_fold(self, fold: Fold) -> None:
         name, bias = fold.convolution.weight, fold.convolution.bias
@@ -289,16 +262,17 @@ class _Learner:
 
     # ------------------------------------------------------------------------------------------------------- compressed
 
-    def _render(self, names: Iterable[str]) -> None:
+    def claim_rendered(self) -> None:
         """Claim compressed weights: what they render, as near as their compression can come."""
         folds: list[Fold] = []
-        for name in names:
-            weight = self.weights[name]
-            if name in self.equal or weight.mil_dtype not in _FLOATS or not self.may(1_000_000 + 20 * weight.size):
+        for name, weight in self.weights.items():
+            if name in self.equal or not weight.mil_dtype.is_float or not is_compressed(weight):
                 continue
-            dense = np.asarray(weight.read())
-            self._claim_rendered(name, dense, self._alike(name, dense))
-            convolution = self.readers.convolution(name)
+            if not self.may(1_000_000 + 20 * weight.size):
+                continue
+            dense = self.weights.values_of(name)
+            self._claim_rendered(name, dense, self._alike(dense))
+            convolution = self.weights.convolution(name)
             if name not in self.claims and convolution is not None:
                 rendered = self._folds.rendered(convolution, dense)
                 folds += rendered
@@ -319,27 +293,27 @@ class _Learner:
                 self.claim(name, option)
                 self.sqnr[name] = min(self.sqnr.get(name, np.inf), np.inf if sqnr is None else sqnr)
 
-    def _alike(self, name: str, dense: Values) -> Iterator[Derivation]:
+    def _alike(self, dense: Values) -> Iterator[Derivation]:
         """Yield arrays, and ranges of rows of arrays, of which a sample is like a compressed weight."""
         flat, shape = dense.reshape(-1), dense.shape
         rows = shape[1:] if len(shape) > 2 and shape[0] == 1 else shape
-        positions = np.unique(np.linspace(0, flat.size - 1, _SAMPLE_COUNT).astype(np.int64))
+        positions = spread(flat.size, _SAMPLE_COUNT)
         some = flat[positions]
-        for given, tensor in self.given.items():
-            if tensor.mil_dtype not in _FLOATS or not self.may(100_000):
+        for array, tensor in self.checkpoint.floats.items():
+            if not self.may(100_000):
                 continue
             if tensor.size == flat.size:
-                values = self.array(given).reshape(-1)
+                values = self.checkpoint.read(array).reshape(-1)
                 for layout in layouts(tensor.shape, shape):
                     if self.may(100_000) and correlate(values[layout.sources(tensor.shape, positions)], some):
-                        yield _moved(CheckpointArray(given), layout)
+                        yield moved(CheckpointArray(array), layout)
             elif tensor.ndim == len(rows) >= 2 and tensor.shape[1:] == rows[1:] and tensor.shape[0] > rows[0]:
-                values = self.array(given).reshape(-1)
+                values = self.checkpoint.read(array).reshape(-1)
                 for begin in range(0, tensor.shape[0] - rows[0] + 1, gcd(tensor.shape[0], rows[0])):
                     start = begin * (flat.size // rows[0])
                     if self.may(100_000) and correlate(values[start + positions], some):
-                        part = RowRange(CheckpointArray(given), begin, begin + rows[0])
-                        yield _moved(part, Layout(after=None if rows == shape else shape))
+                        part = RowRange(CheckpointArray(array), begin, begin + rows[0])
+                        yield moved(part, Layout(after=None if rows == shape else shape))
 
         if (joined := self._joined(dense)) is not None:
             yield joined
@@ -349,15 +323,15 @@ class _Learner:
         parts: list[Derivation] = []
         begin = 0
         while begin < dense.shape[0]:
-            for given, tensor in self.given.items():
-                if tensor.ndim < 2 or tensor.shape[1:] != dense.shape[1:] or tensor.mil_dtype not in _FLOATS:
+            for array, tensor in self.checkpoint.floats.items():
+                if tensor.ndim < 2 or tensor.shape[1:] != dense.shape[1:]:
                     continue
                 rows = tensor.shape[0]
                 if begin + rows <= dense.shape[0] and rows < dense.shape[0] and self.may(200_000):
-                    some = np.unique(np.linspace(0, tensor.size - 1, _SAMPLE_COUNT).astype(np.int64))
+                    some = spread(tensor.size, _SAMPLE_COUNT)
                     wanted = dense[begin : begin + rows].reshape(-1)[some]
-                    if correlate(self.array(given).reshape(-1)[some], wanted):
-                        parts.append(CheckpointArray(given))
+                    if correlate(self.checkpoint.read(array).reshape(-1)[some], wanted):
+                        parts.append(CheckpointArray(array))
                         begin += rows
                         break
             else:
@@ -365,28 +339,50 @@ class _Learner:
         return Stacked(tuple(parts)) if len(parts) > 1 else None
 
     def _sqnr(self, name: str, dense: Values, option: Derivation) -> float | None:
-        values, block = option.compute(self.array).reshape(dense.shape), block_of(self.weights[name])
+        values, block = option.compute(self.checkpoint.read).reshape(dense.shape), block_of(self.weights[name])
         if not may_render(values, dense, block) or not self.may(300 * dense.size):
             return None
         return sqnr_of(values, dense, block)
 
     # ------------------------------------------------------------------------------------------------------------- rows
 
-    def _rows(self, name: str) -> bool:
+    def claim_computed(self, names: Iterable[str], patience: float = inf) -> None:
+        """Claim weights that are computed from arrays: of rows, of sums, looked up, or by a short expression.
+
+        Args:
+            names: of weights; those that are claimed, or whose elements are all equal, are left out.
+            patience: after how many weights in a row for which a step finds nothing it leaves out the others.
+        """
+        rest = [name for name in names if name not in self.claims and not self.weights.is_flat(name)]
+        floats = [name for name in rest if self.weights[name].mil_dtype.is_float]
+        self._each(self._rows, (name for name in floats if self.weights[name].ndim >= 2), patience)
+        self._each(self._depend, rest, patience)
+        self._each(self._sum, floats, patience)
+        self._each(self._gather, floats, patience)
+        self._look_up(islice((name for name in floats if name not in self.claims), int(min(8 * patience, len(floats)))))
+        self._express(floats, patience)
+
+    def _each(self, step: Callable[[str], object], names: Iterable[str], patience: float) -> None:
+        """Take a step for each weight that is not claimed yet."""
+        missed = 0
+        for name in names:
+            if name not in self.claims and missed < patience:
+                step(name)
+                missed = 0 if name in self.claims else missed + 1
+
+    def _rows(self, name: str) -> None:
         """Claim a weight that consists of rows of arrays."""
-        weight = self.weights[name]
-        values = np.asarray(weight.read())
+        weight, values = self.weights[name], self.weights.values_of(name)
         for count in dict.fromkeys(weight.size // size for size in weight.shape if size):
             key = weight.mil_dtype, count
             if key not in self._indexes:
-                self._indexes[key] = RowIndex(self.given, weight.mil_dtype, count, self.may)
+                self._indexes[key] = RowIndex(self.checkpoint, *key)
             for ways in self._indexes[key].find(values, weight.mil_dtype):
                 fitting_ways = [way for way in ways if self.fits(name, way)]
                 for way in fitting_ways:
                     self.claim(name, way)
                 if fitting_ways:
-                    return True
-        return False
+                    return
 
     # --------------------------------------------------------------------------------------------------------- siblings
 
@@ -395,16 +391,16 @@ class _Learner:
 
         An empty list says that the checkpoint has no array for it.
         """
-        parts = self.readers.parts(reader)
+        parts = self.weights.parts(reader)
         for parameter in VECTORS.get(reader.parameter, ()):
             other = parts.get(parameter)
             if other is not None and other != name and other in self.certain:
-                return self.siblings.beside(self.certain[other], reader.parameter, self.weights[name].size)
+                return self.checkpoint.siblings.beside(self.certain[other], reader.parameter, self.weights[name].size)
         return None
 
     def _depend(self, name: str) -> None:
         """Claim a vector that belongs to another weight of an operation that reads it."""
-        for reader in self.readers.of[name]:
+        for reader in self.weights.readers[name]:
             for option in self._beside(name, reader) or ():
                 if self.fits(name, option):
                     self.claim(name, option, reader.label)
@@ -414,9 +410,12 @@ class _Learner:
         weight = self.weights[name]
         if weight.size != max(weight.shape, default=0):
             return
-        vectors = [(other, CheckpointArray(other)) for other in self.siblings.of_size(weight.size)]
-        every = [(n, a if self.given[n].ndim == 1 else Moved(a, Layout(after=(weight.size,)))) for n, a in vectors]
-        for reader in self.readers.of[name]:
+        vectors = [(other, CheckpointArray(other)) for other in self.checkpoint.siblings.of_size(weight.size)]
+        every = [
+            (n, moved(a, Layout(after=None if self.checkpoint.arrays[n].ndim == 1 else (weight.size,))))
+            for n, a in vectors
+        ]
+        for reader in self.weights.readers[name]:
             for option in self._beside(name, reader) or ():
                 for other, vector in every:
                     added = Combined("+", option, vector)
@@ -426,9 +425,9 @@ class _Learner:
     def _gather(self, name: str) -> None:
         """Claim a weight whose rows are looked up in a table, or a vector that is several joined."""
         weight = self.weights[name]
-        if weight.chain is not None or weight.size < _MIN_EXPRESSED:
+        if not self._is_expressible(name):
             return
-        values = np.asarray(weight.read())
+        values = self.weights.values_of(name)
         if weight.size == max(weight.shape, default=0):
             ways: Iterator[Derivation | None] = self._gathers.joined(values, weight.mil_dtype)
         else:
@@ -439,24 +438,24 @@ class _Learner:
 
     def _look_up(self, names: Iterable[str]) -> None:
         """Claim weights that were looked up element by element."""
-        weights = ((name, self.weights[name]) for name in names)
-        some = {n: w for n, w in weights if w.mil_dtype in _FLOATS and w.chain is None and w.size >= _MIN_EXPRESSED}
+        some = {name: self.weights[name] for name in names if self._is_expressible(name)}
         for name, way in self._gathers.looked_up({n: (np.asarray(w.read()), w.mil_dtype) for n, w in some.items()}):
             if way is None or self.fits(name, way):
                 self.claim(name, way)
 
-    def _express(self, names: Iterable[str]) -> None:
+    def _express(self, names: Iterable[str], patience: float) -> None:
         """Claim weights that a short expression gives; of several of one array, that which most weights allow."""
-        found: dict[str, list[Expressed]] = {}
+        found: dict[str, list[Explained]] = {}
         votes: Counter[Any] = Counter()
+        missed = 0
         for name in names:
-            weight = self.weights[name]
-            if weight.mil_dtype in _FLOATS and weight.chain is None and weight.size >= _MIN_EXPRESSED:
-                found[name] = self._expressions.explain(np.asarray(weight.read()), weight.mil_dtype)
+            if name not in self.claims and missed < patience and self._is_expressible(name):
+                found[name] = self._expressions.explain(self.weights.values_of(name), self.weights[name].mil_dtype)
+                missed = 0 if found[name] else missed + 1
                 self.done(name)
                 votes.update({kind_of(one.derivation) for one in found[name]})
         for name, options in found.items():
-            best: dict[frozenset[str], Expressed] = {}
+            best: dict[frozenset[str], Explained] = {}
             for one in sorted(options, key=lambda one: -votes[kind_of(one.derivation)]):
                 best.setdefault(frozenset(one.derivation.sources()), one)
             for one in best.values():
@@ -464,32 +463,35 @@ class _Learner:
                 if not one.is_exact:
                     self.rounded.add(name)
 
+    def _is_expressible(self, name: str) -> bool:
+        return self.weights[name].size >= _MIN_EXPRESSED and not is_compressed(self.weights[name])
+
     # ------------------------------------------------------------------------------------------------------------- flat
 
-    def _settle_flat(self) -> None:
+    def claim_flat(self) -> None:
         """Claim constants whose elements are all equal, such as biases of zeros: here values are no evidence."""
         groups = self._groups(is_flat=True)
-        used = {source for claims in self.claims.values() for d in claims if d is not None for source in d.sources()}
+        used = self._used()
         for members in groups:
-            given = list(dict.fromkeys(given for given, _ in self.equal[members[0]]))
-            owner = self._owners(given, members)
+            arrays = list(dict.fromkeys(array for array, _ in self.equal[members[0]]))
+            owner = self._owners(arrays, members)
             waiting = {name: self._claim_flat(name, owner.get(name)) for name in members}
             used |= {s for name in members for d in self.claims.get(name, ()) if d is not None for s in d.sources()}
-            free = [one for one in given if one not in used]
+            free = [one for one in arrays if one not in used]
             for name, count in waiting.items():
                 fitting_ones = self._for_parameter(name, free) if self.weights[name].size > 1 else []
                 if count and fitting_ones:
                     self._claim_equal(name, fitting_ones, False)
                     self.claim(name, None)  # in what order, or whether at all, nothing tells: new values are refused
                 # An array of zeros or ones may be one that noop_elimination left out.
-                is_neutral = count > 0 and np.asarray(self.weights[name].read()).reshape(-1)[0] in (0, 1)
+                is_neutral = count > 0 and self.weights.values_of(name).reshape(-1)[0] in (0, 1)
                 if (count > len(fitting_ones) or is_neutral) and self.claims.get(name):
                     self.claim(name, None)  # somebody reads it of whom nothing is known
 
     def _claim_flat(self, name: str, named: str | None) -> int:
         """Claim what names and other weights of its readers say; return how many readers stay unexplained."""
         waiting, without = 0, []
-        for reader in self.readers.of[name]:
+        for reader in self.weights.readers[name]:
             options = self._beside(name, reader)
             found = [one for one in options or () if self.fits(name, one)]
             for one in found:
@@ -500,62 +502,57 @@ class _Learner:
                 waiting += not found
         # A name alone is no reason to be a bias of a layer without one: const_deduplication gives its zeros the name of
         # a vector whose addition noop_elimination left out.
-        is_open = waiting or not self.readers.of[name]
+        is_open = waiting or not self.weights.readers[name]
         known = {source for d in self.claims.get(name, ()) if d is not None for source in d.sources()}
         if named is not None and named not in known and is_open:
             self._claim_equal(name, [named], True)
             waiting -= bool(waiting)
         for reader in without:
             self.claim(name, None, reader.label)
-        return waiting if self.readers.of[name] else int(named is None)
+        return waiting if self.weights.readers[name] else int(named is None)
 
-    def _for_parameter(self, name: str, given: list[str]) -> list[str]:
+    def _for_parameter(self, name: str, arrays: list[str]) -> list[str]:
         """Keep the arrays whose names fit the parameter that a weight is, where some do."""
-        parameters = {reader.parameter for reader in self.readers.of[name]}
-        some = [one for one in given if any(self.siblings.is_named_for(one, parameter) for parameter in parameters)]
-        return some or given
+        parameters = {reader.parameter for reader in self.weights.readers[name]}
+        some = [
+            one
+            for one in arrays
+            if any(self.checkpoint.siblings.is_named_for(one, parameter) for parameter in parameters)
+        ]
+        return some or arrays
 
     # ------------------------------------------------------------------------------------------------------------- rest
 
-    def _settle_rest(self) -> None:
-        """Explain what nothing claims yet, or say that it is unknown."""
-        rest = self._rest = Rest(
-            self.weights, self.readers, self.claims, self.given, self.array, self.may, self._changed
-        )
+    def claim_rest(self, changed: Collection[str]) -> Rest:
+        """Claim numbers that are functions of arrays, and say of what is left that it is constant, or unknown."""
+        rest = Rest(self.weights, self.claims, self.checkpoint, changed)
         for name in self.weights:
             if not any(derivation is not None for derivation in self.claims.get(name, ())):
-                rest.settle(name, self.is_flat(name))
+                rest.settle(name)
             self.done(name)
         rest.settle_ambiguous()
         for name, derivations in rest.claims.items():
             for derivation in derivations:
                 self.claim(name, derivation)
+        for name in list(self._waiting):
+            self.done(name)
+        return rest
 
-    # ----------------------------------------------------------------------------------------------------------- result
-
-    def lineage(self) -> Lineage:
-        """Return what was found."""
-        origins, rest = {}, self._rest
-        for name, claims in self.claims.items():
+    def lineage(self, rest: Rest, arrays: Mapping[str, LazyTensor]) -> Lineage:
+        """Return what was found, of all arrays of a checkpoint."""
+        origins, rounded = {}, rest.rounded | self.rounded
+        for name in self.weights:
+            claims = self.claims.get(name, {})
             if any(derivation is not None for derivation in claims):
                 found = tuple(Claim(derivation, tuple(sorted(readers))) for derivation, readers in claims.items())
-                origins[name] = Origin(name, found, self.sqnr.get(name), name not in rest.rounded | self.rounded)
-        used = {
-            s for o in origins.values() for c in o.claims if c.derivation is not None for s in c.derivation.sources()
-        }
-        unused = tuple(name for name in self.all_given if name not in used)
-        alike = {given for found in self.equal.values() for given, _ in found}
+                origins[name] = Origin(name, found, self.sqnr.get(name), name not in rounded)
+        used = self._used()
+        unused = tuple(name for name in arrays if name not in used)
+        alike = {array for found in self.equal.values() for array, _ in found}
         # A number that is equal by accident to what it is taken for may have one of the small arrays as its reason.
-        small = {name for name in unused if rest.weak and self.all_given[name].size <= _MAX_SMALL}
-        in_order = {name: origins[name] for name in self.weights if name in origins}
-        return Lineage(in_order, rest.unknown, rest.constant, unused, frozenset(alike.intersection(unused) | small))
+        small = {name for name in unused if rest.weak and arrays[name].size <= _MAX_SMALL}
+        return Lineage(origins, rest.unknown, rest.constant, unused, frozenset(alike.intersection(unused) | small))
 
-
-def _is_candidate(tensor: Tensor) -> bool:
-    if tensor.chain is None and (tensor.mil_dtype in (DType.STRING, DType.BOOL) or not tensor.size):
-        return False
-    return is_weight(tensor) or tensor.mil_dtype in _FLOATS
-
-
-def _moved(of: Derivation, layout: Layout) -> Derivation:
-    return of if layout.is_identity else Moved(of, layout)
+    def _used(self) -> set[str]:
+        """Return the arrays that some claim is made of."""
+        return {s for claims in self.claims.values() for d in claims if d is not None for s in d.sources()}

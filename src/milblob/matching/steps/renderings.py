@@ -1,14 +1,12 @@
 """Whether compressed values are a rendering of dense ones: rounded, palettized or pruned, and nothing else."""
 
 import math
-from typing import Any
 
 import numpy as np
 
-from ..model.lazy import LazyTensor
-from ..model.tensor import Tensor
-
-Values = np.ndarray[Any, Any]
+from ...model.lazy import LazyTensor
+from ..derivations.layouts import Values, spread
+from ..model_weights import is_compressed
 
 _MIN_SQNR = 3.0  # dB; palettes of 2 entries reach 4
 _MAX_SHARE = 0.02  # of the elements may miss: borders between entries move when entries are rounded
@@ -84,11 +82,11 @@ def _blocks(array: Values, block: tuple[int, ...] | None) -> Values:
     return np.ascontiguousarray(turned).reshape(-1, math.prod(block))
 
 
-def block_of(weight: Tensor) -> tuple[int, ...] | None:
+def block_of(weight: LazyTensor) -> tuple[int, ...] | None:
     """Return the shape of the blocks of a compressed weight that have a scale or a palette of their own."""
     block = list(weight.shape)
-    for key, part in weight.parts.items():
-        inner = block_of(part) if part.chain is not None else None
+    for key, part in getattr(weight, "parts", {}).items():
+        inner = block_of(part) if is_compressed(part) else None
         shape = part.shape
         if key == "scale" and len(shape) == 1 < len(weight.shape):
             axis = next((at for at, size in enumerate(weight.shape) if size == shape[0] > 1), None)
@@ -106,11 +104,11 @@ def block_of(weight: Tensor) -> tuple[int, ...] | None:
 def is_like(values: Values, tensor: LazyTensor) -> bool:
     """Whether values are more like an array, or its first rows, than chance: as a sum with another one is."""
     count = values.size
-    if count < _MIN_COUNT or tensor.size < count or "FLOAT" not in tensor.mil_dtype.name:
+    if count < _MIN_COUNT or tensor.size < count or not tensor.mil_dtype.is_float:
         return False
     array = np.asarray(tensor.read())
     ways = [array.reshape(-1)[:count], *([array.T.reshape(-1)] if array.ndim == 2 and array.size == count else [])]
-    places = np.unique(np.linspace(0, count - 1, 4096).astype(np.int64))
+    places = spread(count, 4096)
     flat = values.reshape(-1)[places]
     return any(_correlation(flat, way[places]) >= max(_MIN_CORRELATION, 6 / len(places) ** 0.5) for way in ways)
 

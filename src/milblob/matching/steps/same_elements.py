@@ -1,0 +1,148 @@
+"""Finds arrays with the same elements after a cast, in any order; hashes come first, so not all pairs are compared."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import _codec
+from ...dtypes import DType
+from ...model.elements import PIECE_COUNT, Elements, starts
+from ...model.lazy import LazyTensor
+from ...model.stored import StoredArray
+from ...values.cast import cast_array, is_castable
+from ..checkpoint import Work
+from ..derivations.layouts import Layout, layouts
+
+_MAX_VERIFIED = 4096  # pairs with the same elements whose order is compared
+
+
+class SameOrder(NamedTuple):
+    """Arrays, or weights, with the same elements, order and shape, whose hashes are `key`."""
+
+    key: Any
+    shape: tuple[int, ...]
+    dtype: DType
+    members: list[str]
+
+
+class Equality(NamedTuple):
+    """Arrays, and the weights that they equal in a layout."""
+
+    cost: int
+    arrays: SameOrder
+    weights: SameOrder
+    layout: Layout
+
+    @property
+    def rank(self) -> tuple[bool, int, bool]:
+        """Sort key, simplest first: identity layout, then the order of layouts, then without a cast."""
+        return not self.layout.is_identity, self.cost, self.arrays.dtype is not self.weights.dtype
+
+
+def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> list[Equality]:
+    """Return which arrays have the elements of which weights, once they are cast to the weight's dtype.
+
+    Args:
+        arrays, weights: by name; of numbers.
+        work: of the search; each array is done once it has been hashed.
+    """
+    return _Hashing(arrays, weights, work).equalities()
+
+
+class _Hashing:
+    """One search; `groups` has (count, dtype, hash of the elements in any order) -> groups of both sides."""
+
+    def __init__(self, arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> None:
+        self.arrays, self.weights, self.work = arrays, weights, work
+        self._seed = int.from_bytes(os.urandom(8), "little")  # nobody can make tensors look equal
+
+    def equalities(self) -> list[Equality]:
+        kinds: dict[int, set[DType]] = defaultdict(set)
+        groups: dict[Any, tuple[dict[Any, SameOrder], dict[Any, SameOrder]]] = {}
+        ours = {tensor.size for tensor in self.arrays.values()}
+        for name, tensor in self.weights.items():
+            if tensor.size in ours:
+                kinds[tensor.size].add(tensor.mil_dtype)
+                self._classify(groups, 1, name, tensor, tensor.mil_dtype)
+        for name, array in self.arrays.items():
+            for dtype in kinds.get(array.size, ()):
+                if is_castable(array.mil_dtype, dtype):
+                    self._classify(groups, 0, name, array, dtype)
+            self.work.done(name, array)
+        return [
+            one
+            for (_, dtype, _), (a, b) in groups.items()
+            if a and b
+            for one in self._of(a.values(), b.values(), dtype)
+        ]
+
+    def _classify(self, groups: dict[Any, Any], side: int, name: str, tensor: LazyTensor, dtype: DType) -> None:
+        """Add a tensor to the group with the same elements, and there to the part with the same order and shape."""
+        nbytes = dtype.numpy.itemsize
+        unordered, ordered = 0, []
+        try:
+            for piece in pieces(Elements(tensor), dtype):
+                data = piece.view(np.uint8)
+                unordered += _codec.hash_elements(data, nbytes)
+                ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes, self._seed))
+        except OverflowError:  # an integer is out of range
+            return
+        parts = groups.setdefault((tensor.size, dtype, unordered % (1 << 64)), ({}, {}))[side]
+        key = (tensor.shape, tuple(ordered))
+        parts.setdefault(key, SameOrder(key, tensor.shape, tensor.mil_dtype, [])).members.append(name)
+
+    def _of(self, ours: Iterable[SameOrder], theirs: Iterable[SameOrder], dtype: DType) -> Iterator[Equality]:
+        """Yield groups with the same elements that match in some layout."""
+        verified = 0
+        for new in theirs:
+            for old in ours:
+                verified += 1
+                if verified > _MAX_VERIFIED:
+                    return
+                order = affordable_layouts(old.shape, new.shape, self.work)
+                if old.key == new.key:  # the hashes agree: compare the elements
+                    order = order[:1]
+                a, b = self.arrays[old.members[0]], self.weights[new.members[0]]
+                for cost, layout in enumerate(order):
+                    if not self.work.may(200_000 + 4 * a.size):
+                        return
+                    if are_equal(a, b, layout, dtype):
+                        yield Equality(cost, old, new, layout)
+                        break
+
+
+def affordable_layouts(old: tuple[int, ...], new: tuple[int, ...], work: Work) -> list[Layout]:
+    """Return the layouts to try for a pair of shapes; none once the work budget is spent."""
+    found = layouts(old, new) if work.may(50_000) else []
+    work.may(20_000 * len(found))
+    return found
+
+
+def moved_elements(tensor: LazyTensor, layout: Layout) -> Elements:
+    """Return the elements of a tensor in another layout."""
+    if layout.axes is None:
+        return Elements(tensor)
+    values = np.ascontiguousarray(layout.view(np.ascontiguousarray(tensor.read()).reshape(tensor.shape)))
+    return Elements(StoredArray(tensor.name, tensor.mil_dtype, values.shape, lambda: values))
+
+
+def pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the elements, cast to a dtype; numbers that are too large become infinite.
+
+    Raises:
+        OverflowError: an integer that is out of range.
+    """
+    for begin in starts(elements.count):
+        values = elements.read(begin, min(PIECE_COUNT, elements.count - begin))
+        if elements.dtype is not dtype:
+            values = cast_array(values, dtype, overflow="inf")[0]
+        yield values
+
+
+def are_equal(array: LazyTensor, weight: LazyTensor, layout: Layout, dtype: DType) -> bool:
+    """Whether an array in a layout, cast, is a weight to the bit."""
+    pairs = zip(pieces(moved_elements(array, layout), dtype), pieces(Elements(weight), dtype), strict=True)
+    return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)
