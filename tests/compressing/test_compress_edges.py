@@ -12,11 +12,11 @@ from milblob.compressing import palettes
 from milblob.compressing.pieces import NotCompressibleError, Pieces
 from milblob.compressing.recipe import Weight
 from milblob.compressing.recipes import as_recipe
-from milblob.values import palettize as palettizing
-from milblob.values import prune as pruning
-from milblob.values import quantize as quantizing
-from milblob.values.palettize import palettize
-from milblob.values.quantize import quantize
+from milblob.lossy import palettize as palettizing
+from milblob.lossy import prune as pruning
+from milblob.lossy import quantize as quantizing
+from milblob.lossy.palettize import palettize
+from milblob.lossy.quantize import quantize
 from thorough import some
 
 WHOLE = Linear(granularity="per_tensor")
@@ -499,7 +499,7 @@ def test_mistakes_are_not_taken_for_weights_that_cannot_be_compressed(recipe, fu
 
         with monkeypatch.context() as patch:
             for name in function.split():
-                patch.setattr(f"milblob.values.{name}", fail)
+                patch.setattr(f"milblob.lossy.{name}", fail)
             with pytest.raises(type(error), match="mistake|changed") as caught:
                 recipe.apply(Weight(array, (1, 0), 18, USES)) if is_planned else stored(recipe, array)
         assert not isinstance(caught.value, NotCompressibleError)

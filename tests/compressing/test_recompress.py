@@ -14,7 +14,7 @@ from milblob import Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.pieces import Pieces
 from milblob.compressing.recipe import Weight
-from milblob.values.palettize import palettize
+from milblob.lossy.palettize import palettize
 from onnx_models import save
 from paths import DATA, ROOT
 from thorough import some

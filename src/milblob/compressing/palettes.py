@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ..dtypes import as_dtype
-from ..values import custom_palette, palettize, vectors
-from ..values.palettize import Palettized
-from ..values.quantize import Quantized
+from ..lossy import custom_palette, palettize, vectors
+from ..lossy.palettize import Palettized
+from ..lossy.quantize import Quantized
 from ..values.strided import PIECE_COUNT, Empty, boxes, computed, is_finite, range_of
 from .not_finite import palettize_all, require_finite
 from .pieces import NotCompressibleError, Pieces

@@ -9,6 +9,8 @@ import numpy as np
 from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError
+from ..lossy.palettize import Palettized
+from ..lossy.quantize import Quantized
 from ..program.compress_edits import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
@@ -16,8 +18,6 @@ from ..rewrite.changes import WEIGHT_COUNT
 from ..rewrite.planned import PartsPlan, PlannedPart
 from ..threads import ordered
 from ..values.dense import Dense, Packed, read
-from ..values.palettize import Palettized
-from ..values.quantize import Quantized
 from ..values.strided import Empty, packed_mask, range_of, selected, unpacked_mask
 from ..values.tensorvalue import stored_bytes
 

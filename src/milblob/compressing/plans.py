@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType, as_dtype
+from ..lossy import palettize, prune, quantize
+from ..lossy.unfit import UnfitError
 from ..rewrite.changes import WEIGHT_COUNT
 from ..rewrite.planned import CompressionLoss, PartsPlan, PlannedPart, Put
-from ..values import palettize, prune, quantize
 from ..values.strided import Empty
-from ..values.unfit import UnfitError
 from .pieces import INDICES, LINKED_OPSET, NotCompressibleError, require_finite
 
 

@@ -16,6 +16,7 @@ from .. import _codec
 from ..arguments import array_of
 from ..closeness import hint
 from ..errors import MilblobError, UnsupportedError
+from ..lossy.palettize import weights_for
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.program_file import require_edits
@@ -30,7 +31,6 @@ from ..storage.disk import naming
 from ..storage.scratch import Scratch
 from ..storage.transfer import write_at
 from ..values.dense import Held, Packed
-from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
 from ..wording import escape
 from .candidates import ALONE_COUNT, Candidate, Option, computed, first_alike

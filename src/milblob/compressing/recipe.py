@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..lossy.unfit import UnfitError
 from ..rewrite.planned import PartsPlan
 from ..values.strided import Empty, computed
-from ..values.unfit import UnfitError
 from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Pieces, applied
 
 if TYPE_CHECKING:

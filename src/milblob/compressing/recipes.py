@@ -11,8 +11,8 @@ from ..arguments import as_count, as_integer, require
 from ..dtypes import as_dtype
 from ..errors import FormatError
 from ..jsontext import parse_json
+from ..lossy import palettize, prune, quantize
 from ..rewrite.planned import PartsPlan
-from ..values import palettize, prune, quantize
 from ..values.strided import Empty, computed, is_finite, not_finite, selected, unpacked_mask
 from . import palettes
 from .not_finite import in_place_of, require_finite
