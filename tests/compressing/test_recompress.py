@@ -411,9 +411,9 @@ def test_only_what_depends_on_values_alone_is_planned():
         assert (recipe.parts(plain._replace(importance=weights)).compute is None) == recipe.weighs
         assert recipe.parts(plain._replace(nan="keep")).compute is None
         assert recipe.parts(plain._replace(pieces=Pieces(array))).compute is None
-        assert recipe.parts(plain._replace(may_stream=False)).compute is None
-        near = plain._replace(array=array * np.float32(2e37))  # nothing is refused when it is written
-        assert (recipe.parts(near).compute is None) == (not isinstance(recipe, Prune))
+        near, not_finite = (plain._replace(array=array * np.float32(factor)) for factor in (2e37, np.nan))
+        assert recipe.is_sure(plain)
+        assert recipe.is_sure(near) == recipe.is_sure(not_finite) == isinstance(recipe, Prune)
     for recipe in (Palette(4, vector=2), Palette(4, scale=True), Prune(0.5) + Palette(4)):
         assert recipe.parts(plain).compute is None
 

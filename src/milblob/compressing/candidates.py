@@ -8,14 +8,15 @@ import numpy as np
 from .. import _codec
 from ..blobs.equal import Stretch, first_equal
 from ..hashing import blake3
+from ..lossy.unfit import UnfitError
 from ..model.tensor import Tensor
 from ..program import compress_edits
 from ..rewrite.parts import WeightParts
-from ..values.strided import ranges
-from .pieces import NotCompressibleError, Pieces
+from ..values.strided import Empty, ranges
+from .pieces import Pieces
 from .recipe import Recipe
 from .recompress import dense_values, identity, pieces_of
-from .weight import Weight
+from .weight import Weight, computed_now, measured_now
 
 KEPT = "the plan keeps it as it is"
 """The reason of weights that could be compressed, and stay because it was chosen so."""
@@ -48,18 +49,29 @@ class Candidate(NamedTuple):
     may_stay: bool
     about: Weight
 
-    def parts(self, number: int = 0) -> WeightParts | NotCompressibleError:
-        """Return what is stored with one of the recipes, perhaps to be computed; or why there is nothing."""
+    def parts(self, lasting: Empty | None, number: int = 0) -> WeightParts | UnfitError:
+        """Return what is stored with one of the recipes, or why there is nothing.
+
+        Args:
+            lasting: makes arrays for what is kept until parts are written; None if only sizes and the loss are wanted.
+        """
+        recipe, weight = self.options[number].recipe, self.weight(number)
         try:
-            return self.options[number].recipe.parts(self.weight(number))
-        except NotCompressibleError as reason:
-            return reason.alone()
+            made = recipe.parts(weight)
+            if lasting is None:
+                made = measured_now(made)
+            # Values that are decoded are not held until the parts are written.
+            elif made.compute is not None and (self.tensor.chain is not None or not recipe.is_sure(weight)):
+                made = computed_now(made, weight.empty)
+        except UnfitError as reason:
+            return UnfitError(str(reason))  # without a traceback, which would keep the arrays of all functions in it
+        return made.kept(lasting)
 
     def pieces(self, number: int) -> Pieces:
         """Return what one of the recipes makes of the weight, with its values.
 
         Raises:
-            NotCompressibleError: it cannot be applied.
+            UnfitError: it cannot be applied.
         """
         weight = self.weight(number)
         return self.options[number].recipe.step(weight.begun, weight)
@@ -69,8 +81,7 @@ class Candidate(NamedTuple):
         option, about = self.options[number], self.about
         pieces = pieces_of(self.tensor, about.empty) if option.is_continued else None
         array = pieces.array if pieces is not None else dense_values(self.tensor, about.empty)
-        # Values that are decoded are not held until the parts are written.
-        return about._replace(array=array, axes=option.axes, pieces=pieces, may_stream=self.tensor.chain is None)
+        return about._replace(array=array, axes=option.axes, pieces=pieces)
 
     @property
     def kind(self) -> Hashable:

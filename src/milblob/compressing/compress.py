@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..arguments import Names, as_count, as_mapping, as_path, require, require_calls, require_flags
 from ..errors import UnsupportedError
+from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..progress import Counter, Progress
 from ..rewrite.changes import Options
@@ -27,7 +28,6 @@ from .find_candidates import CandidateSearch, NamedRecipe, Request
 from .goals import Errors, RecipeChoice, as_goal, as_ladder, as_sensitivity
 from .linear_recipe import Linear
 from .parse_recipe import as_recipe
-from .pieces import NotCompressibleError
 from .recipe import Recipe
 from .weight import HeldBlocks
 
@@ -306,20 +306,17 @@ def _compressed(
         firsts = first_alike(candidates)
     search.require_planned(model, {one.tensor.name for one in candidates})
 
-    def work(number: int) -> WeightParts | NotCompressibleError:
-        made = candidates[number].parts()
-        return made if isinstance(made, NotCompressibleError) else made.kept(lasting)
-
-    made: dict[int, WeightParts | NotCompressibleError] = {}
+    made: dict[int, WeightParts | UnfitError] = {}
     unique = sorted(set(firsts))
-    for number, parts in zip(unique, sized(work, unique, lambda n: candidates[n].tensor.size), strict=True):
+    done = sized(lambda number: candidates[number].parts(lasting), unique, lambda n: candidates[n].tensor.size)
+    for number, parts in zip(unique, done, strict=True):
         made[number] = parts
-        if isinstance(parts, NotCompressibleError) or parts.loss is not None:
+        if isinstance(parts, UnfitError) or parts.loss is not None:
             counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
     found = []
     for candidate, first in zip(candidates, firsts, strict=True):
         parts = made[first]
-        if isinstance(parts, NotCompressibleError):
+        if isinstance(parts, UnfitError):
             search.refuse(candidate.tensor.name, parts)
         else:
             found.append((candidate, parts))

@@ -8,6 +8,7 @@ from ..arguments import array_of
 from ..closeness import hint
 from ..errors import UnsupportedError
 from ..lossy.palettize import weights_for
+from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.program_file import require_edits
@@ -17,7 +18,6 @@ from ..program.view import Operation
 from ..storage.scratch import Scratch
 from ..wording import escape
 from .candidates import KEPT, Candidate, Option
-from .pieces import NotCompressibleError
 from .recipe import Recipe
 from .recompress import all_weights, not_continued
 from .weight import HeldBlocks, Weight
@@ -103,7 +103,7 @@ class CandidateSearch:
         self.skipped += [(candidate.tensor.name, reason) for candidate, reason in chosen if reason]
         return [candidate for candidate, reason in chosen if not reason]
 
-    def refuse(self, name: str, reason: NotCompressibleError) -> None:
+    def refuse(self, name: str, reason: UnfitError) -> None:
         """Note that a candidate stays after all. Raises: ValueError: a plan has a recipe for it."""
         self.skipped.append((name, str(reason)))
         if self._request.plan is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from .. import _codec
 from ..arguments import as_integer, as_mapping, parse_nbytes
 from ..closeness import hint
+from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
@@ -23,7 +24,6 @@ from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, chosen_
 from .linear_recipe import Linear
 from .palette_recipe import Palette
 from .parse_recipe import as_recipe
-from .pieces import NotCompressibleError
 from .recipe import Recipe, as_float
 from .recompress import all_weights
 
@@ -180,12 +180,12 @@ class RecipeChoice:
         """
         factors = self._factors(model, candidates)
         unique = [number for number, first in enumerate(firsts) if first == number]
-        rows: dict[int, list[Measured | NotCompressibleError]] = {}
+        rows: dict[int, list[Measured | UnfitError]] = {}
         names: dict[int, list[str]] = {}
         for candidate, first in zip(candidates, firsts, strict=True):
             names.setdefault(first, []).append(candidate.tensor.name)
 
-        def work(number: int) -> list[Measured | NotCompressibleError]:
+        def work(number: int) -> list[Measured | UnfitError]:
             return _measured(candidates[number], names[number], self._errors)
 
         for number, row in zip(unique, sized(work, unique, lambda n: candidates[n].tensor.size), strict=True):
@@ -356,23 +356,21 @@ def _moved(point: Point, step: ChoiceStep, count: int) -> Point:
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
-def _measured(
-    candidate: Candidate, names: Sequence[str], errors: Errors | None
-) -> list[Measured | NotCompressibleError]:
+def _measured(candidate: Candidate, names: Sequence[str], errors: Errors | None) -> list[Measured | UnfitError]:
     """What each option makes of a weight, or why it cannot be applied.
 
     Args:
         names: of the weights that become the same.
     """
-    found: list[Measured | NotCompressibleError] = []
+    found: list[Measured | UnfitError] = []
     for number in range(len(candidate.options)):
         try:
             if errors is None and candidate.about.importance is None:
                 made, relative = _measured_alone(candidate, number)
             else:
                 made, relative = _measured_by(candidate, number, names, errors)
-        except NotCompressibleError as reason:
-            found.append(reason.alone())
+        except UnfitError as reason:
+            found.append(UnfitError(str(reason)))
             continue
         own, shared = (
             sum(part.nbytes for part in made.parts if (part.array is not None) == is_own) for is_own in (True, False)
@@ -384,8 +382,8 @@ def _measured(
 def _measured_alone(candidate: Candidate, number: int) -> tuple[WeightParts, float]:
     """(what is stored, squared error over power): nothing but sums is kept of the values."""
     about = candidate.about._replace(lasting=candidate.about.empty)  # the parts do not last
-    made = candidate._replace(about=about).parts(number)
-    if isinstance(made, NotCompressibleError):
+    made = candidate._replace(about=about).parts(None, number)
+    if isinstance(made, UnfitError):
         raise made
     lost = made.lost()
     return made, _relative(lost.squared, lost.power)
@@ -475,7 +473,7 @@ def _raw_nbytes(numbers: Sequence[int], candidates: Sequence[Candidate], stored:
 def _units(
     candidates: Sequence[Candidate],
     firsts: Sequence[int],
-    rows: Mapping[int, list[Measured | NotCompressibleError]],
+    rows: Mapping[int, list[Measured | UnfitError]],
     factors: Sequence[float],
     stored: _Stored,
     shares: Mapping[int, int] | None,
@@ -554,13 +552,13 @@ def _values(
 
 
 def _of_recipe(
-    recipe: Recipe, candidate: Candidate, row: Sequence[Measured | NotCompressibleError]
-) -> Measured | NotCompressibleError | None:
+    recipe: Recipe, candidate: Candidate, row: Sequence[Measured | UnfitError]
+) -> Measured | UnfitError | None:
     return next((one for option, one in zip(candidate.options, row, strict=True) if option.recipe == recipe), None)
 
 
-def _reason(row: Sequence[Measured | NotCompressibleError]) -> str:
-    found = next((str(one) for one in row if isinstance(one, NotCompressibleError)), None)
+def _reason(row: Sequence[Measured | UnfitError]) -> str:
+    found = next((str(one) for one in row if isinstance(one, UnfitError)), None)
     return found or "expected one recipe that fits all weights with these bytes, got none"
 
 

@@ -15,9 +15,9 @@ from ..lossy.unfit import UnfitError
 from ..rewrite.changes import WEIGHT_COUNT
 from ..rewrite.parts import Loss, Part, Put, WeightParts
 from ..values.strided import computed, is_finite
-from .pieces import LINKED_OPSET, NotCompressibleError, Pieces
+from .pieces import LINKED_OPSET, Pieces
 from .recipe import BLOCKS_OPSET, FIRST_OPSET, Recipe, require_one_of, set_options
-from .weight import HeldBlocks, Weight, heavy_of, made_by
+from .weight import HeldBlocks, Weight, heavy_of
 
 _LEAST_ENTRIES = 10  # coremltools leaves palettes of fewer as they are
 
@@ -107,8 +107,7 @@ class Linear(Recipe):
                 return pieces._replace(steps=("Linear",), coded=coded)
         array = pieces.values()
         weights = heavy_of(pieces, weight) if self.search else None
-        made = made_by(
-            quantize.quantize, array, self.dtype, mode=self.mode, blocks=self._blocks(weight), search=self.search,
+        made = quantize.quantize(array, self.dtype, mode=self.mode, blocks=self._blocks(weight), search=self.search,
             importance=weights, empty=pieces.empty,
         )  # fmt: skip
         loss = None if pieces.steps else Loss(made.squared, made.power, made.largest)
@@ -128,7 +127,7 @@ class Linear(Recipe):
         sizes = [0] * ndim
         if self.granularity == "per_block" and isinstance(self.block, tuple):
             if len(self.block) != ndim:
-                raise NotCompressibleError(f"expected {len(self.block)} dimensions, as block has, got {ndim}")
+                raise UnfitError(f"expected {len(self.block)} dimensions, as block has, got {ndim}")
             sizes = list(self.block)
         elif self.granularity != "per_tensor":
             if self.granularity == "per_block":
@@ -142,36 +141,33 @@ class Linear(Recipe):
         steps = (*pieces.steps, "Linear")
         if table.palettes.size < _LEAST_ENTRIES:
             return pieces._replace(steps=steps)
-        made = made_by(quantize.quantize, table.palettes, self.dtype, mode=self.mode, search=self.search)
+        made = quantize.quantize(table.palettes, self.dtype, mode=self.mode, search=self.search)
         return pieces._replace(steps=steps, lut=made, loss=None)
 
 
 def _streamed(weight: Weight, recipe: Linear, blocks: tuple[int, ...]) -> WeightParts:
     """Return the parts of a quantized weight, computed while they are written; see Recipe.streamed."""
     array = weight.array
-    try:
-        work = quantize.Quantizer(
-            array, recipe.dtype, mode=recipe.mode, blocks=blocks, search=recipe.search, empty=weight.empty
-        )
-        counts, stored, point = work.counts, as_dtype(work.array_dtype), None
-        keys, shape = ("data", "scale", "offset"), counts
-        more: tuple[Part, ...] = ()
-        has_point = work.has_zero_point
-        if weight.opset < LINKED_OPSET:
-            keys, has_point = ("quantized_data", "scale", "zero_point"), True
-            shape = tuple(count for count in counts if count > 1)
-            axis = next((axis for axis, count in enumerate(counts) if count > 1), 0)
-            more = (Part("axis", DType.INT32, (), np.array(axis, np.int32)),)
-        scale = None
-        if prod(counts) < WEIGHT_COUNT:  # they go into the Program
-            scale, point = work.scales()
-            point = np.zeros(counts, np.uint8) if point is None else point
-            scale, point = scale.reshape(shape), point.reshape(shape).view(work.dtype.numpy)
-        data = None
-        if array.size < WEIGHT_COUNT:
-            data = np.concatenate([one.data for one in work.stretches()]).reshape(array.shape).view(work.dtype.numpy)
-    except UnfitError as error:
-        raise NotCompressibleError(str(error)) from None
+    work = quantize.Quantizer(
+        array, recipe.dtype, mode=recipe.mode, blocks=blocks, search=recipe.search, empty=weight.empty
+    )
+    counts, stored, point = work.counts, as_dtype(work.array_dtype), None
+    keys, shape = ("data", "scale", "offset"), counts
+    more: tuple[Part, ...] = ()
+    has_point = work.has_zero_point
+    if weight.opset < LINKED_OPSET:
+        keys, has_point = ("quantized_data", "scale", "zero_point"), True
+        shape = tuple(count for count in counts if count > 1)
+        axis = next((axis for axis, count in enumerate(counts) if count > 1), 0)
+        more = (Part("axis", DType.INT32, (), np.array(axis, np.int32)),)
+    scale = None
+    if prod(counts) < WEIGHT_COUNT:  # they go into the Program
+        scale, point = work.scales()
+        point = np.zeros(counts, np.uint8) if point is None else point
+        scale, point = scale.reshape(shape), point.reshape(shape).view(work.dtype.numpy)
+    data = None
+    if array.size < WEIGHT_COUNT:
+        data = np.concatenate([one.data for one in work.stretches()]).reshape(array.shape).view(work.dtype.numpy)
     parts = [Part(keys[0], work.dtype, array.shape, data), Part(keys[1], stored, shape, scale)]
     if has_point:
         parts.append(Part(keys[2], work.dtype, shape, point))

@@ -19,9 +19,9 @@ from ..rewrite.parts import Loss, Part, Put, WeightParts
 from ..values.strided import Empty, boxes, computed, is_finite
 from .linear_recipe import Linear
 from .not_finite import palettize_all, require_finite
-from .pieces import INDICES, LINKED_OPSET, NotCompressibleError, Pieces
+from .pieces import INDICES, LINKED_OPSET, Pieces
 from .recipe import BLOCKS_OPSET, FIRST_OPSET, Recipe, require_one_of, set_options
-from .weight import Weight, heavy_of, made_by
+from .weight import Weight, heavy_of
 
 Array = np.ndarray[Any, Any]
 
@@ -138,11 +138,11 @@ class Palette(Recipe):
         per_group = weight.array.shape[0] // weight.groups
         if self.vector > 1 and axis == 0 and weight.groups > 1 and per_group % self.vector:
             words = f"expected vectors that divide the {per_group} output channels of a group of the convolution"
-            raise NotCompressibleError(f"{words}, got {self.vector}")
+            raise UnfitError(f"{words}, got {self.vector}")
         weights = heavy_of(pieces, weight) if self.mode == "kmeans" else None
         is_kept = weight.nan == "keep" and self.vector == 1 and self.mode in ("kmeans", "unique")
         choice = PaletteOptions(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
-        made = made_by(_scaled if self.scale else _palettized, pieces, choice)
+        made = (_scaled if self.scale else _palettized)(pieces, choice)
         found: Pieces = made._replace(steps=(*pieces.steps, "Palette"))
         return found if self.lut_dtype is None else self._of_entries.step(found, weight)
 
@@ -162,7 +162,7 @@ class Palette(Recipe):
         rank = weight.array.ndim
         axis = weight.axes[1] if self.channel_axis is None else self.channel_axis
         if not -rank <= axis < rank:
-            raise NotCompressibleError(f"channel_axis: expected a dimension of {rank}, got {axis}")
+            raise UnfitError(f"channel_axis: expected a dimension of {rank}, got {axis}")
         return axis % rank, self.group_size if self.granularity == "per_grouped_channel" else None
 
 
@@ -172,19 +172,16 @@ def _streamed(weight: Weight, nbits: int, mode: str, axis: int | None, group_siz
     if array.size < 8 * WEIGHT_COUNT:
         return None
     if nbits == 3 and not is_new:
-        raise NotCompressibleError("expected an opset of iOS18 for 3 bits, got an earlier one")
-    try:
-        work = palettize.Palettizer(array, nbits, mode=mode, axis=axis, group_size=group_size, empty=weight.lasting)
-        if not work.is_apart:
-            return None
-        entries = 1 << nbits
-        shape = (*work.counts, entries, 1) if is_new else (entries,)
-        is_few = prod(shape) < WEIGHT_COUNT
-        if is_few and array.size * nbits // 8 < work.kept_nbytes:
-            return None  # the indices themselves are shorter than what is kept to compute them later
-        few = work.fit().reshape(shape) if is_few else None
-    except UnfitError as error:
-        raise NotCompressibleError(str(error)) from None
+        raise UnfitError("expected an opset of iOS18 for 3 bits, got an earlier one")
+    work = palettize.Palettizer(array, nbits, mode=mode, axis=axis, group_size=group_size, empty=weight.lasting)
+    if not work.is_apart:
+        return None
+    entries = 1 << nbits
+    shape = (*work.counts, entries, 1) if is_new else (entries,)
+    is_few = prod(shape) < WEIGHT_COUNT
+    if is_few and array.size * nbits // 8 < work.kept_nbytes:
+        return None  # the indices themselves are shorter than what is kept to compute them later
+    few = work.fit().reshape(shape) if is_few else None
     indices = Part("indices", INDICES[nbits], array.shape)
     if not is_new:
         indices = Part("indices", DType.UINT8, (indices.nbytes,))
@@ -231,7 +228,7 @@ def _palettized(pieces: Pieces, choice: PaletteOptions) -> Pieces:
     """Make palettes of the values that the pieces stand for.
 
     Raises:
-        ValueError: as the functions of `values`. NotCompressibleError: vectors that are pruned in part.
+        ValueError: as the functions of `values`. UnfitError: vectors that are pruned in part.
     """
     if pieces.coded is not None:
         return _of_integers(pieces, choice)
@@ -348,8 +345,6 @@ def _repeated(palettes: Array, counts: tuple[int, ...]) -> Array:
         if count > own:
             if count % own:
                 groups = palettes.shape[: len(counts)]
-                raise NotCompressibleError(
-                    f"expected scales that palettes can be repeated for, got {counts} and {groups}"
-                )
+                raise UnfitError(f"expected scales that palettes can be repeated for, got {counts} and {groups}")
             palettes = np.repeat(palettes, count // own, dim)
     return palettes

@@ -9,9 +9,9 @@ import numpy as np
 
 from .. import _codec
 from ..dtypes import DType, as_dtype
-from ..errors import MilblobError
 from ..lossy.palettize import Palettized
 from ..lossy.quantize import Quantized
+from ..lossy.unfit import UnfitError
 from ..program.compress_edits import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
@@ -29,14 +29,6 @@ LINKED_OPSET = 18
 
 INDICES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6, 8: DType.UINT8}
 _MEASURED_COUNT = 1 << 20  # elements that are measured at a time
-
-
-class NotCompressibleError(MilblobError):
-    """A recipe cannot be applied to a weight; the message has the reason."""
-
-    def alone(self) -> "NotCompressibleError":
-        """Return an error to keep, with this message. A traceback would keep the arrays of all functions in it."""
-        return NotCompressibleError(str(self))
 
 
 class Pieces(NamedTuple):
@@ -93,7 +85,7 @@ class Pieces(NamedTuple):
         """Return what is stored for an opset, and what is lost.
 
         Raises:
-            NotCompressibleError: the values would not be finite; iOS16 has no 3-bit indices.
+            UnfitError: the values would not be finite; iOS16 has no 3-bit indices.
         """
         loss = self.loss if self.loss is not None else self.measured()
         require_finite_loss(loss)
@@ -105,7 +97,7 @@ class Pieces(NamedTuple):
         """Refuse a mask that has only some elements of a vector: an index represents all of them.
 
         Raises:
-            NotCompressibleError: it does.
+            UnfitError: it does.
         """
         if self.bits is None or self.axis is None:
             return
@@ -118,7 +110,7 @@ class Pieces(NamedTuple):
             some = range_of(mask, first * length, count * length).reshape(count, length)
             if (some.any(-1) != some.all(-1)).any():
                 words = f"expected vectors that are pruned as a whole (Prune with block={length}, dim={self.axis})"
-                raise NotCompressibleError(f"{words}, got some that are pruned in part")
+                raise UnfitError(f"{words}, got some that are pruned in part")
 
     def _parts(self, opset: int) -> tuple[str, list[Part], Links]:
         if opset < LINKED_OPSET:
@@ -188,7 +180,7 @@ class Pieces(NamedTuple):
             ]
         if self.table is not None:
             if self.table.nbits == 3:
-                raise NotCompressibleError("expected an opset of iOS18 for 3 bits, got an earlier one")
+                raise UnfitError("expected an opset of iOS18 for 3 bits, got an earlier one")
             index = INDICES[self.table.nbits]
             packed = np.frombuffer(self._part("indices", self.table.indices.view(index.numpy), index).data, np.uint8)
             parts = [self._part("indices", packed), self._part("lut", self.table.palettes.reshape(-1)), shape]
@@ -211,10 +203,10 @@ class Pieces(NamedTuple):
 
 
 def require_finite_loss(loss: Loss) -> None:
-    """Refuse values that became infinite or NaN. Raises: NotCompressibleError."""
+    """Refuse values that became infinite or NaN. Raises: UnfitError."""
     if not np.isfinite(loss[:3]).all():  # scales are rounded, and the largest floats are near
         words = "expected elements that stay finite, got some that become infinite: they are near the largest float"
-        raise NotCompressibleError(words)
+        raise UnfitError(words)
 
 
 def measured(array: Array, values: Callable[[int, int], Array], weights: Array | None = None) -> Loss:

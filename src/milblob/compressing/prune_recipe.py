@@ -16,9 +16,9 @@ from ..rewrite.changes import WEIGHT_COUNT
 from ..rewrite.parts import Loss, Part, Put, WeightParts
 from ..values.strided import Empty, computed, not_finite, selected, unpacked_mask
 from .not_finite import in_place_of, require_finite
-from .pieces import LINKED_OPSET, NotCompressibleError, Pieces
+from .pieces import LINKED_OPSET, Pieces
 from .recipe import Recipe, require_number, require_one_of, set_options
-from .weight import Weight, made_by
+from .weight import Weight
 
 Array = np.ndarray[Any, Any]
 
@@ -104,14 +104,11 @@ class Prune(Recipe):
             require_finite(array)  # magnitudes that are weighted are finite
         if weight.importance is not None:
             ranked = _weighted_magnitudes(ranked, weight.importance, pieces.empty)
-        made = made_by(
-            prune.prune, ranked, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
+        made = prune.prune(ranked, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
             dim=self.dim, empty=pieces.empty,
         )  # fmt: skip
         if self.threshold is not None and made.sparsity < self.least_sparsity:
-            raise NotCompressibleError(
-                f"expected a sparsity of {self.least_sparsity:g} or more, got {made.sparsity:.4g}"
-            )
+            raise UnfitError(f"expected a sparsity of {self.least_sparsity:g} or more, got {made.sparsity:.4g}")
         loss = None if pieces.steps else Loss(made.squared, made.power, made.largest)
         nonzero = None if pieces.steps else made.nonzero
         if ranked is not array:
@@ -119,7 +116,7 @@ class Prune(Recipe):
             chosen = selected(array, kept, pieces.empty)
             lost = not_finite(array) - not_finite(chosen)
             if lost:
-                raise NotCompressibleError(f"expected to keep NaN and infinity, got {lost} that would become zero")
+                raise UnfitError(f"expected to keep NaN and infinity, got {lost} that would become zero")
             loss, nonzero = None, None if pieces.steps else chosen
         found = pieces._replace(steps=(*pieces.steps, "Prune"), bits=made.mask, nonzero=nonzero, loss=loss)
         found.require_whole_vectors()
@@ -132,11 +129,11 @@ class Prune(Recipe):
         return next((use for use in consumers if use not in (("conv", "weight"), ("linear", "weight"))), None)
 
     def _require_consumers(self, weight: Weight) -> None:
-        """Raise NotCompressibleError for what coremltools does not prune so."""
+        """Raise UnfitError for what coremltools does not prune so."""
         use = self._unsuited(weight.consumers)
         if use is not None:
             words = f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(use)}"
-            raise NotCompressibleError(words)
+            raise UnfitError(words)
 
 
 def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
@@ -144,15 +141,12 @@ def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
     array = weight.array
     options = {name: getattr(recipe, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
     least = recipe.least_sparsity if recipe.threshold is not None else 0.0
-    try:
-        work = prune.Pruner(array, **options, empty=weight.lasting)
-        made = 1 - work.count / array.size
-        if made < least:
-            raise NotCompressibleError(f"expected a sparsity of {least:g} or more, got {made:.4g}")
-        few = work.count < WEIGHT_COUNT
-        nonzero = np.concatenate([one.nonzero for one in work.stretches()]) if few else None
-    except UnfitError as error:
-        raise NotCompressibleError(str(error)) from None
+    work = prune.Pruner(array, **options, empty=weight.lasting)
+    made = 1 - work.count / array.size
+    if made < least:
+        raise UnfitError(f"expected a sparsity of {least:g} or more, got {made:.4g}")
+    few = work.count < WEIGHT_COUNT
+    nonzero = np.concatenate([one.nonzero for one in work.stretches()]) if few else None
     parts = [
         Part("nonzero_data", as_dtype(array.dtype), (work.count,), nonzero),
         Part("mask", DType.UINT1, array.shape),

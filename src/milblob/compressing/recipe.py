@@ -11,7 +11,7 @@ import numpy as np
 from ..arguments import require
 from ..rewrite.parts import WeightParts
 from .pieces import LINKED_OPSET, Pieces
-from .weight import Weight, computed_now, is_far_from_infinity
+from .weight import Weight, is_far_from_infinity
 
 FIRST_OPSET, BLOCKS_OPSET = 16, LINKED_OPSET
 
@@ -36,21 +36,20 @@ class Recipe:
         return True
 
     def parts(self, weight: Weight) -> WeightParts:
-        """Compress a weight; where that is possible, only when its parts are written.
+        """Compress a weight, perhaps into parts that are not computed yet.
 
         Raises:
-            NotCompressibleError: it cannot be applied to this weight.
+            UnfitError: it cannot be applied to this weight.
         """
         is_weighed = self.weighs and weight.importance is not None
         if not is_weighed and weight.pieces is None and weight.nan != "keep":
             streamed = self.streamed(weight)
             if streamed is not None:
-                can_wait = weight.may_stream and self.is_sure(weight)
-                return streamed if can_wait else computed_now(streamed, weight.empty)
+                return streamed
         return self.step(weight.begun, weight).parts(weight.opset)
 
     def streamed(self, weight: Weight) -> WeightParts | None:
-        """Return parts that can be computed while they are written.
+        """Return parts that are not computed yet, which raises UnfitError unless `is_sure`.
 
         Args:
             weight: its values are all that counts.
@@ -59,12 +58,12 @@ class Recipe:
             None if more than a few values must be computed first.
 
         Raises:
-            NotCompressibleError: it cannot be applied to this weight.
+            UnfitError: it cannot be applied to this weight.
         """
         return None
 
     def is_sure(self, weight: Weight) -> bool:
-        """Whether nothing is refused when streamed parts are computed."""
+        """Whether nothing of a weight is refused when its streamed parts are computed."""
         return is_far_from_infinity(weight.array)
 
     def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
@@ -102,7 +101,7 @@ class Recipe:
         """Take the pieces that the recipes before have made, and return those of the next.
 
         Raises:
-            NotCompressibleError: it cannot be applied to this weight.
+            UnfitError: it cannot be applied to this weight.
         """
         raise NotImplementedError
 

@@ -7,13 +7,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ..dtypes import DType, as_dtype
-from ..lossy.unfit import UnfitError
-from ..rewrite.parts import WeightParts
+from ..rewrite.parts import Loss, Put, WeightParts
 from ..threads import ordered
 from ..threads import parts as divided
-from ..values.strided import PIECE_COUNT, Empty, computed, range_of
+from ..values.strided import Empty, computed, range_of
 from ..values.tensorvalue import stored_bytes
-from .pieces import NotCompressibleError, Pieces, require_finite_loss
+from .pieces import Pieces, require_finite_loss
 
 Array = np.ndarray[Any, Any]
 
@@ -22,6 +21,7 @@ _FAR: dict[Any, tuple[Any, Any, int]] = {
     DType.FLOAT32: (np.int32, np.uint32, 0x7E000000),
 }
 """Integers as wide as a float, and the bits of an eighth of the least power of two that is no float any more."""
+_PIECE_COUNT = 1 << 17  # elements that stay in the cache of a processor while they are looked at twice
 
 
 class HeldBlocks(NamedTuple):
@@ -54,7 +54,6 @@ class Weight(NamedTuple):
         blocks: integers and scales that its values are; None: they are floats.
         empty: makes all arrays as long as the weight.
         lasting: makes those that are kept until parts are written.
-        may_stream: whether parts may be computed while they are written. The values are held until then.
     """
 
     array: Array
@@ -68,20 +67,11 @@ class Weight(NamedTuple):
     blocks: HeldBlocks | None = None
     empty: Empty = np.empty
     lasting: Empty = np.empty
-    may_stream: bool = True
 
     @property
     def begun(self) -> Pieces:
         """What the first recipe begins with."""
         return self.pieces if self.pieces is not None else Pieces(self.array, empty=self.empty)
-
-
-def made_by(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a function of `lossy`; an array that it cannot take is a weight that cannot be compressed so."""
-    try:
-        return function(*arguments, **options)
-    except UnfitError as error:
-        raise NotCompressibleError(str(error)) from None
 
 
 def heavy_of(pieces: Pieces, weight: Weight) -> Array | None:
@@ -106,26 +96,33 @@ def is_far_from_infinity(array: Array) -> bool:
         magnitude = int(piece.view(unsigned).max()) & np.iinfo(signed).max
         return max(int(piece.view(signed).max()), magnitude) < limit
 
-    return all(ordered(work, divided(array.size, 1, PIECE_COUNT), array.size > 2 * PIECE_COUNT))
+    return all(ordered(work, divided(array.size, 1, _PIECE_COUNT), array.size > 16 * _PIECE_COUNT))
+
+
+def measured_now(parts: WeightParts) -> WeightParts:
+    """Return parts with their loss; of those that are not computed, nothing else is kept.
+
+    Raises:
+        UnfitError: elements are not finite, or would not be.
+    """
+    if parts.compute is None:
+        return parts
+    loss = parts.compute(lambda *row: None)
+    require_finite_loss(loss)
+    return replace(parts, loss=loss, compute=None)
 
 
 def computed_now(parts: WeightParts, empty: Empty) -> WeightParts:
-    """Return parts with their bytes, in arrays that `empty` makes.
-
-    Raises:
-        NotCompressibleError: elements are not finite, or would not be.
-    """
+    """Return parts with their bytes, in arrays that `empty` makes. Raises: as `measured_now`."""
     made: dict[str, Any] = {part.key: empty(part.nbytes, np.uint8) for part in parts.parts if part.array is None}
 
     def put(key: str, offset: int, data: Any) -> None:
         view = np.frombuffer(data, np.uint8)
         made[key][offset : offset + view.size] = view
 
-    loss = made_by(cast(Any, parts.compute), put)
-    require_finite_loss(loss)
+    compute = cast("Callable[[Put], Loss]", parts.compute)
+    found = measured_now(replace(parts, compute=lambda _: compute(put)))
     for part in parts.parts:
         if part.array is not None:
             made[part.key] = stored_bytes(part.array, part.dtype)
-    return replace(
-        parts, parts=tuple(replace(part, data=made[part.key]) for part in parts.parts), loss=loss, compute=None
-    )
+    return replace(found, parts=tuple(replace(part, data=made[part.key]) for part in parts.parts))

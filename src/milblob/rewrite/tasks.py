@@ -6,16 +6,14 @@ ranges. Everything in a `Task` can be pickled. `execute.py` runs them.
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from .. import _codec
 from ..dtypes import DType
 from ..errors import FormatError
 from ..storage.mapped import MappedFile, closed_on_error
 from ..values.dense import Dense
-
-if TYPE_CHECKING:
-    from .parts import WeightParts
+from .parts import WeightParts
 
 COPY, CAST, VALUE, DENSE, HELD, COMPUTED = "copy", "cast", "value", "dense", "held", "computed"
 TASK_NBYTES = 16 << 20
