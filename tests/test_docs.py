@@ -76,7 +76,7 @@ def test_cited_files_exist(page):
 
 
 @functools.cache
-def tests_in(path):
+def defined_tests(path):
     """The tests of a file: name -> whether `make test` runs it, or some of its cases."""
     tree = ast.parse(path.read_text("utf-8"))
     marks = [
@@ -115,7 +115,7 @@ def require_tests(row):
     """Each cited test exists; return whether `make test` runs one of them."""
     is_run = False
     for path, name in cited_tests(row):
-        tests = tests_in(path)
+        tests = defined_tests(path)
         assert name is None or name in tests, f"{path.name} has no {name}: {row}"
         is_run |= any(tests.values()) if name is None else tests[name]
     return is_run
@@ -146,7 +146,7 @@ def test_each_promise_of_the_page_about_security_has_a_test():
 
 def test_each_fact_of_the_page_about_the_formats_has_a_fixture_or_a_test():
     """test_golden.py reads each fixture."""
-    assert all(tests_in(ROOT / "tests" / "test_golden.py").values())
+    assert all(defined_tests(ROOT / "tests" / "test_golden.py").values())
     text = (ROOT / "docs" / "format.md").read_text("utf-8")
     rows = [*rows_of(text, "shown by"), *rows_of(text, "fixture")]
     assert len(rows) > 25

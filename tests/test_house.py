@@ -267,8 +267,31 @@ def test_headers_know_bytes_and_counts_only():
         } for name in includes), includes  # fmt: skip
 
 
-def test_kernels_pxd_lists_what_is_used_and_exists():
-    pxd = re.sub(r"#[^\n]*", "", (PACKAGE / "_kernels.pxd").read_text(encoding="utf-8"))
+def imported_modules(inside, tree):
+    """The modules of milblob that a file imports, at any level of nesting and for type checkers too."""
+    folder = list(inside.parts[:-1])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*folder[: len(folder) - node.level + 1], *(node.module.split(".") if node.module else [])]
+            for name in node.names:
+                yield ".".join([*base, name.name])
+                yield ".".join(base)
+
+
+def test_no_modules_import_each_other():
+    """Nor do more than two in a circle: a file can be read with what it imports."""
+    graph = {}
+    for inside, _, tree in our_modules():
+        graph[".".join(inside.with_suffix("").parts)] = set(imported_modules(inside, tree))
+    graph = {name: (found & graph.keys()) - {name} for name, found in graph.items()}
+    while ends := {name for name, found in graph.items() if not found}:
+        graph = {name: found - ends for name, found in graph.items() if name not in ends}
+    assert {name for name in graph if "compress" not in name} == set()
+
+
+def test_declarations_for_cython_are_used_and_exist():
+    texts = (path.read_text(encoding="utf-8") for path in PACKAGE.glob("*.pxd"))
+    pxd = re.sub(r"#[^\n]*", "", "\n".join(texts))
     declared = set(re.findall(r"^    [\w ]+? \*?(mb_\w+)\(", pxd, re.M))
     assert len(declared) > 10
     code = "\n".join(
@@ -282,8 +305,8 @@ def test_kernels_pxd_lists_what_is_used_and_exists():
     for name in sorted(declared):
         # Defined by its name, or by a macro that is given the name.
         assert re.search(rf"\b\w[\w *]* \*?{name}\(|MB_DEFINE_\w+\({name},", everything), f"{name} is in no header"
-        assert re.search(rf"\bC\.{name}\b", code), f"{name} is declared and not used"
-    used = set(re.findall(r"\bC\.(\w+)", code))
+        assert re.search(rf"\b[CM]\.{name}\b", code), f"{name} is declared and not used"
+    used = set(re.findall(r"\b[CM]\.(\w+)", code))
     assert used <= set(re.findall(r"\w+", pxd))
     for name in re.findall(r'cdef extern from "milblob/([\w/]+\.h)"', pxd):
         assert name in headers

@@ -14,7 +14,8 @@ import milblob.onnx
 import milblob.tvm
 import public_calls
 from file_damage import SOURCES, write_files
-from milblob.cli import commands, tvm
+from milblob.cli import parser
+from milblob.cli.commands import tvm
 from paths import DATA, DEMO
 from public_calls import CALLS, COMMANDS, LATE, MODEL, MODELS, NAMES, NO_MODEL, case, run
 from thorough import sized
@@ -42,7 +43,7 @@ def test_every_public_function_is_called():
 
 
 def test_every_command_is_called():
-    offered = {*commands.COMMANDS, *(f"tvm {name}" for name in tvm.COMMANDS)} - {"tvm"}
+    offered = {*parser.COMMANDS, *(f"tvm {name}" for name in tvm.COMMANDS)} - {"tvm"}
     assert offered == {name if name.startswith("tvm ") else name.split(" ")[0] for name in COMMANDS}
 
 
@@ -89,7 +90,12 @@ def test_an_exception_that_is_not_promised_is_noticed(tmp_path, monkeypatch, err
 def test_each_call_does_more_than_to_open_a_model(tmp_path, monkeypatch):
     """Each one succeeds with a sound model or file of some kind."""
     kinds = [LATE, MODELS[0], MODELS[1], DATA / "palette_grouped" / "model.mlpackage", *SOURCES]
-    paths = [write_files(kind, tmp_path / kind) if kind in SOURCES else kind for kind in kinds]
+    paths = [  # copies, for conversions write beside them
+        write_files(kind, tmp_path / kind)
+        if kind in SOURCES
+        else shutil.copytree(kind, tmp_path / kind.parent.name / kind.name)
+        for kind in kinds
+    ]
     errors = []
     monkeypatch.setattr(
         public_calls, "is_promised", lambda error, own=public_calls.is_promised: errors.append(error) or own(error)

@@ -69,6 +69,8 @@ def test_fixtures_are_the_ones_that_were_made():
     made = json.loads((DATA / "versions.json").read_text(encoding="utf-8"))["sha256"]
     of_tvm = json.loads((DATA / "tvm" / "sha256.json").read_text(encoding="utf-8"))  # by make_tvm_oracle.py
     made |= {f"tvm/{name}": digest for name, digest in of_tvm.items()}
+    bundles = json.loads((DATA / "aimodel" / "sha256.json").read_text(encoding="utf-8"))  # by make_aimodel_oracle.py
+    made |= {f"aimodel/{name}": digest for name, digest in bundles.items()}
     for name, digest in made.items():
         assert hashlib.sha256((DATA / name).read_bytes()).hexdigest() == digest, name
     files = {path.relative_to(DATA).as_posix() for path in DATA.rglob("*") if path.is_file()}
@@ -77,6 +79,7 @@ def test_fixtures_are_the_ones_that_were_made():
         "README.md",
         "versions.json",
         "tvm/sha256.json",
+        "aimodel/sha256.json",
         ".gitattributes",
     }
 

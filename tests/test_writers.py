@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 import milblob
-import milblob.cli
+from milblob.cli import commands
 from milblob.cli.parser import parse
 from writers import WRITERS, act, make, prepare_child
 
@@ -32,7 +32,7 @@ LETTING_GO = {
     "EditableModel.__del__", "EditableModel.__exit__", "EditableModel._close_fds", "EditableModel._forget",
     "EditableModel._give_back", "EditableModel._release", "EditableModel._unlock", "EditableModel.close",
     "Library.__exit__", "Library.close", "Model.__exit__", "Model.close", "Module.reload", "Package.close",
-    "Package.require_sound", "Program.release", "ProgramView.release", "_Spool.close",
+    "OpenProgram.release", "Package.require_sound", "ProgramScan.release", "ProgramView.release", "_Spool.close",
     "_all_problems", "_resting_collector", "new_values", "opened",  # the ends of their blocks
     "EditableModel.commit", "EditableModel._write_assigned", "EditableModel.flush", "BlobWriter._to_disk",
 }  # fmt: skip
@@ -127,7 +127,7 @@ def public_functions_that_write():
 
 def commands_with_outputs():
     """(module of a command, names of the outputs in its arguments)."""
-    for module in pkgutil.iter_modules(milblob.cli.__path__, "milblob.cli."):
+    for module in pkgutil.iter_modules(commands.__path__, "milblob.cli.commands."):
         command = importlib.import_module(module.name)
         if hasattr(command, "add_arguments") and hasattr(command, "run"):
             parser = argparse.ArgumentParser()

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from .about import Info, info
     from .analysis.changes import Change
     from .analysis.check import Finding, check
-    from .analysis.diff import Diff, Figures, TensorDiff, diff
+    from .analysis.diff import Diff, diff
     from .analysis.hash import ContentHash, content_hash
     from .analysis.limits import Failure
     from .analysis.statistics import Statistics, statistics
+    from .analysis.tensor_diff import Figures, TensorDiff
     from .blobs.writer import BlobWriter
     from .compressing.compress import CompressReport, WeightReport, compress
     from .compressing.compress_plan import CompressPlan, PlannedWeight
@@ -158,7 +159,8 @@ _LATER = {
         "about": ("Info", "info"),
         "analysis.changes": ("Change",),
         "analysis.check": ("Finding", "check"),
-        "analysis.diff": ("Diff", "Figures", "TensorDiff", "diff"),
+        "analysis.diff": ("Diff", "diff"),
+        "analysis.tensor_diff": ("Figures", "TensorDiff"),
         "analysis.hash": ("ContentHash", "content_hash"),
         "analysis.limits": ("Failure",),
         "analysis.statistics": ("Statistics", "statistics"),

@@ -15,6 +15,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 cimport milblob._kernels as C  # so that cythonize sees when it changes
+cimport milblob._mlir as M
 
 from os import environ as _environ, urandom as _urandom
 from types import MappingProxyType as _MappingProxyType

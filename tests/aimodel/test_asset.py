@@ -26,7 +26,7 @@ def direct_constants(asset):
         if parent in names:
             kind = program.kind(row)
             try:
-                value = digest(asset.constant(row), kind.text)
+                value = digest(asset.opened.constant(row), kind.text)
             except FormatError as error:
                 value = error.code
             yield names[parent], kind.text, list(kind.shape), value
@@ -75,7 +75,7 @@ def test_dense_values_are_those_that_apple_s_runtime_computes_with(name):
             return
         values = tensor.read()
         assert values.dtype == (np.float32 if "f32" in name else np.float16) and values.shape == (32, 64)
-        parts = {key: asset.constant(part.row.op) for key, part in tensor.parts.items()}
+        parts = {key: asset.opened.constant(part.row.op) for key, part in tensor.parts.items()}
         recorded = oracle()[name]["runtime"]
     if digest(values + values.dtype.type(0)) == recorded:
         return

@@ -212,6 +212,10 @@ def test_a_change_that_was_interrupted_is_completed(tmp_path, monkeypatch):
         milblob.refit(folder, weights)
     monkeypatch.undo()
     assert contents(folder)["main.mlirb"] == before["main.mlirb"] and ".milblob-journal" in contents(folder)
+    with pytest.raises(milblob.PendingChangeError, match="milblob recover"):
+        milblob.load(folder)
+    assert [row.code for row in milblob.check(folder)].count("pending-change") == 1
+    milblob.recover(folder)
     assert all(a.tobytes() == weights[name].tobytes() for name, a in milblob.load(folder).items())
     assert is_hashed(folder) and set(contents(folder)) == set(before)
 
@@ -229,7 +233,9 @@ def test_a_journal_changes_no_other_file(tmp_path):
         patch.setattr(journal, "_finish", killed)
         with pytest.raises(KeyboardInterrupt):
             journal.commit(str(folder), "", [journal.Patch("other.bin", 0, b"x" * 64)])
-    with pytest.raises(milblob.FormatError, match="journal"):
+    with pytest.raises(milblob.PendingChangeError, match="journal"):
         milblob.open(folder)
+    with pytest.raises(milblob.FormatError, match="other.bin"):
+        milblob.recover(folder)
     assert (folder / "other.bin").read_bytes() == bytes(64)
-    assert any(row.code == "journal" for row in milblob.check(folder))
+    assert any(row.code == "pending-change" for row in milblob.check(folder))

@@ -383,15 +383,17 @@ def test_text_of_the_corpus(build):
     run([build("fuzz_text", folder / "fuzz_text.c", folder / "standalone.c"), *corpus("text")])
 
 
-def test_python_on_the_corpus():
+@pytest.mark.parametrize("name", ["public", "python"])
+def test_python_on_the_corpus(name):
     code = """
-        import runpy
+        import os, runpy
         sys.argv[1:1] = ["--replay"]
         sys.argv[0] = sys.argv.pop(2)
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))
         runpy.run_path(sys.argv[0], run_name="__main__")
     """
-    files = corpus("python")
-    out = run_child(code, ROOT / "tests/fuzz/fuzz_python.py", *files)
+    files = corpus(name)
+    out = run_child(code, ROOT / f"tests/fuzz/fuzz_{name}.py", *files)
     assert out.splitlines()[-1] == f"{len(files)} inputs"
 
 

@@ -170,10 +170,10 @@ def test_naming_an_operation_selects_the_weights_that_it_reads(path, tmp_path):
     with milblob.open(path) as opened:
         weights = {name: tensor.consumers for name, tensor in opened.items() if len(tensor.shape) > 1}
         lead = {name: name.removesuffix(opened[name].op_row.name) for name in weights}
-    readers = {}
-    for name, uses in weights.items():
-        for use in uses:
-            readers.setdefault(f"{lead[name]}{use.reader.name}", []).append(name)
+        readers = {}
+        for name, uses in weights.items():
+            for use in uses:
+                readers.setdefault(f"{lead[name]}{use.reader.name}", []).append(name)
     readers = {reader: names for reader, names in readers.items() if reader not in weights}
     assert len(readers) >= 2
 

@@ -456,6 +456,13 @@ def decoded(path):
 OLD = {}  # version of coreai-core -> folder that it is installed to, with the converter that goes with it
 
 
+def record_sums(folder):
+    """Write sha256.json: the sha256 of every other file in the folder, as versions.json has them for the other fixtures."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / "sha256.json")
+    sums = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    (folder / "sha256.json").write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+
+
 def main():
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -482,6 +489,7 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         record(folder)
+        record_sums(folder)
     else:
         (folder,) = arguments.paths
         folder.mkdir(parents=True, exist_ok=True)

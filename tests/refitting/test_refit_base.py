@@ -262,7 +262,7 @@ def test_options_that_do_nothing(tmp_path):
     before = constants(model)
     for options, words in (
         ({"leave": "nope*"}, r"leave: expected names of constants in .*, got none that matches 'nope\*'"),
-        ({"leave": ["const_0*", "nope"]}, "got none that matches 'nope'"),
+        ({"leave": [next(iter(milblob.load(model, constants=True))), "nope"]}, "got none that matches 'nope'"),
         ({"leave": lambda name: False}, "leave: expected names of constants in .*, got none"),
         ({"requantize": "fit"}, "requantize: expected a model with compressed weights, got none"),
     ):
@@ -452,6 +452,18 @@ def test_tables_that_were_looked_up_and_compressed(recipe, tmp_path):
     model = compressed(base, "alike.mlpackage")
     with pytest.raises(ValueError, match="shared by table, 36 rows gathered.* and table, .*, whose new values differ"):
         milblob.refit(model, new, base=base, requantize="fit")
+
+
+def test_many_small_numbers_of_float16_are_in_a_row_by_accident(tmp_path):
+    """There are few numbers below 6e-5: that a row has them all does not show that they were looked up in it."""
+    shapes, _ = NETWORKS["added_token"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    for arrays in (base, new):
+        arrays["token"] *= np.float32(1e-6)
+    base["token"][::20] = 2e-8  # which coremltools makes the least number
+    model = converted("added_token", base, tmp_path / "m.mlpackage")
+    milblob.refit(model, new, base=base)
+    assert constants(model) == constants(converted("added_token", new, tmp_path / "new.mlpackage"))
 
 
 def test_numbers_that_are_kept_from_zero(tmp_path):

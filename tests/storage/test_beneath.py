@@ -16,6 +16,7 @@ import pytest
 import milblob
 from milblob.formats.read import open_arrays
 from milblob.rewrite.changed_copy import copy_changed_tree
+from milblob.rewrite.copying import OpenFiles
 from milblob.storage import beneath
 from milblob.storage.beneath import Location
 from opening import WAYS, open_by
@@ -321,7 +322,7 @@ def refit(path, folder):
 def copy(path, folder):
     shutil.rmtree(folder / "out", ignore_errors=True)
     (folder / "out").mkdir()
-    copy_changed_tree(str(path), str(folder / "out"), {})
+    copy_changed_tree(str(path), str(folder / "out"), {}, OpenFiles([]))
     return folder / "out"
 
 

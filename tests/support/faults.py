@@ -271,11 +271,11 @@ def _run(library, function, order):
         while time.monotonic() < end and not select.select([reader], [], [], 0)[0]:
             pass
         os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
     data = b""
-    while chunk := os.read(reader, 65536):
+    while chunk := os.read(reader, 65536):  # first, for a child waits while the pipe is full
         data += chunk
     os.close(reader)
+    _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         return ["killed", str(os.WTERMSIG(status)), 0, "", None, []]
     return json.loads(data)

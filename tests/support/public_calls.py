@@ -14,11 +14,11 @@ import shutil
 import sys
 import warnings
 
-import milblob.cli.failures
 import numpy as np
 
 import milblob
 import milblob.cli
+import milblob.cli.terminal.failures
 import milblob.onnx
 import milblob.tvm
 from file_damage import SOURCES, write_files
@@ -222,7 +222,7 @@ COMMANDS = {
     "show": ["M"], "show one": ["M", "w"], "show as JSON": ["M", "--json"],
     "text": ["M"], "text around": ["M", "--op", "out0_0", "--around", "2"], "text with values": ["M", "--weights", "all"],
     "stats": ["M", "--histogram", "--would-overflow", "float16"], "stats as JSON": ["M", "--json", "--stored"],
-    "hash": ["M"], "hash of two": ["M", "D", "--dense"],
+    "recover": ["M"], "hash": ["M"], "hash of two": ["M", "D", "--dense"],
     "diff": ["M", "D"], "diff as JSON": ["D", "M", "--json", "--stored"], "diff with arrays": ["M", "B"],
     "match": ["B", "M", "-o", "O/mapping.json"], "match as JSON": ["B", "M", "--json"],
     "extract": ["M", "-o", "O/a.npz", "--constants"], "extract a directory": ["M", "-o", "O/a", "--stored"],
@@ -308,7 +308,7 @@ def _run_command(name, path, out):
             ):  # CALLS has what makes these
                 np.savez(places[place], **(make(path) or BASE))
     arguments = [f"{out}{one[1:]}" if one.startswith("O/") else str(places.get(one, one)) for one in COMMANDS[name]]
-    errors, words_of = [], milblob.cli.failures.words_of
+    errors, words_of = [], milblob.cli.terminal.failures.words_of
 
     def recorded(error):
         errors.append(error)
@@ -316,14 +316,14 @@ def _run_command(name, path, out):
 
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in streams)
-    milblob.cli.failures.words_of = recorded
+    milblob.cli.terminal.failures.words_of = recorded
     try:
         status = milblob.cli.main([name.split(" ")[0] if name[:3] != "tvm" else "tvm", *arguments])
         printed = [stream.flush() or stream.buffer.getvalue().decode() for stream in (sys.stdout, sys.stderr)]
     except Exception as error:
         return error
     finally:
-        milblob.cli.failures.words_of = words_of
+        milblob.cli.terminal.failures.words_of = words_of
         sys.stdout, sys.stderr = streams
     for error in errors:
         if not is_promised(error):

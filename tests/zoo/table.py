@@ -108,10 +108,15 @@ def _summary(rows):
         )
         lines.append(
             f"- Compressed refits, {kind}: {len(own)} networks, {equal:,} of {weights:,} weights equal to the bit, {differ:,} of "
-            f"{elements:,} elements differ; the greatest loss of a weight is {-min((row['least gap'] for row in own), default=0):.2f} dB."
+            f"{elements:,} elements differ; the greatest loss of a weight is {max(0.0, -min((row['least gap'] for row in own), default=0)):.2f} dB."
         )
-    refused = [f"{name} ({kind}: {_cell(_reason(row['words']))})" for name, kind, row in compressed if "words" in row]
-    return lines + ([f"- Compressed refits that are refused: {_listed(refused)}."] if done else [])
+    refused = [
+        f"| {name}, {kind} | {_cell(_reason(row['words']))} |" for name, kind, row in compressed if "words" in row
+    ]
+    if not done:
+        return lines
+    lines.append(f"- Compressed refits that are refused: {len(refused)}.")
+    return lines + (["", "| compressed refit that is refused | why |", "|---|---|", *refused] if refused else [])
 
 
 def _listed(names):

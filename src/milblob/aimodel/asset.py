@@ -4,22 +4,19 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ..arguments import as_path, require_flags
 from ..budget import Budget
 from ..closeness import hint
-from ..errors import FormatError, UnsupportedError
+from ..errors import FormatError
 from ..jsontext import parse_json
 from ..model.stored import Arrays
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import Opened, closed_on_error
 from ..storage.pending import map_settled
-from ..values.dense import Packed
-from .bytecode import Bytecode
-from .program import AssetFunction, AssetProgram, WeightRow
-from .tensors import AssetTensor, constant_packed, constant_values
+from .open_bytecode import OpenBytecode
+from .program import AssetFunction, WeightRow
+from .tensors import AssetTensor
 
 BYTECODE, HASH, METADATA = "main.mlirb", "main.hash", "metadata.json"
 
@@ -61,25 +58,26 @@ class Asset(Opened, Arrays[AssetTensor]):
             self.budget = Budget(max_nbytes, self.file)
             self.budget.add_file(self.file, self.mapping.nbytes, self.mapping.identity)
             self.mapping.expect_random(True)
-            self.program = AssetProgram(Bytecode(self.mapping))
+            self.opened = OpenBytecode(self.mapping, self.budget)
+            self.program = self.opened.program
             rows = self.program.rows(constants, stored)
             self.mapping.expect_random(False)
         self._by_tail: dict[str, list[str]] | None = None
         super().__init__({row.name: row for row in rows}, self._tensor, self.mapping.close)
 
     def _tensor(self, _: str, row: WeightRow) -> AssetTensor:
-        return AssetTensor(self, row)
+        return AssetTensor(self.opened, row)
 
     def __getitem__(self, name: str) -> AssetTensor:
         if name in self._rows:
-            return AssetTensor(self, self._rows[name])
+            return AssetTensor(self.opened, self._rows[name])
         found = self._tails().get(name, []) if isinstance(name, str) else []
         if len(found) > 1:
             raise KeyError(f"tensor: expected one of {', '.join(found[:8])}, got the ambiguous {name!r}")
         if not found:
             where = self.path or "the bundle"
             raise KeyError(f"tensor: expected a name in {where}, got {name!r:.200}{hint(name, self._rows)}")
-        return AssetTensor(self, self._rows[found[0]])
+        return AssetTensor(self.opened, self._rows[found[0]])
 
     def __contains__(self, name: object) -> bool:
         return name in self._rows or (isinstance(name, str) and len(self._tails().get(name, ())) == 1)
@@ -136,23 +134,10 @@ class Asset(Opened, Arrays[AssetTensor]):
         finally:
             other.close()
 
-    def constant(self, op: int) -> np.ndarray[Any, Any]:
-        """Return the values of a constant, by its operation; for milblob's own modules."""
-        return constant_values(self, op)
-
-    def packed_constant(self, op: int) -> Packed:
-        """Return the stored elements of a constant; for milblob's own modules."""
-        return constant_packed(self, op)
-
-    def require_readable(self) -> None:
-        """Refuse values of another version of the dialect, whose codes may mean something else."""
-        if self.program.bytecode.refusal:
-            raise UnsupportedError(self.program.bytecode.refusal, file=self.file, code="dialect-version")
-
     def unlisted(self) -> dict[str, AssetTensor]:
         """Return the constants that this listing leaves out, by name."""
         rows = self.program.rows(True, bool(self.given["stored"]))
-        return {row.name: AssetTensor(self, row) for row in rows if row.name not in self._rows}
+        return {row.name: AssetTensor(self.opened, row) for row in rows if row.name not in self._rows}
 
     def __repr__(self) -> str:
         return f"<Asset {self.path or 'buffer'}: {len(self)} tensors>"

@@ -15,8 +15,8 @@ from .asset import BYTECODE, HASH, METADATA, Asset
 from .decode import AssetDecoder
 from .emit import ALIGNMENT
 from .findings import CODES
+from .open_bytecode import expected_nbytes, size_words
 from .program import StoredConstant, type_text
-from .tensors import expected_nbytes, size_words
 
 PRODUCER, ASSET_VERSION = "MLIR22.0.0git", "2.0"
 _TEXTS = ("author", "license", "description", "producer", "creationDate", "assetVersion")
@@ -253,7 +253,7 @@ class _AssetChecker:
                 if not tensor.is_computed or asset.program.bytecode.refusal:
                     continue
                 try:
-                    decoder = AssetDecoder(asset.program, asset.constant, asset.packed_constant, asset.budget.require)
+                    decoder = AssetDecoder(asset.opened)
                     decoder.dense(tensor.row.op)
                 except MilblobError as error:
                     if error.code != "constant-size":  # reported already

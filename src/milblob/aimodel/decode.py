@@ -1,6 +1,5 @@
 """Compressed weights of a bundle: the operations that compute them, as the chains that milblob decodes."""
 
-from collections.abc import Callable
 from math import prod
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from ..program.scan import Compressed
 from ..values.dense import FLOATS, Computed, Dense, Packed, pack, read
 from .bytecode import TensorKind
 from .codes import short_family
-from .program import AssetProgram
+from .open_bytecode import OpenBytecode
 
 _MAX_LINKS = 8
 Array = np.ndarray[Any, Any]
@@ -52,26 +51,14 @@ class AssetLink:
 
 
 class AssetDecoder:
-    """Decodes the weights of a program.
-
-    Args:
-        program: the program.
-        values: returns the values of a constant, by its operation: one element each, sub-byte ones in bytes.
-        packed: returns its stored elements, where MIL has their type.
-        require: raises if the parts have too many bytes.
+    """Decodes the weights of an open file of bytecode.
 
     Attributes:
         nbytes: of all parts that were read.
     """
 
-    def __init__(
-        self,
-        program: AssetProgram,
-        values: Callable[[int], Array],
-        packed: Callable[[int], Packed],
-        require: Callable[[int], None],
-    ) -> None:
-        self._program, self._values, self._packed, self._require = program, values, packed, require
+    def __init__(self, opened: OpenBytecode) -> None:
+        self._opened, self._program, self._require = opened, opened.program, opened.budget.require
         self.nbytes = 0
         self._known: dict[int, Dense] = {}
 
@@ -153,13 +140,13 @@ class AssetDecoder:
 
     def _stored(self, row: int, links: int) -> Packed:
         if row not in self._program.computed:
-            return self._packed(row)
+            return self._opened.packed_constant(row)
         inner = self.dense(row, links + 1)
         self._require(inner.dtype.numpy.itemsize * prod(inner.shape))
         return pack(read(inner), inner.dtype)
 
     def _read(self, row: int, links: int) -> Array:
-        return read(self.dense(row, links + 1)) if row in self._program.computed else self._values(row)
+        return read(self.dense(row, links + 1)) if row in self._program.computed else self._opened.constant(row)
 
     def _scaled(self, op: int, kind: TensorKind, parts: dict[str, int], links: int) -> Dense:
         """scale * (data - offset1) + offset2, in blocks; or along an axis, of which blocks are made."""

@@ -71,7 +71,7 @@ def refit(
     """
     target = path if output is None else output
     with Asset(path, constants=True, stored=True, max_nbytes=max_nbytes) as asset:
-        asset.require_readable()
+        asset.opened.require_readable()
         if output is not None:
             require_target(asset, output, force)
         find = partial(_find, asset)

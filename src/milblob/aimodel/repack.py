@@ -110,9 +110,9 @@ class _Repacking:
             select = self._options.select
             if dtypes != {DType.FLOAT32} or (select is not None and not any(select(t.name) for t in users)):
                 continue
-            reader = next((use for tensor in users for use in tensor.consumers if use.op != "cast"), None)
+            reader = next((use for tensor in users for use in tensor.consumers if use.type != "cast"), None)
             if reader is not None:
-                refused.append(f"{users[0].name} (read by {reader.name})")
+                refused.append(f"{users[0].name} (read by {reader.label})")
             else:
                 self._cast(number, users, self._options.cast[DType.FLOAT32])
         if refused:
@@ -123,7 +123,7 @@ class _Repacking:
 
     @staticmethod
     def _is_plain(tensor: AssetTensor) -> bool:
-        element = tensor.asset.program.kind(tensor.row.op).element
+        element = tensor.opened.program.kind(tensor.row.op).element
         return element is not None and element.dtype is not None
 
     def _cast(self, number: int, users: list[AssetTensor], to: DType) -> None:

@@ -3,13 +3,12 @@
 from collections.abc import Hashable, Mapping
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from .. import _codec
 from ..dtypes import DType
-from ..errors import FormatError, MilblobError, UnsupportedError
+from ..errors import MilblobError, UnsupportedError
 from ..model.lazy import LazyTensor
 from ..model.places import Place
 from ..program.compression import Compression, describe
@@ -18,10 +17,8 @@ from ..values.dense import Dense, Packed, pack, read, read_key
 from ..values.tensorvalue import MAX_RANK
 from .codes import short_family
 from .decode import AssetDecoder
-from .program import WeightRow, is_packed, type_text
-
-if TYPE_CHECKING:
-    from .asset import Asset
+from .open_bytecode import OpenBytecode
+from .program import WeightRow, type_text
 
 Array = np.ndarray[Any, Any]
 _DENSE = Compression()
@@ -37,11 +34,13 @@ def stored_of(packed: Packed) -> Array:
 class ConstantPlace(Place):
     """A constant of a bundle: an inline value, or a resource."""
 
-    __slots__ = ("_asset", "_name", "_op")
+    __slots__ = ("_name", "_op", "_opened")
 
-    def __init__(self, asset: "Asset", name: str, op: int, dtype: DType | None, shape: tuple[int | None, ...]) -> None:
+    def __init__(
+        self, opened: OpenBytecode, name: str, op: int, dtype: DType | None, shape: tuple[int | None, ...]
+    ) -> None:
         super().__init__(cast(DType, dtype), shape)
-        self._asset, self._name, self._op = asset, name, op
+        self._opened, self._name, self._op = opened, name, op
 
     @property
     def where(self) -> str:
@@ -51,33 +50,33 @@ class ConstantPlace(Place):
     @property
     def file(self) -> str | None:
         """See Place."""
-        return self._asset.file
+        return self._opened.file
 
     def key(self) -> Hashable:
         """See Place: constants with one attribute, or one resource, are one value."""
-        return self._asset.program.stored(self._op).key
+        return self._opened.program.stored(self._op).key
 
     def account(self) -> None:
         """See Place."""
-        kind = self._asset.program.kind(self._op)
+        kind = self._opened.program.kind(self._op)
         if kind.element is not None and None not in kind.shape:
-            self._asset.budget.spend(self._op, kind.element.numpy.itemsize * prod(cast("tuple[int, ...]", kind.shape)))
+            self._opened.budget.spend(self._op, kind.element.numpy.itemsize * prod(cast("tuple[int, ...]", kind.shape)))
 
     def read(self, out: Array | None = None) -> Array:
         """See Place."""
         with self.naming():
-            values = self._asset.constant(self._op)
+            values = self._opened.constant(self._op)
             return values if out is None else copy_into(out, values)
 
     def packed(self) -> Packed:
         """See Place."""
         with self.naming():
-            return self._asset.packed_constant(self._op)
+            return self._opened.packed_constant(self._op)
 
     def read_packed(self) -> Array:
         """See Place."""
         with self.naming():
-            found = self._asset.packed_constant(self._op)
+            found = self._opened.packed_constant(self._op)
             return stored_of(found)
 
 
@@ -94,18 +93,18 @@ class ComputedPlace(ConstantPlace):
 
     def nbytes(self) -> int:
         """See Place."""
-        program = self._asset.program
+        program = self._opened.program
         pieces = (program.stored(row) for row in program.parts_of(self._op).values())
         return sum({stored.key: stored.nbytes for stored in pieces}.values())
 
     def dense(self) -> Dense:
         """See Place."""
         with self.naming():
-            asset = self._asset
-            asset.require_readable()
-            decoder = AssetDecoder(asset.program, asset.constant, asset.packed_constant, asset.budget.require)
+            opened = self._opened
+            opened.require_readable()
+            decoder = AssetDecoder(opened)
             found = decoder.dense(self._op)
-            asset.budget.spend((self._op, "parts"), decoder.nbytes)
+            opened.budget.spend((self._op, "parts"), decoder.nbytes)
             return found
 
     def read(self, out: Array | None = None) -> Array:
@@ -137,13 +136,15 @@ class AssetConsumer(NamedTuple):
     """One place where a tensor is read.
 
     Attributes:
-        op: type of the operation.
-        name: the operation, as names of tensors spell it.
+        reader: row of the operation.
+        type: its type.
+        label: its name, as names of tensors spell it.
         parameter: its operand.
     """
 
-    op: str
-    name: str
+    reader: int
+    type: str
+    label: str
     parameter: str
 
 
@@ -163,15 +164,15 @@ class AssetTensor(LazyTensor):
         file, offset: where its bytes are; offset is None for a compressed weight, whose parts have their own.
     """
 
-    __slots__ = ("asset", "row")
+    __slots__ = ("opened", "row")
 
-    def __init__(self, asset: "Asset", row: WeightRow) -> None:
+    def __init__(self, opened: OpenBytecode, row: WeightRow) -> None:
         # Not LazyTensor's: an element type may be one that MIL lacks, which matters only to who asks for its DType.
-        self.asset, self.row, self.name = asset, row, row.name
+        self.opened, self.row, self.name = opened, row, row.name
 
     @property
     def _kind(self) -> Any:
-        return self.asset.program.kind(self.row.op)
+        return self.opened.program.kind(self.row.op)
 
     @property
     def _shape(self) -> tuple[int | None, ...]:  # type: ignore[override]
@@ -197,7 +198,7 @@ class AssetTensor(LazyTensor):
         kind = self._kind
         if kind.element is None or kind.element.dtype is None:
             words = f"element type of {self.name}: expected one that MIL has, got {kind.text}"
-            raise UnsupportedError(words, file=self.asset.file, code="element-type")
+            raise UnsupportedError(words, file=self.opened.file, code="element-type")
         return cast(DType, kind.element.dtype)
 
     @property
@@ -210,7 +211,7 @@ class AssetTensor(LazyTensor):
         kind = self._kind
         if kind.element is None:
             words = f"element type of {self.name}: expected one that is known, got {kind.text}"
-            raise UnsupportedError(words, file=self.asset.file, code="element-type")
+            raise UnsupportedError(words, file=self.opened.file, code="element-type")
         return cast("np.dtype[Any]", kind.element.numpy)
 
     @property
@@ -221,7 +222,7 @@ class AssetTensor(LazyTensor):
     @property
     def is_computed(self) -> bool:
         """Whether it is computed from stored parts."""
-        return self.row.op in self.asset.program.computed
+        return self.row.op in self.opened.program.computed
 
     @property
     def chain(self) -> WeightRow | None:
@@ -231,7 +232,7 @@ class AssetTensor(LazyTensor):
     @property
     def is_blob(self) -> bool:
         """Whether it is a resource, not a value written inline; for milblob's own modules."""
-        return self.is_computed or self.asset.program.stored(self.row.op).resource is not None
+        return self.is_computed or self.opened.program.stored(self.row.op).resource is not None
 
     @property
     def is_dense(self) -> bool:
@@ -244,7 +245,7 @@ class AssetTensor(LazyTensor):
         kind = self._kind
         dtype = kind.element.dtype if kind.element is not None else None
         make = ComputedPlace if self.is_computed else ConstantPlace
-        return make(self.asset, self.name, self.row.op, dtype, self._shape)
+        return make(self.opened, self.name, self.row.op, dtype, self._shape)
 
     @property
     def nbytes(self) -> int:
@@ -254,11 +255,11 @@ class AssetTensor(LazyTensor):
     @property
     def stored_nbytes(self) -> int:
         """See the class."""
-        return self.place.nbytes() if self.is_computed else self.asset.program.stored(self.row.op).nbytes
+        return self.place.nbytes() if self.is_computed else self.opened.program.stored(self.row.op).nbytes
 
     def stored_pieces(self) -> dict[Hashable, int]:
         """Return what is stored for it: a key, which is equal for what tensors share, and its bytes."""
-        program = self.asset.program
+        program = self.opened.program
         rows = program.parts_of(self.row.op).values() if self.is_computed else (self.row.op,)
         return {stored.key: stored.nbytes for stored in map(program.stored, rows)}
 
@@ -275,25 +276,25 @@ class AssetTensor(LazyTensor):
     @property
     def op(self) -> str:
         """See the class."""
-        return short_family(self.asset.program.bytecode.op_name(self.row.op))
+        return short_family(self.opened.program.bytecode.op_name(self.row.op))
 
     @property
     def file(self) -> str | None:
         """See the class."""
-        return self.asset.file
+        return self.opened.file
 
     @property
     def offset(self) -> int | None:
         """See the class."""
         try:
-            return None if self.is_computed else self.asset.program.stored(self.row.op).offset
+            return None if self.is_computed else self.opened.program.stored(self.row.op).offset
         except UnsupportedError:  # reading it names what is not known
             return None
 
     @property
     def label(self) -> str:
         """See the class."""
-        program = self.asset.program
+        program = self.opened.program
         row = self.row.op
         if self.is_computed:
             row = next(iter(program.parts_of(row).values()), row)
@@ -302,21 +303,23 @@ class AssetTensor(LazyTensor):
     @property
     def consumers(self) -> tuple[AssetConsumer, ...]:
         """The operations that read it, in the order of the program."""
-        program = self.asset.program
+        program = self.opened.program
         found = []
         for reader, number in program.uses(self.row.op):
             name = program.bytecode.op_name(reader)
-            found.append(AssetConsumer(short_family(name), program.label(reader), program.operand(reader, number)))
+            found.append(
+                AssetConsumer(reader, short_family(name), program.label(reader), program.operand(reader, number))
+            )
         return tuple(found)
 
     @property
     def parts(self) -> Mapping[str, "AssetTensor"]:
         """Operand -> stored part of a compressed weight; empty for others."""
-        row, program = self.row, self.asset.program
+        row, program = self.row, self.opened.program
         rows = program.parts_of(row.op) if self.is_computed else {}
         return MappingProxyType(
             {
-                key: AssetTensor(self.asset, WeightRow(f"{row.name}.{key}", row.function, op, -1))
+                key: AssetTensor(self.opened, WeightRow(f"{row.name}.{key}", row.function, op, -1))
                 for key, op in rows.items()
             }
         )
@@ -326,89 +329,15 @@ class AssetTensor(LazyTensor):
         """How it is compressed, as for a `Tensor`; "" if it is not."""
         if not self.is_computed:
             return _DENSE
-        decoder = AssetDecoder(
-            self.asset.program, self.asset.constant, self.asset.packed_constant, self.asset.budget.require
-        )
-        chain = decoder.described(self.row.op)
+        chain = AssetDecoder(self.opened).described(self.row.op)
         return Compression(self.op) if chain is None else describe(chain, self._number)
 
     def _number(self, part: Any) -> int | None:
         try:
-            return int(self.asset.constant(part.row).reshape(-1)[0])
+            return int(self.opened.constant(part.row).reshape(-1)[0])
         except (AttributeError, MilblobError, ValueError, IndexError):
             return None
 
     def __repr__(self) -> str:
         scheme = f", {self.compression}" if self.compression else ""
         return f"<AssetTensor {self.name!r}: {type_text(self._kind)}{scheme}>"
-
-
-def constant_values(asset: "Asset", op: int) -> Array:
-    """Return the values of a constant: a view of the file where its bytes are the values.
-
-    Raises:
-        FormatError: the size does not fit dtype and shape. UnsupportedError: an element type that is not known.
-    """
-    element, shape, stored = _located(asset, op)
-    count = prod(shape)
-    buffer = asset.mapping.check_size()
-    if is_packed(element.dtype, element.nbits):
-        asset.budget.spend(op, count)
-        raw = np.empty(1 if stored.is_splat else count, np.uint8)
-        if raw.size:
-            _codec.unpack_bits(buffer, stored.offset, raw.size, element.nbits, raw)
-        values = raw.view(element.numpy)
-        return np.full(shape, values[0]) if stored.is_splat else values.reshape(shape)
-    if stored.is_splat:
-        asset.budget.spend(op, count * element.numpy.itemsize)
-        one: Array = np.ndarray((1,), element.numpy, buffer, stored.offset)  # type: ignore[arg-type]
-        values = np.full(shape, one[0], element.numpy)
-    elif not count:
-        return np.empty(shape, element.numpy)
-    else:
-        values = np.ndarray(shape, element.numpy, buffer, stored.offset)  # type: ignore[arg-type]
-    if element.dtype is DType.BOOL and values.size and int(values.view(np.uint8).max()) > 1:
-        words = f"elements of a bool: expected 0 or 1 in each byte, got {values.view(np.uint8).max()}"
-        raise FormatError(words, offset=stored.offset, file=asset.file)
-    return values
-
-
-def constant_packed(asset: "Asset", op: int) -> Packed:
-    """Return the stored elements of a constant. Raises as `constant_values`; UnsupportedError: MIL lacks the type."""
-    element, shape, stored = _located(asset, op)
-    if element.dtype is None:
-        words = f"element type: expected one that MIL has, got {element.text}"
-        raise UnsupportedError(words, file=asset.file, code="element-type")
-    if stored.is_splat:
-        return pack(constant_values(asset, op), element.dtype)
-    return Packed(asset.mapping.check_size(), stored.offset, element.dtype, shape)
-
-
-def _located(asset: "Asset", op: int) -> tuple[Any, tuple[int, ...], Any]:
-    asset.require_readable()
-    kind, stored = asset.program.kind(op), asset.program.stored(op)
-    if kind.element is None:
-        words = f"element type: expected one that is known, got {kind.text}"
-        raise UnsupportedError(words, file=asset.file, code="element-type")
-    if None in kind.shape or len(kind.shape) > MAX_RANK:
-        raise UnsupportedError(f"shape: expected {MAX_RANK} known sizes at most, got {kind.shape}", file=asset.file)
-    shape = cast("tuple[int, ...]", kind.shape)
-    expected = expected_nbytes(kind.element, prod(shape), stored.is_splat)
-    if stored.nbytes != expected:
-        raise FormatError(
-            size_words(kind, stored, expected), offset=stored.offset, file=asset.file, code="constant-size"
-        )
-    return kind.element, shape, stored
-
-
-def expected_nbytes(element: Any, count: int, is_splat: bool) -> int:
-    """Return how many bytes a constant should have."""
-    return -(-(1 if is_splat else count) * int(element.nbits) // 8)
-
-
-def size_words(kind: Any, stored: Any, expected: int) -> str:
-    """Say that a constant has another number of bytes than its type needs."""
-    words = f"bytes of a constant of {type_text(kind)}: expected {expected}, got {stored.nbytes}"
-    if kind.element.nbits < 8 and stored.nbytes == prod(kind.shape):
-        words += " (one byte for each value; Apple's library crashes on this, or computes with wrong values)"
-    return words

@@ -2,12 +2,10 @@
 
 import math
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..arguments import require
-
-if TYPE_CHECKING:
-    from .diff import TensorDiff
+from .tensor_diff import TensorDiff
 
 
 class Failure(NamedTuple):
@@ -18,7 +16,7 @@ class Failure(NamedTuple):
         words: what is beyond, such as "SQNR 31.2 dB, below 40".
     """
 
-    row: "TensorDiff"
+    row: TensorDiff
     words: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,12 +58,12 @@ class Limits(NamedTuple):
         if self == (None, None, None):
             raise ValueError("limits: expected at least one of min_sqnr, min_cosine and max_abs, got none")
 
-    def judge(self, row: "TensorDiff") -> Failure | None:
+    def judge(self, row: TensorDiff) -> Failure | None:
         """Return why a weight is beyond the limits; None if it is within."""
         words = self._words(row)
         return Failure(row, ", ".join(words)) if words else None
 
-    def _words(self, row: "TensorDiff") -> list[str]:
+    def _words(self, row: TensorDiff) -> list[str]:
         if row.kind in ("only_a", "only_b"):
             return [f"only in {row.kind[-1].upper()}"]
         if row.kind == "shape":

@@ -18,52 +18,52 @@ def mlir_read(Buffer file not None):
     """
     cdef C.mb_error e
     cdef C.mb_status status
-    cdef C.mb_mlir_section sections[9]
+    cdef M.mb_mlir_section sections[9]
     cdef uint8_t order[9]
     cdef uint32_t count = 0, i
-    cdef C.mb_mlir_span producer
-    cdef C.mb_mlir_tables t
-    cdef C.mb_mlir_ir ir
-    cdef const C.mb_mlir_section *s
+    cdef M.mb_mlir_span producer
+    cdef M.mb_mlir_tables t
+    cdef M.mb_mlir_ir ir
+    cdef const M.mb_mlir_section *s
     memset(&t, 0, sizeof(t))
     memset(&ir, 0, sizeof(ir))
-    if C.mb_mlir_sections(file.data, file.nbytes, sections, order, &count, &producer, &e):
+    if M.mb_mlir_sections(file.data, file.nbytes, sections, order, &count, &producer, &e):
         raise _error(&e, file.name)
     s = &sections[4]
     with nogil:
-        status = C.mb_mlir_read_tables(file.data, sections, &t, False, &e)
+        status = M.mb_mlir_read_tables(file.data, sections, &t, False, &e)
         if status == C.MB_OK:
-            status = C.mb_mlir_read_ir(file.data, s, &t, &ir, False, &e)
+            status = M.mb_mlir_read_ir(file.data, s, &t, &ir, False, &e)
     if status:
         raise _error(&e, file.name)
-    cdef bytearray strings = _rows(t.string_count, sizeof(C.mb_mlir_span))
-    cdef bytearray dialects = _rows(t.dialect_count, sizeof(C.mb_mlir_dialect))
-    cdef bytearray op_names = _rows(t.op_name_count, sizeof(C.mb_mlir_op_name))
-    cdef bytearray attributes = _rows(t.attribute_count, sizeof(C.mb_mlir_entry))
-    cdef bytearray types = _rows(t.type_count, sizeof(C.mb_mlir_entry))
-    cdef bytearray resources = _rows(t.resource_count, sizeof(C.mb_mlir_resource))
-    cdef bytearray properties = _rows(t.property_count, sizeof(C.mb_mlir_span))
-    cdef bytearray ops = _rows(ir.op_count, sizeof(C.mb_mlir_op))
-    cdef bytearray values = _rows(ir.value_count, sizeof(C.mb_mlir_value))
-    cdef bytearray operands = _rows(ir.operand_count, sizeof(C.mb_mlir_operand))
-    cdef bytearray ir_sections = _rows(ir.section_count, sizeof(C.mb_mlir_section))
+    cdef bytearray strings = _rows(t.string_count, sizeof(M.mb_mlir_span))
+    cdef bytearray dialects = _rows(t.dialect_count, sizeof(M.mb_mlir_dialect))
+    cdef bytearray op_names = _rows(t.op_name_count, sizeof(M.mb_mlir_op_name))
+    cdef bytearray attributes = _rows(t.attribute_count, sizeof(M.mb_mlir_entry))
+    cdef bytearray types = _rows(t.type_count, sizeof(M.mb_mlir_entry))
+    cdef bytearray resources = _rows(t.resource_count, sizeof(M.mb_mlir_resource))
+    cdef bytearray properties = _rows(t.property_count, sizeof(M.mb_mlir_span))
+    cdef bytearray ops = _rows(ir.op_count, sizeof(M.mb_mlir_op))
+    cdef bytearray values = _rows(ir.value_count, sizeof(M.mb_mlir_value))
+    cdef bytearray operands = _rows(ir.operand_count, sizeof(M.mb_mlir_operand))
+    cdef bytearray ir_sections = _rows(ir.section_count, sizeof(M.mb_mlir_section))
     cdef bytearray owners = _rows(ir.section_count, sizeof(uint32_t))
-    t.strings = <C.mb_mlir_span *><char *>strings
-    t.dialects = <C.mb_mlir_dialect *><char *>dialects
-    t.op_names = <C.mb_mlir_op_name *><char *>op_names
-    t.attributes = <C.mb_mlir_entry *><char *>attributes
-    t.types = <C.mb_mlir_entry *><char *>types
-    t.resources = <C.mb_mlir_resource *><char *>resources
-    t.properties = <C.mb_mlir_span *><char *>properties
-    ir.ops = <C.mb_mlir_op *><char *>ops
-    ir.values = <C.mb_mlir_value *><char *>values
-    ir.operands = <C.mb_mlir_operand *><char *>operands
-    ir.sections = <C.mb_mlir_section *><char *>ir_sections
+    t.strings = <M.mb_mlir_span *><char *>strings
+    t.dialects = <M.mb_mlir_dialect *><char *>dialects
+    t.op_names = <M.mb_mlir_op_name *><char *>op_names
+    t.attributes = <M.mb_mlir_entry *><char *>attributes
+    t.types = <M.mb_mlir_entry *><char *>types
+    t.resources = <M.mb_mlir_resource *><char *>resources
+    t.properties = <M.mb_mlir_span *><char *>properties
+    ir.ops = <M.mb_mlir_op *><char *>ops
+    ir.values = <M.mb_mlir_value *><char *>values
+    ir.operands = <M.mb_mlir_operand *><char *>operands
+    ir.sections = <M.mb_mlir_section *><char *>ir_sections
     ir.owners = <uint32_t *><char *>owners
     with nogil:
-        status = C.mb_mlir_read_tables(file.data, sections, &t, True, &e)
+        status = M.mb_mlir_read_tables(file.data, sections, &t, True, &e)
         if status == C.MB_OK:
-            status = C.mb_mlir_read_ir(file.data, s, &t, &ir, True, &e)
+            status = M.mb_mlir_read_ir(file.data, s, &t, &ir, True, &e)
     if status:
         raise _error(&e, file.name)
     return {
@@ -94,7 +94,7 @@ def mlir_varints(Buffer file not None, uint64_t offset, uint64_t nbytes, uint64_
     cdef uint64_t number = 0
     cdef list found = []
     while cursor.at < cursor.end and <uint64_t>len(found) < most:
-        if C.mb_mlir_varint(&cursor, &number, b"number in an attribute or a type", &e):
+        if M.mb_mlir_varint(&cursor, &number, b"number in an attribute or a type", &e):
             raise _error(&e, file.name)
         found.append(number)
     return found, <uint64_t>(cursor.at - cursor.base)

@@ -17,7 +17,6 @@ from ..model.lazy import LazyTensor
 from ..model.places import Place
 from ..model.stored import Arrays
 from ..progress import Counter, Progress
-from ..storage import paths
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile
 from ..storage.pending import map_settled
@@ -352,33 +351,6 @@ def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True, max_n
         budget.file = mapping.name
         budget.add_file(mapping.name, mapping.nbytes, mapping.identity)
         return parameters_in(mapping, 0, mapping.nbytes, codes, mapping.close, budget)
-
-
-def read_params(source: Any, *, tvm: str | None = None) -> Views:
-    """Read the tensors of a `.params` file, or of a tensor cache, without copying them.
-
-    Args:
-        source: path, buffer or file object of a `.params` file; or path of a `tensor-cache.json` or
-            `ndarray-cache.json`, or of the directory that holds one.
-        tvm: version of TVM that wrote it, such as "0.14". The codes of bool and fp8 mean different things in different
-            versions; without a version (6, 8) is bool and the others are DLPack's, as TVM writes them from 0.23 on.
-
-    Returns:
-        Mapping from names to arrays: read-only views of the mapped file, in its order, mostly unaligned (see
-        `Parameter.read`). They keep the file mapped for as long as they live.
-
-    Raises:
-        OSError: the file cannot be opened.
-        FormatError: it is broken. UnsupportedError: when a tensor is asked for whose element type NumPy cannot have.
-    """
-    if isinstance(source, str | os.PathLike):
-        path = as_path(source)
-        if path.endswith(".json") or paths.is_directory(path):
-            from .tensor_cache import open_cache
-
-            codes_of(tvm)
-            return Views(open_cache(path))
-    return Views(open_params(source, tvm=tvm))
 
 
 # -------------------------------------------------------------------------------------------------------------- writing

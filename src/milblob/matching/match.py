@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.diff import measure
 from ..analysis.operations import WEIGHT_COUNT
 from ..analysis.sides import Side, is_arrays
+from ..analysis.tensor_diff import measure
 from ..arguments import require, require_calls
 from ..dtypes import DType
 from ..model.elements import Elements, have_equal_bits

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from ..arguments import as_path
 from ..storage import paths
 from .identify import BLOB_SUFFIXES
 
@@ -101,7 +102,7 @@ def format_of(path: str) -> Format | None:
 def model_opener(source: Any) -> Callable[..., Any] | None:
     """Return what opens a source as a model, if it is of a format that has a package of its own; None of Core ML's."""
     if isinstance(source, str | os.PathLike):
-        row = format_of(os.fspath(source)) if isinstance(os.fspath(source), str) else None
+        row = format_of(as_path(source))
         return row.function("open_model") if row is not None and row.open_model else None
     if isinstance(source, bytes | bytearray | memoryview) and bytes(memoryview(source)[:4]) == b"ML\xefR":
         return FORMATS[0].function("open_model")  # type: ignore[no-any-return]

@@ -8,8 +8,9 @@ It reads and changes what TVM wrote. It does not compile, and makes no archive f
 formats.
 """
 
-from ..formats.params import Parameter, Parameters, Views, open_params, read_params, write_params
+from ..formats.params import Parameter, Parameters, Views, open_params, write_params
 from ..formats.tensor_cache import read_cache
+from .arrays import read_params
 from .check import check_archive, check_params
 from .library import Library, Module, open
 

@@ -2,7 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ...analysis.diff import Diff, TensorDiff, diff, summary
+from ...analysis.diff import Diff, diff, summary
+from ...analysis.tensor_diff import TensorDiff
 from .. import names, options
 from ..selection import check_keep, describe_filter
 from ..terminal import output, tables

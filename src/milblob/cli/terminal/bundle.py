@@ -38,7 +38,7 @@ def tensor_document(tensor: Any) -> dict[str, Any]:
     """Return what a bundle says of a tensor, as JSON can hold it."""
     return {
         "function": tensor.function, "op": tensor.op, "ordinal": tensor.ordinal, "label": tensor.label,
-        "consumers": [use._asdict() for use in tensor.consumers],
+        "consumers": [{"op": use.type, "name": use.label, "parameter": use.parameter} for use in tensor.consumers],
         "parts": {key: part.name for key, part in tensor.parts.items()},
         "compressed": tensor.compression.to_dict() if tensor.compression else None,
     }  # fmt: skip
@@ -53,4 +53,4 @@ def tensor_rows(tensor: Any) -> list[tuple[str, str]]:
     if tensor.compression:
         rows.append(("compressed", tensor.compression.words))
     rows += [(f"part {key}", f"{part.dtype_text} {list(part.shape)}") for key, part in tensor.parts.items()]
-    return rows + [("used by", f"{use.name}, as {use.parameter}") for use in tensor.consumers]
+    return rows + [("used by", f"{use.label}, as {use.parameter}") for use in tensor.consumers]

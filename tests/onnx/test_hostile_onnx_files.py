@@ -18,8 +18,8 @@ from public_calls import run
 from thorough import some
 
 CALLS = [
-    "load", "open", "check", "content_hash", "statistics", "diff", "match", "match with a model", "refit a model", "onnx.Session",
-    "onnx.Session that runs", "verify", "milblob ls", "milblob check", "milblob diff as JSON", "milblob match", "milblob extract",
+    "load", "open", "check", "content_hash", "statistics", "diff", "match", "match with a model", "refit a model", "Session",
+    "Session that runs", "verify", "milblob ls", "milblob check", "milblob diff as JSON", "milblob match", "milblob extract",
     "milblob convert", "milblob run", "milblob verify", "milblob refit with the model", "milblob to-onnx coverage",
 ]  # fmt: skip
 
