@@ -16,7 +16,7 @@ from ..values.strided import Empty, ranges
 from .pieces import Pieces
 from .recipe import Recipe
 from .recompress import dense_values, identity, pieces_of
-from .weight import Weight, computed_now, measured_now
+from .weight import Weight, computed_now, is_far_from_infinity, measured_now
 
 KEPT = "the plan keeps it as it is"
 """The reason of weights that could be compressed, and stay because it was chosen so."""
@@ -60,12 +60,17 @@ class Candidate(NamedTuple):
             made = recipe.parts(weight)
             if lasting is None:
                 made = measured_now(made)
-            # Values that are decoded are not held until the parts are written.
-            elif made.compute is not None and (self.tensor.chain is not None or not recipe.is_sure(weight)):
+            elif made.compute is not None and not self._can_wait(made, weight):
                 made = computed_now(made, weight.empty)
         except UnfitError as reason:
             return UnfitError(str(reason))  # without a traceback, which would keep the arrays of all functions in it
         return made.kept(lasting)
+
+    def _can_wait(self, made: WeightParts, weight: Weight) -> bool:
+        """Whether parts can be computed while they are written."""
+        if self.tensor.chain is not None:  # that would hold the decoded values until then
+            return False
+        return made.is_sure or is_far_from_infinity(weight.array)
 
     def pieces(self, number: int) -> Pieces:
         """Return what one of the recipes makes of the weight, with its values.

@@ -188,8 +188,9 @@ def _streamed(weight: Weight, nbits: int, mode: str, axis: int | None, group_siz
     parts = [indices, Part("lut", as_dtype(array.dtype), shape, few)]
     if not is_new:
         parts.append(Part("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
+    is_sure = few is not None and bool(np.isfinite(few).all())  # all elements have been looked at
     write = partial(_write_palettized, work, few is None)
-    return WeightParts("constexpr_lut_to_dense", tuple(parts), array.size, {}, None, write)
+    return WeightParts("constexpr_lut_to_dense", tuple(parts), array.size, {}, None, write, is_sure)
 
 
 def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) -> Loss:

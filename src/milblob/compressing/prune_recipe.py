@@ -89,10 +89,6 @@ class Prune(Recipe):
         self._require_consumers(weight)
         return _streamed(weight, self)
 
-    def is_sure(self, weight: Weight) -> bool:
-        """See Recipe."""
-        return True  # NaN and infinity are refused when the elements that stay are counted
-
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
         array = pieces.values()
@@ -159,7 +155,7 @@ def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
         parts.append(Part("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
     stored = {part.key for part in parts if part.array is None}
     write = partial(_write_pruned, work, stored)
-    return WeightParts("constexpr_sparse_to_dense", tuple(parts), array.size, {}, None, write)
+    return WeightParts("constexpr_sparse_to_dense", tuple(parts), array.size, {}, None, write, is_sure=True)
 
 
 def _write_pruned(work: prune.Pruner, stored: set[str], put: Put) -> Loss:

@@ -11,7 +11,7 @@ import numpy as np
 from ..arguments import require
 from ..rewrite.parts import WeightParts
 from .pieces import LINKED_OPSET, Pieces
-from .weight import Weight, is_far_from_infinity
+from .weight import Weight
 
 FIRST_OPSET, BLOCKS_OPSET = 16, LINKED_OPSET
 
@@ -49,7 +49,7 @@ class Recipe:
         return self.step(weight.begun, weight).parts(weight.opset)
 
     def streamed(self, weight: Weight) -> WeightParts | None:
-        """Return parts that are not computed yet, which raises UnfitError unless `is_sure`.
+        """Return parts that are not computed yet. Unless they are `is_sure`, computing them may raise UnfitError.
 
         Args:
             weight: its values are all that counts.
@@ -61,10 +61,6 @@ class Recipe:
             UnfitError: it cannot be applied to this weight.
         """
         return None
-
-    def is_sure(self, weight: Weight) -> bool:
-        """Whether nothing of a weight is refused when its streamed parts are computed."""
-        return is_far_from_infinity(weight.array)
 
     def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
         """Return what of a weight's use, as in Weight, makes a difference: weights alike in it can share the result."""

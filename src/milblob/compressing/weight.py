@@ -10,7 +10,7 @@ from ..dtypes import DType, as_dtype
 from ..rewrite.parts import Loss, Put, WeightParts
 from ..threads import ordered
 from ..threads import parts as divided
-from ..values.strided import Empty, computed, range_of
+from ..values.strided import PIECE_COUNT, Empty, computed, range_of
 from ..values.tensorvalue import stored_bytes
 from .pieces import Pieces, require_finite_loss
 
@@ -21,7 +21,7 @@ _FAR: dict[Any, tuple[Any, Any, int]] = {
     DType.FLOAT32: (np.int32, np.uint32, 0x7E000000),
 }
 """Integers as wide as a float, and the bits of an eighth of the least power of two that is no float any more."""
-_PIECE_COUNT = 1 << 17  # elements that stay in the cache of a processor while they are looked at twice
+_PART_COUNT = 1 << 22  # elements that one thread looks at: less is not worth starting one
 
 
 class HeldBlocks(NamedTuple):
@@ -92,11 +92,16 @@ def is_far_from_infinity(array: Array) -> bool:
     signed, unsigned, limit = _FAR[kind]
 
     def work(part: tuple[int, int]) -> bool:
-        piece = range_of(array, *part, kind.numpy)  # the bits of floats are ordered like integers of one sign
-        magnitude = int(piece.view(unsigned).max()) & np.iinfo(signed).max
-        return max(int(piece.view(signed).max()), magnitude) < limit
+        return all(is_far(part[0] + begin, count) for begin, count in divided(part[1], 1, PIECE_COUNT))
 
-    return all(ordered(work, divided(array.size, 1, _PIECE_COUNT), array.size > 16 * _PIECE_COUNT))
+    def is_far(begin: int, count: int) -> bool:
+        piece = range_of(array, begin, count, kind.numpy)  # magnitudes are ordered as their bits are
+        most = np.iinfo(signed).max
+        if int(np.bitwise_or.reduce(piece.view(unsigned))) & most < limit:  # so is each; mostly that is enough
+            return True
+        return max(int(piece.view(signed).max()), int(piece.view(unsigned).max()) & most) < limit
+
+    return all(ordered(work, divided(array.size, 1, _PART_COUNT), array.size > _PART_COUNT))
 
 
 def measured_now(parts: WeightParts) -> WeightParts:

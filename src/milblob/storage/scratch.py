@@ -16,7 +16,7 @@ from .transfer import write_at
 Array = np.ndarray[Any, Any]
 
 _HELD_NBYTES = 1 << 24  # smaller arrays are in memory, as usual
-_FIRST_NBYTES = 1 << 20  # of the first room for arrays that last: in memory, for small models
+_FIRST_NBYTES = 1 << 22  # of the first room for arrays that last: in memory, for small models
 _ALIGNMENT = 64
 _ZEROS_NBYTES = 1 << 20
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
