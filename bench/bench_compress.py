@@ -16,10 +16,10 @@ import milblob
 from conftest import SCALE, Made, needs, scaled
 from milblob import Linear, Palette
 from milblob.compressing.recipe import Recipe
-from milblob.values.palettize import palettize
-from milblob.values.prune import prune
-from milblob.values.quantize import quantize
-from milblob.values.vectors import palettize_vectors
+from milblob.lossy.palettize import palettize
+from milblob.lossy.prune import prune
+from milblob.lossy.quantize import quantize
+from milblob.lossy.vectors import palettize_vectors
 
 SHAPE = (scaled(192, 1) * 64, scaled(64, 1) * 64)
 NBYTES = SHAPE[0] * SHAPE[1] * 2

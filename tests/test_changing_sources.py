@@ -267,7 +267,7 @@ def test_another_size_is_refused_by_the_codec():
 def test_compressing_an_array_that_a_thread_changes(tier):
     """Palettes of numbers and of vectors, and pruned neighbours: what comes out is whole, or a refusal by name."""
     code = """
-        from milblob.values import palettize, prune, vectors
+        from milblob.lossy import palettize, prune, vectors
 
         tier, count, rounds = sys.argv[1], int(sys.argv[2]) // 32 * 32, int(sys.argv[3])
         _codec.set_tier(tier)

@@ -27,6 +27,7 @@ FOLDERS = [
     "",
     "storage",
     "values",
+    "lossy",
     "blobs",
     "program",
     "model",

@@ -31,8 +31,8 @@ LETTING_GO = {
     "Archive.close", "Arrays.__exit__", "Arrays.close", "BlobWriter.__del__", "BlobWriter._let_go", "Compressing.close",
     "EditableModel.__del__", "EditableModel.__exit__", "EditableModel._close_fds", "EditableModel._forget",
     "EditableModel._give_back", "EditableModel._release", "EditableModel._unlock", "EditableModel.close",
-    "Library.__exit__", "Library.close", "Model.__exit__", "Model.close", "Module.reload", "Package.close",
-    "OpenProgram.release", "Package.require_sound", "ProgramScan.release", "ProgramView.release", "_Spool.close",
+    "OpenLibrary.__exit__", "OpenLibrary.close", "Model.__exit__", "Model.close", "Module.reload", "Package.close",
+    "OpenProgram.release", "Package.require_sound", "ProgramScan.release", "ProgramView.release",
     "_all_problems", "_resting_collector", "new_values", "opened",  # the ends of their blocks
     "EditableModel.commit", "EditableModel._write_assigned", "EditableModel.flush", "BlobWriter._to_disk",
 }  # fmt: skip

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from .compressing.compress import CompressReport, WeightReport, compress
     from .compressing.compress_plan import CompressPlan, PlannedWeight
     from .compressing.frontier import Frontier, compress_frontier
-    from .compressing.recipes import Joint, Linear, Palette, Prune
+    from .compressing.linear_recipe import Linear
+    from .compressing.palette_recipe import Palette
+    from .compressing.prune_recipe import Prune
+    from .compressing.recipe import Joint
     from .formats.weights import write_weights
     from .matching.match import match
     from .matching.report import Match, Matching, Tie
@@ -165,7 +168,10 @@ _LATER = {
         "compressing.compress": ("CompressReport", "WeightReport", "compress"),
         "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
         "compressing.frontier": ("Frontier", "compress_frontier"),
-        "compressing.recipes": ("Joint", "Linear", "Palette", "Prune"),
+        "compressing.linear_recipe": ("Linear",),
+        "compressing.palette_recipe": ("Palette",),
+        "compressing.prune_recipe": ("Prune",),
+        "compressing.recipe": ("Joint",),
         "formats.weights": ("write_weights",),
         "matching.match": ("match",),
         "matching.report": ("Match", "Matching", "Tie"),

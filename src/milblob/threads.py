@@ -15,6 +15,9 @@ from typing import Any, Generic, TypeVar, cast
 PIECE_NBYTES = 1 << 22
 """Bytes that one thread processes at a time: enough (about a millisecond) to be worth starting a thread."""
 
+ALONE_COUNT = 1 << 21
+"""An item of so many elements is shared out among the threads; smaller ones go one to each."""
+
 VARIABLE = "MILBLOB_THREADS"
 
 _T = TypeVar("_T")
@@ -169,6 +172,24 @@ def each(work: Callable[[_T], Any], items: Iterable[_T]) -> None:
     """Call work(item) for each item, several at a time; see `ordered`."""
     for _ in ordered(work, items):
         pass
+
+
+def sized(work: Callable[[_T], _R], items: Iterable[_T], size_of: Callable[[_T], int]) -> Iterator[_R]:
+    """Yield work(item) for each item, in order: large ones alone, several small ones at a time.
+
+    Args:
+        work: shares out a large item among the threads by itself; small ones are processed in any thread.
+        size_of: returns the number of elements of an item.
+    """
+    small: list[_T] = []
+    for item in items:
+        if size_of(item) < ALONE_COUNT:
+            small.append(item)
+            continue
+        yield from ordered(work, small)
+        small = []
+        yield work(item)
+    yield from ordered(work, small)
 
 
 def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, int]]:

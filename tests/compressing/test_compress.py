@@ -13,11 +13,11 @@ import pytest
 import milblob
 from milblob import Joint, Linear, Palette, Prune
 from milblob.cli import main
-from milblob.compressing.pieces import NotCompressibleError
-from milblob.compressing.recipe import Weight
-from milblob.compressing.recipes import RECIPES as RECIPES_BY_NAME
-from milblob.compressing.recipes import as_recipe
+from milblob.compressing.parse_recipe import RECIPES as RECIPES_BY_NAME
+from milblob.compressing.parse_recipe import as_recipe
+from milblob.compressing.weight import Weight
 from milblob.errors import UnsupportedError
+from milblob.lossy.unfit import UnfitError
 from milblob.program import schema
 from paths import DATA, ROOT
 from repacking import tree
@@ -277,8 +277,8 @@ def test_equal_weights_are_computed_once(tmp_path, monkeypatch):
     with milblob.open(tmp_path / "a.mlpackage", "r+") as opened:
         opened[second] = opened[first].read()
     calls = []
-    real = Linear.plan
-    monkeypatch.setattr(Linear, "plan", lambda self, weight: calls.append(1) or real(self, weight))
+    real = Linear.streamed
+    monkeypatch.setattr(Linear, "streamed", lambda self, weight: calls.append(1) or real(self, weight))
     report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Linear())
     assert (len(report.weights), len(calls)) == (26, 25)
     with milblob.open(tmp_path / "b.mlpackage") as opened:
@@ -314,8 +314,8 @@ def test_an_error_leaves_nothing(tmp_path, monkeypatch):
             raise OSError("disk")
         return real(self, weight)
 
-    real = Linear.plan
-    monkeypatch.setattr(Linear, "plan", fail)
+    real = Linear.streamed
+    monkeypatch.setattr(Linear, "streamed", fail)
     monkeypatch.setenv("MILBLOB_THREADS", "1")
     with pytest.raises(OSError, match="disk"):
         milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
@@ -470,8 +470,8 @@ def test_options_of_any_type_are_refused_or_taken(kind):
             continue
         taken += 1
         assert as_recipe(json.loads(recipe.to_json())) == recipe
-        with contextlib.suppress(NotCompressibleError):
-            recipe.apply(weight)
+        with contextlib.suppress(UnfitError):
+            recipe.parts(weight)
     assert taken > 5
 
 

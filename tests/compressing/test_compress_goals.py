@@ -16,7 +16,7 @@ from compress_models import save_model
 from milblob import CompressPlan, Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.compress_plan import PlannedWeight, as_plan
-from milblob.compressing.recipe_choice import LADDER
+from milblob.compressing.goals import LADDER
 from paths import DATA, ROOT
 from repacking import tree
 from thorough import sized, some

@@ -9,7 +9,7 @@ import pytest
 import milblob
 from children import LIMIT_NBYTES
 from compress_large_models import COLUMNS, save_weight
-from milblob.values.quantize import quantize
+from milblob.lossy.quantize import quantize
 from repacking import measured_compress
 from thorough import sized, some
 

@@ -73,7 +73,7 @@ CODE = """
     import numpy as np
     import milblob
     from milblob import Linear, Palette, Prune
-    from milblob.compressing import compress, recipes  # what is imported later would count
+    from milblob.compressing import compress, parse_recipe  # what is imported later would count
 
     def anonymous_nbytes():
         lines = pathlib.Path("/proc/self/status").read_text().splitlines()

@@ -10,7 +10,7 @@ import pytest
 import milblob
 from matrix import every
 from milblob import Linear, Palette, Prune
-from milblob.compressing.recipe import Weight
+from milblob.compressing.weight import Weight
 from milblob.storage import scratch
 from paths import DATA
 from thorough import some
@@ -90,7 +90,9 @@ def test_what_plans_keep_lies_in_arrays_that_last(recipe, tmp_path):
         return lasted[-1]
 
     weight = Weight(WEIGHT[:rows], (1, 0), 18, (("linear", "weight"),), lasting=lasting)
-    plan = recipe.plan(weight)  # for the first time: what is made once, whatever the number of plans, does not count
+    plan = recipe.streamed(
+        weight
+    )  # for the first time: what is made once, whatever the number of plans, does not count
     if expected is None:
         assert plan is None and not lasted
         return
@@ -99,17 +101,17 @@ def test_what_plans_keep_lies_in_arrays_that_last(recipe, tmp_path):
     gc.collect()
     tracemalloc.start()
     try:
-        plan = recipe.plan(weight)
+        plan = recipe.streamed(weight)
         gc.collect()
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert sum(array.nbytes for array in lasted) == expected
     assert kept < 32 << 10
-    once = recipe.plan(Weight(WEIGHT[:rows], (1, 0), 18, (("linear", "weight"),)))
+    once = recipe.streamed(Weight(WEIGHT[:rows], (1, 0), 18, (("linear", "weight"),)))
     written = [[], []]
     figures = [
-        one.write(lambda *row, into=into: into.append((*row[:2], row[2].tobytes())))
+        one.compute(lambda *row, into=into: into.append((*row[:2], row[2].tobytes())))
         for one, into in zip((plan, once), written, strict=True)
     ]
     assert written[0] and written[0] == written[1]

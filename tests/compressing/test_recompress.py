@@ -13,8 +13,8 @@ from compress_models import save_model
 from milblob import Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.pieces import Pieces
-from milblob.compressing.recipe import Weight
-from milblob.values.palettize import palettize
+from milblob.compressing.weight import Weight, is_far_from_infinity
+from milblob.lossy.palettize import palettize
 from onnx_models import save
 from paths import DATA, ROOT
 from thorough import some
@@ -407,22 +407,31 @@ def test_only_what_depends_on_values_alone_is_planned():
     weights = np.ones_like(array)
     recipes = Linear(), Linear(search=True), Palette(4), Palette(4, "uniform"), Prune(0.5)
     for recipe in recipes:
-        assert recipe.plan(plain) is not None
-        assert (recipe.plan(plain._replace(importance=weights)) is None) == recipe.weighs
-        assert recipe.plan(plain._replace(nan="keep")) is None
-        assert recipe.plan(plain._replace(pieces=Pieces(array))) is None
-    for recipe in (Palette(4, vector=2), Palette(4, scale=True), Palette(mode="unique"), Prune(0.5) + Palette(4)):
-        assert recipe.plan(plain) is None
+        assert recipe.parts(plain).compute is not None
+        assert (recipe.parts(plain._replace(importance=weights)).compute is None) == recipe.weighs
+        assert recipe.parts(plain._replace(nan="keep")).compute is None
+        assert recipe.parts(plain._replace(pieces=Pieces(array))).compute is None
+    assert is_far_from_infinity(array)
+    for value in (2.0**125, -(2.0**125), np.inf, -np.inf, np.nan):
+        for dtype, scale in ((np.float32, 1.0), (np.float16, 2.0**-111)):
+            other = array.astype(dtype)
+            other[40, 7] = np.float32(value) * np.float32(scale)
+            assert not is_far_from_infinity(other)
+            if np.isfinite(value):
+                other[40, 7] = np.nextafter(other[40, 7], dtype(0))
+                assert is_far_from_infinity(other)
+    for recipe in (Palette(4, vector=2), Palette(4, scale=True), Prune(0.5) + Palette(4)):
+        assert recipe.parts(plain).compute is None
 
 
 def test_gap_is_that_of_the_palettes(tmp_path):
     """Also where the weight is written while it is computed."""
     array = np.random.default_rng(4).standard_normal((64, 1024)).astype(np.float32)
     weight = Weight(array, (1, 0), 18, ())
-    gap = Palette(4).apply(weight).gap
+    gap = Palette(4).parts(weight).lost().gap
     assert gap == palettize(array, 4).gap
     assert gap > 0
-    assert Palette(4, "uniform").apply(weight).gap is None
+    assert Palette(4, "uniform").parts(weight).lost().gap is None
     report = milblob.compress(DEMO, tmp_path / "a.mlpackage", Palette(4), select="head_weight")
     assert report.weights[0].gap == palettize(values(DEMO)["head_weight"], 4).gap
     assert milblob.compress(DEMO, tmp_path / "b.mlpackage", Linear(), select="head_weight").weights[0].gap is None

@@ -53,7 +53,7 @@ OTHERS = {
     ("model/editable.py", "EditableModel._lock", "os.open"),
     ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
-    ("rewrite/repack.py", "Repacking._lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
+    ("rewrite/repack.py", "_lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
     ("tvm/edit.py", "_change_directory", "os.open"), ("aimodel/saving.py", "_change", "os.open"),
 }  # fmt: skip
 # Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.

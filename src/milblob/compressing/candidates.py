@@ -1,26 +1,25 @@
-"""Weights that can be compressed: what a recipe needs to know, which are alike, and the work on many of them."""
+"""Weights that can be compressed: what a recipe needs to know, and which of them become the same."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from .. import _codec
 from ..blobs.equal import Stretch, first_equal
 from ..hashing import blake3
+from ..lossy.unfit import UnfitError
 from ..model.tensor import Tensor
 from ..program import compress_edits
-from ..rewrite.planned import PartsPlan
-from ..threads import ordered
+from ..rewrite.parts import WeightParts
 from ..values.strided import Empty, ranges
-from .pieces import CompressedParts, NotCompressibleError, Pieces
-from .recipe import HeldBlocks, Recipe, Weight
+from .pieces import Pieces
+from .recipe import Recipe
 from .recompress import dense_values, identity, pieces_of
+from .weight import Weight, computed_now, is_far_from_infinity, measured_now
 
-_T = TypeVar("_T")
-
-ALONE_COUNT = 1 << 21
-"""A weight of so many elements is shared out among the threads; smaller ones go one to each."""
+KEPT = "the plan keeps it as it is"
+"""The reason of weights that could be compressed, and stay because it was chosen so."""
 
 
 class Option(NamedTuple):
@@ -42,64 +41,67 @@ class Candidate(NamedTuple):
     Attributes:
         options: one or more to choose from.
         may_stay: whether it may also stay as it is.
-        empty, lasting: make all arrays as long as the weight; see Weight.
+        about: what recipes need to know, without the values.
     """
 
     tensor: Tensor
     options: tuple[Option, ...]
     may_stay: bool
-    opset: int
-    consumers: tuple[tuple[str, str], ...]
-    groups: int
-    importance: Any
-    nan: str
-    blocks: HeldBlocks | None
-    empty: Empty
-    lasting: Empty
+    about: Weight
 
-    def made(self, number: int = 0) -> PartsPlan | CompressedParts | NotCompressibleError:
-        """Return what one of the recipes plans, or computes at once; or why there is nothing."""
+    def parts(self, lasting: Empty | None, number: int = 0) -> WeightParts | UnfitError:
+        """Return what is stored with one of the recipes, or why there is nothing.
+
+        Args:
+            lasting: makes arrays for what is kept until parts are written; None if only sizes and the loss are wanted.
+        """
         recipe, weight = self.options[number].recipe, self.weight(number)
         try:
-            if self.tensor.chain is not None:  # a plan would hold its dense values until it is written
-                return recipe.apply(weight)
-            plan = recipe.plan(weight)
-            return recipe.apply(weight) if plan is None else plan
-        except NotCompressibleError as reason:
-            return reason.alone()
+            made = recipe.parts(weight)
+            if lasting is None:
+                made = measured_now(made)
+            elif made.compute is not None and not self._can_wait(made, weight):
+                made = computed_now(made, weight.empty)
+        except UnfitError as reason:
+            return UnfitError(str(reason))  # without a traceback, which would keep the arrays of all functions in it
+        return made.kept(lasting)
 
-    def pieces(self, number: int) -> Pieces | NotCompressibleError:
-        """Return what one of the recipes makes of the weight, with its values; or why there is nothing."""
-        recipe, weight = self.options[number].recipe, self.weight(number)
-        try:
-            return recipe.step(weight.begun, weight)
-        except NotCompressibleError as reason:
-            return reason.alone()
+    def _can_wait(self, made: WeightParts, weight: Weight) -> bool:
+        """Whether parts can be computed while they are written."""
+        if self.tensor.chain is not None:  # that would hold the decoded values until then
+            return False
+        return made.is_sure or is_far_from_infinity(weight.array)
+
+    def pieces(self, number: int) -> Pieces:
+        """Return what one of the recipes makes of the weight, with its values.
+
+        Raises:
+            UnfitError: it cannot be applied.
+        """
+        weight = self.weight(number)
+        return self.options[number].recipe.step(weight.begun, weight)
 
     def weight(self, number: int = 0) -> Weight:
         """Return what one of the recipes is applied to."""
-        option = self.options[number]
-        pieces = pieces_of(self.tensor, self.empty) if option.is_continued else None
-        array = pieces.array if pieces is not None else dense_values(self.tensor, self.empty)
-        return Weight(
-            array, option.axes, self.opset, self.consumers, self.importance, self.groups, pieces, self.nan,
-            self.blocks, self.empty, self.lasting,
-        )  # fmt: skip
+        option, about = self.options[number], self.about
+        pieces = pieces_of(self.tensor, about.empty) if option.is_continued else None
+        array = pieces.array if pieces is not None else dense_values(self.tensor, about.empty)
+        return about._replace(array=array, axes=option.axes, pieces=pieces)
 
     @property
     def kind(self) -> Hashable:
         """What two weights with equal bytes must have in common to be compressed alike."""
         heavy = None
-        if self.importance is not None:
-            wide = (piece.astype(np.float32, copy=False) for _, piece in ranges(self.importance))
+        if self.about.importance is not None:
+            wide = (piece.astype(np.float32, copy=False) for _, piece in ranges(self.about.importance))
             heavy = blake3((_codec.Buffer(piece), 0, piece.nbytes) for piece in wide)
         options = tuple(
-            (one.recipe, one.is_continued, one.recipe.depends_on(one.axes, self.consumers, self.groups))
+            (one.recipe, one.is_continued, one.recipe.depends_on(one.axes, self.about.consumers, self.about.groups))
             for one in self.options
         )
         return (
-            options, self.may_stay, self.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, heavy,
-            self.blocks is None, None if self.tensor.chain is None else identity(self.tensor),
+            options, self.may_stay, self.about.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, heavy,
+            self.about.blocks is None, None if self.tensor.chain is None else identity(self.tensor),
         )  # fmt: skip
 
 
@@ -114,16 +116,3 @@ def first_alike(candidates: Sequence[Candidate]) -> list[int]:
         else:
             stretches.append(Stretch(packed.buffer, packed.offset, packed.dtype.nbytes(packed.size), one.kind))
     return first_equal(stretches)
-
-
-def computed(candidates: Sequence[Candidate], numbers: Iterable[int], work: Callable[[int], _T]) -> Iterator[_T]:
-    """Yield work(number) for the numbers of these candidates, in order; several small weights at a time."""
-    small: list[int] = []
-    for number in numbers:
-        if candidates[number].tensor.size < ALONE_COUNT:
-            small.append(number)
-            continue
-        yield from ordered(work, small)
-        small = []
-        yield work(number)
-    yield from ordered(work, small)

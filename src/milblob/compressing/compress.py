@@ -3,23 +3,33 @@
 import contextlib
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..arguments import Names, as_count, as_mapping, as_path, require, require_calls, require_flags
-from ..errors import FormatError, UnsupportedError
+from ..errors import UnsupportedError
+from ..lossy.unfit import UnfitError
+from ..model.model import Model
 from ..progress import Counter, Progress
 from ..rewrite.changes import Options
 from ..rewrite.destination import require_outside
-from ..rewrite.repack import Repacking, RepackReport
+from ..rewrite.parts import CompressedWeight, Loss, WeightParts
+from ..rewrite.repack import repacking
 from ..selection import Select, selector
 from ..storage import paths
-from ..storage.output import NewFile, Whole
+from ..storage.output import NewFile
+from ..storage.scratch import Scratch
+from ..threads import sized
+from ..values.strided import Empty
+from .candidates import Candidate, first_alike
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
-from .prepare import Compressing, Extras, NamedRecipe, Outcome, RefusedError, spool_directory
-from .recipe import HeldBlocks, Recipe
-from .recipe_choice import Errors, RecipeChoice, as_goal, as_ladder, as_sensitivity
-from .recipes import Linear, as_recipe
+from .find_candidates import CandidateSearch, NamedRecipe, Request
+from .goals import Errors, RecipeChoice, as_goal, as_ladder, as_sensitivity
+from .linear_recipe import Linear
+from .parse_recipe import as_recipe
+from .recipe import Recipe
+from .weight import HeldBlocks
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -218,27 +228,25 @@ def compress(
     """
     source, output = require_directory(src), as_path(dst)
     require_flags(force=force, dry_run=dry_run)
-    extras = as_extras(importance, nan, requantize)
     require_calls(progress=progress, errors=errors)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
-    least = as_count("least", least)
-    chosen = None if recipe is None else as_recipe(recipe)
-    by_type, by_name = named_recipes(op_types, per_name)
+    request = as_request(recipe, select, op_types, per_name, least, importance, nan, requantize)
     chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity, errors), None if plan is None else as_plan(plan)
-    if planned is not None and (chosen or chooser or select is not None or by_type or by_name or least != LEAST):
+    by_others = any(request.op_types.values()) or any(named.recipe for named in request.per_name)
+    has_others = select is not None or request.op_types or request.per_name or request.least != LEAST
+    if planned is not None and (request.recipe or chooser or has_others):
         raise ValueError("plan: expected it without recipe, select, op_types, per_name, least and a goal, got both")
-    if chosen is not None and chooser is not None:
+    if request.recipe is not None and chooser is not None:
         raise ValueError("recipe: expected None with size, bits and sqnr, which choose from `recipes`, got one")
-    by_others = any(by_type.values()) or any(named.recipe for named in by_name)
-    is_free = chosen is None and chooser is None and planned is None and not by_others
+    is_free = request.recipe is None and chooser is None and planned is None and not by_others
     if is_free and weights is None:
         raise ValueError(
             "recipe: expected one, here or in op_types or per_name, or a size, bits, sqnr or plan, got none"
         )
     if weights is None and mapping is not None:
         raise ValueError("mapping: expected weights, whose names it maps, got none")
-    is_selected, directory = None if select is None else selector(select), None if dry_run else spool_directory(output)
+    request = request._replace(plan=None if planned is None else planned.recipes)
     with contextlib.ExitStack() as stack:
         path, plan_file = source, None
         if save_plan is not None:
@@ -247,40 +255,72 @@ def compress(
                 require_outside(model, plan_path)
             plan_file = NewFile(plan_path, force=force)  # before the work: what is wrong with it is said now
             stack.callback(plan_file.discard)
-        reports: list[CompressReport] = []
-
-        def complete(done: RepackReport) -> list[Whole]:
-            rows = [_report(outcome) for outcome in work.outcomes]
-            sizes = done.nbytes, done.nbytes_after
-            outputs_sqnr = None if chooser is None else chooser.outputs_sqnr
-            report = CompressReport(
-                source, output, rows, work.skipped, *sizes, done.done, work.kept, done.stale, outputs_sqnr
-            )
-            reports.append(report)
-            if plan_file is None:
-                return []
-            report.plan.write(plan_file)
-            return [plan_file]
-
         if weights is not None:
             from .new_values import new_values
 
             path, blocks = stack.enter_context(new_values(source, output, weights, mapping, dry_run, max_nbytes))
-            extras = extras._replace(blocks=blocks)
-            by_name += _as_they_are(blocks, is_selected) if is_free else []
-        for is_careful in (
-            False,
-            True,
-        ):  # rarely twice: a value that no recipe takes was met while weights were written
-            work = Compressing(
-                chosen, is_selected, by_type, by_name, least, directory, Counter(progress), extras, chooser,
-                None if planned is None else planned.recipes, is_careful,
-            )  # fmt: skip
-            with contextlib.closing(work), contextlib.suppress(RefusedError):
-                options = Options({}, compress=work)
-                Repacking([path], output, options, force, executor, None, max_nbytes, complete).run(dry_run)
-                return reports[0]
-    raise FormatError("model: expected no change while it is read, got another one", file=source)
+            as_they_are = _as_they_are(blocks, request.is_selected) if is_free else []
+            request = request._replace(blocks=blocks, per_name=[*request.per_name, *as_they_are])
+        options = Options({}, compress=True)
+        work = stack.enter_context(repacking([path], output, options, force, executor, None, max_nbytes, dry_run))
+        scratch = Scratch(tempfile.gettempdir() if dry_run else os.path.dirname(os.path.abspath(output)) or ".")
+        search = CandidateSearch(request, scratch, None if chooser is None else chooser.recipes)
+        counter = Counter(progress)
+        made = _compressed(work.models[0], search, chooser, counter, None if dry_run else scratch.lasting)
+        of_parts = {parts: candidate.tensor for candidate, parts in reversed(made)}  # the first of those that share it
+
+        def computed(parts: WeightParts) -> None:
+            counter.add_tensor(of_parts[parts].name, of_parts[parts])
+
+        done = work.write([CompressedWeight(candidate.tensor, parts) for candidate, parts in made], computed)
+        report = CompressReport(
+            source, output, [_report(*row) for row in made], search.skipped, done.nbytes, done.nbytes_after, done.done,
+            search.kept, done.stale, None if chooser is None else chooser.outputs_sqnr,
+        )  # fmt: skip
+        if plan_file is not None:
+            report.plan.write(plan_file)
+            work.outputs.insert(0, plan_file)
+    return report
+
+
+def _compressed(
+    model: Model, search: CandidateSearch, chooser: RecipeChoice | None, counter: Counter, lasting: Empty | None
+) -> list[tuple[Candidate, WeightParts]]:
+    """Compress the weights of a model: their parts are there, or will be computed while they are written.
+
+    Args:
+        search: finds them, and notes those that stay.
+        chooser: chooses the recipes; None if each weight has one.
+        counter: told of each weight whose loss is known, or that stays.
+        lasting: makes arrays for the parts; None for a dry run: nothing is kept but what is lost.
+
+    Returns:
+        In Program order; equal weights have one WeightParts.
+    """
+    candidates = search.find(model)
+    firsts = first_alike(candidates)
+    counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in set(firsts))
+    if chooser is not None:
+        counter.total_nbytes *= 1 + chooser.passes
+        candidates = search.take(chooser.choose(model, candidates, firsts, counter))
+        firsts = first_alike(candidates)
+    search.require_planned(model, {one.tensor.name for one in candidates})
+
+    made: dict[int, WeightParts | UnfitError] = {}
+    unique = sorted(set(firsts))
+    done = sized(lambda number: candidates[number].parts(lasting), unique, lambda n: candidates[n].tensor.size)
+    for number, parts in zip(unique, done, strict=True):
+        made[number] = parts
+        if isinstance(parts, UnfitError) or parts.loss is not None:
+            counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
+    found = []
+    for candidate, first in zip(candidates, firsts, strict=True):
+        parts = made[first]
+        if isinstance(parts, UnfitError):
+            search.refuse(candidate.tensor.name, parts)
+        else:
+            found.append((candidate, parts))
+    return found
 
 
 def _as_they_are(blocks: Mapping[str, HeldBlocks], is_selected: Callable[[str], bool] | None) -> list[NamedRecipe]:
@@ -308,30 +348,37 @@ def require_directory(src: Any) -> str:
     return source
 
 
-def named_recipes(
-    op_types: Mapping[str, Any] | None, per_name: Mapping[str, Any] | None
-) -> tuple[dict[str, Recipe | None], list[NamedRecipe]]:
-    """Return both with recipes for what stands for them, and predicates for globs. Raises: as `as_recipe`."""
-    types = as_mapping("op_types", op_types, "a mapping from types of operations to recipes")
-    names = as_mapping("per_name", per_name, "a mapping from globs of names to recipes")
-    by_type = {name: None if one is None else as_recipe(one) for name, one in types.items()}
-    by_name = [
-        NamedRecipe(name, selector(name), None if one is None else as_recipe(one)) for name, one in names.items()
-    ]
-    return by_type, by_name
-
-
-def as_extras(importance: Any, nan: Any, requantize: Any) -> Extras:
-    """Return what `compress` is told besides recipes, checked.
+def as_request(
+    recipe: Any,
+    select: Select,
+    op_types: Mapping[str, Any] | None,
+    per_name: Mapping[str, Any] | None,
+    least: Any,
+    importance: Any,
+    nan: Any,
+    requantize: Any,
+) -> Request:
+    """Return what `compress` and `compress_frontier` are asked to do, checked.
 
     Raises:
-        ValueError: nan is neither "skip" nor "keep". TypeError: something else.
+        As `as_recipe`. ValueError: nan is neither "skip" nor "keep". TypeError: something else.
     """
     require_flags(requantize=requantize)
     require("nan", nan, str, "skip or keep")
     if nan not in ("skip", "keep"):
         raise ValueError(f"nan: expected skip or keep, got {nan!r}")
-    return Extras(as_mapping("importance", importance, "arrays by name of weight"), nan, requantize)
+    heavy = as_mapping("importance", importance, "arrays by name of weight")
+    least, chosen = as_count("least", least), _recipe(recipe)
+    types = as_mapping("op_types", op_types, "a mapping from types of operations to recipes")
+    names = as_mapping("per_name", per_name, "a mapping from globs of names to recipes")
+    by_type = {name: _recipe(one) for name, one in types.items()}
+    by_name = [NamedRecipe(name, selector(name), _recipe(one)) for name, one in names.items()]
+    is_selected = None if select is None else selector(select)
+    return Request(chosen, is_selected, by_type, by_name, least, None, heavy, nan, requantize)
+
+
+def _recipe(value: Any) -> Recipe | None:
+    return None if value is None else as_recipe(value)
 
 
 def _chooser(
@@ -350,8 +397,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _report(outcome: Outcome) -> WeightReport:
-    weight = outcome.weight
+def _report(candidate: Candidate, parts: WeightParts) -> WeightReport:
+    tensor = candidate.tensor
     return WeightReport(
-        weight.tensor.name, outcome.recipe, weight.op, weight.tensor.nbytes, weight.nbytes_after, *outcome.figures
+        tensor.name, candidate.options[0].recipe, parts.op, tensor.nbytes, parts.nbytes, *cast(Loss, parts.loss)
     )

@@ -11,8 +11,8 @@ from ..jsontext import parse_json
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
 from ..wording import escape
+from .parse_recipe import as_recipe
 from .recipe import Recipe
-from .recipes import as_recipe
 
 KIND, VERSION = "compress plan", 1
 _FIGURES = frozenset(["nbytes", "nbytes_after", "sqnr"])

@@ -2,18 +2,22 @@
 
 import math
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..arguments import as_count, require_calls
+from ..arguments import require_calls
 from ..model.model import Model
 from ..progress import Counter, Progress
-from ..selection import Select, selector
+from ..selection import Select
+from ..storage.scratch import Scratch
+from .candidates import first_alike
 from .choosing import choose
-from .compress import LEAST, as_extras, named_recipes, require_directory
-from .prepare import Compressing
+from .compress import LEAST, as_request, require_directory
+from .find_candidates import CandidateSearch
+from .frontier_svg import picture
+from .goals import Errors, Point, RecipeChoice, alike, as_ladder, as_sensitivity, decibel, point_of, walked
 from .recipe import Recipe
-from .recipe_choice import Errors, Point, RecipeChoice, alike, as_ladder, as_sensitivity, decibel, point_of, walked
 
 
 class Alone(NamedTuple):
@@ -80,9 +84,8 @@ class Frontier(NamedTuple):
 
     def to_svg(self) -> str:
         """Return the picture: size against error."""
-        from .frontier_svg import picture
-
-        return picture(self)
+        name = self.source.rstrip("/").rpartition("/")[2]
+        return picture(name, self.points, {one.recipe: one.point for one in self.alone})
 
 
 def compress_frontier(
@@ -113,14 +116,14 @@ def compress_frontier(
     """
     source = require_directory(src)
     require_calls(progress=progress, errors=errors)
-    least = as_count("least", least)
     chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity), errors)
-    by_type, by_name = named_recipes(op_types, per_name)
-    is_selected = None if select is None else selector(select)
-    extras = as_extras(importance, nan, requantize)
-    work = Compressing(None, is_selected, by_type, by_name, least, None, Counter(progress), extras, chooser)
+    request = as_request(None, select, op_types, per_name, least, importance, nan, requantize)
+    search, counter = CandidateSearch(request, Scratch(tempfile.gettempdir()), chooser.recipes), Counter(progress)
     with Model(source, stored=True, constants=True, max_nbytes=max_nbytes) as model:
-        work.prepare(model)
+        candidates = search.find(model)
+        firsts = first_alike(candidates)
+        counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in set(firsts))
+        search.take(chooser.choose(model, candidates, firsts, counter))
     found = chooser.measurements
     units = [unit.choices for unit in found.units]
     others = alike(found)
@@ -131,7 +134,7 @@ def compress_frontier(
         alone.append(Alone(recipe, point, chosen.error / found.divisor))
     alone.sort(key=lambda one: one.point)
     element_count = sum(unit.element_count for unit in found.units)
-    skipped = [row for row in work.skipped if row[0] not in set(work.kept)]
+    skipped = [row for row in search.skipped if row[0] not in set(search.kept)]
     return Frontier(source, found.nbytes_now, found.fixed_nbytes, element_count, walked(found), alone, skipped)
 
 

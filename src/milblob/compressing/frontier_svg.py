@@ -1,17 +1,15 @@
 """The picture of a frontier, as SVG: text that is written here, readable on light and on dark paper."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from ..wording import escape as printable
+from .goals import Point
+from .linear_recipe import Linear
+from .palette_recipe import Palette
+from .prune_recipe import Prune
 from .recipe import Recipe
-from .recipes import Linear, Palette, Prune
-
-if TYPE_CHECKING:
-    from .frontier import Frontier
-    from .recipe_choice import Point
 
 WIDTH, HEIGHT = 860, 480
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 56
@@ -30,11 +28,17 @@ _STYLE = """
 """
 
 
-def picture(frontier: "Frontier") -> str:
-    """Return the SVG: a line for the mixtures, a dot for each recipe alone; SQNR of the mean error over the bytes."""
-    lossy = [point for point in frontier.points if 0 < point.error < math.inf]
-    dots = [one for one in frontier.alone if 0 < one.point.error < math.inf]
-    rows = [*lossy, *(one.point for one in dots)]
+def picture(name: str, points: Sequence[Point], alone: Mapping[Recipe, Point]) -> str:
+    """Return the SVG: SQNR of the mean error over the bytes.
+
+    Args:
+        name: of the model.
+        points: of the mixtures, which become a line.
+        alone: of each recipe alone; each becomes a dot.
+    """
+    lossy = [point for point in points if 0 < point.error < math.inf]
+    dots = {recipe: point for recipe, point in alone.items() if 0 < point.error < math.inf}
+    rows = [*lossy, *dots.values()]
     unit, unit_name = _unit(max((point.nbytes for point in rows), default=1))
     xs = [point.nbytes / unit for point in rows] or [0.0, 1.0]
     ys = [_decibel(point) for point in rows] or [0.0, 1.0]
@@ -47,7 +51,7 @@ def picture(frontier: "Frontier") -> str:
     def y(value: float) -> float:
         return bottom - (bottom - TOP) * (value - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
 
-    title = printable(f"{frontier.source.rstrip('/').rpartition('/')[2]}: size against error")
+    title = printable(f"{name}: size against error")
     box = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}"'
     key = "line: the best mixture of recipes at each size; dots: one recipe alone"
     out = [
@@ -72,12 +76,12 @@ def picture(frontier: "Frontier") -> str:
     line = " ".join(f"{a:.1f},{b:.1f}" for a, b in _thinned((x(p.nbytes / unit), y(_decibel(p))) for p in lossy))
     out.append(f'<polyline class="line" points="{line}"/>')
     taken: list[tuple[float, float]] = []
-    for one in dots:
-        at, height = x(one.point.nbytes / unit), y(_decibel(one.point))
+    for recipe, point in dots.items():
+        at, height = x(point.nbytes / unit), y(_decibel(point))
         label = _free(taken, at, height + 18)
         out.append(f'<line class="lead" x1="{at:.1f}" y1="{height:.1f}" x2="{at + 8:.1f}" y2="{label - 4:.1f}"/>')
         out.append(f'<circle class="dot" cx="{at:.1f}" cy="{height:.1f}" r="4"/>')
-        words = escape(short(one.recipe))
+        words = escape(short(recipe))
         anchor, shift = ("end", -2) if at > right - 130 else ("start", 10)
         out.append(f'<text x="{at + shift:.1f}" y="{label:.1f}" text-anchor="{anchor}">{words}</text>')
     return "\n".join([*out, "</svg>", ""])
@@ -98,7 +102,7 @@ def short(recipe: Recipe) -> str:
     return words
 
 
-def _decibel(point: "Point") -> float:
+def _decibel(point: Point) -> float:
     return -10 * math.log10(point.error)
 
 

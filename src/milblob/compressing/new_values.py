@@ -15,7 +15,7 @@ from ..refitting.refit import refit
 from ..rewrite.destination import is_in_place
 from ..storage.output import NewDirectory
 from ..values.strided import Empty
-from .recipe import HeldBlocks
+from .weight import HeldBlocks
 
 Array = np.ndarray[Any, Any]
 

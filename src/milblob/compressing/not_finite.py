@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ..lossy.unfit import UnfitError
 from ..values.strided import Empty, computed, not_finite, ranges
-from .pieces import NotCompressibleError
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +27,7 @@ def palettize_all(array: Array, fit: Callable[[Array], Any], empty: Empty) -> An
         empty: makes that array.
 
     Raises:
-        NotCompressibleError: there are not enough entries.
+        UnfitError: there are not enough entries.
     """
     kinds = {"posinf": 0, "neginf": 0, "nan": 0}
     most = np.float32(0)
@@ -54,7 +54,7 @@ def palettize_all(array: Array, fit: Callable[[Array], Any], empty: Empty) -> An
         restored[entries == _PLACES[kind] * _FAR] = number
     if np.any((np.abs(entries) > 1) & np.isfinite(restored)):
         words = f"expected more entries than the {sum(kinds.values())} kinds of NaN and infinity need"
-        raise NotCompressibleError(f"{words}, got {1 << made.nbits}")
+        raise UnfitError(f"{words}, got {1 << made.nbits}")
     return made._replace(palettes=restored, gap=float("nan"))
 
 
@@ -64,10 +64,10 @@ def _wide(array: Array) -> Array:
 
 
 def require_finite(array: Array) -> None:
-    """Refuse NaN and infinity. Raises: NotCompressibleError: with their number."""
+    """Refuse NaN and infinity. Raises: UnfitError: with their number."""
     bad = not_finite(array)
     if bad:
-        raise NotCompressibleError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+        raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
 
 
 def in_place_of(array: Array, empty: Empty) -> Array:

@@ -1,6 +1,7 @@
-"""A weight while it is compressed: what the recipes have made of it so far, and the parts that are stored for that."""
+"""A weight between recipes: what they have made of it so far, and the parts that are stored for that."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -8,17 +9,17 @@ import numpy as np
 
 from .. import _codec
 from ..dtypes import DType, as_dtype
-from ..errors import MilblobError
+from ..lossy.palettize import Palettized
+from ..lossy.quantize import Quantized
+from ..lossy.unfit import UnfitError
 from ..program.compress_edits import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.planned import PartsPlan, PlannedPart
+from ..rewrite.parts import Loss, Part, WeightParts
 from ..threads import ordered
 from ..values.dense import Dense, Packed, read
-from ..values.palettize import Palettized
-from ..values.quantize import Quantized
-from ..values.strided import Empty, packed_mask, range_of, selected, unpacked_mask
+from ..values.strided import PIECE_COUNT, Empty, packed_mask, range_of, selected, unpacked_mask
 from ..values.tensorvalue import stored_bytes
 
 Array = np.ndarray[Any, Any]
@@ -28,63 +29,6 @@ LINKED_OPSET = 18
 
 INDICES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6, 8: DType.UINT8}
 _MEASURED_COUNT = 1 << 20  # elements that are measured at a time
-
-
-class NotCompressibleError(MilblobError):
-    """A recipe cannot be applied to a weight; the message has the reason."""
-
-    def alone(self) -> "NotCompressibleError":
-        """Return an error to keep, with this message. A traceback would keep the arrays of all functions in it."""
-        return NotCompressibleError(str(self))
-
-
-class Part(NamedTuple):
-    """A part of a compressed weight, as it is stored. Compared and hashed as an object, not by its values.
-
-    Attributes:
-        key: its parameter; "lut.scale" for a part of what computes `lut`.
-        array: the values, for parts of few elements; else None.
-        data: the stored bytes.
-    """
-
-    key: str
-    dtype: Any
-    shape: tuple[int, ...]
-    array: Array | None
-    data: Any
-
-    @property
-    def mil_code(self) -> int:
-        """As that of a constant, which a reader of the parts asks for."""
-        return int(self.dtype.mil_code)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return object.__hash__(self)
-
-
-class CompressedParts(NamedTuple):
-    """A compressed weight.
-
-    Attributes:
-        op: type of the operation that computes it.
-        parts: those that are stored.
-        squared, power, largest: what was lost: sum of the squared differences, sum of the squares of the weight,
-            largest difference.
-        links: the parts that are not stored: which operations compute them.
-        gap: the most by which the squared error may exceed the least possible for a palette, weighted if it was fitted
-            so; None where that is not known.
-    """
-
-    op: str
-    parts: tuple[Part, ...]
-    squared: float
-    power: float
-    largest: float
-    links: Links = {}  # noqa: RUF012  # never changed
-    gap: float | None = None
 
 
 class Pieces(NamedTuple):
@@ -99,7 +43,7 @@ class Pieces(NamedTuple):
         table: palettes and indices.
         axis: along which an index stands for a vector of elements.
         lut: integers and scales that the palettes are computed from.
-        figures: (squared, power, largest) as in CompressedParts, if they are known.
+        loss: if it is known.
         empty: makes all arrays as long as the weight.
     """
 
@@ -111,7 +55,7 @@ class Pieces(NamedTuple):
     table: Palettized | None = None
     axis: int | None = None
     lut: Quantized | None = None
-    figures: tuple[float, float, float] | None = None
+    loss: Loss | None = None
     empty: Empty = np.empty
 
     @property
@@ -126,7 +70,7 @@ class Pieces(NamedTuple):
         # Decoding writes the bytes that are stored, so in the byte order of the machine, whatever that of the array is.
         return read(self._dense(), self.empty(self.array.shape, as_dtype(self.array.dtype).numpy))
 
-    def measured(self, weights: Array | None = None) -> tuple[float, float, float]:
+    def measured(self, weights: Array | None = None) -> Loss:
         """Return what is lost; see `measured`."""
         if not self.steps:
             return measured(self.array, partial(range_of, self.array), weights)
@@ -137,17 +81,36 @@ class Pieces(NamedTuple):
         op, parts, links = self._parts(LINKED_OPSET)
         return _dense(op, {part.key: part for part in parts}, links, self.array)
 
-    def compressed(self, opset: int) -> CompressedParts:
+    def parts(self, opset: int) -> WeightParts:
         """Return what is stored for an opset, and what is lost.
 
         Raises:
-            NotCompressibleError: the values would not be finite; iOS16 has no 3-bit indices.
+            UnfitError: the values would not be finite; iOS16 has no 3-bit indices.
         """
-        figures = self.figures if self.figures is not None else self.measured()
-        require_finite(figures)
+        loss = self.loss if self.loss is not None else self.measured()
+        require_finite_loss(loss)
         op, parts, links = self._parts(opset)
-        gap = self.table.gap if self.table is not None else None
-        return CompressedParts(op, tuple(parts), *figures, links, None if gap is None or np.isnan(gap) else gap)
+        gap = None if self.table is None or np.isnan(self.table.gap) else self.table.gap
+        return WeightParts(op, tuple(parts), self.array.size, links, loss._replace(gap=gap))
+
+    def require_whole_vectors(self) -> None:
+        """Refuse a mask that has only some elements of a vector: an index represents all of them.
+
+        Raises:
+            UnfitError: it does.
+        """
+        if self.bits is None or self.axis is None:
+            return
+        length = cast(Palettized, self.table).palettes.shape[-1]
+        mask = np.moveaxis(self.mask, self.axis, -1)
+        mask = mask.reshape(*mask.shape[:-1], -1, length)
+        step = max(PIECE_COUNT // length, 1)
+        for first in range(0, mask.size // length, step):
+            count = min(step, mask.size // length - first)
+            some = range_of(mask, first * length, count * length).reshape(count, length)
+            if (some.any(-1) != some.all(-1)).any():
+                words = f"expected vectors that are pruned as a whole (Prune with block={length}, dim={self.axis})"
+                raise UnfitError(f"{words}, got some that are pruned in part")
 
     def _parts(self, opset: int) -> tuple[str, list[Part], Links]:
         if opset < LINKED_OPSET:
@@ -167,7 +130,7 @@ class Pieces(NamedTuple):
             links["nonzero_data"] = Link("constexpr_sparse_blockwise_shift_scale", tuple(outputs), 1)
             chosen = self.coded._replace(data=selected(self.coded.data, self.mask, self.empty))
             parts = self._scaled(f"{inner}nonzero_data", chosen, inner)
-            parts.append(mask._replace(key=f"{inner}data_mask"))
+            parts.append(replace(mask, key=f"{inner}data_mask"))
             # coremltools writes the mask twice where it was there first.
             was_first = self.steps.index("Prune") < self.steps.index("Linear")
             links["mask"] = Same(f"{inner}data_mask") if was_first else Same("nonzero_data", 0)
@@ -175,12 +138,12 @@ class Pieces(NamedTuple):
             links["nonzero_data"] = Link("constexpr_lut_to_sparse", tuple(outputs), 1)
             links["mask"] = Same("nonzero_data", 0)
             table = cast(Palettized, self.table)
-            mask, vectors = mask._replace(key=f"{inner}indices_mask"), self.mask
+            mask, vectors = replace(mask, key=f"{inner}indices_mask"), self.mask
             if self.axis is not None:  # a mask of whole vectors, which the recipe has made sure of
                 length = table.palettes.shape[-1]
                 vectors = vectors[(*(slice(None),) * self.axis, slice(None, None, length))]
                 bits = packed_mask(vectors, self.empty)
-                mask = mask._replace(shape=vectors.shape, data=memoryview(bits))  # type: ignore[arg-type]
+                mask = replace(mask, shape=vectors.shape, data=memoryview(bits))  # type: ignore[arg-type]
             some = selected(table.indices, vectors, self.empty)
             chosen_table = self._replace(table=table._replace(indices=some))
             parts = [mask, *chosen_table._palettes("indices_nonzero_data", inner, links)]
@@ -217,7 +180,7 @@ class Pieces(NamedTuple):
             ]
         if self.table is not None:
             if self.table.nbits == 3:
-                raise NotCompressibleError("expected an opset of iOS18 for 3 bits, got an earlier one")
+                raise UnfitError("expected an opset of iOS18 for 3 bits, got an earlier one")
             index = INDICES[self.table.nbits]
             packed = np.frombuffer(self._part("indices", self.table.indices.view(index.numpy), index).data, np.uint8)
             parts = [self._part("indices", packed), self._part("lut", self.table.palettes.reshape(-1)), shape]
@@ -239,21 +202,15 @@ class Pieces(NamedTuple):
         return Part(key, dtype, array.shape, few, stored_bytes(array, dtype, empty=self.empty))
 
 
-def require_finite(figures: tuple[float, float, float]) -> None:
-    """Refuse (squared, power, largest) of values that became infinite or NaN.
-
-    Raises:
-        NotCompressibleError: they did.
-    """
-    if not np.isfinite(figures).all():  # scales are rounded, and the largest floats are near
+def require_finite_loss(loss: Loss) -> None:
+    """Refuse values that became infinite or NaN. Raises: UnfitError."""
+    if not np.isfinite(loss[:3]).all():  # scales are rounded, and the largest floats are near
         words = "expected elements that stay finite, got some that become infinite: they are near the largest float"
-        raise NotCompressibleError(words)
+        raise UnfitError(words)
 
 
-def measured(
-    array: Array, values: Callable[[int, int], Array], weights: Array | None = None
-) -> tuple[float, float, float]:
-    """Return (sum of the squared differences, sum of the squares of `array`, largest difference).
+def measured(array: Array, values: Callable[[int, int], Array], weights: Array | None = None) -> Loss:
+    """Return what is lost if values take the place of those of an array.
 
     Elements that are not finite, and the same in both, do not count.
 
@@ -281,7 +238,7 @@ def measured(
     squared = power = largest = 0.0
     for found in ordered(work, divided):  # in order: sums of doubles depend on it
         squared, power, largest = squared + found[0], power + found[1], max(largest, found[2])
-    return squared, power, largest
+    return Loss(squared, power, largest)
 
 
 # -------------------------------------------------------------------------------------------------------- dense values
@@ -336,21 +293,3 @@ def _dense(op: str, parts: Mapping[str, Part], links: Links, array: Array) -> De
 
     chain = Chain(stored, lambda row: str(row.type), lambda nbytes: None)
     return chain.dense(_Rows(parts, links).group(op, "", [(as_dtype(array.dtype), array.shape)], 0))
-
-
-def applied(plan: PartsPlan, empty: Empty) -> CompressedParts:
-    """Compute the parts of a plan now, into arrays that `empty` makes."""
-    made = {part.key: empty(part.nbytes, np.uint8) for part in plan.parts if part.array is None}
-
-    def put(key: str, offset: int, data: Any) -> None:
-        view = np.frombuffer(data, np.uint8)
-        made[key][offset : offset + view.size] = view
-
-    figures = plan.write(put)
-
-    def part_of(part: PlannedPart) -> Part:
-        data = made[part.key] if part.array is None else stored_bytes(part.array, part.dtype)
-        return Part(part.key, part.dtype, part.shape, part.array, data)
-
-    parts = tuple(part_of(part) for part in plan.parts)
-    return CompressedParts(plan.op, parts, figures.squared, figures.power, figures.largest, gap=figures.gap)

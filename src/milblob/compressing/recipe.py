@@ -1,22 +1,17 @@
-"""What every recipe is: data that prints, compares and goes to JSON, and is applied to a weight in pieces."""
+"""What every recipe is: data that prints, compares, goes to JSON, and is applied to a weight; and several in a row."""
 
 import json
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..rewrite.planned import PartsPlan
-from ..values.strided import Empty, computed
-from ..values.unfit import UnfitError
-from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Pieces, applied
-
-if TYPE_CHECKING:
-    from .recipes import Joint
-
-Array = np.ndarray[Any, Any]
+from ..arguments import require
+from ..rewrite.parts import WeightParts
+from .pieces import LINKED_OPSET, Pieces
+from .weight import Weight
 
 FIRST_OPSET, BLOCKS_OPSET = 16, LINKED_OPSET
 
@@ -24,56 +19,6 @@ ORDERS = {
     ("Prune", "Palette"), ("Prune", "Linear"), ("Palette", "Linear"), ("Palette", "Prune"), ("Linear", "Prune"),
     ("Linear", "Palette"), ("Prune", "Palette", "Linear"), ("Palette", "Prune", "Linear"),
 }  # fmt: skip
-
-
-class HeldBlocks(NamedTuple):
-    """Integers and scales that the values of a weight are stored as somewhere.
-
-    Attributes:
-        dtype: of the integers.
-        block: the size of a block in each dimension.
-        read: called with what makes arrays, returns (integers, int8, in the shape of the weight; a scale for each
-            block).
-    """
-
-    dtype: Any
-    block: tuple[int, ...]
-    read: Callable[[Empty], tuple[Array, Array]]
-
-
-class Weight(NamedTuple):
-    """What a recipe needs to know about a weight.
-
-    Attributes:
-        array: its values.
-        axes: (input channels, output channels); (1, 0) if the operations do not agree and the recipe needs none.
-        opset: iOS version of the opset that it is in.
-        consumers: (operation, parameter) of each that reads it; none where they do not limit what is pruned.
-        importance: of its elements, in its shape; None: all alike.
-        groups: how many groups the convolutions that read it divide its first dimension into.
-        pieces: what it is compressed to already, if the recipe goes on from that.
-        nan: "keep" to keep NaN and infinity where the recipe can.
-        blocks: integers and scales that its values are; None: they are floats.
-        empty: makes all arrays as long as the weight.
-        lasting: makes those that a plan keeps until it is carried out.
-    """
-
-    array: Array
-    axes: tuple[int, int]
-    opset: int
-    consumers: tuple[tuple[str, str], ...]
-    importance: Array | None = None
-    groups: int = 1
-    pieces: Pieces | None = None
-    nan: str = "skip"
-    blocks: HeldBlocks | None = None
-    empty: Empty = np.empty
-    lasting: Empty = np.empty
-
-    @property
-    def begun(self) -> Pieces:
-        """What the first recipe begins with."""
-        return self.pieces if self.pieces is not None else Pieces(self.array, empty=self.empty)
 
 
 @dataclass(frozen=True)
@@ -90,27 +35,32 @@ class Recipe:
         """Whether the operations that read a weight must agree on its channels, as coremltools wants it."""
         return True
 
-    def plan(self, weight: Weight) -> PartsPlan | None:
-        """Say what a weight becomes, so that its values are computed while they are written.
+    def parts(self, weight: Weight) -> WeightParts:
+        """Compress a weight, perhaps into parts that are not computed yet.
+
+        Raises:
+            UnfitError: it cannot be applied to this weight.
+        """
+        is_weighed = self.weighs and weight.importance is not None
+        if not is_weighed and weight.pieces is None and weight.nan != "keep":
+            streamed = self.streamed(weight)
+            if streamed is not None:
+                return streamed
+        return self.step(weight.begun, weight).parts(weight.opset)
+
+    def streamed(self, weight: Weight) -> WeightParts | None:
+        """Return parts that are not computed yet. Unless they are `is_sure`, computing them may raise UnfitError.
+
+        Args:
+            weight: its values are all that counts.
 
         Returns:
-            None if more than a few values must be known for that: then `apply` is called.
+            None if more than a few values must be computed first.
 
         Raises:
-            NotCompressibleError: it cannot be applied to this weight.
+            UnfitError: it cannot be applied to this weight.
         """
         return None
-
-    def apply(self, weight: Weight) -> CompressedParts:
-        """Compress a weight.
-
-        Raises:
-            NotCompressibleError: it cannot be applied to this weight.
-        """
-        plan = self.plan(weight)
-        if plan is not None:
-            return applied(plan, weight.empty)
-        return self.step(weight.begun, weight).compressed(weight.opset)
 
     def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
         """Return what of a weight's use, as in Weight, makes a difference: weights alike in it can share the result."""
@@ -139,16 +89,15 @@ class Recipe:
         """
         return order_objection((*before, *self.names))
 
-    def _is_alone(self, weight: Weight) -> bool:
-        """Whether the values of a weight are all that counts, which a plan needs."""
-        is_weighed = self.weighs and weight.importance is not None
-        return not is_weighed and weight.pieces is None and weight.nan != "keep"
+    def objection_to_others(self) -> str | None:
+        """Return why the recipe cannot be applied together with others; None if it can."""
+        return None
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """Take the pieces that the recipes before have made, and return those of the next.
 
         Raises:
-            NotCompressibleError: it cannot be applied to this weight.
+            UnfitError: it cannot be applied to this weight.
         """
         raise NotImplementedError
 
@@ -164,10 +113,83 @@ class Recipe:
         """Return the recipe that applies this one, then the other."""
         if not isinstance(other, Recipe):
             return NotImplemented
-        from .recipes import Joint  # which needs this class
-
         first, second = (one.recipes if isinstance(one, Joint) else (one,) for one in (self, other))
         return Joint((*first, *second))
+
+
+@dataclass(frozen=True, repr=False)
+class Joint(Recipe):
+    """Several recipes, one after the other, as coremltools' joint compression has them: `Prune(0.5) + Palette(4)`.
+
+    Attributes:
+        recipes: in order. What is pruned can be palettized or quantized, and the other way round; Linear after a
+            Palette quantizes its entries (if there are 10 or more), and a Palette after Linear holds integers.
+    """
+
+    recipes: tuple[Recipe, ...]
+
+    def __post_init__(self) -> None:
+        require("recipes", self.recipes, list | tuple, "a list of recipes")
+        for one in self.recipes:
+            require("recipes", one, Recipe, "Linear, Palette and Prune")
+        if any(isinstance(one, Joint) for one in self.recipes):
+            raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
+        set_options(self, recipes=tuple(self.recipes))
+        names = self.names
+        words = self.objection(()) if names in ORDERS else order_objection(names)
+        if words is not None:
+            raise ValueError(words)
+
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """See Recipe."""
+        return tuple(one.depends_on(axes, consumers, groups) for one in self.recipes)
+
+    @property
+    def weighs(self) -> bool:
+        """See Recipe."""
+        return any(one.weighs for one in self.recipes)
+
+    @property
+    def is_data(self) -> bool:
+        """See Recipe."""
+        return all(one.is_data for one in self.recipes)
+
+    def objection(self, before: tuple[str, ...]) -> str | None:
+        """See Recipe."""
+        for one in self.recipes:
+            words = one.objection(before) or one.objection_to_others()
+            if words is not None:
+                return words
+            before = (*before, *one.names)
+        return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See Recipe."""
+        return tuple(name for one in self.recipes for name in one.names)
+
+    @property
+    def opset(self) -> int:
+        """See Recipe."""
+        return BLOCKS_OPSET
+
+    @property
+    def needs_axes(self) -> bool:
+        """See Recipe."""
+        return any(one.needs_axes for one in self.recipes)
+
+    def step(self, pieces: Pieces, weight: Weight) -> Pieces:
+        """See Recipe."""
+        for one in self.recipes:
+            pieces = one.step(pieces, weight)
+        return pieces
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Recipe."""
+        return {"recipe": "Joint", "recipes": [one.to_dict() for one in self.recipes]}
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.recipes))
 
 
 def order_objection(names: tuple[str, ...]) -> str | None:
@@ -176,24 +198,6 @@ def order_objection(names: tuple[str, ...]) -> str | None:
         return None
     orders = ", ".join(sorted(" + ".join(order) for order in ORDERS))
     return f"recipes: expected one of {orders}, got {' + '.join(names) or 'none'}"
-
-
-def made_by(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a function of `values`; an array that it cannot take is a weight that cannot be compressed so."""
-    try:
-        return function(*arguments, **options)
-    except UnfitError as error:
-        raise NotCompressibleError(str(error)) from None
-
-
-def heavy_of(pieces: Pieces, weight: Weight) -> Array | None:
-    """The importance of the elements that a fit counts: none of those that are pruned."""
-    if pieces.bits is None:
-        return weight.importance
-    mask, heavy = pieces.mask, weight.importance
-    if heavy is None:
-        return mask
-    return computed(mask.shape, np.float32, lambda box: mask[box] * heavy[box].astype(np.float32), pieces.empty)
 
 
 def set_options(recipe: Recipe, **values: Any) -> None:

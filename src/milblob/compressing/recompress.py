@@ -7,14 +7,14 @@ import numpy as np
 
 from .. import _codec
 from ..dtypes import DType
+from ..lossy.palettize import Palettized
+from ..lossy.quantize import Quantized
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_edits
 from ..program.scan import Compressed
 from ..rewrite.decompress import plan_decompression
-from ..values.palettize import Palettized
-from ..values.quantize import Quantized
 from ..values.strided import Empty, ranges
 from .pieces import LINKED_OPSET, Pieces
 from .recipe import Recipe

@@ -7,12 +7,12 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
+from ..lossy import stored_parts
 from ..model.assigning import encode
 from ..model.tensor import Tensor
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
 from ..program.view import Operation
-from ..values import stored_parts
 from ..values.cast import cast_array
 from ..values.dense import Dense, Packed, pack, read
 from ..values.tensorvalue import stored_bytes

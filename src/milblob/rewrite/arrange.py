@@ -25,11 +25,11 @@ from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor, stored_bytes
 from ..wording import escape
 from .changes import WEIGHT_COUNT, Options, TensorChange, is_counted
-from .compressed import CompressedWeight
 from .decompress import Decompression, Identities, plan_decompression
 from .layout import Records, WeightFile
-from .references import ConstexprPart, ConstexprWeight, DenseWeight, Edits, Reference, program_edits
-from .tasks import CAST, COPY, HELD, VALUE, Item
+from .parts import CompressedWeight
+from .references import ConstexprWeight, DenseWeight, Edits, Reference, program_edits
+from .tasks import CAST, COMPUTED, COPY, HELD, VALUE, Item
 
 _RAW_FIELDS = (FLOATS, DOUBLES, BYTES)
 _IOS18, _IOS18_SPEC_VERSION = 18, 9
@@ -51,13 +51,19 @@ class Arrangement(NamedTuple):
     edits: Edits
 
 
-def arrange(models: Sequence[Model], options: Options, required: Iterable[str] = ()) -> Arrangement:
+def arrange(
+    models: Sequence[Model],
+    options: Options,
+    required: Iterable[str] = (),
+    compressed: Iterable[CompressedWeight] = (),
+) -> Arrangement:
     """Plan a repacked model.
 
     Args:
         models: one; or several bare weight files, whose records are concatenated. Opened with `stored=True`.
         options: what was requested.
         required: names of files that the result must have if the source has them.
+        compressed: weights that are compressed. The models are then opened with `constants=True`, too.
 
     Raises:
         ProgramError: a cast after which an operation would not type-check; the consumer is named.
@@ -74,35 +80,35 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
     weights: list[DenseWeight] = []
     constexprs: list[ConstexprWeight] = []
     sources = _Sources(model, records)
-    choice = _Choice(options, _weights_of_parts(model))
+    choice = _Choice(options, _weights_of_parts(model), compressed)
     if model.kind == "blob":
         for other in models:
             changes += _file_changes(
                 other, f"{other.path}" if len(models) > 1 else "", cast(str, model.path), choice, records
             )
     else:
-        if options.compress is not None:
-            options.compress.prepare(model)
-            choice.decompressions.update(options.compress.decompressions)
+        again = [weight for weight in choice.compressed.values() if weight.tensor.chain is not None]
+        for program in model.parts if again else ():
+            choice.decompressions[program] = plan_decompression(program, lambda group: group in choice.compressed)
         if options.decompress:
             choice.decompressions.update(_decompressions(model, choice))
         tensors = model.tensors.values()
         for tensor in sorted(tensors, key=_order) if options.canonical else tensors:
             change, reference = _arranged(tensor, choice, sources)
-            compressed = choice.compressed(tensor)
-            if compressed is not None and change is not None:
-                constexprs.append(_compressed(compressed, change, sources))
+            weight = choice.compressed.get(tensor.constant)
+            if weight is not None and change is not None:
+                constexprs.append(_compressed(weight, change, sources))
                 reference = None
             changes += [change] if change is not None else []
             references += [reference] if reference is not None else []
-        for weight in options.compress.of_compressed() if options.compress is not None else ():
+        for weight in again:  # they were compressed before, in another way
             change = TensorChange(weight.tensor.name, weight.tensor.mil_dtype, 0, None, None)
             constexprs.append(_compressed(weight, change, sources))
             changes.append(change)
         if options.decompress:
             rows = list(_dense_weights(model, choice, sources))
             changes += [change for change, _ in rows]
-            weights = [weight for _, weight in rows]
+            weights = [dense for _, dense in rows]
     require_selected(options.select, choice.has_selected, str(model.path))
     is_laid_out = options.moves or len(models) > 1
     if is_laid_out:
@@ -163,14 +169,19 @@ class _Choice:
     Args:
         options: what was requested.
         weights_of: a part -> names of the weights that it is a part of.
+        compressed: weights that are compressed.
 
     Attributes:
+        compressed: these, by constant, or by the chain of what was compressed before.
         decompressions: of each Program.
         has_selected: whether `is_selected` was True of anything so far.
     """
 
-    def __init__(self, options: Options, weights_of: Mapping[Any, Sequence[str]]) -> None:
+    def __init__(
+        self, options: Options, weights_of: Mapping[Any, Sequence[str]], compressed: Iterable[CompressedWeight]
+    ) -> None:
         self.options = options
+        self.compressed = {weight.tensor.row: weight for weight in compressed}
         self.decompressions: dict[OpenProgram, Decompression] = {}
         self.has_selected = False
         self._weights_of = weights_of
@@ -191,11 +202,6 @@ class _Choice:
             if op is not None and op.message in decompression.gone:
                 return False
         return functions is None or not tensor.function or tensor.function in functions
-
-    def compressed(self, tensor: Tensor) -> CompressedWeight | None:
-        """Return what becomes of a constant that is compressed."""
-        compress = self.options.compress
-        return None if compress is None else compress.weights.get(tensor.constant)
 
     def may_externalize(self, tensor: Tensor) -> bool:
         """Whether an immediate goes to the weight file if it is selected."""
@@ -335,7 +341,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
         target = choice.target(tensor, is_part and not scan.is_shared(constant))
         change.actions += _actions(tensor, target, choice)
         change.dtype_after = target or change.dtype_after
-    if choice.compressed(tensor) is not None:
+    if constant in choice.compressed:
         return change, None
     if change.actions and is_blob:
         tensor.read()  # raises if the record does not match what the Program declares
@@ -491,25 +497,28 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
     of_file = tensor.part(blobs[0]) if blobs and tensor.chain is not None else tensor
     weight_file = sources.weight_file(of_file) if blobs else None
     base, nbytes = sources.base(program), 0
-    parts = []
-    for part in weight.parts:
-        item = None
-        if part.value is None:
-            item = sources.records.add_dense(
-                weight_file, blobs[0].blob_offset if blobs else 0, program.mapping, part.dtype, part.shape, base,
-                (base, "compress", weight.number, part.key),
-            )  # fmt: skip
-            item.add_user(tensor.function)
-            if item.open is None:  # the first of those that share it
-                nbytes += part.nbytes
-                item.name, item.open = f"{tensor.name}.{part.key}", part.open
-        else:
+    items = {}
+    for part in weight.parts.parts:
+        if part.array is not None:
             nbytes += part.nbytes
-        parts.append(ConstexprPart(part.key, part.dtype, part.shape, item, part.value))
+            continue
+        item = items[part.key] = sources.records.add_dense(
+            weight_file, blobs[0].blob_offset if blobs else 0, program.mapping, part.dtype, part.shape, base,
+            (base, weight.parts, part.key),
+        )  # fmt: skip
+        item.add_user(tensor.function)
+        if item.name:
+            continue  # weights that share it are counted once
+        nbytes += part.nbytes
+        item.name = f"{tensor.name}.{part.key}"
+        if part.data is not None:
+            item.how, item.held = HELD, _codec.Buffer(part.data)
+        else:
+            item.how, item.computed = COMPUTED, (weight.parts, part.key)
     change.actions.append("compress")
     change.file_after = change.offset_after = None
     change.nbytes_after = nbytes
-    return ConstexprWeight(tensor, weight.op, tuple(parts), weight.links)
+    return ConstexprWeight(weight, items)
 
 
 # -------------------------------------------------------------------------------------------------------------- records

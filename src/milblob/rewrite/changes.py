@@ -1,15 +1,12 @@
 """What a repack is asked to do, and what it does to each tensor."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .. import _codec
 from ..dtypes import DType
 from ..model.tensor import Tensor
 from .tasks import Item
-
-if TYPE_CHECKING:
-    from .compressed import ModelCompression
 
 WEIGHT_COUNT = 10
 """The ecosystem's threshold: constants of this many elements are kept in the weight file."""
@@ -27,7 +24,11 @@ def is_counted(tensor: Tensor, is_part: bool) -> bool:
 
 
 class Options(NamedTuple):
-    """The options of `repack`; see there."""
+    """The options of `repack`; see there.
+
+    Attributes:
+        compress: whether weights are compressed: `arrange` is given their parts.
+    """
 
     cast: dict[DType, DType]
     dedupe: bool = False
@@ -43,7 +44,7 @@ class Options(NamedTuple):
     overflow: str = "error"
     nan: str = "keep"
     decompress: bool = False
-    compress: "ModelCompression | None" = None
+    compress: bool = False
 
     @property
     def moves(self) -> bool:

@@ -16,11 +16,11 @@ from ..storage.mapped import MappedFile
 from ..storage.transfer import copy_range, write_at
 from ..threads import ordered
 from ..values.cast import CastCounts, convert_into
-from ..values.dense import Dense, Held, read
+from ..values.dense import Dense, read
 from ..values.tensorvalue import stored_bytes, unpack_at
 from .copying import data_ranges, existing_file, new_file
-from .planned import Computation, Put, Streamed, write_all
-from .tasks import CAST, COPY, DENSE, HELD, TASK_NBYTES, VALUE, Item, SourceFile, Step, Task, make_tasks
+from .parts import Done, Put, WeightParts, write_all
+from .tasks import CAST, COMPUTED, COPY, DENSE, HELD, TASK_NBYTES, VALUE, Item, SourceFile, Step, Task, make_tasks
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -37,6 +37,7 @@ def write_weight_files(
     nan: str = "keep",
     executor: "Executor | None" = None,
     cast_done: Callable[[Item, CastCounts], None] = lambda item, counts: None,
+    computed: Done = lambda parts: None,
 ) -> None:
     """Write new weight files that are laid out: the headers here, the records in workers.
 
@@ -46,20 +47,21 @@ def write_weight_files(
         overflow, nan: policies of casts.
         executor: see `run_tasks`.
         cast_done: called with each cast record, or part of one, and its counts.
+        computed: called with the parts of each weight that was computed while it was written.
 
     Raises:
         As `run_task` and `write_dense`.
     """
     tasks: list[Task] = []
     numbered: list[Item] = []
-    dense: list[tuple[str, Item]] = []
+    others: list[tuple[str, Item]] = []
     for path, items, nbytes in files:
         with new_file(path) as fd:
             os.ftruncate(fd, nbytes)
             write_at(fd, [_codec.blob_header(len(items))], 0)
         tasks += make_tasks(path, items, len(numbered), overflow, nan)
         numbered += items
-        dense += [(path, item) for item in items if item.how in (DENSE, HELD)]
+        others += [(path, item) for item in items if item.how in (DENSE, HELD, COMPUTED)]
 
     def done(task: Task, counts: list[tuple[int, CastCounts]]) -> None:
         for number, found in counts:
@@ -68,17 +70,16 @@ def write_weight_files(
             counter.add(step.name, step.written_nbytes)
 
     run_tasks(executor, tasks, done)
-    places: dict[Computation, list[tuple[str, str, Item]]] = {}
-    for path, item in dense:  # after the tasks, which may write zeros between their own records
+    places: dict[WeightParts, list[tuple[str, str, Item]]] = {}
+    for path, item in others:  # after the tasks, which may write zeros between their own records
         if item.held is not None:
             _write_held(path, item, memoryview(item.held), partial(counter.add, item.name))
-            continue
-        source = cast("Callable[[], Dense]", item.open)()
-        if isinstance(source, Streamed):
-            places.setdefault(source.computation, []).append((source.key, path, item))
+        elif item.computed is not None:
+            parts, key = item.computed
+            places.setdefault(parts, []).append((key, path, item))
         else:
-            write_dense(path, item, source, partial(counter.add, item.name))
-    _write_computed(places, counter)
+            write_dense(path, item, cast("Callable[[], Dense]", item.open)(), partial(counter.add, item.name))
+    _write_computed(places, counter, computed)
 
 
 def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Task, Any], None]) -> None:
@@ -160,9 +161,6 @@ def write_dense(path: str, item: Item, dense: Dense, done: Callable[[int], None]
         FormatError: parts that do not match. OSError: the file cannot be written.
     """
     nbits = item.target.nbits
-    if isinstance(dense, Held):
-        _write_held(path, item, dense.data, done)
-        return
     unit = 8 * max(dense.unit, 1)  # packed elements must fill whole bytes
     part = max(TASK_NBYTES // item.target.numpy.itemsize // unit, 1) * unit
     space = np.empty(min(part, item.count), item.target.numpy)
@@ -185,7 +183,7 @@ def _write_held(path: str, item: Item, data: memoryview, done: Callable[[int], N
             done(len(part))
 
 
-def _write_computed(places: dict[Computation, list[tuple[str, str, Item]]], counter: Counter) -> None:
+def _write_computed(places: dict[WeightParts, list[tuple[str, str, Item]]], counter: Counter, done: Done) -> None:
     """Compute weights and write their parts, each as soon as it is there.
 
     Args:
@@ -196,9 +194,9 @@ def _write_computed(places: dict[Computation, list[tuple[str, str, Item]]], coun
         for path in {path for rows in places.values() for _, path, _ in rows}:
             fds[path] = stack.enter_context(existing_file(path))
 
-        def put_of(computation: Computation) -> Put:
+        def put_of(parts: WeightParts) -> Put:
             by_key: dict[str, list[tuple[int, Item]]] = {}
-            for key, path, item in places[computation]:
+            for key, path, item in places[parts]:
                 by_key.setdefault(key, []).append((fds[path], item))
                 write_at(fds[path], [item.metadata()], item.offset)
 
@@ -210,7 +208,7 @@ def _write_computed(places: dict[Computation, list[tuple[str, str, Item]]], coun
 
             return put
 
-        write_all(places, put_of)
+        write_all(places, put_of, done)
 
 
 class _Output:

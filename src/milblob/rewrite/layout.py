@@ -129,10 +129,10 @@ class Records:
         self, weight_file: WeightFile | None, offset: int, mapping: MappedFile, dtype: DType, shape: tuple[int, ...],
         base: str, key: Any,
     ) -> Item:  # fmt: skip
-        """Return the item for the dense values of a compressed weight; each key has one.
+        """Return the item for what is computed of a weight: its dense values, or a part; each key has one.
 
         Args:
-            weight_file: file of its first part, at `offset`, which the values go to; None for the default.
+            weight_file: of its first part, at `offset`, which the result goes to; None for the default.
             mapping: of the model file.
             base: what @model_path stands for.
             key: identifies what it is computed from.

@@ -15,12 +15,14 @@ from ..model.package import MODEL_PATH
 from ..model.program_file import require_edits
 from ..model.tensor import Tensor
 from ..program import cast_edits
-from ..program.compress_edits import Links, constexpr_edit
+from ..program.compress_edits import constexpr_edit
 from ..program.constexpr import part_names
 from ..program.scan import Compressed
 from ..program.splice import Edit
 from ..program.wire_edits import combined, function_edits, reference_edit, removed_operation, value_edit
+from ..values.tensorvalue import pack_tensor
 from .decompress import Decompression, dense_edit
+from .parts import CompressedWeight
 from .tasks import Item
 
 Place = tuple[str, int]
@@ -61,23 +63,11 @@ class DenseWeight(NamedTuple):
     value: bytes | None
 
 
-class ConstexprPart(NamedTuple):
-    """A part of a weight that is compressed: a new record, or a new TensorValue."""
-
-    key: str
-    dtype: DType
-    shape: tuple[int, ...]
-    item: Item | None
-    value: bytes | None
-
-
 class ConstexprWeight(NamedTuple):
-    """A weight that is compressed: the type of the operation that computes it, its stored parts, and the others."""
+    """A weight that is compressed, and by key of part the new record; the other parts are in the Program."""
 
-    tensor: Tensor
-    op: str
-    parts: tuple[ConstexprPart, ...]
-    links: Links
+    weight: CompressedWeight
+    items: dict[str, Item]
 
 
 def _spelled(item: Item) -> Place:
@@ -123,15 +113,17 @@ def program_edits(
         tensor, value = weight.tensor, weight.value if weight.item is None else _spelled(weight.item)
         program, group = cast(OpenProgram, tensor.program), cast(Compressed, tensor.chain)
         edits[program].append(dense_edit(program.scan, group, tensor.mil_dtype, tensor.shape, value))
-    for compressed in constexprs:
-        program = cast(OpenProgram, compressed.tensor.program)
-        parts = [
-            (part.key, part.dtype, part.shape, part.value if part.item is None else _spelled(part.item))
-            for part in compressed.parts
-        ]
-        row = compressed.tensor.op_row
+    for (tensor, parts), items in constexprs:
+        program, row = cast(OpenProgram, tensor.program), tensor.op_row
+        values = [
+            (
+                part.key, part.dtype, part.shape,
+                _spelled(items[part.key]) if part.array is None else pack_tensor(part.array, part.dtype),
+            )
+            for part in parts.parts
+        ]  # fmt: skip
         gone = ("val",) if row.type == "const" else part_names(row.type)
-        edits[program].append(constexpr_edit(program.scan, row, gone, compressed.op, parts, compressed.links))
+        edits[program].append(constexpr_edit(program.scan, row, gone, parts.op, values, parts.links))
     found = {key: combined(rows) for key, rows in edits.items()}
     return {key: rows for key, rows in found.items() if rows}
 

@@ -3,7 +3,8 @@
 import contextlib
 import os
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,8 +35,9 @@ from .changes import WEIGHT_COUNT, Options, TensorChange
 from .copying import OpenFiles, copy_entry, new_file, set_mode, walk, write_spliced
 from .destination import is_in_place, require_destination
 from .execute import add_counts, write_weight_files
+from .parts import CompressedWeight, Done
 from .references import Edits
-from .tasks import Item
+from .tasks import Item, SourceFile
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -198,7 +200,8 @@ def repack(
             sources[0], as_path(dst), options, force=force, dry_run=dry_run, progress=progress, max_nbytes=max_nbytes
         )
         return typing.cast(RepackReport, done)
-    return Repacking(sources, as_path(dst), options, force, executor, progress, max_nbytes).run(dry_run)
+    with repacking(sources, as_path(dst), options, force, executor, progress, max_nbytes, dry_run) as work:
+        return work.write()
 
 
 def _paths(src: Any) -> list[str]:
@@ -279,79 +282,105 @@ def _require_options(options: Options) -> None:
         raise ValueError("merge: expected it without split, got both")
 
 
-class Repacking:
-    """One call of `repack`, or of another function that rewrites a model in the same way."""
+@contextlib.contextmanager
+def repacking(
+    sources: list[str],
+    dst: str,
+    options: Options,
+    force: bool,
+    executor: "Executor | None",
+    progress: Progress | None,
+    max_nbytes: int | None,
+    dry_run: bool,
+) -> "Iterator[Repacking]":
+    """Open what `repack`, or another function that rewrites a model in the same way, is to rewrite; then commit.
 
-    def __init__(
+    The result takes its name when the block ends, together with `outputs`. If the block raises, or the source was
+    written to, nothing does.
+
+    Args:
+        As `repack`.
+
+    Raises:
+        As `repack`.
+    """
+    with contextlib.ExitStack() as stack:
+        before = [os.stat(path) for path in sources]
+        constants = options.decompress or options.compress
+        constants = constants or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
+        in_place = is_in_place(sources, dst)
+        on_pending = complete if in_place and not dry_run else wait
+        packages = (Package(path, on_pending=on_pending, max_nbytes=max_nbytes) for path in sources)
+        models = [stack.enter_context(Model(package, stored=True, constants=constants)) for package in packages]
+        for other in models[1:]:
+            if {models[0].kind, other.kind} != {"blob"}:
+                words = "repack of several: expected weight files, got a model (merge-functions joins packages)"
+                raise UnsupportedError(words, file=models[0].path)
+        require_destination(sources, models[0].kind, dst, force)
+        has_lock = in_place and not dry_run and _lock(models, dst, stack)
+        outputs = stack.enter_context(together())
+        work = Repacking(
+            models, sources, dst, options, executor, Counter(progress), outputs, dry_run, force, in_place, has_lock
+        )
+        yield work
+        if not dry_run:
+            work.leave_source(before)
+
+
+@dataclass(eq=False)
+class Repacking:
+    """One call of `repack`, or of another function that rewrites a model in the same way.
+
+    Attributes:
+        models: open; several only if they are weight files.
+        outputs: that take their names together at the end, in this order.
+        in_place: whether the result replaces the model.
+        has_lock: whether the lock of the model is held for that.
+    """
+
+    models: list[Model]
+    sources: list[str]
+    dst: str
+    options: Options
+    executor: "Executor | None"
+    counter: Counter
+    outputs: list[Whole]
+    dry_run: bool
+    force: bool
+    in_place: bool
+    has_lock: bool
+    _held: list[MappedFile] = field(default_factory=list)
+    _origins: dict[SourceFile, MappedFile] = field(default_factory=dict)
+
+    def write(
         self,
-        sources: list[str],
-        dst: str,
-        options: Options,
-        force: bool,
-        executor: "Executor | None",
-        progress: Progress | None,
-        max_nbytes: int | None,
-        complete: "Callable[[RepackReport], list[Whole]] | None" = None,
-    ) -> None:
-        """Take what `repack` takes.
+        compressed: Iterable[CompressedWeight] = (),
+        computed: Done = lambda parts: None,
+    ) -> RepackReport:
+        """Plan, and unless it is a dry run, write everything that then only needs its name.
 
         Args:
-            sources, dst, options, force, executor, progress, max_nbytes: as of `repack`.
-            complete: called with the report when all is written, and the models are still open; in a dry run too.
-                Returns outputs that take their names just before the result does.
-        """
-        self._complete = complete
-        self._sources = sources
-        self._dst = dst
-        self._options = options
-        self._force = force
-        self._executor = executor
-        self._counter = Counter(progress)
-        self._max_nbytes = max_nbytes
-        self._in_place = self._has_lock = False
-        self._held: list[MappedFile] = []
-        self._models: list[Model] = []
+            compressed: weights that are compressed.
+            computed: called with those parts that are computed while they are written, when they are.
 
-    def run(self, dry_run: bool) -> RepackReport:
-        """Plan, and unless `dry_run`, write. Raises: as `repack`."""
-        with contextlib.ExitStack() as stack:
-            before = [os.stat(path) for path in self._sources]
-            options = self._options
-            constants = options.decompress or options.compress is not None
-            constants = constants or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
-            self._in_place = is_in_place(self._sources, self._dst)
-            on_pending = complete if self._in_place and not dry_run else wait
-            packages = (Package(path, on_pending=on_pending, max_nbytes=self._max_nbytes) for path in self._sources)
-            models = [stack.enter_context(Model(package, stored=True, constants=constants)) for package in packages]
-            model, self._models = models[0], models
-            for other in models[1:]:
-                if {model.kind, other.kind} != {"blob"}:
-                    words = "repack of several: expected weight files, got a model (merge-functions joins packages)"
-                    raise UnsupportedError(words, file=model.path)
-            require_destination(self._sources, model.kind, self._dst, self._force)
-            if self._in_place and not dry_run:
-                self._lock(models, stack)
-            required = listed_files(self._sources[0]) if model.kind == "mlpackage" else []
-            arrangement = arrange(models, self._options, required)
-            for opened in models:
-                self._held += opened.package.mappings
-            for mapped in self._held:
-                arrangement.records.origin(mapped)
-            with together() as parts:
-                if not dry_run:
-                    (self._write_directory if model.package.is_directory else self._write_file)(
-                        model, arrangement, parts
-                    )
-                rows = arrangement.records.files.items()
-                files = [(name, len(items), nbytes) for name, (items, nbytes) in rows]
-                report = self._report(arrangement.changes, files, not dry_run)
-                if model.kind == "mlmodelc":
-                    report = report._replace(stale=_stale(model, report))
-                if self._complete is not None:
-                    parts[:0] = self._complete(report)
-                if not dry_run:
-                    self._leave_source(arrangement, before)
-            return report
+        Raises:
+            As `repack`.
+        """
+        model = self.models[0]
+        required = listed_files(self.sources[0]) if model.kind == "mlpackage" else []
+        arrangement = arrange(self.models, self.options, required, compressed)
+        records = arrangement.records
+        for opened in self.models:
+            self._held += opened.package.mappings
+        for mapped in self._held:
+            records.origin(mapped)
+        self._origins = records.origins
+        if not self.dry_run:
+            write = self._write_directory if model.package.is_directory else self._write_file
+            write(model, arrangement, computed)
+        files = [(name, len(items), nbytes) for name, (items, nbytes) in records.files.items()]
+        report = self._report(arrangement.changes, files, not self.dry_run)
+        return report._replace(stale=_stale(model, report)) if model.kind == "mlmodelc" else report
 
     def _report(self, changes: list[TensorChange], files: list[tuple[str, int, int]], done: bool) -> RepackReport:
         counted: dict[str, set[int | None]] = {}
@@ -363,55 +392,33 @@ class Repacking:
                 if known is not None:
                     known.add(change.offset)
         after = sum(change.nbytes_after for change in changes)
-        return RepackReport(", ".join(self._sources), self._dst, changes, files, before, after, done)
+        return RepackReport(", ".join(self.sources), self.dst, changes, files, before, after, done)
 
-    # --------------------------------------------------------------------------------------------- other writers
-
-    def _lock(self, models: list[Model], stack: contextlib.ExitStack) -> None:
-        """Keep other writers out of a model that is to be replaced, so that none of their changes is lost."""
-        real = os.path.realpath(self._dst)
-        if os.name != "nt":  # Windows cannot replace an open file, and has no directory locks
-            fd = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            stack.callback(os.close, fd)
-            try:
-                lock(fd, real)
-                self._has_lock = True
-            except (BlockingIOError, FileNotFoundError):
-                raise
-            except OSError:
-                pass  # the file system has no locks
-        for model in models:  # opened before locking, because completing a change takes the lock
-            for mapped in model.package.mappings:
-                if not os.path.samestat(os.fstat(mapped.fd), os.stat(str(mapped.name))):
-                    raise FormatError("file: expected the one that was opened, got another", file=mapped.name)
-                pending.require_none(str(mapped.name))
-            pending.require_none(str(model.path))
-
-    def _leave_source(self, arrangement: Arrangement, before: list[os.stat_result]) -> None:
-        """Close the source; raise if it was written to meanwhile, since the result might mix old and new."""
-        for path, status in zip(self._sources, before, strict=True):
+    def leave_source(self, before: list[os.stat_result]) -> None:
+        """Close the source; raise if it was written to, since the result might mix old and new."""
+        for path, status in zip(self.sources, before, strict=True):
             if not os.path.samestat(os.stat(path), status):
                 raise FormatError("model: expected no change while it is read, got another in its place", file=path)
-        for origin, mapped in arrangement.records.origins.items():
+        for origin, mapped in self._origins.items():
             origin.require_same(mapped.fd)
-        for model in self._models:  # all is written; and Windows cannot replace open files
+        for model in self.models:  # all is written; and Windows cannot replace open files
             model.close()
 
     # --------------------------------------------------------------------------------------------------------- writing
 
-    def _write_directory(self, model: Model, arrangement: Arrangement, parts: list[Whole]) -> None:
+    def _write_directory(self, model: Model, arrangement: Arrangement, computed: Done) -> None:
         records = arrangement.records
-        # Again: weights may take long to compute, and what has appeared there meanwhile belongs to somebody.
-        require_destination(self._sources, model.kind, self._dst, self._force)
+        # Again: weights may take long to compute, and another process may have created the destination.
+        require_destination(self.sources, model.kind, self.dst, self.force)
         root, gone = records.root, {name for name in records.gone if name not in records.files}
         changed = self._changed_files(model, arrangement)
         entries = list(walk(root))
         new = {*records.gone, *changed}
         whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in new]
-        self._counter.total_nbytes += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
-        self._counter.total_nbytes += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
-        directory = NewDirectory(self._dst, replace=paths.is_directory(self._dst), locked=self._has_lock)
-        parts.append(directory)
+        self.counter.total_nbytes += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
+        self.counter.total_nbytes += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
+        directory = NewDirectory(self.dst, replace=paths.is_directory(self.dst), locked=self.has_lock)
+        self.outputs.append(directory)
         files = OpenFiles(self._held)
         for name, is_directory in entries:
             origin, target = os.path.join(root, name), os.path.join(directory.name, name)
@@ -437,7 +444,7 @@ class Repacking:
                 written = self._written(_plain(name))
                 copy_entry(root, name, target, written, files.find(origin))
         files.require_all()
-        self._write_weights(model, arrangement, directory.name)
+        self._write_weights(model, arrangement, directory.name, computed)
         for name, is_directory in reversed(entries):
             if is_directory:  # keep it writable for its owner, so that this model can be replaced again
                 set_mode(os.path.join(directory.name, name), os.stat(os.path.join(root, name)).st_mode, least=0o700)
@@ -452,55 +459,55 @@ class Repacking:
             name = _inside(records.root, str(part.mapping.name))
             if name in changed:  # a pipeline has one model file
                 continue
-            if not part.is_text and self._options.canonical:
+            if not part.is_text and self.options.canonical:
                 changed[name] = [_canonical(model, arrangement.edits)]
             elif part.is_text and part in arrangement.edits:  # of a compiled pipeline each model has its file
                 changed[name] = edited_file(part, arrangement.edits[part])
-                self._counter.total_nbytes += changed[name].nbytes
+                self.counter.total_nbytes += changed[name].nbytes
             elif not part.is_text and arrangement.edits:
                 changed[name] = _edited(model, arrangement.edits)
-                self._counter.total_nbytes += changed[name].nbytes
+                self.counter.total_nbytes += changed[name].nbytes
         if model.kind == "mlpackage":
             have = {name.rpartition("/")[0] for name in records.weight_files}
             new_places = sorted({name.rpartition("/")[0] for name in records.files} - have)
-            contents = b"".join(changed[name][0] for name in sorted(changed)) if self._options.canonical else None
-            data = with_folders(self._sources[0], new_places, contents)
+            contents = b"".join(changed[name][0] for name in sorted(changed)) if self.options.canonical else None
+            data = with_folders(self.sources[0], new_places, contents)
             if data is not None:
                 changed["Manifest.json"] = [data]
         return changed
 
-    def _write_file(self, model: Model, arrangement: Arrangement, parts: list[Whole]) -> None:
+    def _write_file(self, model: Model, arrangement: Arrangement, computed: Done) -> None:
         """Write a bare weight file, or a model file without one."""
-        new = NewNamedFile(self._dst, force=self._force or self._in_place, locked=self._has_lock)
-        parts.append(new)
+        new = NewNamedFile(self.dst, force=self.force or self.in_place, locked=self.has_lock)
+        self.outputs.append(new)
         if model.kind == "blob" and arrangement.records.files:
             ((items, nbytes),) = arrangement.records.files.values()
-            self._counter.total_nbytes = sum(item.target_nbytes for item in items)
-            self._fill([(new.name, items, nbytes)], arrangement.changes)
-        elif self._options.canonical and model.kind == "mlmodel":
+            self.counter.total_nbytes = sum(item.target_nbytes for item in items)
+            self._fill([(new.name, items, nbytes)], arrangement.changes, computed)
+        elif self.options.canonical and model.kind == "mlmodel":
             with new_file(new.name) as fd:
                 write_at(fd, [_canonical(model, arrangement.edits)], 0)
         elif arrangement.edits:
             mapped = model.parts[0].mapping
             spliced = _edited(model, arrangement.edits)
-            self._counter.total_nbytes = spliced.nbytes
+            self.counter.total_nbytes = spliced.nbytes
             with new_file(new.name) as fd:
                 write_spliced(spliced, mapped, fd, self._written(os.path.basename(str(mapped.name))))
         else:
-            real = os.path.realpath(self._sources[0])
-            self._counter.total_nbytes = os.stat(real).st_size
+            real = os.path.realpath(self.sources[0])
+            self.counter.total_nbytes = os.stat(real).st_size
             written = self._written(os.path.basename(real))
             held = OpenFiles(self._held).find(real)
             copy_entry(os.path.dirname(real), os.path.basename(real), new.name, written, held)
 
-    def _write_weights(self, model: Model, arrangement: Arrangement, directory: str) -> None:
+    def _write_weights(self, model: Model, arrangement: Arrangement, directory: str, computed: Done) -> None:
         records = arrangement.records
         files = []
         for name, (items, nbytes) in records.files.items():
             path = os.path.join(directory, *name.split("/"))
             os.makedirs(os.path.dirname(path), exist_ok=True)
             files.append((path, items, nbytes))
-        self._fill(files, arrangement.changes)
+        self._fill(files, arrangement.changes, computed)
         for (path, items, _), name in zip(files, records.files, strict=True):
             like = records.weight_files.get(name)
             if like is None:  # as private as the source was
@@ -508,7 +515,12 @@ class Repacking:
             mapped = like.reader.mapping if like is not None else model.parts[0].mapping
             set_mode(path, os.fstat(mapped.fd).st_mode)
 
-    def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[TensorChange]) -> None:
+    def _fill(
+        self,
+        files: list[tuple[str, list[Item], int]],
+        changes: list[TensorChange],
+        computed: Done,
+    ) -> None:
         first = {id(change.item.first): change for change in reversed(changes) if change.item is not None}
 
         def cast_done(item: Item, counts: CastCounts) -> None:
@@ -517,12 +529,38 @@ class Repacking:
             change.overflow, change.nan, change.underflow = total
 
         write_weight_files(
-            files, self._counter, overflow=self._options.overflow, nan=self._options.nan, executor=self._executor,
-            cast_done=cast_done,
+            files, self.counter, overflow=self.options.overflow, nan=self.options.nan, executor=self.executor,
+            cast_done=cast_done, computed=computed,
         )  # fmt: skip
 
     def _written(self, name: str) -> Callable[[int], None]:
-        return partial(self._counter.add, name)
+        return partial(self.counter.add, name)
+
+
+def _lock(models: list[Model], dst: str, stack: contextlib.ExitStack) -> bool:
+    """Keep other writers out of a model that is to be replaced, so that none of their changes is lost.
+
+    Returns:
+        False if the system, or the file system, has no such locks.
+    """
+    real, has_lock = os.path.realpath(dst), False
+    if os.name != "nt":  # Windows cannot replace an open file, and has no directory locks
+        fd = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        stack.callback(os.close, fd)
+        try:
+            lock(fd, real)
+            has_lock = True
+        except (BlockingIOError, FileNotFoundError):
+            raise
+        except OSError:
+            pass  # the file system has no locks
+    for model in models:  # opened before locking, because completing a change takes the lock
+        for mapped in model.package.mappings:
+            if not os.path.samestat(os.fstat(mapped.fd), os.stat(str(mapped.name))):
+                raise FormatError("file: expected the one that was opened, got another", file=mapped.name)
+            pending.require_none(str(mapped.name))
+        pending.require_none(str(model.path))
+    return has_lock
 
 
 def _stale(model: Model, report: RepackReport) -> tuple[str, ...]:

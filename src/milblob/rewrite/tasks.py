@@ -13,8 +13,9 @@ from ..dtypes import DType
 from ..errors import FormatError
 from ..storage.mapped import MappedFile, closed_on_error
 from ..values.dense import Dense
+from .parts import WeightParts
 
-COPY, CAST, VALUE, DENSE, HELD = "copy", "cast", "value", "dense", "held"
+COPY, CAST, VALUE, DENSE, HELD, COMPUTED = "copy", "cast", "value", "dense", "held", "computed"
 TASK_NBYTES = 16 << 20
 
 
@@ -63,11 +64,12 @@ class Item:
         origin, start, nbytes: where its bytes come from. For VALUE they are a TensorValue message.
         dtype, count: of the stored elements.
         target: dtype in the result; equal to `dtype` for COPY and VALUE.
-        how: COPY, CAST, VALUE (a TensorValue to decode), DENSE (a compressed weight to decode) or HELD (bytes in
-            memory: of a value in MIL text).
-        open: for DENSE, returns what computes the elements. Such items and those of HELD are written by `write_dense`,
-            not by tasks, since neither can be pickled.
+        how: COPY, CAST, VALUE (a TensorValue to decode), DENSE (a compressed weight to decode), HELD (bytes in memory:
+            of a value in MIL text, of a part) or COMPUTED (a part that is computed while it is written). Tasks have
+            nothing of the last three, which cannot be pickled.
+        open: for DENSE, returns what computes the elements.
         held: for HELD, the stored bytes.
+        computed: for COMPUTED, the parts and the key of this one.
         shape: declared shape; used by VALUE.
         name: of the first tensor that refers to it; for an unreferenced record, its file and number.
         base: directory of the model that refers to it, relative to the root of the result: what @model_path stands for.
@@ -80,8 +82,8 @@ class Item:
     """
 
     __slots__ = (
-        "base", "before", "count", "data_offset", "dtype", "file", "first", "held", "how", "name", "nbytes", "offset",
-        "open", "order", "origin", "shape", "start", "target", "user",
+        "_first", "base", "before", "computed", "count", "data_offset", "dtype", "file", "held", "how", "name",
+        "nbytes", "offset", "open", "order", "origin", "shape", "start", "target", "user",
     )  # fmt: skip
 
     def __init__(
@@ -96,13 +98,23 @@ class Item:
         self.how = how
         self.open: Callable[[], Dense] | None = None
         self.held: _codec.Buffer | None = None
+        self.computed: tuple[WeightParts, str] | None = None
         self.shape: tuple[int, ...] = ()
         self.name = ""
         self.order: tuple[int, ...] = ()
         self.user: str | None = None
         self.offset = self.data_offset = 0
         self.before: tuple[str, int] | None = None
-        self.first: Item = self
+        self._first: Item | None = None  # not itself: a cycle would hold the bytes of parts
+
+    @property
+    def first(self) -> "Item":
+        """See Attributes."""
+        return self if self._first is None else self._first
+
+    @first.setter
+    def first(self, item: "Item") -> None:
+        self._first = None if item is self else item
 
     def add_user(self, function: str | None) -> None:
         """Note that a function refers to it too; None: nobody does."""
@@ -192,7 +204,7 @@ def make_tasks(path: str, items: list[Item], first: int, overflow: str, nan: str
     steps: list[Step] = []
     begin = 64
     for number, item in enumerate(items, first):
-        for step in _steps(number, item) if item.how not in (DENSE, HELD) else ():
+        for step in _steps(number, item) if item.how not in (DENSE, HELD, COMPUTED) else ():
             steps.append(step)
             end = step.data_offset + step.written_nbytes
             if end - begin >= TASK_NBYTES:

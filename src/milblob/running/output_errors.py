@@ -151,5 +151,5 @@ class OutputErrors:
 
 def _squares(before: Array, after: Array, importance: Array | None = None) -> tuple[float, float]:
     """(sum of squared differences, sum of squares of `before`), both weighed by the importance."""
-    squared, power, _ = measured(before, lambda first, count: range_of(after, first, count, after.dtype), importance)
-    return squared, power
+    lost = measured(before, lambda first, count: range_of(after, first, count, after.dtype), importance)
+    return lost.squared, lost.power

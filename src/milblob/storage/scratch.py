@@ -16,6 +16,7 @@ from .transfer import write_at
 Array = np.ndarray[Any, Any]
 
 _HELD_NBYTES = 1 << 24  # smaller arrays are in memory, as usual
+_FIRST_NBYTES = 1 << 22  # of the first room for arrays that last: in memory, for small models
 _ALIGNMENT = 64
 _ZEROS_NBYTES = 1 << 20
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -31,7 +32,8 @@ class Scratch:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._room: Array | None = None
+        self._room = np.empty(0, np.uint8)
+        self._lasting_nbytes = 0
 
     def empty(self, shape: Any, dtype: Any) -> Array:
         """Return a new array, as `numpy.empty`. A large one is a mapped file, which goes with the last view of it.
@@ -56,16 +58,18 @@ class Scratch:
     def lasting(self, shape: Any, dtype: Any) -> Array:
         """As `empty`, for what is kept of every weight until the result is written: together they take little memory.
 
-        Several share a file, as there may be more weights than files that a process may have open.
+        Several share a file, as there may be more weights than files that a process may have open. Each file has room
+        for an eighth of all before it, so that their number grows with the logarithm of the bytes.
         """
         kind, dims = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)
         nbytes = prod(dims) * kind.itemsize
         taken = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         with self._lock:
-            if self._room is None:
-                self._room = np.empty(_HELD_NBYTES, np.uint8)  # where nothing is written takes no memory
             if taken > self._room.size:
-                self._room = self.empty(max(taken, _HELD_NBYTES), np.uint8)
+                is_first = not self._lasting_nbytes and taken <= _FIRST_NBYTES
+                room = _FIRST_NBYTES if is_first else max(taken, self._lasting_nbytes // 8, _HELD_NBYTES)
+                self._room = self.empty(room, np.uint8)
+            self._lasting_nbytes += taken
             found, self._room = self._room[:nbytes], self._room[taken:]
         return np.ndarray(dims, kind, found)
 

@@ -110,28 +110,6 @@ class Computed(Dense):
         out[:] = self._bytes[begin * nbytes : (begin + count) * nbytes]
 
 
-class Held(Dense):
-    """A tensor whose stored bytes are there already, to be written as they are.
-
-    Attributes:
-        packed: the elements.
-    """
-
-    def __init__(self, packed: Packed) -> None:
-        super().__init__(packed.dtype, packed.shape)
-        self.packed = packed
-
-    @property
-    def data(self) -> memoryview:
-        """The stored bytes."""
-        return memoryview(self.packed.buffer)[self.packed.offset :][: self.dtype.nbytes(self.packed.size)]
-
-    def fill(self, out: np.ndarray[Any, Any], begin: int, count: int) -> None:
-        """See Dense."""
-        nbytes = self.dtype.numpy.itemsize
-        out[:] = self.packed.array().reshape(-1)[begin : begin + count].view(np.uint8)[: count * nbytes]
-
-
 class Cast(Dense):
     """float16 as float32."""
 

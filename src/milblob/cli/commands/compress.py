@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...compressing.compress import LEAST, CompressReport, compress
-from ...compressing.recipe import Recipe
-from ...compressing.recipes import Joint, Linear, Palette, Prune
+from ...compressing.linear_recipe import Linear
+from ...compressing.palette_recipe import Palette
+from ...compressing.prune_recipe import Prune
+from ...compressing.recipe import Joint, Recipe
 from .. import options
 from ..completing import complete_first
 from ..names import mapping

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from ...compressing.compress import LEAST
 from ...compressing.frontier import Frontier, compress_frontier
 from ...compressing.frontier_svg import short
+from ...compressing.goals import decibel
+from ...compressing.parse_recipe import as_recipe
 from ...compressing.recipe import Recipe
-from ...compressing.recipe_choice import decibel
-from ...compressing.recipes import as_recipe
 from ...model import open as opening
 from ...rewrite.destination import require_outside
 from ...storage.output import NewFile

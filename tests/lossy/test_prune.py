@@ -8,7 +8,7 @@ import pytest
 from matrix import every
 from milblob import _codec
 from milblob.errors import FormatError
-from milblob.values.prune import Pruner, prune
+from milblob.lossy.prune import Pruner, prune
 from thorough import some
 
 
@@ -92,7 +92,7 @@ def test_large_arrays_in_parts(monkeypatch):
     found, _ = theirs(array, {"sparsity": 0.37})
     for threads in ("1", "3"):
         monkeypatch.setenv("MILBLOB_THREADS", threads)
-        monkeypatch.setattr("milblob.values.prune._PART_NBYTES", 1 << 14)
+        monkeypatch.setattr("milblob.lossy.prune._PART_NBYTES", 1 << 14)
         result = prune(array, sparsity=0.37)
         assert np.array_equal(result.mask, found.mask)
         assert np.array_equal(result.nonzero, found.nonzero_data)
@@ -108,7 +108,7 @@ def test_neighbours_in_parts(monkeypatch):
         found, _ = theirs(array, options)
         whole = prune(array, **options)
         with monkeypatch.context() as patch:
-            patch.setattr("milblob.values.prune._PART_NBYTES", 64)
+            patch.setattr("milblob.lossy.prune._PART_NBYTES", 64)
             result = prune(array, **options)
         assert np.array_equal(result.mask, found.mask)
         assert result.nonzero.tobytes() == found.nonzero_data.tobytes()
@@ -218,7 +218,7 @@ def test_what_is_refused(array, options, words):
 @pytest.mark.parametrize("where", [0, -1])
 def test_what_is_not_finite_is_met_and_counted_in_the_first_pass(monkeypatch, dtype, shape, where):
     """Whatever groups the elements, wherever they lie and however many parts there are. Sums that overflow are no such."""
-    monkeypatch.setattr("milblob.values.prune._PART_NBYTES", 1 << 12)
+    monkeypatch.setattr("milblob.lossy.prune._PART_NBYTES", 1 << 12)
     ways = [{"sparsity": 0.5}, {"sparsity": 0.0}, {"sparsity": 1.0}, {"threshold": 0.5}, {"threshold": 2.0}]
     ways += [{"n_m": (n, m), "dim": dim} for n, m in ((1, 2), (2, 4), (3, 7), (20, 40)) for dim in (0, 1)]
     ways += [
@@ -248,5 +248,5 @@ def test_an_array_that_changes_after_it_was_counted_is_refused():
 
     options = [{"threshold": 0.5}, {"sparsity": 0.0}]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("milblob.values.prune._PART_NBYTES", 1024)
+        patch.setattr("milblob.lossy.prune._PART_NBYTES", 1024)
         every(check, [np.float16, np.float32], options, [0, 8, 32])

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..arguments import array_of
+from ..values.strided import Empty, boxes
 from .palettize import NBITS, Palettized
-from .strided import Empty, boxes
 from .unfit import UnfitError
 
 Array = np.ndarray[Any, Any]

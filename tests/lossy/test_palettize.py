@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from matrix import every
-from milblob.values.palettize import NBITS, palettize
+from milblob.lossy.palettize import NBITS, palettize
 from thorough import share, some
 
 DTYPES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)]
@@ -197,7 +197,7 @@ def test_every_pattern_of_16_bits():
 def test_same_bits_for_any_number_of_threads(dtype, monkeypatch):
     array = np.random.default_rng(5).standard_normal((64, 1 << 14)).astype(dtype)
     importance = np.random.default_rng(6).random(1 << 14)
-    monkeypatch.setattr("milblob.values.palettize._PART_NBYTES", 1 << 16)
+    monkeypatch.setattr("milblob.lossy.palettize._PART_NBYTES", 1 << 16)
 
     def run():
         yield palettize(array, 4)

@@ -14,8 +14,8 @@ import numpy as np
 
 from .. import _codec
 from ..threads import each, ordered, parts
+from ..values.strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges
 from .palettize import NBITS, Palettized, require_palette, weights_for
-from .strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges
 from .unfit import UnfitError
 
 MODES = ("kmeans", "unique")

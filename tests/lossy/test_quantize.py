@@ -8,7 +8,7 @@ import pytest
 
 from matrix import every
 from milblob import _codec
-from milblob.values.quantize import quantize
+from milblob.lossy.quantize import quantize
 
 DTYPES = ["int8", "uint8", "int4", "uint4"]
 MODES = ["linear_symmetric", "linear"]
@@ -234,7 +234,7 @@ def test_errors_of_blocks_of_any_length():
 
 def test_same_bits_for_any_number_of_threads(monkeypatch):
     array = np.random.default_rng(5).standard_normal((96, 1 << 10)).astype(np.float16)
-    monkeypatch.setattr("milblob.values.quantize._PART_COUNT", 1 << 12)
+    monkeypatch.setattr("milblob.lossy.quantize._PART_COUNT", 1 << 12)
 
     def run():
         for blocks in ((0, 0), (1, 0), (0, 1), (1, 32), (32, 1)):
@@ -264,8 +264,8 @@ def test_very_many_blocks_that_lie_in_several_stretches(monkeypatch):
         whole = quantize(array, target, **options)
         most[0] = 0
         with monkeypatch.context() as patched:
-            patched.setattr("milblob.values.quantize._PART_COUNT", 1 << 9)
-            patched.setattr("milblob.values.quantize._BLOCKS_COUNT", 1 << 6)
+            patched.setattr("milblob.lossy.quantize._PART_COUNT", 1 << 9)
+            patched.setattr("milblob.lossy.quantize._BLOCKS_COUNT", 1 << 6)
             patched.setattr(np, "full", recorded)
             found = quantize(array, target, **options)
             assert most[0] <= 1 << 9

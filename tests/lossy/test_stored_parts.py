@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from milblob.values import stored_parts
-from milblob.values.stored_parts import Range
+from milblob.lossy import stored_parts
+from milblob.lossy.stored_parts import Range
 
 SIGNED, UNSIGNED = Range(-8, 7), Range(0, 15)
 

@@ -6,7 +6,7 @@ import pytest
 
 from matrix import every
 from milblob import MilblobError, _codec
-from milblob.values.vectors import palettize_vectors
+from milblob.lossy.vectors import palettize_vectors
 
 
 def decoded(made, axis):
@@ -127,7 +127,7 @@ def test_unique_vectors_are_sorted_as_numbers(monkeypatch):
         assert np.array_equal(found.indices if axis == 1 else found.indices.T, at.reshape(-1)[chosen])
         assert found.squared == 0
 
-    monkeypatch.setattr("milblob.values.vectors._UNIQUE_NBYTES", 1 << 11)
+    monkeypatch.setattr("milblob.lossy.vectors._UNIQUE_NBYTES", 1 << 11)
     monkeypatch.setattr(np, "unique", recorded)
     every(check, [np.float16, np.float32, ml_dtypes.bfloat16], [2, 3, 4, 5, 8, 13], [0, 1])
     assert max(sorted_rows) <= 256

@@ -16,9 +16,9 @@ import numpy as np
 from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..threads import ordered, parts
-from .dense import make_grid
+from ..values.dense import make_grid
+from ..values.strided import Empty, boxes, range_of, vector_of
 from .palettize import weights_for
-from .strided import Empty, boxes, range_of, vector_of
 from .unfit import UnfitError
 
 DTYPES = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)

@@ -20,7 +20,7 @@ from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError
 from ..threads import ordered, parts
-from .strided import Empty
+from ..values.strided import Empty
 from .unfit import UnfitError
 
 _PART_NBYTES = 1 << 22  # that one thread processes at a time

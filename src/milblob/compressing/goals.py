@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -10,20 +9,22 @@ import numpy as np
 from .. import _codec
 from ..arguments import as_integer, as_mapping, parse_nbytes
 from ..closeness import hint
+from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
 from ..progress import Counter
 from ..rewrite.changes import is_counted
-from ..rewrite.planned import PartsPlan
+from ..rewrite.parts import WeightParts
 from ..selection import selector
+from ..threads import sized
 from ..wording import escape
-from .candidates import Candidate, computed
+from .candidates import KEPT, Candidate
 from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, chosen_of, starts, walk
-from .pieces import CompressedParts, NotCompressibleError
-from .prepare import KEPT
+from .linear_recipe import Linear
+from .palette_recipe import Palette
+from .parse_recipe import as_recipe
 from .recipe import Recipe, as_float
-from .recipes import Linear, Palette, as_recipe
 from .recompress import all_weights
 
 Array = np.ndarray[Any, Any]
@@ -156,34 +157,38 @@ class RecipeChoice:
 
     @property
     def passes(self) -> int:
-        """See Chooser."""
+        """How often `choose` goes through the candidates that differ, and tells the counter."""
         if self._goal is None or self._of_all is None:
             return 1
         return 2 if self._goal.sqnr is not None else 2 + len(LADDER if self._given is None else self._given)
 
     def recipes(self, opset: int) -> tuple[Recipe, ...]:
-        """See Chooser."""
+        """Return those to choose from."""
         return self._given if self._given is not None else tuple(one for one in LADDER if one.opset <= opset)
 
     def choose(
         self, model: Model, candidates: list[Candidate], firsts: list[int], counter: Counter
     ) -> list[tuple[Candidate, str]]:
-        """See Chooser.
+        """Return each candidate with one option that is left, or with the reason for which it stays, else "".
+
+        Args:
+            firsts: for each candidate the number of the first that is alike.
+            counter: told of each weight that is measured, and of each that stays.
 
         Raises:
             ValueError: a size that cannot be reached; the least that can is named. A sensitivity of nothing.
         """
         factors = self._factors(model, candidates)
         unique = [number for number, first in enumerate(firsts) if first == number]
-        rows: dict[int, list[Measured | NotCompressibleError]] = {}
+        rows: dict[int, list[Measured | UnfitError]] = {}
         names: dict[int, list[str]] = {}
         for candidate, first in zip(candidates, firsts, strict=True):
             names.setdefault(first, []).append(candidate.tensor.name)
 
-        def work(number: int) -> list[Measured | NotCompressibleError]:
+        def work(number: int) -> list[Measured | UnfitError]:
             return _measured(candidates[number], names[number], self._errors)
 
-        for number, row in zip(unique, computed(candidates, unique, work), strict=True):
+        for number, row in zip(unique, sized(work, unique, lambda n: candidates[n].tensor.size), strict=True):
             rows[number] = row
             counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
         stored = _Stored(model)
@@ -351,52 +356,48 @@ def _moved(point: Point, step: ChoiceStep, count: int) -> Point:
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
-def _measured(
-    candidate: Candidate, names: Sequence[str], errors: Errors | None
-) -> list[Measured | NotCompressibleError]:
+def _measured(candidate: Candidate, names: Sequence[str], errors: Errors | None) -> list[Measured | UnfitError]:
     """What each option makes of a weight, or why it cannot be applied.
 
     Args:
         names: of the weights that become the same.
     """
-    found: list[Measured | NotCompressibleError] = []
+    found: list[Measured | UnfitError] = []
     for number in range(len(candidate.options)):
         try:
-            if errors is None and candidate.importance is None:
+            if errors is None and candidate.about.importance is None:
                 made, relative = _measured_alone(candidate, number)
             else:
                 made, relative = _measured_by(candidate, number, names, errors)
-        except NotCompressibleError as reason:
-            found.append(reason.alone())
+        except UnfitError as reason:
+            found.append(UnfitError(str(reason)))
             continue
         own, shared = (
-            sum(part.dtype.nbytes(prod(part.shape)) for part in made.parts if (part.array is not None) == is_own)
-            for is_own in (True, False)
+            sum(part.nbytes for part in made.parts if (part.array is not None) == is_own) for is_own in (True, False)
         )
         found.append(Measured(own, shared, relative))
     return found
 
 
-def _measured_alone(candidate: Candidate, number: int) -> tuple[PartsPlan | CompressedParts, float]:
+def _measured_alone(candidate: Candidate, number: int) -> tuple[WeightParts, float]:
     """(what is stored, squared error over power): nothing but sums is kept of the values."""
-    made = candidate._replace(lasting=candidate.empty).made(number)  # this plan does not last
-    if isinstance(made, NotCompressibleError):
+    about = candidate.about._replace(lasting=candidate.about.empty)  # the parts do not last
+    made = candidate._replace(about=about).parts(None, number)
+    if isinstance(made, UnfitError):
         raise made
-    lost = made.write(lambda *_: None) if isinstance(made, PartsPlan) else made
+    lost = made.lost()
     return made, _relative(lost.squared, lost.power)
 
 
 def _measured_by(
     candidate: Candidate, number: int, names: Sequence[str], errors: Errors | None
-) -> tuple[CompressedParts, float]:
+) -> tuple[WeightParts, float]:
     """The same, from the values that the recipe makes; the sum of what `errors` says about these weights."""
     pieces = candidate.pieces(number)
-    if isinstance(pieces, NotCompressibleError):
-        raise pieces
-    made = pieces.compressed(candidate.opset)
+    made = pieces.parts(candidate.about.opset)
     if errors is None:
-        squared, power, _ = pieces.measured(candidate.importance)
-        return made, _relative(squared, power)
+        lost = pieces.measured(candidate.about.importance)
+        return made, _relative(lost.squared, lost.power)
     values = pieces.values()
     return made, math.fsum(min(_cost(errors, name, pieces.array, values), _MOST_ERROR) for name in names)
 
@@ -472,7 +473,7 @@ def _raw_nbytes(numbers: Sequence[int], candidates: Sequence[Candidate], stored:
 def _units(
     candidates: Sequence[Candidate],
     firsts: Sequence[int],
-    rows: Mapping[int, list[Measured | NotCompressibleError]],
+    rows: Mapping[int, list[Measured | UnfitError]],
     factors: Sequence[float],
     stored: _Stored,
     shares: Mapping[int, int] | None,
@@ -527,7 +528,7 @@ def _shares(candidates: Sequence[Candidate], firsts: Sequence[int], errors: Erro
     """
     shares: dict[int, int] = {}
     for candidate, first in zip(candidates, firsts, strict=True):
-        reads = candidate.tensor.size * max(len(candidate.consumers), 1)
+        reads = candidate.tensor.size * max(len(candidate.about.consumers), 1)
         shares[first] = shares.get(first, 0) + reads if errors is None else 1
     return shares
 
@@ -544,23 +545,20 @@ def _values(
 
     def work(number: int) -> Array:
         options = [option.recipe for option in candidates[number].options]
-        pieces = candidates[number].pieces(options.index(cast(Recipe, recipes[number])))
-        if isinstance(pieces, NotCompressibleError):
-            raise pieces
-        return pieces.values()
+        return candidates[number].pieces(options.index(cast(Recipe, recipes[number]))).values()
 
-    values = dict(zip(unique, computed(candidates, unique, work), strict=True))
+    values = dict(zip(unique, sized(work, unique, lambda n: candidates[n].tensor.size), strict=True))
     return {candidates[index].tensor.name: values[firsts[index]] for index in changed}
 
 
 def _of_recipe(
-    recipe: Recipe, candidate: Candidate, row: Sequence[Measured | NotCompressibleError]
-) -> Measured | NotCompressibleError | None:
+    recipe: Recipe, candidate: Candidate, row: Sequence[Measured | UnfitError]
+) -> Measured | UnfitError | None:
     return next((one for option, one in zip(candidate.options, row, strict=True) if option.recipe == recipe), None)
 
 
-def _reason(row: Sequence[Measured | NotCompressibleError]) -> str:
-    found = next((str(one) for one in row if isinstance(one, NotCompressibleError)), None)
+def _reason(row: Sequence[Measured | UnfitError]) -> str:
+    found = next((str(one) for one in row if isinstance(one, UnfitError)), None)
     return found or "expected one recipe that fits all weights with these bytes, got none"
 
 

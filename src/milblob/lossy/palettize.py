@@ -17,7 +17,7 @@ from .. import _codec
 from ..arguments import array_of
 from ..dtypes import DType, as_dtype
 from ..threads import each, ordered, parts
-from .strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges, vector_of
+from ..values.strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges, vector_of
 from .unfit import UnfitError
 
 NBITS = (1, 2, 3, 4, 6, 8)

@@ -1,0 +1,49 @@
+"""Recipes from their dicts and from JSON."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from ..arguments import require
+from ..errors import FormatError
+from ..jsontext import parse_json
+from .linear_recipe import Linear
+from .palette_recipe import Palette
+from .prune_recipe import Prune
+from .recipe import Joint, Recipe
+
+RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune, "Joint": Joint}
+
+
+def as_recipe(value: Any) -> Recipe:
+    """Return the recipe that a recipe, its dict or its JSON stands for.
+
+    Raises:
+        TypeError: something else. ValueError: an unknown recipe or option, or a wrong value; it is named.
+    """
+    if isinstance(value, Recipe):
+        return value
+    if isinstance(value, str):
+        try:
+            value = parse_json(value, "JSON", None, unique=True)
+        except FormatError as error:
+            words = "recipe: expected a Linear, Palette or Prune, or one as JSON"
+            raise ValueError(f"{words}, got {value!r:.60} ({error})") from None
+    require("recipe", value, Mapping, "a Linear, Palette or Prune, or one as JSON")
+    kind = RECIPES.get(value["recipe"]) if isinstance(value.get("recipe"), str) else None
+    if kind is None:
+        raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, got {value.get('recipe')!r:.60}")
+    options = {key: option for key, option in value.items() if key != "recipe"}
+    known = [one.name for one in fields(kind)]
+    unknown = sorted(set(options).difference(known), key=str)
+    if unknown:
+        raise ValueError(f"{value['recipe']}: expected its options {', '.join(known)}, got {unknown[0]!r:.60}")
+    if kind is Joint:
+        if not options:
+            raise ValueError("Joint: expected recipes, got none")
+        require("recipes", options["recipes"], list | tuple, "a list of recipes")
+        # Before any is made: a Joint may hold another in turn, and so on.
+        if any(isinstance(one, Mapping) and one.get("recipe") == "Joint" for one in options["recipes"]):
+            raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
+        return Joint(tuple(as_recipe(one) for one in options["recipes"]))
+    return kind(**{key: tuple(option) if isinstance(option, list) else option for key, option in options.items()})

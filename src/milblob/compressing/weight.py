@@ -1,0 +1,133 @@
+"""What a recipe needs to know about a weight."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from ..dtypes import DType, as_dtype
+from ..rewrite.parts import Loss, Put, WeightParts
+from ..threads import ordered
+from ..threads import parts as divided
+from ..values.strided import PIECE_COUNT, Empty, computed, range_of
+from ..values.tensorvalue import stored_bytes
+from .pieces import Pieces, require_finite_loss
+
+Array = np.ndarray[Any, Any]
+
+_FAR: dict[Any, tuple[Any, Any, int]] = {
+    DType.FLOAT16: (np.int16, np.uint16, 0x7400),
+    DType.FLOAT32: (np.int32, np.uint32, 0x7E000000),
+}
+"""Integers as wide as a float, and the bits of an eighth of the least power of two that is no float any more."""
+_PART_COUNT = 1 << 22  # elements that one thread looks at: less is not worth starting one
+
+
+class HeldBlocks(NamedTuple):
+    """Integers and scales that the values of a weight are stored as somewhere.
+
+    Attributes:
+        dtype: of the integers.
+        block: the size of a block in each dimension.
+        read: called with what makes arrays, returns (integers, int8, in the shape of the weight; a scale for each
+            block).
+    """
+
+    dtype: Any
+    block: tuple[int, ...]
+    read: Callable[[Empty], tuple[Array, Array]]
+
+
+class Weight(NamedTuple):
+    """What a recipe needs to know about a weight.
+
+    Attributes:
+        array: its values.
+        axes: (input channels, output channels); (1, 0) if the operations do not agree and the recipe needs none.
+        opset: iOS version of the opset that it is in.
+        consumers: (operation, parameter) of each that reads it; none where they do not limit what is pruned.
+        importance: of its elements, in its shape; None: all alike.
+        groups: how many groups the convolutions that read it divide its first dimension into.
+        pieces: what it is compressed to already, if the recipe goes on from that.
+        nan: "keep" to keep NaN and infinity where the recipe can.
+        blocks: integers and scales that its values are; None: they are floats.
+        empty: makes all arrays as long as the weight.
+        lasting: makes those that are kept until parts are written.
+    """
+
+    array: Array
+    axes: tuple[int, int]
+    opset: int
+    consumers: tuple[tuple[str, str], ...]
+    importance: Array | None = None
+    groups: int = 1
+    pieces: Pieces | None = None
+    nan: str = "skip"
+    blocks: HeldBlocks | None = None
+    empty: Empty = np.empty
+    lasting: Empty = np.empty
+
+    @property
+    def begun(self) -> Pieces:
+        """What the first recipe begins with."""
+        return self.pieces if self.pieces is not None else Pieces(self.array, empty=self.empty)
+
+
+def heavy_of(pieces: Pieces, weight: Weight) -> Array | None:
+    """The importance of the elements that a fit counts: none of those that are pruned."""
+    if pieces.bits is None:
+        return weight.importance
+    mask, heavy = pieces.mask, weight.importance
+    if heavy is None:
+        return mask
+    return computed(mask.shape, np.float32, lambda box: mask[box] * heavy[box].astype(np.float32), pieces.empty)
+
+
+def is_far_from_infinity(array: Array) -> bool:
+    """Whether all elements are finite, and so far from the largest float that nothing made of them overflows."""
+    kind = as_dtype(array.dtype)
+    if kind not in _FAR:
+        return False
+    signed, unsigned, limit = _FAR[kind]
+
+    def work(part: tuple[int, int]) -> bool:
+        return all(is_far(part[0] + begin, count) for begin, count in divided(part[1], 1, PIECE_COUNT))
+
+    def is_far(begin: int, count: int) -> bool:
+        piece = range_of(array, begin, count, kind.numpy)  # magnitudes are ordered as their bits are
+        most = np.iinfo(signed).max
+        if int(np.bitwise_or.reduce(piece.view(unsigned))) & most < limit:  # so is each; mostly that is enough
+            return True
+        return max(int(piece.view(signed).max()), int(piece.view(unsigned).max()) & most) < limit
+
+    return all(ordered(work, divided(array.size, 1, _PART_COUNT), array.size > _PART_COUNT))
+
+
+def measured_now(parts: WeightParts) -> WeightParts:
+    """Return parts with their loss; of those that are not computed, nothing else is kept.
+
+    Raises:
+        UnfitError: elements are not finite, or would not be.
+    """
+    if parts.compute is None:
+        return parts
+    loss = parts.compute(lambda *row: None)
+    require_finite_loss(loss)
+    return replace(parts, loss=loss, compute=None)
+
+
+def computed_now(parts: WeightParts, empty: Empty) -> WeightParts:
+    """Return parts with their bytes, in arrays that `empty` makes. Raises: as `measured_now`."""
+    made: dict[str, Any] = {part.key: empty(part.nbytes, np.uint8) for part in parts.parts if part.array is None}
+
+    def put(key: str, offset: int, data: Any) -> None:
+        view = np.frombuffer(data, np.uint8)
+        made[key][offset : offset + view.size] = view
+
+    compute = cast("Callable[[Put], Loss]", parts.compute)
+    found = measured_now(replace(parts, compute=lambda _: compute(put)))
+    for part in parts.parts:
+        if part.array is not None:
+            made[part.key] = stored_bytes(part.array, part.dtype)
+    return replace(found, parts=tuple(replace(part, data=made[part.key]) for part in parts.parts))

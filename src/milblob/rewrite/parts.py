@@ -1,0 +1,173 @@
+"""Compressed weights as data: their parts, with the stored bytes or what computes these while they are written.
+
+Where the sizes of all parts are known in advance, the layout gives every part its place, and only then values are
+computed: memory holds a stretch of a weight at a time, and nothing is kept in between.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from ..errors import FormatError
+from ..lossy.unfit import UnfitError
+from ..model.tensor import Tensor
+from ..program.compress_edits import Links
+from ..threads import ALONE_COUNT, sized
+from ..values.strided import Empty
+
+Array = np.ndarray[Any, Any]
+Put = Callable[[str, int, Any], None]
+"""Called as `put(key, offset, data)`: bytes of a part, from the offset in bytes on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of a compressed weight. Compared and hashed as an object, not by its values.
+
+    Attributes:
+        key: its parameter; "lut.scale" for a part of what computes `lut`.
+        array: the values, if they go into the Program: a part of few elements; else None.
+        data: the stored bytes; None while they are not computed.
+    """
+
+    key: str
+    dtype: Any
+    shape: tuple[int, ...]
+    array: Array | None = None
+    data: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as stored."""
+        return int(self.dtype.nbytes(prod(self.shape)))
+
+    @property
+    def mil_code(self) -> int:
+        """As that of a constant, which a reader of the parts asks for."""
+        return int(self.dtype.mil_code)
+
+
+class Loss(NamedTuple):
+    """What is lost.
+
+    Attributes:
+        squared: sum of the squared differences.
+        power: sum of the squares of the weight.
+        largest: difference.
+        gap: the most by which the squared error of palettes may exceed the least possible, weighted if they were fitted
+            so; None if that is not known.
+    """
+
+    squared: float
+    power: float
+    largest: float
+    gap: float | None = None
+
+
+@dataclass(eq=False)
+class WeightParts:
+    """What is stored for a weight; equal weights may share one object.
+
+    Attributes:
+        op: type of the operation that computes the weight.
+        parts: those that are stored.
+        size: elements of the weight.
+        links: the parts that are not stored: which operations compute them.
+        loss: None while it is not known.
+        compute: computes the parts that have neither array nor data, gives every byte of them to a `Put` once, in the
+            caller's thread, and returns the loss; None if there are no such parts.
+        is_sure: whether `compute` is known to refuse nothing, whatever the values are.
+    """
+
+    op: str
+    parts: tuple[Part, ...]
+    size: int
+    links: Links
+    loss: Loss | None = None
+    compute: Callable[[Put], Loss] | None = None
+    is_sure: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts as stored."""
+        return sum(part.nbytes for part in self.parts)
+
+    def write(self, put: Put) -> None:
+        """Compute the parts that are not there, once, and the loss.
+
+        Raises:
+            FormatError: values that were checked before, and cannot be compressed any more.
+        """
+        compute, self.compute = self.compute, None  # it holds values of the source, which is closed before the end
+        if compute is None:
+            raise RuntimeError("parts: expected one call, got another")
+        try:
+            self.loss = compute(put)
+        except UnfitError as error:
+            raise FormatError(f"weight: expected no change while it is read, got other values ({error})") from None
+
+    def lost(self) -> Loss:
+        """Return the loss; of parts that are not computed, compute it now, and keep nothing of them."""
+        if self.loss is None:
+            self.write(lambda *row: None)
+        return cast(Loss, self.loss)
+
+    def kept(self, lasting: Empty | None) -> "WeightParts":
+        """Make the parts ready to be kept until everything is written; return them.
+
+        Args:
+            lasting: makes arrays for their bytes; None to keep none, and compute the loss.
+        """
+
+        def kept(part: Part) -> Part:
+            if part.array is not None:
+                return replace(part, array=part.array.copy(), data=None)  # it may be a view of more
+            if part.data is None or lasting is None:
+                return replace(part, data=None)
+            data = lasting(part.nbytes, np.uint8)
+            data[:] = memoryview(part.data).cast("B")
+            return replace(part, data=data)
+
+        if lasting is None or all(part.array is not None for part in self.parts):
+            self.lost()  # nothing is left to be written
+        self.parts = tuple(kept(part) for part in self.parts)
+        return self
+
+
+class CompressedWeight(NamedTuple):
+    """A weight of a model, and what is stored for it in the result."""
+
+    tensor: Tensor
+    parts: WeightParts
+
+
+Done = Callable[[WeightParts], None]
+"""Called with parts that were computed while they were written, once all of them are; in the caller's thread."""
+
+
+def write_all(computed: Iterable[WeightParts], put_of: Callable[[WeightParts], Put], done: Done) -> None:
+    """Compute and write parts, in order: of a large weight with all threads, of several small ones at a time.
+
+    Args:
+        computed: those to compute.
+        put_of: returns where the bytes of some parts go.
+    """
+    parts = list(computed)
+
+    def work(one: WeightParts) -> list[tuple[str, int, Any]] | None:
+        if one.size >= ALONE_COUNT:
+            one.write(put_of(one))
+            return None
+        rows: list[tuple[str, int, Any]] = []
+        one.write(lambda *row: rows.append(row))
+        return rows
+
+    for one, rows in zip(parts, sized(work, parts, lambda one: one.size), strict=True):
+        if rows is not None:
+            put = put_of(one)
+            for row in rows:
+                put(*row)
+        done(one)
