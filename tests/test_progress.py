@@ -10,7 +10,7 @@ import pytest
 import milblob
 from editable_packages import files_of, make_package
 from milblob.formats import npy_dir, npz, safetensors, weights
-from milblob.progress import Counter
+from milblob.progress import ProgressCounter
 from paths import DATA
 
 NAMES = ["floats", "bytes", "ints"]  # of make_package
@@ -133,7 +133,7 @@ def test_no_sizes_are_computed_without_a_progress_function():
         def nbytes(self):
             raise AssertionError("a size was asked for")
 
-    counter = Counter(None, [Costly()])
+    counter = ProgressCounter(None, [Costly()])
     counter.add_tensor("a", Costly())
     counter.add("a", 3)
     assert counter.total_nbytes == 0
@@ -142,7 +142,7 @@ def test_no_sizes_are_computed_without_a_progress_function():
 def test_done_is_never_above_the_total():
     """Of a file that grows meanwhile, too."""
     rows = []
-    counter = Counter(lambda *row: rows.append(row))
+    counter = ProgressCounter(lambda *row: rows.append(row))
     counter.total_nbytes = 5
     for _ in range(3):
         counter.add("a", 3)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .compressing.recipe import Joint
     from .formats.weights import write_weights
     from .matching.match import match
-    from .matching.report import Match, Matching, Tie
+    from .matching.match_report import Match, Matching, Tie
     from .model.editable import EditableModel
     from .model.text import to_text
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
-    from .rewrite.repack import RepackReport, repack
+    from .rewrite.repack import repack
+    from .rewrite.repack_report import RepackReport
     from .running.output_errors import OutputErrors
     from .running.ports import SessionInput, SessionOutput
     from .running.session import Session, SessionState
@@ -174,7 +175,7 @@ _LATER = {
         "compressing.recipe": ("Joint",),
         "formats.weights": ("write_weights",),
         "matching.match": ("match",),
-        "matching.report": ("Match", "Matching", "Tie"),
+        "matching.match_report": ("Match", "Matching", "Tie"),
         "model.editable": ("EditableModel",),
         "model.text": ("to_text",),
         "program.types": ("DictionaryType", "ListType", "StateType", "TensorType", "TupleType"),
@@ -183,7 +184,8 @@ _LATER = {
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
-        "rewrite.repack": ("RepackReport", "repack"),
+        "rewrite.repack": ("repack",),
+        "rewrite.repack_report": ("RepackReport",),
         "storage.journal": ("Recovered",),
         "running.output_errors": ("OutputErrors",),
         "running.ports": ("SessionInput", "SessionOutput"),

@@ -16,7 +16,7 @@ class Sized(Protocol):
         """Bytes, as stored."""
 
 
-class Counter:
+class ProgressCounter:
     """Adds up what is done, and tells `progress`.
 
     Args:

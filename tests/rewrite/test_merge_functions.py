@@ -436,13 +436,13 @@ def test_a_file_that_appears_at_the_destination_is_not_replaced(pair, force, tmp
     """Finding equal weights may take long; what is there then is somebody's."""
     target = tmp_path / "merged.mlpackage"
 
-    class Later(merge_functions.Counter):
+    class Later(merge_functions.ProgressCounter):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             target.mkdir()
             (target / "thesis.txt").write_text("mine")
 
-    monkeypatch.setattr(merge_functions, "Counter", Later)
+    monkeypatch.setattr(merge_functions, "ProgressCounter", Later)
     with pytest.raises(FileExistsError, match=r"merged\.mlpackage: expected "):
         milblob.merge_functions(pair, target, force=force)
     assert [path.name for path in target.iterdir()] == ["thesis.txt"]

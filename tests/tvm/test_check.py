@@ -11,7 +11,7 @@ import pytest
 
 import tvm_archives as made
 from milblob import Finding, FormatError, PendingChangeError, recover, tvm
-from milblob.tvm.report import CODES
+from milblob.tvm.findings import CODES
 from paths import DATA
 
 ORACLE = json.loads((DATA / "tvm" / "oracle.json").read_text(encoding="utf-8"))

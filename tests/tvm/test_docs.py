@@ -12,7 +12,7 @@ import milblob
 import tvm_archives as made
 from children import run_child
 from milblob import tvm
-from milblob.tvm.report import CODES
+from milblob.tvm.findings import CODES
 from paths import ROOT
 
 PAGE = (ROOT / "docs" / "tvm.md").read_text(encoding="utf-8")

@@ -10,10 +10,10 @@ import numpy as np
 from ..arguments import Names
 from ..closeness import hint
 from ..errors import UnsupportedError
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..refitting.by_name import GivenTensor, pair_by_name
 from ..refitting.problems import Problems
-from ..refitting.report import RefitReport, Refitted
+from ..refitting.refit_report import RefitReport, Refitted
 from ..rewrite.destination import is_in_place
 from ..storage.journal_format import Later
 from ..values.tensorvalue import stored_bytes
@@ -93,7 +93,7 @@ def refit(
         order = {row.name: number for number, row in enumerate(targets)}
         report = RefitReport(path, target, sorted(rows, key=lambda row: order[row.name]), not dry_run).without(given)
         if not dry_run:
-            counter = Counter(progress, (asset[row.name] for row in targets))
+            counter = ProgressCounter(progress, (asset[row.name] for row in targets))
             for row in targets:
                 row.values.is_read = partial(counter.add_tensor, row.name, asset[row.name])
             save(asset, new, target, force)

@@ -6,10 +6,10 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..rewrite.changes import Options, TensorChange
 from ..rewrite.destination import is_in_place
-from ..rewrite.repack import RepackReport
+from ..rewrite.repack_report import RepackReport
 from ..storage import paths
 from ..storage.journal_format import Later
 from ..values.cast import cast_array
@@ -66,7 +66,7 @@ def repack(
             sum(row.nbytes_after for row in rows), not dry_run,
         )  # fmt: skip
         if not dry_run:
-            counter = Counter(progress, asset.values())
+            counter = ProgressCounter(progress, asset.values())
             for name, tensor in asset.items():
                 counter.add_tensor(name, tensor)
             save(asset, NewBytecode(pieces, None), target, force)

@@ -13,7 +13,7 @@ from ..model.elements import Piece, stored_piece
 from ..model.model import Model
 from ..model.package import Package
 from ..model.tensor import Tensor
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from .check_blob import Findings
 from .statistics import Statistics, statistics_of
 
@@ -34,7 +34,7 @@ def check_values(found: Findings, package: Package, progress: Progress | None = 
         package: an open model. What cannot be read is skipped: `check` reports that.
         progress: called as each tensor has been looked at (see `Progress`).
     """
-    counter = Counter(progress)
+    counter = ProgressCounter(progress)
     steps = _steps(found, package, counter)
     while (tensor := _next(found, steps)) is not None:
         counter.add(tensor.name, _nbytes(tensor))  # outside of what catches errors: `progress` may raise any
@@ -51,7 +51,7 @@ def _next(found: Findings, steps: Iterator[Tensor]) -> Tensor | None:
     return None
 
 
-def _steps(found: Findings, package: Package, counter: Counter) -> Iterator[Tensor]:
+def _steps(found: Findings, package: Package, counter: ProgressCounter) -> Iterator[Tensor]:
     """Yield each tensor after it was checked: numbers first, then compressed weights."""
     model = Model(package, stored=True)
     tensors = [tensor for tensor in model.values() if tensor.mil_dtype.is_float and _is_readable(tensor)]

@@ -13,7 +13,7 @@ from ..model.elements import Elements, are_stored_alike, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..selection import Select, require_selected, selector
 from ..wording import escape
 from .aligning import Alignment
@@ -208,7 +208,7 @@ def diff(
         require_selected(select, bool(pairs), f"{first.words} or {second.words}{inside}")
         rows = []
         parts = _Parts()
-        counter = Counter(progress, (first.tensors[old] for old, _ in pairs if old is not None))
+        counter = ProgressCounter(progress, (first.tensors[old] for old, _ in pairs if old is not None))
         for old, new in pairs:
             ours, theirs = (s.tensors[n] if n is not None else None for s, n in ((first, old), (second, new)))
             rows.append(_compare(old, ours, new, theirs, atol, rtol, names_only, parts))

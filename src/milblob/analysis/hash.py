@@ -16,7 +16,7 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from .sides import Side, is_arrays
 
 
@@ -79,7 +79,7 @@ def tensor_hashes(
     """Yield the hash of each tensor, in order; small ones are worked on several at a time."""
     known: dict[Any, bytes] = {}
     tensors = list(tensors)
-    counter = Counter(progress, tensors)
+    counter = ProgressCounter(progress, tensors)
     hashes = in_order(tensors, lambda tensor: _tensor(tensor, dense, known).hex())
     for tensor, found in zip(tensors, hashes, strict=True):
         counter.add_tensor(tensor.name, tensor)

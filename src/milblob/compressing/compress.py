@@ -11,7 +11,7 @@ from ..arguments import Names, as_count, as_mapping, as_path, require, require_c
 from ..errors import UnsupportedError
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..rewrite.changes import Options
 from ..rewrite.destination import require_outside
 from ..rewrite.parts import CompressedWeight, Loss, WeightParts
@@ -265,7 +265,7 @@ def compress(
         work = stack.enter_context(repacking([path], output, options, force, executor, None, max_nbytes, dry_run))
         scratch = Scratch(tempfile.gettempdir() if dry_run else os.path.dirname(os.path.abspath(output)) or ".")
         search = CandidateSearch(request, scratch, None if chooser is None else chooser.recipes)
-        counter = Counter(progress)
+        counter = ProgressCounter(progress)
         made = _compressed(work.models[0], search, chooser, counter, None if dry_run else scratch.lasting)
         of_parts = {parts: candidate.tensor for candidate, parts in reversed(made)}  # the first of those that share it
 
@@ -284,7 +284,7 @@ def compress(
 
 
 def _compressed(
-    model: Model, search: CandidateSearch, chooser: RecipeChoice | None, counter: Counter, lasting: Empty | None
+    model: Model, search: CandidateSearch, chooser: RecipeChoice | None, counter: ProgressCounter, lasting: Empty | None
 ) -> list[tuple[Candidate, WeightParts]]:
     """Compress the weights of a model: their parts are there, or will be computed while they are written.
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..arguments import require_calls
 from ..model.model import Model
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..selection import Select
 from ..storage.scratch import Scratch
 from .candidates import first_alike
@@ -118,7 +118,10 @@ def compress_frontier(
     require_calls(progress=progress, errors=errors)
     chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity), errors)
     request = as_request(None, select, op_types, per_name, least, importance, nan, requantize)
-    search, counter = CandidateSearch(request, Scratch(tempfile.gettempdir()), chooser.recipes), Counter(progress)
+    search, counter = (
+        CandidateSearch(request, Scratch(tempfile.gettempdir()), chooser.recipes),
+        ProgressCounter(progress),
+    )
     with Model(source, stored=True, constants=True, max_nbytes=max_nbytes) as model:
         candidates = search.find(model)
         firsts = first_alike(candidates)

@@ -13,7 +13,7 @@ from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
-from ..progress import Counter
+from ..progress import ProgressCounter
 from ..rewrite.changes import is_counted
 from ..rewrite.parts import WeightParts
 from ..selection import selector
@@ -167,7 +167,7 @@ class RecipeChoice:
         return self._given if self._given is not None else tuple(one for one in LADDER if one.opset <= opset)
 
     def choose(
-        self, model: Model, candidates: list[Candidate], firsts: list[int], counter: Counter
+        self, model: Model, candidates: list[Candidate], firsts: list[int], counter: ProgressCounter
     ) -> list[tuple[Candidate, str]]:
         """Return each candidate with one option that is left, or with the reason for which it stays, else "".
 
@@ -227,7 +227,7 @@ class RecipeChoice:
                 raise ValueError(escape(f"{words}{hint(glob.strip('*'), names)}"))
         return [next((factor for _, is_named, factor in self._sensitivity if is_named(name)), 1.0) for name in names]
 
-    def _solve(self, goal: Goal, candidates: list[Candidate], firsts: list[int], counter: Counter) -> Chosen:
+    def _solve(self, goal: Goal, candidates: list[Candidate], firsts: list[int], counter: ProgressCounter) -> Chosen:
         """The choices; where `errors` can say what all cost together, the best of these and of one recipe for all."""
         choices = [unit.choices for unit in self.measurements.units]
         same = list(alike(self.measurements).values())

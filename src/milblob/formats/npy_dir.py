@@ -15,7 +15,7 @@ from ..model.lazy import LazyTensor
 from ..model.manifest import read_json
 from ..model.replaceable import IsPart, require_replaceable
 from ..model.stored import Arrays, StoredArray, restored
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.output import NewDirectory
@@ -43,7 +43,7 @@ def save(
     there is "packed").
     """
     index: dict[str, dict[str, Any]] = {}
-    counter = Counter(progress, tensors.values())
+    counter = ProgressCounter(progress, tensors.values())
     path = path.rstrip("/\\") or path
     require_replaceable(path, "a directory that milblob extract made", force, understand=_understand)
     with NewDirectory(path, replace=paths.is_directory(path)) as directory:

@@ -15,7 +15,7 @@ from ..errors import FormatError, MilblobError, UnsupportedError
 from ..jsontext import MAX_NBYTES
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile
 from .encoding import PLAIN, elements
@@ -45,7 +45,7 @@ def save(
     Names that a zip cannot hold, or that would escape the directory where it is unpacked, are escaped.
     """
     notes: dict[str, dict[str, Any]] = {}
-    counter = Counter(progress, tensors.values())
+    counter = ProgressCounter(progress, tensors.values())
     with (
         NewFile(path, force=force) as new,
         open(new.fd, "w+b", closefd=False) as file,

@@ -16,7 +16,7 @@ from ..errors import FormatError, MilblobError, UnsupportedError
 from ..model.lazy import LazyTensor
 from ..model.places import Place
 from ..model.stored import Arrays
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile
 from ..storage.pending import map_settled
@@ -403,7 +403,7 @@ def write_params(
     names = b"".join(struct.pack("<Q", len(name)) + name for name in (_encoded(row.name) for row in planned))
     count = struct.pack("<Q", len(planned))
     pieces: list[Any] = [_HEAD.pack(LIST_MAGIC, 0, len(planned)) + names + count]
-    counter = Counter(progress, planned)
+    counter = ProgressCounter(progress, planned)
     with NewFile(as_path(path), force=force, sync=sync) as new:
         at, held = 0, len(pieces[0])
         for row in planned:

@@ -14,7 +14,7 @@ from ..extras import require
 from ..jsontext import as_shape
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewNamedFile
 from .encoding import PLAIN, elements
@@ -53,7 +53,7 @@ def save(
     safetensors = require("safetensors")
     notes: dict[str, dict[str, Any]] = {}
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    counter = Counter(progress, tensors.values())
+    counter = ProgressCounter(progress, tensors.values())
     for name, tensor in tensors.items():
         array, note = elements(tensor, _NATIVE, packed)
         key = f"%{name}" if name.lstrip("%") == "__metadata__" else name  # the format reserves that key

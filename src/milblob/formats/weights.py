@@ -19,7 +19,7 @@ from ..model.recovery import settle
 from ..model.replaceable import require_name
 from ..model.stored import Arrays, StoredArray, restored
 from ..model.tensor import Tensor
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile, closed_on_error
@@ -115,7 +115,7 @@ def save(
     file = "" if listing is None else _file_in_listing(path, listing)
     require_name(path, "blob")
     rows: list[Row] = []
-    counter = Counter(progress, tensors.values())
+    counter = ProgressCounter(progress, tensors.values())
 
     def write_records(blobs: BlobWriter) -> None:
         with blobs:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
-from ..progress import Counter
+from ..progress import ProgressCounter
 from ..values.cast import cast_array
 from .derivations.derivation import Derivation
 from .derivations.layouts import Values
@@ -35,7 +35,7 @@ class Work:
         left: about a nanosecond each.
     """
 
-    def __init__(self, tensors: Iterable[LazyTensor], counter: Counter) -> None:
+    def __init__(self, tensors: Iterable[LazyTensor], counter: ProgressCounter) -> None:
         self.left = _MIN_WORK + _WORK_PER_ELEMENT * sum(tensor.size for tensor in tensors)
         self._counter = counter
 

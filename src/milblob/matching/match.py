@@ -11,12 +11,12 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.sharing import blob_users
 from ..model.tensor import Tensor
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..selection import Select, require_selected, selector
 from .checkpoint import Checkpoint, Work, is_numeric, numeric
+from .match_report import Match, Matching
 from .model_weights import ModelWeights, is_compressed, is_weight
 from .ownership import Ownership
-from .report import Match, Matching
 from .search import Search
 from .similarity import Similarity
 
@@ -69,7 +69,7 @@ def match(
         require_selected(select, any(map(is_selected, whole.tensors)), whole.words)
         given = numeric(side.tensors)
         wanted = {name: t for name, t in whole.tensors.items() if _is_candidate(t) and is_selected(name)}
-        work = Work((*given.values(), *wanted.values()), Counter(progress, given.values()))
+        work = Work((*given.values(), *wanted.values()), ProgressCounter(progress, given.values()))
         search = Search(Checkpoint(given, work), ModelWeights(wanted))
         done = Ownership(search.checkpoint, search.weights)
         search.find_equal()

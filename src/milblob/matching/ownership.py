@@ -7,8 +7,8 @@ from .agreeing import agreeing
 from .checkpoint import Checkpoint
 from .derivations.derivation import CheckpointArray, Derivation, Folded, moved
 from .derivations.layouts import Layout
+from .match_report import Match, Tie
 from .model_weights import ModelWeights, is_compressed
-from .report import Match, Tie
 from .search import Search
 from .steps.same_elements import Equality
 

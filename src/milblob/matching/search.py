@@ -45,7 +45,7 @@ _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no
 def find_lineage(
     arrays: Mapping[str, LazyTensor],
     tensors: Mapping[str, LazyTensor],
-    counter: progress.Counter | None = None,
+    counter: progress.ProgressCounter | None = None,
     epsilon: float | None = None,
     changed: Collection[str] | None = None,
 ) -> Lineage:
@@ -61,7 +61,7 @@ def find_lineage(
     """
     weights = ModelWeights({name: tensor for name, tensor in tensors.items() if is_candidate(tensor)})
     known = numeric(arrays)
-    work = Work((*known.values(), *weights.values()), counter or progress.Counter(None))
+    work = Work((*known.values(), *weights.values()), counter or progress.ProgressCounter(None))
     search = Search(Checkpoint(known, work, epsilon), weights, tensors)
     search.find_equal()
     search.claim_equal()

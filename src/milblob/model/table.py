@@ -61,7 +61,7 @@ FORMATS = (
     ),
     Format(
         "archive", (".tar", ".tar.gz", ".tgz"), holds="formats.archive:is_unpacked", open="tvm.arrays:open_arrays",
-        check="tvm.check:check_archive", codes="tvm.report:CODES", refit="tvm.refit:refit",
+        check="tvm.check:check_archive", codes="tvm.findings:CODES", refit="tvm.refit:refit",
         changeable="formats.archive:changeable_files",
     ),
     Format(
@@ -76,7 +76,7 @@ FORMATS = (
     Format("npz", (".npz",), open="formats.npz:open_arrays"),
     Format(
         "params", (".params",), open="formats.params:open_arrays", check="tvm.check:check_params",
-        codes="tvm.report:CODES",
+        codes="tvm.findings:CODES",
     ),
     Format("gguf", (".gguf",), open="formats.gguf:open_arrays"),
     Format("onnx", (".onnx",), open="formats.onnx:open_arrays"),

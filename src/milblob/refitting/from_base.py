@@ -21,7 +21,7 @@ from ..model.model import Model
 from ..model.stored import StoredArray
 from ..model.table import format_of
 from ..model.tensor import Tensor
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..selection import Select, selector
 from ..values.cast import cast_array, is_castable
 from ..wording import escape, shortened, some
@@ -90,7 +90,7 @@ def rebase(
     old, tuned = ({name: tensor for name, tensor in side.items() if name not in out} for side in sides)
     _require_alike(old, tuned)
     with (Model if row is None else row.function("open_model"))(path, constants=True) as model:
-        counter = Counter(progress, (*old.values(), *model.values()))
+        counter = ProgressCounter(progress, (*old.values(), *model.values()))
         half = counter.total_nbytes
         counter.total_nbytes = 2 * half
         _require_left(model, leave)

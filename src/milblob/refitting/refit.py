@@ -15,14 +15,14 @@ from ..model.model import Model
 from ..model.recovery import settle
 from ..model.replaceable import require_name, require_replaceable
 from ..model.table import format_of
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..rewrite.destination import is_in_place
 from ..selection import Select, selector
 from ..values.cast import OVERFLOW_POLICIES
 from .pairs import How, pair
 from .plan import RefitPlan
 from .problems import ERRORS
-from .report import RefitReport, Refitted
+from .refit_report import RefitReport, Refitted
 from .write import FileChange, copied, write_in_place
 
 __all__ = ["RefitReport", "Refitted", "refit"]
@@ -188,8 +188,8 @@ def _moved(file: str, source: str, target: str) -> str:
     return target if inside == "." else os.path.join(target, inside)
 
 
-def _counter(how: How, changes: list[FileChange]) -> Counter:
-    return Counter(how.progress, (write.tensor for change in changes for write in change.writes))
+def _counter(how: How, changes: list[FileChange]) -> ProgressCounter:
+    return ProgressCounter(how.progress, (write.tensor for change in changes for write in change.writes))
 
 
 @contextlib.contextmanager

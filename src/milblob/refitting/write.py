@@ -14,7 +14,7 @@ from ..model.program_file import edited_file
 from ..model.tensor import Tensor
 from ..program import wire_edits
 from ..program.splice import Edit
-from ..progress import Counter
+from ..progress import ProgressCounter
 from ..rewrite.changed_copy import Changed, copy_between, copy_changed, copy_changed_tree
 from ..rewrite.copying import OpenFiles, write_spliced
 from ..storage import journal, paths, pending
@@ -76,7 +76,7 @@ class FileChange:
         is_text = self.holder is not None and self.holder.is_text
         return bool(self.edits or (self.writes and is_text)) or any(w.nbytes != w.new_nbytes for w in self.writes)
 
-    def patches(self, path: str, counter: Counter) -> list[journal.Patch] | None:
+    def patches(self, path: str, counter: ProgressCounter) -> list[journal.Patch] | None:
         """Return the changes one by one, or None if the file is better written anew.
 
         A journal takes twice the changed bytes, a new file all bytes once: half of the file costs the same.
@@ -87,7 +87,7 @@ class FileChange:
             return None
         return [journal.Patch(path, w.offset, Later(w.nbytes, w.make), _counted(counter, w)) for w in self.writes]
 
-    def write(self, fd: int, counter: Counter) -> None:
+    def write(self, fd: int, counter: ProgressCounter) -> None:
         """Write the changed file to an empty one.
 
         Raises:
@@ -112,7 +112,7 @@ class FileChange:
         if self.appended is not None:
             self.appended.write(fd, lambda: None)
 
-    def _write_spliced(self, fd: int, counter: Counter) -> None:
+    def _write_spliced(self, fd: int, counter: ProgressCounter) -> None:
         edits: list[Edit | None] = list(self.edits)
         program = cast(OpenProgram, self.holder)  # a weight file has no edits
         edits += [wire_edits.value_edit(program.scan.buffer, w.tensor.constant, tensor=w.make()) for w in self.writes]
@@ -122,7 +122,7 @@ class FileChange:
             counter.add_tensor(write.name, write.tensor)
 
 
-def write_in_place(model: EditableModel, changes: list[FileChange], counter: Counter) -> None:
+def write_in_place(model: EditableModel, changes: list[FileChange], counter: ProgressCounter) -> None:
     """Change the files of a model, all or none.
 
     Raises:
@@ -141,7 +141,7 @@ def write_in_place(model: EditableModel, changes: list[FileChange], counter: Cou
 
 @contextlib.contextmanager
 def copied(
-    source: str, package: Package, target: str, force: bool, changes: list[FileChange], counter: Counter
+    source: str, package: Package, target: str, force: bool, changes: list[FileChange], counter: ProgressCounter
 ) -> Iterator[str]:
     """Write a changed copy of a model, which is renamed to `target` at the end of the block; yield its path until then.
 
@@ -163,9 +163,9 @@ def copied(
         yield new.name
 
 
-def _counted(counter: Counter, write: Write) -> Callable[[], None]:
+def _counted(counter: ProgressCounter, write: Write) -> Callable[[], None]:
     return lambda: counter.add_tensor(write.name, write.tensor)
 
 
-def _writing(change: FileChange, counter: Counter) -> Callable[[int], None]:
+def _writing(change: FileChange, counter: ProgressCounter) -> Callable[[int], None]:
     return lambda fd: change.write(fd, counter)

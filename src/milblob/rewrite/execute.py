@@ -11,7 +11,7 @@ import numpy as np
 from .. import _codec
 from ..dtypes import DType
 from ..errors import FormatError
-from ..progress import Counter
+from ..progress import ProgressCounter
 from ..storage.mapped import MappedFile
 from ..storage.transfer import copy_range, write_at
 from ..threads import ordered
@@ -31,7 +31,7 @@ _CAST_NBYTES = 1 << 18  # of the wider type: both sides of a part stay in the se
 
 def write_weight_files(
     files: Sequence[tuple[str, list[Item], int]],
-    counter: Counter,
+    counter: ProgressCounter,
     *,
     overflow: str = "error",
     nan: str = "keep",
@@ -183,7 +183,9 @@ def _write_held(path: str, item: Item, data: memoryview, done: Callable[[int], N
             done(len(part))
 
 
-def _write_computed(places: dict[WeightParts, list[tuple[str, str, Item]]], counter: Counter, done: Done) -> None:
+def _write_computed(
+    places: dict[WeightParts, list[tuple[str, str, Item]]], counter: ProgressCounter, done: Done
+) -> None:
     """Compute weights and write their parts, each as soon as it is there.
 
     Args:

@@ -15,7 +15,7 @@ from ..model.package import ML_PROGRAM, MODEL_PATH, Package, Source
 from ..program.scan import ProgramScan
 from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..storage import paths
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewDirectory
@@ -142,7 +142,7 @@ def merge_functions(
         chosen = _choose_default(parts, functions, default)
         blobs = _arranged(parts)
         model = list(_model(parts, chosen))
-        counter = Counter(progress)
+        counter = ProgressCounter(progress)
         counter.total_nbytes = blobs.nbytes + sum(map(_nbytes, model))
         _require_target(target, names_of, force)  # again: what has appeared there meanwhile belongs to somebody
         with NewDirectory(target, replace=paths.is_directory(target)) as directory:
@@ -151,7 +151,7 @@ def merge_functions(
             os.makedirs(os.path.dirname(weights))
             write_weight_files([(weights, blobs.items, blobs.file_nbytes)], counter)
             _write_file(os.path.join(folder, _MODEL_NAME), model, counter)
-            _write_file(os.path.join(directory.name, "Manifest.json"), [new_manifest()], Counter(None))
+            _write_file(os.path.join(directory.name, "Manifest.json"), [new_manifest()], ProgressCounter(None))
             model.clear()  # it holds bytes of the sources
             for origin, mapping in blobs.origins.items():
                 origin.require_same(mapping.fd)
@@ -406,7 +406,7 @@ def _nbytes(chunk: _Chunk) -> int:
     return chunk.nbytes if isinstance(chunk, Spliced) else len(chunk)
 
 
-def _write_file(path: str, chunks: Sequence[_Chunk], counter: Counter) -> None:
+def _write_file(path: str, chunks: Sequence[_Chunk], counter: ProgressCounter) -> None:
     offset = 0
     with new_file(path) as fd:
         for chunk in chunks:

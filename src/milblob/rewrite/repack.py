@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..arguments import as_integer, as_path, parse_nbytes, require, require_calls, require_flags
 from ..blobs.writer import ALIGNMENTS
@@ -19,7 +19,7 @@ from ..model.program_file import edited_file
 from ..model.recovery import complete
 from ..model.table import format_of
 from ..program.splice import Spliced
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..selection import Select, selector
 from ..storage import paths, pending
 from ..storage.beneath import Location
@@ -37,6 +37,7 @@ from .destination import is_in_place, require_destination
 from .execute import add_counts, write_weight_files
 from .parts import CompressedWeight, Done
 from .references import Edits
+from .repack_report import RepackReport
 from .tasks import Item, SourceFile
 
 if TYPE_CHECKING:
@@ -44,61 +45,6 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = "metadata.json"
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
-
-
-class RepackReport(NamedTuple):
-    """What a repacking changes, or changed.
-
-    Attributes:
-        source, output: paths.
-        changes: one row per tensor, in Program order, then one per record that nothing refers to.
-        files: rewritten weight files of the result: (name, records, bytes).
-        nbytes, nbytes_after: of all weights as stored: every record and every listed immediate.
-        done: False for a dry run.
-        stale: what another file of a compiled model, which is copied, still says of the model before; such as
-            "metadata.json: storagePrecision".
-    """
-
-    source: str
-    output: str
-    changes: list[TensorChange]
-    files: list[tuple[str, int, int]]
-    nbytes: int
-    nbytes_after: int
-    done: bool
-    stale: tuple[str, ...] = ()
-
-    @property
-    def changed(self) -> list[TensorChange]:
-        """The rows of tensors that are not merely kept or moved."""
-        return [change for change in self.changes if change.actions]
-
-    def counts(self) -> dict[str, int]:
-        """The number of tensors per action."""
-        result: dict[str, int] = {}
-        for change in self.changes:
-            for action in change.actions:
-                result[action] = result.get(action, 0) + 1
-        return result
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        rows = []
-        for c in self.changes:
-            row: dict[str, Any] = {"name": c.name, "actions": c.actions}
-            for key in ("dtype", "nbytes", "file", "offset"):
-                before, after = getattr(c, key), getattr(c, f"{key}_after")
-                row[key] = str(before) if isinstance(before, DType) else before
-                row[f"{key}_after"] = str(after) if isinstance(after, DType) else after
-            if "cast" in c.actions and self.done:
-                row |= {"overflow": c.overflow, "nan": c.nan, "underflow": c.underflow}
-            rows.append(row)
-        return {
-            "source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes,
-            "nbytes_after": self.nbytes_after, "actions": self.counts(),
-            "files": [{"file": name, "records": count, "nbytes": nbytes} for name, count, nbytes in self.files],
-            "stale": list(self.stale), "tensors": rows,
-        }  # fmt: skip
 
 
 def repack(
@@ -320,7 +266,17 @@ def repacking(
         has_lock = in_place and not dry_run and _lock(models, dst, stack)
         outputs = stack.enter_context(together())
         work = Repacking(
-            models, sources, dst, options, executor, Counter(progress), outputs, dry_run, force, in_place, has_lock
+            models,
+            sources,
+            dst,
+            options,
+            executor,
+            ProgressCounter(progress),
+            outputs,
+            dry_run,
+            force,
+            in_place,
+            has_lock,
         )
         yield work
         if not dry_run:
@@ -343,7 +299,7 @@ class Repacking:
     dst: str
     options: Options
     executor: "Executor | None"
-    counter: Counter
+    counter: ProgressCounter
     outputs: list[Whole]
     dry_run: bool
     force: bool

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ..arguments import as_count, as_path, require, require_calls
 from ..errors import MilblobError
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..wording import escape
 from .samples import given_runs, random_runs
 from .session import Session, SessionState
@@ -151,7 +151,7 @@ def verify(
         elif not (chosen := given_runs(inputs, first.inputs)):
             raise ValueError("inputs: expected one run or more, got none")
         float_limit = HALF_LIMIT if _is_half(first) or _is_half(second) else LIMIT
-        return _compare(first, second, chosen, float_limit, limit, inputs is None, Counter(progress))
+        return _compare(first, second, chosen, float_limit, limit, inputs is None, ProgressCounter(progress))
 
 
 def _opened(model: Any, function: str | None, max_nbytes: int | None) -> Session:
@@ -170,7 +170,7 @@ def _compare(
     float_limit: float,
     limit: float | None,
     is_random: bool,
-    counter: Counter,
+    counter: ProgressCounter,
 ) -> VerifyReport:
     states = first.make_state(), second.make_state()
     differences = {name: _Differences(name, float_limit, limit) for name in (*first.outputs, *first.states)}

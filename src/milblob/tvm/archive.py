@@ -11,7 +11,7 @@ from ..storage.journal_format import STAGED
 from ..storage.mapped import MappedFile
 from ..storage.pending import JOURNAL, map_settled
 from ..storage.temporary import PREFIX
-from .report import Report
+from .findings import Report
 from .tar import BLOCK, MAX_MEMBERS, Member, walk_tar
 from .unzip import MAGIC, decompress, header_of, most_nbytes
 

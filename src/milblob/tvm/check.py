@@ -14,10 +14,10 @@ from ..formats.params_codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, d
 from ..storage.mapped import MappedFile
 from ..storage.pending import map_settled
 from .archive import METADATA, Archive
+from .findings import Report
 from .graph import ModuleGraph, parse_graph
 from .layout import expected, graph_names, parameters_name, role_of
 from .metadata import OPERATOR, ArchiveInfo, ModuleInfo, parse_metadata
-from .report import Report
 
 _MAX_NAME_NBYTES, _MAX_NDIM = 80, 6  # TVM_CRT_MAX_STRLEN_PARAM_NAME, TVM_CRT_MAX_NDIM
 _OLD_NAMES = {

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
-from .report import Report
+from .findings import Report
 
 VERSIONS = range(1, 8)
 FULL_MODEL, OPERATOR = "full-model", "operator"

@@ -12,10 +12,10 @@ from ..formats.params import Parameters, parameters_in
 from ..formats.params_codes import ARCHIVED, Codes, codes_of
 from ..storage.mapped import closed_on_error
 from .archive import METADATA, Archive
+from .findings import Report
 from .graph import ModuleGraph, parse_graph
 from .layout import File, graph_names, module_of, parameters_name, role_of
 from .metadata import FULL_MODEL, Memory, ModuleInfo, Target, parse_metadata
-from .report import Report
 
 
 class Module:

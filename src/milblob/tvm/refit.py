@@ -6,9 +6,9 @@ from typing import Any
 
 from ..arguments import Names
 from ..formats.params import Parameter
-from ..progress import Counter, Progress
+from ..progress import Progress, ProgressCounter
 from ..refitting.by_name import GivenTensor, GivenValues, pair_by_name
-from ..refitting.report import RefitReport, Refitted
+from ..refitting.refit_report import RefitReport, Refitted
 from ..rewrite.destination import is_in_place
 from .arrays import named_parameters
 from .edit import require_parameters
@@ -60,7 +60,7 @@ def refit(
         rows = [_row(row, find(row.name)[1], library, target, in_place) for row in targets]
         report = RefitReport(path, target, rows, not dry_run).without(given)
         if not dry_run:
-            counter = Counter(progress, (find(row.name)[1] for row in targets))
+            counter = ProgressCounter(progress, (find(row.name)[1] for row in targets))
             arrays: dict[str, dict[str, GivenValues]] = {}
             for row in targets:
                 module, key = known[row.name]

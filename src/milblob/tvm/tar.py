@@ -7,7 +7,7 @@ two different archives (a PAX size that contradicts the header, a sparse file, r
 import contextlib
 from typing import NamedTuple, NoReturn
 
-from .report import Report
+from .findings import Report
 
 BLOCK = 512
 MAX_MEMBERS = 1 << 17  # an archive with TVM's own runtime in it has 127

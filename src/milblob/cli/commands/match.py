@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 
 from ...matching.match import match
-from ...matching.report import Matching, summary
+from ...matching.match_report import Matching, summary
 from ...rewrite.destination import require_outside
 from ...storage.output import NewFile
 from ...storage.transfer import write_at

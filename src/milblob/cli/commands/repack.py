@@ -4,7 +4,8 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from ...rewrite.changes import TensorChange
-from ...rewrite.repack import RepackReport, repack
+from ...rewrite.repack import repack
+from ...rewrite.repack_report import RepackReport
 from .. import options
 from ..completing import complete_first
 from ..selection import check_keep

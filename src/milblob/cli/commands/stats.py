@@ -9,7 +9,7 @@ from ...analysis.statistics import Statistics, statistics_of
 from ...dtypes import DType, as_dtype
 from ...model.lazy import LazyTensor
 from ...model.tensor import Tensor
-from ...progress import Counter
+from ...progress import ProgressCounter
 from .. import options
 from ..selection import ChosenTensors, describe_filter, open_chosen
 from ..several import run_each
@@ -130,7 +130,7 @@ def _judge(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]
 def _rows(chosen: Mapping[str, LazyTensor], arguments: Namespace) -> list[_Row]:
     rows = []
     with shown(arguments) as progress:
-        counter = Counter(progress, chosen.values())
+        counter = ProgressCounter(progress, chosen.values())
         found = statistics_of(chosen.values(), histogram=arguments.histogram)
         for (name, tensor), figures in zip(chosen.items(), found, strict=True):
             rows.append(_Row(name, tensor, figures))
