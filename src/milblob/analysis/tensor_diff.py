@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _codec
+from .. import _codec, decibels
 from ..dtypes import DType
 from ..model.elements import PIECE_COUNT, Elements, starts
 from ..threads import ordered
@@ -127,10 +127,8 @@ def _figures(total: _codec.Comparison) -> Figures:
     relative = math.sqrt(noise) / math.sqrt(aa) if aa else (0.0 if not noise else None)
     cosine = _cosine(ab, aa, bb)
     centred = _cosine(ab - sum_a * (sum_b / finite), _spread(aa, sum_a, finite), _spread(bb, sum_b, finite))
-    sqnr = None
-    if relative is not None:
-        sqnr = math.inf if not relative else 20 * math.log10(1 / relative)
-    return Figures(unequal, outside, mismatched, total.most, mean, relative, cosine, centred, sqnr)
+    ratio = None if relative is None else decibels.of_norm(relative)
+    return Figures(unequal, outside, mismatched, total.most, mean, relative, cosine, centred, ratio)
 
 
 def _spread(squares: float, total: float, count: int) -> float:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from .. import decibels
 from ..arguments import Names, as_count, as_mapping, as_path, require, require_calls, require_flags
 from ..errors import UnsupportedError
 from ..lossy.unfit import UnfitError
@@ -71,7 +72,7 @@ class WeightReport(NamedTuple):
     @property
     def sqnr(self) -> float:
         """Signal to quantization noise, in dB; infinite if nothing is lost."""
-        return math.inf if not self.squared else -math.inf if not self.power else -20 * math.log10(self.relative)
+        return decibels.of_power(self.power, self.squared)
 
 
 class CompressReport(NamedTuple):

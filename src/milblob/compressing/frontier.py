@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .. import decibels
 from ..arguments import require_calls
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
@@ -16,7 +17,7 @@ from .choosing import choose
 from .compress import LEAST, as_request, require_directory
 from .find_candidates import CandidateSearch
 from .frontier_svg import picture
-from .goals import Errors, Point, RecipeChoice, alike, as_ladder, as_sensitivity, decibel, point_of, walked
+from .goals import Errors, Point, RecipeChoice, alike, as_ladder, as_sensitivity, point_of, walked
 from .recipe import Recipe
 
 
@@ -70,7 +71,7 @@ class Frontier(NamedTuple):
             "points": [self._row(point) for point in self.points],
             "alone": [
                 self._row(one.point)
-                | {"recipe": one.recipe.to_dict(), "chosen_sqnr": finite(decibel(one.chosen_error))}
+                | {"recipe": one.recipe.to_dict(), "chosen_sqnr": finite(decibels.of_power(1.0, one.chosen_error))}
                 for one in self.alone
             ],
             "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
@@ -79,7 +80,7 @@ class Frontier(NamedTuple):
     def _row(self, point: Point) -> dict[str, Any]:
         return {
             "nbytes": point.nbytes, "bits": self.bits(point.nbytes), "error": point.error,
-            "sqnr": finite(decibel(point.error)),
+            "sqnr": finite(decibels.of_power(1.0, point.error)),
         }  # fmt: skip
 
     def to_svg(self) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
+from .. import decibels
 from ..wording import escape as printable
 from .goals import Point
 from .linear_recipe import Linear
@@ -41,7 +42,7 @@ def picture(name: str, points: Sequence[Point], alone: Mapping[Recipe, Point]) -
     rows = [*lossy, *dots.values()]
     unit, unit_name = _unit(max((point.nbytes for point in rows), default=1))
     xs = [point.nbytes / unit for point in rows] or [0.0, 1.0]
-    ys = [_decibel(point) for point in rows] or [0.0, 1.0]
+    ys = [decibels.of_power(1.0, point.error) for point in rows] or [0.0, 1.0]
     x_ticks, y_ticks = list(_ticks(min(xs), max(xs))), list(_ticks(min(ys), max(ys)))
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
 
@@ -73,11 +74,13 @@ def picture(name: str, points: Sequence[Point], alone: Mapping[Recipe, Point]) -
     out.append(
         f'<text transform="translate(16 {(TOP + bottom) / 2:.1f}) rotate(-90)" text-anchor="middle">SQNR, dB</text>'
     )
-    line = " ".join(f"{a:.1f},{b:.1f}" for a, b in _thinned((x(p.nbytes / unit), y(_decibel(p))) for p in lossy))
+    line = " ".join(
+        f"{a:.1f},{b:.1f}" for a, b in _thinned((x(p.nbytes / unit), y(decibels.of_power(1.0, p.error))) for p in lossy)
+    )
     out.append(f'<polyline class="line" points="{line}"/>')
     taken: list[tuple[float, float]] = []
     for recipe, point in dots.items():
-        at, height = x(point.nbytes / unit), y(_decibel(point))
+        at, height = x(point.nbytes / unit), y(decibels.of_power(1.0, point.error))
         label = _free(taken, at, height + 18)
         out.append(f'<line class="lead" x1="{at:.1f}" y1="{height:.1f}" x2="{at + 8:.1f}" y2="{label - 4:.1f}"/>')
         out.append(f'<circle class="dot" cx="{at:.1f}" cy="{height:.1f}" r="4"/>')
@@ -100,10 +103,6 @@ def short(recipe: Recipe) -> str:
     elif isinstance(recipe, Prune) and recipe.sparsity is not None:
         words = f"{recipe.sparsity:.0%} zeros"
     return words
-
-
-def _decibel(point: Point) -> float:
-    return -10 * math.log10(point.error)
 
 
 def _unit(nbytes: int) -> tuple[int, str]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from .. import _codec
+from .. import _codec, decibels
 from ..arguments import as_integer, as_mapping, parse_nbytes
 from ..closeness import hint
 from ..lossy.unfit import UnfitError
@@ -247,7 +247,7 @@ class RecipeChoice:
                 costs.append(as_float("errors.of_all", self._of_all(values)))
             for number in unique:
                 counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
-        self.outputs_sqnr = decibel(min(costs))
+        self.outputs_sqnr = decibels.of_power(1.0, min(costs))
         return found[costs.index(min(costs))]
 
     def _most_nbytes(self, goal: Goal) -> int:
@@ -266,11 +266,6 @@ class RecipeChoice:
             least = math.ceil(8000 * smallest / count) / 1000
             raise ValueError(f"bits: expected {least:g} or more, which the smallest recipes take, got {goal.bits:g}")
         return most
-
-
-def decibel(error: float) -> float:
-    """Return an error, relative to power, as SQNR in dB; infinite if there is none."""
-    return -10 * math.log10(error) if error > 0 else math.inf
 
 
 def as_goal(size: Any, bits: Any, sqnr: Any) -> Goal | None:

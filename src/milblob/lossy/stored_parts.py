@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import decibels
 from .palettize import palettize
 from .vectors import palettize_vectors
 
@@ -256,6 +257,4 @@ def sqnr(values: Array, decoded: Array) -> float | None:
         signal += float(np.dot(part, part))
         part = part - second[start : start + _PIECE_COUNT].astype(np.float64)
         noise += float(np.dot(part, part))
-    if noise == 0:
-        return float("inf")
-    return None if signal == 0 else 10 * float(np.log10(signal / noise))
+    return None if noise and not signal else decibels.of_power(signal, noise)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from .. import decibels
 from ..arguments import as_count, as_path, require, require_calls
 from ..errors import MilblobError
 from ..progress import Progress, ProgressCounter
@@ -259,11 +260,11 @@ class _Differences:
 
     def result(self) -> OutputError:
         is_power = self._power > 0 and math.isfinite(self._noise)
-        sqnr = -math.inf if self._differing else math.inf
+        ratio = -math.inf if self._differing else math.inf
         if self._noise and is_power:
-            sqnr = 10 * math.log10(self._power / self._noise)
+            ratio = decibels.of_power(self._power, self._noise)
         return OutputError(
-            self.name, self._dtype, self._largest, self._relative, sqnr, self._differing, self._count, self.run,
+            self.name, self._dtype, self._largest, self._relative, ratio, self._differing, self._count, self.run,
             self._allowed,
         )  # fmt: skip
 

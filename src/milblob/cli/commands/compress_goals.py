@@ -3,10 +3,10 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
+from ... import decibels
 from ...compressing.compress import LEAST
 from ...compressing.frontier import Frontier, compress_frontier
 from ...compressing.frontier_svg import short
-from ...compressing.goals import decibel
 from ...compressing.parse_recipe import as_recipe
 from ...compressing.recipe import Recipe
 from ...model import open as opening
@@ -193,7 +193,7 @@ def _print(frontier: Frontier) -> None:
 
 
 def _decibel(error: float) -> str:
-    return f"{decibel(error):.1f} dB" if error > 0 else "exact"
+    return f"{decibels.of_power(1.0, error):.1f} dB" if error > 0 else "exact"
 
 
 def _factor(text: str) -> tuple[str, float]:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from ... import decibels
 from ...model.lazy import LazyTensor
 from ..derivations.layouts import Values, spread
 from ..model_weights import is_compressed
@@ -34,13 +35,14 @@ def sqnr_of(
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return None
     signal, noise = float((x * x).sum()), float(((x - y) ** 2).sum())
-    if noise == 0:
-        return math.inf
-    if signal == 0 or 10 * math.log10(signal / noise) < _MIN_SQNR:
+    found = decibels.of_power(signal, noise)
+    if found == math.inf:
+        return found
+    if found < _MIN_SQNR:
         return None
     is_kept = y != 0
     missed = np.count_nonzero(~_is_nearest(x, y)[is_kept])
-    return 10 * math.log10(signal / noise) if missed <= max(share * np.count_nonzero(is_kept), 2) else None
+    return found if missed <= max(share * np.count_nonzero(is_kept), 2) else None
 
 
 def may_render(values: Values, rendered: Values, block: tuple[int, ...] | None) -> bool:
