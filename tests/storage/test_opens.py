@@ -35,7 +35,7 @@ BENEATH = {
 }  # fmt: skip
 # The handle that was checked, or milblob's own.
 HELD = {
-    ("compressing/prepare.py", "_Spool.map", "mmap.mmap"), ("formats/npz.py", "save", "open"),
+    ("formats/npz.py", "save", "open"),
     ("formats/npz.py", "save", "zipfile.ZipFile"), ("formats/npz.py", "open_arrays", "open"), ("formats/npz.py", "open_arrays", "zipfile.ZipFile"),
     ("formats/safetensors.py", "open_arrays", "safetensors.safe_open"), ("formats/weights.py", "_put_stamp", "open"),
     ("formats/weights.py", "_put_stamp", "MappedFile"), ("onnx/reference.py", "WeightReference.tofile", "self.held().tofile"),

@@ -72,6 +72,7 @@ def test_a_file_system_that_cannot_reserve_gets_zeros(tmp_path, monkeypatch):
 def test_arrays_that_are_kept_share_files(tmp_path, monkeypatch):
     """They do not overlap; what fits is in memory, the rest in few files, each of which goes with the arrays in it."""
     monkeypatch.setattr(scratch, "_HELD_NBYTES", 1 << 16)
+    monkeypatch.setattr(scratch, "_FIRST_NBYTES", 1 << 16)
     made, empty = [], Scratch.empty
 
     def recorded(self, shape, dtype):
