@@ -8,7 +8,7 @@ import pytest
 
 import milblob
 import mlir_bytes
-from bundles import FOLDER, NAMES, bundle, digest, oracle
+from bundles import FOLDER, NAMES, bundle, copy_of, digest, oracle
 from milblob import FormatError, UnsupportedError
 from milblob.aimodel import Asset
 
@@ -271,3 +271,49 @@ def test_an_element_type_that_is_not_known_stops_its_tensor_only():
         assert asset["#0"].dtype_text == "code 99" and asset["#0"].shape == mlir_bytes.SHAPE
         with pytest.raises(UnsupportedError, match="expected one that is known, got code 99"):
             asset["#0"].read()
+
+
+def test_a_key_that_is_not_a_name_is_a_key_that_is_not_there():
+    with Asset(bundle("linear_f32")) as asset:
+        assert asset.get(None) is None and 0 not in asset
+        for key in (0, None, 1.5, ("main", 0)):
+            with pytest.raises(KeyError, match="expected a name"):
+                asset[key]
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.int8), io.BytesIO])
+def test_bytecode_in_memory_is_taken_by_all_that_read(make):
+    path = bundle("linear_f32")
+    data = (FOLDER / "linear_f32.aimodel" / "main.mlirb").read_bytes()
+    expected = milblob.load(path)
+    assert milblob.load(make(data)).keys() == expected.keys()
+    assert milblob.content_hash(make(data)).model == milblob.content_hash(path).model
+    assert milblob.diff(make(data), path).same and milblob.diff(path, make(data)).same
+    assert not milblob.match(expected, make(data)).unmatched_names
+
+
+def test_a_file_object_keeps_its_position_and_one_that_is_text_is_refused(tmp_path):
+    with open(FOLDER / "linear_f32.aimodel" / "main.mlirb", "rb") as file:
+        file.seek(7)
+        assert len(milblob.load(file)) == 4 and file.tell() == 7
+    with pytest.raises(TypeError, match="source"):
+        milblob.open(io.StringIO("ML"))
+
+
+def test_bytecode_with_another_name_is_refused_with_the_name_that_it_needs(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(mlir_bytes.file())
+    for read in (milblob.open, milblob.content_hash, milblob.BlobReader):
+        with pytest.raises(UnsupportedError, match=r"ends in \.mlirb"):
+            read(path)
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_parts_give_no_warning(tmp_path):
+    folder = copy_of("bare_f16_int8_asym_per_block", tmp_path)
+    with milblob.open(folder, stored=True) as asset:
+        (name,) = [name for name in asset if name.endswith(".scale")]
+        scale = np.full(asset[name].shape, np.inf, asset[name].dtype)
+    milblob.refit(folder, {name: scale})
+    (values,) = milblob.load(folder).values()
+    assert not np.isfinite(values).any()

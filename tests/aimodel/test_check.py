@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import time
 
 import pytest
 
 import milblob
 import mlir_bytes as m
 from bundles import NAMES, bundle, copy_of
+from milblob.aimodel import Asset
 from milblob.aimodel.findings import CODES
 
 
@@ -137,3 +139,33 @@ def test_the_hash_in_a_bundle_is_that_of_its_bytecode(tmp_path):
     assert codes(folder) == set()
     rewritten(folder, "main.hash", hashlib.sha256(bytes(data) + b"x").digest())
     assert ("error", "hash") in codes(folder)
+
+
+def test_a_string_like_a_path_takes_no_long_time(tmp_path):
+    """A pattern that tries every slash as the last one would take the square of the length."""
+    text = b"/" * 300_000 + b"\0x"
+    (tmp_path / "x.mlirb").write_bytes(m.file(texts=(*m.TEXTS, text)))
+    start = time.process_time()
+    assert not [row for row in milblob.check(tmp_path / "x.mlirb") if row.code == "debug-info"]
+    assert time.process_time() - start < 5
+
+
+def test_a_change_while_a_bundle_is_checked_is_no_finding(tmp_path, monkeypatch):
+    folder = copy_of("linear_f32", tmp_path)
+    name, array = next(iter(milblob.load(folder).items()))
+    companion = Asset.companion
+    left = [array + 1, array + 2]
+
+    def changed_first(asset, file, *more):
+        if file == "main.hash" and left:
+            companion(asset, file, *more)
+            milblob.refit(folder, {name: left.pop()})
+            found = companion(asset, file, *more)
+            milblob.refit(folder, {name: left[0] if left else array})
+            return found
+        return companion(asset, file, *more)
+
+    monkeypatch.setattr(Asset, "companion", changed_first)
+    assert milblob.check(folder) == [] and not left
+    (folder / "main.hash").write_bytes(bytes(32))
+    assert [row.code for row in milblob.check(folder)] == ["hash"]

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+import milblob
+import mlir_bytes
 from bundles import bundle, copy_of, is_hashed
 from milblob import cli
 
@@ -85,3 +87,22 @@ def test_commands_for_core_ml_models_say_what_it_is(arguments, say):
     assert (status, "bundle of Apple's Core AI" in err) in {(2, True), (0, False)} and "Traceback" not in out + err
     if arguments != ["info"]:
         assert status == 2
+
+
+def test_hash_of_every_constant_leaves_the_hash_of_the_bundle(say):
+    few, many = (json.loads(say("hash", "--json", *more, LINEAR)[1]) for more in ((), ("-v",)))
+    assert few["model"] == many["model"] and few["tensors"].items() < many["tensors"].items()
+
+
+@pytest.mark.parametrize("target", ["x.npz", "x.safetensors", "folder/"])
+def test_a_name_that_is_not_utf_8_is_refused_where_a_format_cannot_hold_it(target, say, tmp_path):
+    source, texts = tmp_path / "x.mlirb", list(mlir_bytes.TEXTS)
+    texts[5] = b"ma\xff"
+    source.write_bytes(mlir_bytes.file(texts=texts))
+    assert say("hash", source)[0] == 0
+    status, _, printed = say("extract", source, "-o", f"{tmp_path}/{target}")
+    assert status == 2 and "expected UTF-8" in printed and not (tmp_path / target).exists()
+    assert say("extract", source, "-o", tmp_path / "x.params")[0] == 0
+    (name,) = milblob.load(source)
+    (digest,) = milblob.content_hash(source).tensors.values()
+    assert milblob.content_hash(tmp_path / "x.params").tensors == {name: digest}

@@ -8,7 +8,7 @@ import pytest
 
 import milblob
 import mlir_bytes as m
-from bundles import bundle, copy_of, is_hashed
+from bundles import FOLDER, bundle, copy_of, is_hashed
 from milblob import UnsupportedError
 from milblob.storage import journal
 
@@ -239,3 +239,27 @@ def test_a_journal_changes_no_other_file(tmp_path):
         milblob.recover(folder)
     assert (folder / "other.bin").read_bytes() == bytes(64)
     assert any(row.code == "pending-change" for row in milblob.check(folder))
+
+
+@pytest.mark.parametrize("place", ["main.mlirb", "link.mlirb"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_bytecode_of_a_bundle_is_no_place_to_write_to(place, dry_run, tmp_path):
+    """Nor is a link to it: `main.hash` would be that of other bytes, and devices would run the old model."""
+    folder = copy_of("linear_f32", tmp_path)
+    target = folder / place
+    if place == "link.mlirb":
+        target = tmp_path / place
+        target.symlink_to(folder / "main.mlirb")
+    bare = tmp_path / "bare.mlirb"
+    bare.write_bytes((FOLDER / "linear_f32_again.aimodel" / "main.mlirb").read_bytes())
+    weights = milblob.load(bare)
+    before = (folder / "main.mlirb").read_bytes()
+    for call in (
+        lambda: milblob.repack(bare, target, gc=True, force=True, dry_run=dry_run),
+        lambda: milblob.refit(bare, weights, output=target, force=True, dry_run=dry_run),
+        lambda: milblob.refit(target, milblob.load(folder), dry_run=dry_run),
+        lambda: milblob.repack(target, target, gc=True, force=True, dry_run=dry_run),
+    ):
+        with pytest.raises(UnsupportedError, match="the main.mlirb of a bundle; give"):
+            call()
+    assert (folder / "main.mlirb").read_bytes() == before and is_hashed(folder)

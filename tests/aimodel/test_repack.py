@@ -1,14 +1,17 @@
 """Emitting and repacking: byte-identical where nothing is asked for; resources once, unused ones gone, casts that are sound."""
 
+import functools
+
 import numpy as np
 import pytest
 
 import milblob
 import mlir_bytes as m
 from bundles import FOLDER, NAMES, bundle, copy_of, is_hashed
-from milblob import ProgramError
+from milblob import FormatError, ProgramError
 from milblob.aimodel import Asset
 from milblob.aimodel.emit import Emitter, varint, views
+from milblob.storage import journal
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -97,3 +100,80 @@ def test_a_cast_changes_only_what_casts_read(tmp_path):
 def test_options_that_bundles_have_no_use_for(options, tmp_path):
     with pytest.raises(ValueError, match="for a bundle of Core AI"):
         milblob.repack(bundle("linear_f32"), tmp_path / "out.aimodel", **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_bundle_can_be_repacked_and_keeps_its_values(name, tmp_path):
+    """Also those of the first release, which have locations in MLIR's own encoding."""
+    milblob.repack(bundle(name), tmp_path / "out.aimodel", dedupe=True, gc=True)
+    options = {"constants": True, "stored": True}
+    with Asset(bundle(name), **options) as old, Asset(tmp_path / "out.aimodel", **options) as new:
+        assert list(old) == list(new)
+        for tensor in old.values():
+            if (name, tensor.dtype_text) != ("bare_f16_fp4_mx", "f4E2M1FN"):  # one byte for each value: not read
+                assert tensor.read().tobytes() == new[tensor.name].read().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        (m.varint(7) + m.varint(9), r"expected the number of a blob among 1 resources, got \[9\]"),
+        (m.varint(7), r"expected the number of a blob among 1 resources, got \[\]"),
+        (m.varint(7) + m.varint(0) + m.varint(0), r"expected the number of a blob among 1 resources, got \[0, 0\]"),
+    ],
+)
+@pytest.mark.parametrize("options", [{"gc": True}, {"dedupe": True}])
+def test_an_attribute_that_names_no_resource_is_refused(attribute, words, options, tmp_path):
+    attributes = (m.varint(7) + m.varint(0), *m.ATTRIBUTES[1:], attribute)
+    data = m.resource_file(parts={2: b"".join((*attributes, *m.TYPES)), 3: m.offsets(attributes)})
+    (tmp_path / "x.mlirb").write_bytes(data)
+    with pytest.raises(FormatError, match=words):
+        milblob.repack(tmp_path / "x.mlirb", tmp_path / "y.mlirb", **options)
+    assert not (tmp_path / "y.mlirb").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"nan": "error"}, {"overflow": "error"}, {"overflow": "inf"}, {"overflow": "clamp"}]
+)
+def test_a_cast_keeps_to_its_policies_and_counts_what_they_met(options, tmp_path):
+    values = np.array(
+        [np.nan, 1e30, -1e30, 1e-30, 0.5, 1, 2, 3, 4, 5] if "nan" not in options else [np.nan] * 10, "<f4"
+    )
+    if options.get("overflow") == "error":
+        values[0] = 0
+    data = cast_file(b"primitive.cast_v1")
+    (tmp_path / "x.mlirb").write_bytes(data.replace(m.VALUES, values.tobytes()))
+    call = functools.partial(milblob.repack, tmp_path / "x.mlirb", tmp_path / "y.mlirb", cast="float16", **options)
+    if "error" in options.values():
+        with pytest.raises((OverflowError, ValueError), match="tensor main/output_0.0: "):
+            call()
+        assert not (tmp_path / "y.mlirb").exists()
+        return
+    (row,) = call().to_dict()["tensors"]
+    assert (row["overflow"], row["nan"], row["underflow"]) == (2, 1, 1)
+    limit = np.inf if options["overflow"] == "inf" else 65504
+    (found,) = milblob.load(tmp_path / "y.mlirb").values()
+    np.testing.assert_array_equal(found.reshape(-1), np.clip(values, -limit, limit).astype(np.float16))
+
+
+def test_a_change_that_was_interrupted_is_completed_before_a_bundle_is_repacked_in_place(tmp_path, monkeypatch):
+    folder = copy_of("linear_f32", tmp_path)
+    weights = {name: array + 1 for name, array in milblob.load(folder).items()}
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(journal, "_finish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        milblob.refit(folder, weights)
+    monkeypatch.undo()
+    for target, dry_run in ((tmp_path / "copy.aimodel", False), (folder, True)):
+        with pytest.raises(milblob.PendingChangeError):
+            milblob.repack(folder, target, gc=True, force=True, dry_run=dry_run)
+    milblob.repack(folder, folder, gc=True, force=True)
+    assert all(a.tobytes() == weights[name].tobytes() for name, a in milblob.load(folder).items())
+    assert is_hashed(folder) and sorted(p.name for p in folder.iterdir()) == [
+        "main.hash",
+        "main.mlirb",
+        "metadata.json",
+    ]

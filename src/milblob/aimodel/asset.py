@@ -76,7 +76,8 @@ class Asset(Opened, Arrays[AssetTensor]):
             raise KeyError(f"tensor: expected one of {', '.join(found[:8])}, got the ambiguous {name!r}")
         if not found:
             where = self.path or "the bundle"
-            raise KeyError(f"tensor: expected a name in {where}, got {name!r:.200}{hint(name, self._rows)}")
+            close = hint(name, self._rows) if isinstance(name, str) else ""
+            raise KeyError(f"tensor: expected a name in {where}, got {name!r:.200}{close}")
         return AssetTensor(self.opened, self._rows[found[0]])
 
     def __contains__(self, name: object) -> bool:

@@ -13,6 +13,7 @@ from .codes import (
     ELEMENTS,
     NO_NUMPY,
     OPEN_SIZE,
+    RESOURCE,
     SPARSE_TENSOR,
     STRING,
     TENSOR,
@@ -26,6 +27,9 @@ STRINGS, DIALECTS, ATTR_TYPE, ATTR_TYPE_OFFSET, IR, RESOURCES, RESOURCE_OFFSET, 
 NONE = 0xFFFFFFFF
 _OTHERS = ("builtin",)
 """Dialects beside aicode: the first release wrote locations in MLIR's own."""
+
+BUILTIN_RESOURCE = 16
+"""Code of the attribute of MLIR's own dialect that names a resource: DenseResourceElementsAttr."""
 
 _MAX_NUMBERS = 1 << 16  # of one attribute or type
 
@@ -215,6 +219,42 @@ class Bytecode:
             words = f"{what} {number}: expected one in the encoding of {DIALECT}, got another"
             raise UnsupportedError(words, offset=offset, file=self.mapping.name)
         return offset, nbytes
+
+    def resource_of(self, number: int) -> int:
+        """Return the number of the resource that a RESOURCE attribute names.
+
+        Raises:
+            FormatError: there is no such resource, or it is not a blob.
+        """
+        numbers = self.attribute(number)
+        if len(numbers) != 2 or numbers[1] >= len(self.resources) or self.resources["kind"][numbers[1]] != 0:
+            most = len(self.resources)
+            raise self._wrong(
+                f"attribute {number}: expected the number of a blob among {most} resources, got {numbers[1:]}"
+            )
+        return numbers[1]
+
+    def resource_references(self) -> dict[int, int]:
+        """Return attribute -> the resource that it names, of all attributes of aicode that name one.
+
+        Raises:
+            UnsupportedError: an attribute of MLIR's own names a resource, in a way that milblob does not change.
+            FormatError: as `resource_of`.
+        """
+        found = {}
+        for number, entry in enumerate(self.attributes):
+            if not entry["is_custom"]:
+                continue
+            if entry["dialect"] == self._dialect:
+                if self.code_of(number) == RESOURCE:
+                    found[number] = self.resource_of(number)
+                continue
+            offset = int(entry["offset"])
+            code, _ = _codec.mlir_varints(self.mapping.live(), offset, int(entry["nbytes"]), 1)
+            if code == [BUILTIN_RESOURCE]:
+                words = f"attribute {number}: expected a resource named by {DIALECT}, got one named by builtin"
+                raise UnsupportedError(words, offset=offset, file=self.mapping.name)
+        return found
 
     def property_numbers(self, op: int, most: int = _MAX_NUMBERS) -> list[int]:
         """Return the numbers of an operation's properties; [] if it has none."""

@@ -22,9 +22,10 @@ PRODUCER, ASSET_VERSION = "MLIR22.0.0git", "2.0"
 _TEXTS = ("author", "license", "description", "producer", "creationDate", "assetVersion")
 _KEYS = frozenset([*_TEXTS, "creatorDefinedMetadata"])
 _DATE = re.compile(r"\d{8}T\d{6}Z")
-_PATH = re.compile(r"(/|[A-Za-z]:[\\/])[^\0]*[\\/.][^\0]*")
+_ROOT = re.compile(r"/|[A-Za-z]:[\\/]")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_NAMES = 4
+_MAX_TRIES = 8  # to read a bundle that others change all the time
 _PIECE_NBYTES = 1 << 24
 _SAFE_NBYTES = 1 << 20  # a file of fewer bytes is read, not mapped, and so not aligned to more than 16
 
@@ -39,6 +40,19 @@ def check_asset(path: str, max_nbytes: int | None = None) -> list[Finding]:
     checker = _AssetChecker(path)
     checker.check(max_nbytes)
     return checker.found.close()
+
+
+def _digest(asset: Asset) -> bytes:
+    found, whole = hashlib.sha256(), memoryview(asset.mapping.check_size())
+    for start in range(0, whole.nbytes, _PIECE_NBYTES):
+        found.update(whole[start : start + _PIECE_NBYTES])
+    return found.digest()
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text is an absolute path of a file, in linear time."""
+    root = _ROOT.match(text)
+    return root is not None and "\0" not in text and any(mark in text[root.end() :] for mark in "\\/.")
 
 
 class _AssetChecker:
@@ -95,7 +109,7 @@ class _AssetChecker:
 
     def _check_hash(self, asset: Asset) -> None:
         try:
-            stated = asset.companion(HASH, 1 << 10)
+            stated, found = self._settled_hash(asset)
         except MilblobError as error:
             self.note("error", "hash", error.what, "", error.offset, error.file)
             return
@@ -105,16 +119,26 @@ class _AssetChecker:
         if len(stated) != 32:
             self.note("error", "hash", f"{HASH}: expected 32 bytes, got {len(stated)}", file=file)
             return
-        found, whole = hashlib.sha256(), memoryview(asset.mapping.check_size())
-        for start in range(0, whole.nbytes, _PIECE_NBYTES):
-            found.update(whole[start : start + _PIECE_NBYTES])
-        if found.digest() != stated:
-            self.note(
-                "error",
-                "hash",
-                f"{HASH}: expected {found.hexdigest()}, the SHA-256 of {BYTECODE}, got {stated.hex()}",
-                file=file,
-            )
+        if found != stated:
+            words = f"{HASH}: expected {found.hex()}, the SHA-256 of {BYTECODE}, got {stated.hex()}"
+            self.note("error", "hash", words, file=file)
+
+    def _settled_hash(self, asset: Asset) -> tuple[bytes | None, bytes]:
+        """Return main.hash and the SHA-256 of the bytecode; both of one moment, even while a writer changes them.
+
+        Raises:
+            As `Asset`.
+        """
+        stated, found = asset.companion(HASH, 1 << 10), _digest(asset)
+        for _ in range(_MAX_TRIES):
+            if stated is None or found == stated:
+                break
+            before = stated, found
+            with Asset(self._path) as now:  # another file, if the bundle has been replaced
+                stated, found = now.companion(HASH, 1 << 10), _digest(now)
+            if (stated, found) == before:
+                break
+        return stated, found
 
     def _check_metadata(self, asset: Asset) -> None:
         file = os.path.join(self._path, METADATA)
@@ -177,7 +201,7 @@ class _AssetChecker:
                     file=file,
                 )
         texts = [code.string(number) for number in range(len(code.strings))]
-        sources = [text for text in texts if _PATH.fullmatch(text)]
+        sources = [text for text in texts if _is_path(text)]
         digests = [text for text in texts if _DIGEST.fullmatch(text)]
         if sources or digests:
             words = f"strings: expected none about source files, got {len(sources)} paths"

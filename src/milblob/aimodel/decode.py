@@ -92,7 +92,9 @@ class AssetDecoder:
             )
         if short == "cast":
             self._require(kind.element.numpy.itemsize * prod(cast("tuple[int, ...]", kind.shape)))
-            found: Dense = Computed(self._read(parts["input"], links).astype(kind.element.numpy), kind.element.dtype)
+            with np.errstate(all="ignore"):  # numbers that do not fit
+                values = self._read(parts["input"], links).astype(kind.element.numpy)
+            found: Dense = Computed(values, kind.element.dtype)
         elif short == "sparse_with_bitmask_to_dense":
             inner = parts["input"]
             if short_family(self._program.bytecode.op_name(inner)) != "build_sparse_with_bitmask":
@@ -158,6 +160,7 @@ class AssetDecoder:
             )
         scale, first, second = (self._read(parts[key], links) for key in ("scale", "offset1", "offset2"))
         if "axis" in parts:
+            self._require_alike(name, scale, first, second)
             sizes = self._blocks(name, len(kind.shape), self._read(parts["axis"], links), scale)
             scale, first, second = (array.reshape(sizes) for array in (scale, first, second))
         stored = self._program.kind(data)
@@ -174,21 +177,23 @@ class AssetDecoder:
             raise FormatError(
                 f"scale of {name}: expected sizes that divide {shape}, got {scale.shape}", code="compressed"
             )
-        if first.shape != scale.shape or second.shape != scale.shape:
-            raise FormatError(
-                f"offsets of {name}: expected shape {scale.shape}, got {first.shape} and {second.shape}",
-                code="compressed",
-            )
+        self._require_alike(name, scale, first, second)
         self._require(3 * 4 * prod(shape))
         out = self._read(data, links).astype(np.float32)
         if out.shape != shape:
             raise FormatError(f"data of {name}: expected shape {shape}, got {out.shape}", code="compressed")
-        out -= spread_blocks(first, shape)
-        out *= spread_blocks(scale, shape)
-        if second.any():
-            out += spread_blocks(second, shape)
-        with np.errstate(over="ignore"):  # what is too large becomes infinite
+        with np.errstate(all="ignore"):  # what is too large becomes infinite; infinity times zero is NaN
+            out -= spread_blocks(first, shape)
+            out *= spread_blocks(scale, shape)
+            if second.any():
+                out += spread_blocks(second, shape)
             return Computed(out.astype(kind.element.numpy), dtype)  # type: ignore[union-attr]
+
+    @staticmethod
+    def _require_alike(name: str, scale: Array, first: Array, second: Array) -> None:
+        if first.shape != scale.shape or second.shape != scale.shape:
+            words = f"offsets of {name}: expected shape {scale.shape}, got {first.shape} and {second.shape}"
+            raise FormatError(words, code="compressed")
 
     @staticmethod
     def _blocks(name: str, rank: int, axis: Array, scale: Array) -> tuple[int, ...]:

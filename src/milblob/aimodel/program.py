@@ -502,14 +502,10 @@ class AssetProgram:
         if code != RESOURCE:
             words = f"value of {CONSTANT}: expected an attribute with code {DENSE} or {RESOURCE}, got {code}"
             raise UnsupportedError(words, offset=int(bytecode.ops["offset"][op]), file=file, code="attribute-code")
-        numbers = bytecode.attribute(attribute)
-        if len(numbers) != 2 or numbers[1] >= len(bytecode.resources) or bytecode.resources["kind"][numbers[1]] != 0:
-            most = len(bytecode.resources)
-            words = f"attribute {attribute}: expected the number of a blob among {most} resources, got {numbers[1:]}"
-            raise FormatError(words, file=file, code="bytecode")
-        row = bytecode.resources[numbers[1]]
+        number = bytecode.resource_of(attribute)
+        row = bytecode.resources[number]
         return StoredConstant(
-            attribute, int(row["data_offset"]), int(row["nbytes"]), False, numbers[1], int(row["alignment"])
+            attribute, int(row["data_offset"]), int(row["nbytes"]), False, number, int(row["alignment"])
         )
 
     def debug_label(self, op: int) -> str:

@@ -72,8 +72,7 @@ def refit(
     target = path if output is None else output
     with Asset(path, constants=True, stored=True, max_nbytes=max_nbytes) as asset:
         asset.opened.require_readable()
-        if output is not None:
-            require_target(asset, output, force)
+        require_target(asset, target, force)
         find = partial(_find, asset)
         options: dict[str, Any] = {"mapping": mapping, "cast": cast, "overflow": overflow, "select": select}
         targets = pair_by_name(given, find, asset.path or "", **options)

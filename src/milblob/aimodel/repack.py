@@ -6,13 +6,14 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
+from ..model.recovery import settle
 from ..progress import Progress, ProgressCounter
 from ..rewrite.changes import Options, TensorChange
 from ..rewrite.destination import is_in_place
 from ..rewrite.repack_report import RepackReport
 from ..storage import paths
 from ..storage.journal_format import Later
-from ..values.cast import cast_array
+from ..values.cast import CastCounts, cast_array
 from ..values.tensorvalue import stored_bytes
 from ..wording import some
 from .asset import Asset
@@ -38,7 +39,7 @@ def repack(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> RepackReport:
-    """Rewrite a bundle: `dedupe`, `gc` and `cast` of `milblob.repack`, with `select` and `overflow`.
+    """Rewrite a bundle: `dedupe`, `gc` and `cast` of `milblob.repack`, with `select`, `overflow` and `nan`.
 
     Without any of them the result is a copy, byte for byte. A constant is cast only if every operation that reads it is
     a cast itself, so that no other type changes.
@@ -49,6 +50,8 @@ def repack(
             ways that are not known. OverflowError: a number that is too large. Otherwise as `saving.save`.
     """
     _require_options(options)
+    if not dry_run and is_in_place([path], target):
+        settle(path)
     with Asset(path, constants=True, stored=True, max_nbytes=max_nbytes) as asset:
         require_target(asset, target, force)
         if not dry_run and not is_in_place([path], target) and not force and paths.is_there(target):
@@ -99,6 +102,7 @@ class _Repacking:
                     self._users.setdefault(resource, []).append(tensor)
         self._actions: dict[int, list[str]] = {number: [] for number in self._users}
         self._after: dict[int, DType] = {}
+        self._counts: dict[int, CastCounts] = {}
 
     # ------------------------------------------------------------------------------------------------------------ cast
 
@@ -127,12 +131,17 @@ class _Repacking:
         return element is not None and element.dtype is not None
 
     def _cast(self, number: int, users: list[AssetTensor], to: DType) -> None:
+        def cast() -> tuple[Any, CastCounts]:
+            return cast_array(users[0].read(), to, overflow=self._options.overflow, nan=self._options.nan)
+
         def make() -> Any:
-            values, _ = cast_array(users[0].read(), to, overflow=self._options.overflow)
-            return stored_bytes(np.ascontiguousarray(values), to)
+            return stored_bytes(np.ascontiguousarray(cast()[0]), to)
 
         data = Later(to.nbytes(users[0].size), make)
-        memoryview(make())  # a number that does not fit is refused before anything is written
+        try:  # a number that does not fit is refused before anything is written
+            self._counts[number] = cast()[1]
+        except (OverflowError, ValueError) as error:
+            raise type(error)(f"tensor {users[0].name}: {error}") from None
         self.emitter.resources[number] = self.emitter.resources[number]._replace(data=data)
         for tensor in users:
             self.emitter.set_type(tensor.row.op, self._type_like(tensor, to))
@@ -172,11 +181,7 @@ class _Repacking:
                 f"operations: expected ones that refer to resources by constants, got {code.op_name(int(strange[0]))}"
             )
             raise UnsupportedError(words, file=self._asset.file)
-        references = {
-            number: code.attribute(number)[1]
-            for number in range(len(code.attributes))
-            if code.attributes["is_custom"][number] and code.code_of(number) == RESOURCE
-        }
+        references = code.resource_references()
         first = self._firsts() if self._options.dedupe else {}
         used = {first.get(resource, resource) for resource in references.values()}
         kept = [
@@ -230,5 +235,6 @@ class _Repacking:
                     row.nbytes_after = 0
                 elif "cast" in row.actions:
                     row.nbytes_after = row.dtype_after.nbytes(tensor.size)
+                    row.overflow, row.nan, row.underflow = self._counts[stored.resource]
             rows.append(row)
         return rows

@@ -68,9 +68,7 @@ def save(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
     source = asset.path or ""
     in_place = is_in_place([source], target)
     if not asset.is_directory:
-        _require_alone(source)
-        if not in_place:
-            require_name(target, "bytecode")
+        require_target(asset, target, force)
         with NewFile(target, force=force or in_place) as file:
             write(asset.mapping, new.pieces, file.fd)
     elif in_place:
@@ -81,7 +79,14 @@ def save(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
 
 def require_target(asset: Asset, target: str, force: bool) -> None:
     """Refuse a target before anything is computed; raises as `save`."""
-    if not asset.is_directory or is_in_place([asset.path or ""], target):
+    in_place = is_in_place([asset.path or ""], target)
+    if not asset.is_directory:
+        _require_alone(asset.path or "")
+        _require_alone(target)
+        if not in_place:
+            require_name(target, "bytecode")
+        return
+    if in_place:
         return
     require_name(target, "aimodel")
     source, real = paths.real(asset.path or ""), paths.real(target)
@@ -91,10 +96,11 @@ def require_target(asset: Asset, target: str, force: bool) -> None:
 
 
 def _require_alone(path: str) -> None:
-    """Refuse the bytecode of a bundle in place of the bundle: its hash would be that of other bytes."""
-    if os.path.basename(path) == BYTECODE and paths.is_there(os.path.join(os.path.dirname(path), HASH)):
+    """Refuse the bytecode of a bundle, or a link to it: the bundle's hash would be that of other bytes."""
+    folder, name = os.path.split(paths.real(path))
+    if name == BYTECODE and paths.is_there(os.path.join(folder, HASH)):
         words = f"file: expected a bundle or a file that is no part of one, got the {BYTECODE} of a bundle"
-        raise UnsupportedError(f"{words}; give {os.path.dirname(path) or '.'}", file=path)
+        raise UnsupportedError(f"{words}; give {folder}", file=path)
 
 
 def _change(asset: Asset, new: NewBytecode) -> None:

@@ -156,7 +156,7 @@ def _strings(tensor: LazyTensor) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    return _netstring(text.encode())
+    return _netstring(text.encode("utf-8", "surrogatepass"))  # bytes of a name that are not UTF-8 are lone surrogates
 
 
 def _netstring(data: bytes) -> bytes:

@@ -12,13 +12,16 @@ from ..formats.weights import with_notes
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.stored import Arrays, StoredArray
+from ..model.table import model_opener
 
 
 def is_arrays(source: Any) -> bool:
     """Whether what a caller gave is arrays, in a file or in memory, and no model."""
     if isinstance(source, str | os.PathLike):
         return is_array_file(as_path(source))
-    return isinstance(source, Mapping) and not isinstance(source, Model)
+    if isinstance(source, Mapping):
+        return not isinstance(source, Model)
+    return model_opener(source) is not None
 
 
 class Side(NamedTuple):
@@ -46,10 +49,13 @@ class Side(NamedTuple):
                 require("names of arrays", name, str, "str")
             arrays = source if isinstance(source, Arrays) else None
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays", arrays)
-        if is_arrays(source):
+        if isinstance(source, str | os.PathLike) and is_arrays(source):
             stored = stored and has_views(as_path(source))
             arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, stored=stored))
             return cls({name: arrays[name] for name in arrays}, None, as_path(source), arrays)
+        if (other := model_opener(source)) is not None:  # a buffer or file object that holds the bytecode of a bundle
+            arrays = stack.enter_context(other(source, stored=stored, max_nbytes=max_nbytes))
+            return cls({name: arrays[name] for name in arrays}, None, "bundle in memory", arrays)
         model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
         return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
 

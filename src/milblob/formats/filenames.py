@@ -11,6 +11,17 @@ _RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("
 _MAX_NCHARS = 200  # file systems allow 255, including the suffix
 
 
+def require_texts(names: Iterable[str]) -> None:
+    """Refuse names that UTF-8 cannot hold: bytes of a name in a file that are not UTF-8 are lone surrogates.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for name in names:
+        if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
+            raise ValueError(f"name of a tensor: expected UTF-8, which this format needs, got {name!r:.200}")
+
+
 def escaped(name: str, kept: frozenset[str] = _KEPT) -> str:
     """Return a file name, without suffix, for a tensor's name.
 

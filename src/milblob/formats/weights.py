@@ -27,6 +27,7 @@ from ..storage.output import NewFile, together
 from ..storage.transfer import write_at
 from ..wording import escape, some
 from .encoding import elements
+from .filenames import require_texts
 
 LISTINGS = (".json", ".mil")
 
@@ -114,6 +115,8 @@ def save(
     listing = None if listing is None else as_path(listing)
     file = "" if listing is None else _file_in_listing(path, listing)
     require_name(path, "blob")
+    if listing is not None:
+        require_texts(tensors)
     rows: list[Row] = []
     counter = ProgressCounter(progress, tensors.values())
 

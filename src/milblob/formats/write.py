@@ -8,6 +8,7 @@ from ..model.lazy import LazyTensor
 from ..progress import Progress
 from ..storage import paths
 from .archive import is_archive
+from .filenames import require_texts
 
 
 class Save(Protocol):
@@ -58,7 +59,8 @@ def save(
         tvm: version of TVM that is to read a .params file; see `params.write_params`.
 
     Raises:
-        ValueError: another suffix. Otherwise as the format's own `save`.
+        ValueError: another suffix, or as `require_texts`; .params files hold such names. Otherwise as the format's own
+            `save`.
     """
     suffix = os.path.splitext(path)[1].lower()
     if path.endswith(("/", os.sep)) or paths.is_directory(path) or not suffix:
@@ -77,5 +79,6 @@ def save(
         if is_archive(path):
             words += " (milblob tvm params --with and milblob refit change an archive; nothing makes a new one)"
         raise ValueError(words)
+    require_texts(tensors)
     write: Save = saver
     write(tensors, path, force=force, progress=progress, packed=packed)

@@ -4,6 +4,7 @@ Its rows are data: names of functions as text, which `Format.function` imports w
 format may lie in a folder above those that use it, and costs nothing until a file of it comes.
 """
 
+import mmap
 import os
 from collections.abc import Callable
 from importlib import import_module
@@ -104,9 +105,24 @@ def model_opener(source: Any) -> Callable[..., Any] | None:
     if isinstance(source, str | os.PathLike):
         row = format_of(as_path(source))
         return row.function("open_model") if row is not None and row.open_model else None
-    if isinstance(source, bytes | bytearray | memoryview) and bytes(memoryview(source)[:4]) == b"ML\xefR":
+    if _head(source) == b"ML\xefR":
         return FORMATS[0].function("open_model")  # type: ignore[no-any-return]
     return None
+
+
+def _head(source: Any) -> bytes:
+    """Return the first four bytes of a buffer or a file object, whose position is kept; b"" of what is neither."""
+    try:
+        if not hasattr(source, "seek") or isinstance(source, mmap.mmap):
+            return bytes(memoryview(source).cast("B")[:4])
+        at = source.tell()
+        try:
+            source.seek(0)
+            return bytes(source.read(4))
+        finally:
+            source.seek(at)
+    except (TypeError, ValueError, OSError):  # opening it says what is wrong
+        return b""
 
 
 def is_bundle(path: str) -> bool:

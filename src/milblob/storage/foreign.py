@@ -74,7 +74,7 @@ def foreign(data: Any, file: str | None = None) -> Foreign | None:
     if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= 100_000_000:
         return _arrays("safetensors", "a safetensors file", name)
     if head.startswith(b"ML\xefR"):
-        return bundle(file)
+        return bytecode(file)
     if head.startswith(b"GGUF"):
         return _arrays("gguf", "a GGUF file", name)
     if head[4:8] == b"TFL3":
@@ -120,6 +120,15 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def onnx_model(name: str | None) -> Foreign:
     """Return what an ONNX model is called, and what to do with it."""
     return _arrays("onnx", "an ONNX model", name or "it")
+
+
+def bytecode(name: str | None) -> Foreign:
+    """Return what the bytecode of a bundle is called, as `bundle`; a file with another name is not taken for it."""
+    found = bundle(name)
+    if name is not None and name.lower().endswith(".mlirb"):
+        return found
+    words = "MLIR bytecode, as bundles of Apple's Core AI have it, which is not a Core ML model"
+    return Foreign(found.name, words, f"give it a name that ends in .mlirb; then {found.advice}")
 
 
 def bundle(name: str | None) -> Foreign:

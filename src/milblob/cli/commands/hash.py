@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ...analysis.hash import content_hash, tensor_hashes
-from ...formats.read import array_kind
+from ...formats.read import array_kind, has_views
 from .. import options
 from ..selection import describe_filter, open_chosen
 from ..several import run_each
@@ -33,8 +33,8 @@ def run(arguments: Namespace) -> int:
 def _hash(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     filtered = bool(describe_filter(arguments))
     with ExitStack() as stack:
-        is_model = array_kind(path) is None
-        opened = open_chosen(stack, path, arguments, constants=arguments.verbose and is_model)
+        has_constants = array_kind(path) is None or has_views(path)
+        opened = open_chosen(stack, path, arguments, constants=arguments.verbose and has_constants)
         chosen = opened.tensors
         if not chosen and filtered and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
@@ -43,8 +43,13 @@ def _hash(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
                 hashes = tensor_hashes(chosen.values(), dense=arguments.dense, progress=progress)
                 whole, found = None, dict(zip(chosen, hashes, strict=True))
             else:
-                source = chosen if opened.model is None else opened.model
-                whole, every = content_hash(source, dense=arguments.dense, progress=progress)
+                is_bundle = opened.model is None and arguments.verbose and has_constants
+                source = path if is_bundle else chosen if opened.model is None else opened.model
+                whole, every = content_hash(
+                    source, dense=arguments.dense, progress=progress, max_nbytes=arguments.max_nbytes
+                )
+                rest = {name: tensor for name, tensor in chosen.items() if is_bundle and name not in every}
+                every |= dict(zip(rest, tensor_hashes(rest.values()), strict=True))  # no part of the model's hash
                 found = {name: every[name] for name in chosen if name in every}
         if arguments.json:
             document: dict[str, Any] = {
