@@ -38,7 +38,7 @@ LETTING_GO = {
 }  # fmt: skip
 SAYING = {
     "CompressReport.plan", "Frontier.bits", "Matching.refit_mapping", "RefitReport.nbytes", "RepackReport.counts",
-    "WeightReport.relative", "WeightReport.sqnr", "_counted", "save", "short", "summary",
+    "WeightReport.relative", "WeightReport.sqnr", "_counted", "of_norm", "of_power", "save", "short", "summary",
 }  # fmt: skip
 """Sums and words of a report that is made. All else that a report holds is asked for before anything has its name."""
 

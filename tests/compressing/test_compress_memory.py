@@ -25,7 +25,7 @@ KINDS = {
     "palettes along another axis": ("Palette(4, granularity='per_grouped_channel', group_size=16, channel_axis=1)", {}, None),
     "palette with importance": ("Palette(4)", {"importance": "full"}, None),
     "palette of vectors": ("Palette(4, vector=2)", {}, None),
-    "palette of long vectors": ("Palette(2, vector=4096)", {}, None),
+    "palette of long vectors": ("Palette(2, vector=1024)", {}, None),
     "all vectors": ("Palette(mode='unique', vector=2)", {}, "few"),
     "unique": ("Palette(mode='unique')", {}, "few"),
     "palettes with scales": ("Palette(4, scale=True)", {}, None),

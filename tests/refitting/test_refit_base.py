@@ -454,6 +454,25 @@ def test_tables_that_were_looked_up_and_compressed(recipe, tmp_path):
         milblob.refit(model, new, base=base, requantize="fit")
 
 
+def test_a_divisor_and_its_inverse_that_give_the_same_numbers(tmp_path):
+    """In float16, a / 3 and a * 0.333333 differ for few numbers: where none of the base tells which it is, new ones must agree."""
+    shapes, _ = NETWORKS["divided_by_three"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    third = np.float32(1) / np.float32(3)
+    base["divided"] = (np.arange(64, dtype=np.float32) + 1) * 3
+    drawn = np.random.default_rng(3).normal(size=1 << 22).astype(np.float32)
+    differ = (drawn / np.float32(3)).astype(np.float16) != (drawn * third).astype(np.float16)
+    model = converted("divided_by_three", base, tmp_path / "m.mlpackage")
+    new["divided"] = drawn[~differ][:64]
+    milblob.refit(model, new, base=base, output=tmp_path / "n.mlpackage")
+    assert constants(tmp_path / "n.mlpackage") == constants(
+        converted("divided_by_three", new, tmp_path / "new.mlpackage")
+    )
+    new["divided"][:4] = drawn[differ][:4]
+    with pytest.raises(ValueError, match="whose new values differ"):
+        milblob.refit(model, new, base=base)
+
+
 def test_many_small_numbers_of_float16_are_in_a_row_by_accident(tmp_path):
     """There are few numbers below 6e-5: that a row has them all does not show that they were looked up in it."""
     shapes, _ = NETWORKS["added_token"]

@@ -269,6 +269,11 @@ def joined_with_zeros(mb, x, w):
     return mb.mul(x=x, y=mb.add(x=w["cls_token"], y=w["pos_embed"][:, :1]))
 
 
+@network(l__weight=(64, 6), divided=(64,))
+def divided_by_three(mb, x, w):
+    return mb.add(x=mb.relu(x=mb.linear(x=x, weight=w["l.weight"])), y=mb.real_div(x=w["divided"], y=np.float32(3)))
+
+
 @network(l__weight=(64, 6), token=(64,))
 def added_token(mb, x, w):
     return mb.add(x=mb.relu(x=mb.linear(x=x, weight=w["l.weight"])), y=w["token"])

@@ -23,6 +23,7 @@ from .checkpoint import Checkpoint, Work, numeric
 from .derivations.arithmetic import Combined, kind_of
 from .derivations.derivation import CheckpointArray, Derivation, Explained, RowRange, Stacked, moved
 from .derivations.layouts import Layout, Values, layouts, spread
+from .derivations.rounding import casts_to, kept_from_zero
 from .lineage import Claim, Lineage, Origin
 from .model_weights import Convolution, ModelWeights, is_candidate, is_compressed
 from .siblings import VECTORS
@@ -38,6 +39,7 @@ _SAMPLE_COUNT = 1024
 _MIN_EXPRESSED = 10  # elements; those of fewer are explained with more suspicion
 _MAX_LAYOUTS = 6
 _MAX_SMALL = 9  # elements of arrays that a number may follow from, and nothing else
+_TRIED_COUNT = 1 << 18  # elements for which two derivations are compared
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
 
@@ -457,11 +459,35 @@ class Search:
         for name, options in found.items():
             best: dict[frozenset[str], Explained] = {}
             for one in sorted(options, key=lambda one: -votes[kind_of(one.derivation)]):
-                best.setdefault(frozenset(one.derivation.sources()), one)
-            for one in best.values():
-                self.claim(name, one.derivation)
-                if not one.is_exact:
-                    self.rounded.add(name)
+                first = best.setdefault(frozenset(one.derivation.sources()), one)
+                if first is one:
+                    self.claim(name, one.derivation)
+                    if not one.is_exact:
+                        self.rounded.add(name)
+                elif first.is_exact and one.is_exact:
+                    same = votes[kind_of(first.derivation)] == votes[kind_of(one.derivation)]
+                    if same and self._differ(name, first.derivation, one.derivation):
+                        self.claim(name, one.derivation)  # such as / 3 beside * 0.333333
+
+    def _differ(self, name: str, one: Derivation, other: Derivation) -> bool:
+        """Whether two derivations that give the present values give different ones for arrays that are near."""
+        weight, rng = self.weights[name], np.random.default_rng(0)
+        for _ in range(max(_TRIED_COUNT // weight.size, 1)):
+            if not self.may(100_000 + 50 * weight.size):
+                return True  # both are kept then, and compared when there are new values
+            arrays: dict[str, Values] = {}
+
+            def near(given: str, arrays: dict[str, Values] = arrays) -> Values:
+                if given not in arrays:
+                    values = self.checkpoint.read(given)
+                    arrays[given] = (values * (1 + rng.random(values.shape) / 4)).astype(values.dtype)
+                return arrays[given]
+
+            found = np.ascontiguousarray(kept_from_zero(other.compute(near), weight.mil_dtype))
+            found = cast_array(found, weight.mil_dtype, overflow="inf")[0]
+            if not casts_to(one.compute(near), found, weight.mil_dtype):
+                return True
+        return False
 
     def _is_expressible(self, name: str) -> bool:
         return self.weights[name].size >= _MIN_EXPRESSED and not is_compressed(self.weights[name])

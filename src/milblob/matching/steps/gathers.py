@@ -168,7 +168,8 @@ class Gathers:
     def _with_all(self, wanted: Values, dtype: DType, size: int) -> Iterator[tuple[str, int]]:
         """Yield the rows that have all of some elements, unless it could be an accident, as it is with integers."""
         least = 2.0**-14 if dtype is DType.FLOAT16 else 0.0  # below it are few numbers: many of them are in any row
-        count = int(np.count_nonzero((2 * wanted != np.rint(2 * wanted)) & (np.abs(wanted) >= least)))
+        twice = 2 * wanted.astype(np.float64)
+        count = int(np.count_nonzero((twice != np.rint(twice)) & (np.abs(twice) >= 2 * least)))
         for given, tensor in self._given.items():
             width = tensor.shape[-1] if tensor.ndim else 0
             if not _MIN_WIDTH <= width <= size or tensor.size > _MAX_HEADS * width:
