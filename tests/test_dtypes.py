@@ -10,6 +10,7 @@ import reference
 from dtype_values import NUMPY
 from milblob import DType
 from milblob.dtypes import as_dtype
+from peers import WITHOUT
 
 
 def test_the_table():
@@ -37,7 +38,7 @@ def test_ranges():
 
 
 def test_numbers_match_coremltools():
-    proto = pytest.importorskip("coremltools").proto
+    proto = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"]).proto
     theirs = dict(proto.MIL_pb2.DataType.items())
     for member in DType:
         assert theirs[member.name] == member.mil_code

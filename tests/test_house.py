@@ -194,6 +194,17 @@ def test_what_tests_skip_without_is_installed():
     run_child("import importlib\nfor name in sys.argv[1:]:\n    importlib.import_module(name)", *sorted(names))
 
 
+def test_every_skip_says_what_is_not_tested():
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(parsed(path)):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert name not in ("pytest.xfail", "pytest.mark.xfail", "pytest.mark.skip"), f"{path.name}:{node.lineno}"
+            if name in ("pytest.mark.skipif", "pytest.importorskip"):
+                assert any(word.arg == "reason" for word in node.keywords), f"{path.name}:{node.lineno}"
+            if name == "pytest.skip":
+                assert node.args, f"{path.name}:{node.lineno}"
+
+
 def test_tests_have_the_folders_of_the_package():
     """A reader finds the tests of a module where the module is."""
     ours = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}

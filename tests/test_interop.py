@@ -14,8 +14,9 @@ from children import child_environment
 from coremltools_view import WORDS, load_pymil, loaded_values
 from dtype_values import NUMPY, assert_same, natural
 from paths import DATA
+from peers import WITHOUT
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 from coremltools.libmilstoragepython import _BlobStorageReader, _BlobStorageWriter
 

@@ -17,6 +17,7 @@ from milblob.cli import main
 from milblob.storage import output as files
 from outcomes import snapshot
 from paths import DATA, ROOT
+from peers import WITHOUT
 
 
 def refuse(*names, code=errno.EIO):
@@ -76,7 +77,7 @@ def test_an_output_that_cannot_take_its_name_takes_those_of_the_others_back(tmp_
 
 def test_a_conversion_over_another_never_has_its_weights(tmp_path, monkeypatch):
     """Killed when the weights have their name and the .onnx file has not; and three conversions in turn leave two files."""
-    pytest.importorskip("onnx")
+    pytest.importorskip("onnx", reason=WITHOUT["onnx"])
     import milblob.onnx
 
     pairs.earlier_conversion(tmp_path)
@@ -141,7 +142,7 @@ def open_part(folder, name, part):
 @pytest.mark.parametrize("part", ["nonzero_data", "mask"])
 def test_the_report_of_a_compression_is_made_before_its_result(tmp_path, part):
     """The size of a part of open shape is read from the model: after the result had its name, that was closed."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     model = open_part(tmp_path, "m.mlpackage", part)
     report = milblob.compress(model, tmp_path / "out.mlpackage", milblob.Linear("int8"), least=0, requantize=True)
     assert report.weights and all(one.nbytes > 0 for one in report.weights)

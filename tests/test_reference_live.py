@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import reference
+from peers import WITHOUT
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 from coremltools import proto
 from coremltools.libmilstoragepython import _BlobStorageReader, _BlobStorageWriter

@@ -16,6 +16,7 @@ from consumers import uses
 from dtype_values import NUMPY
 from milblob.program import schema
 from paths import SAMPLES
+from peers import WITHOUT
 from protobuf_programs import blocks_of
 
 ENCODER = "FluidInference+FluidAudio/streaming_encoder"
@@ -113,7 +114,7 @@ def test_values_equal_the_stored_bytes(name):
 
 @pytest.mark.parametrize("name", COMPLETE)
 def test_values_equal_what_coremltools_loads(name):
-    ct_proto = pytest.importorskip("coremltools").proto
+    ct_proto = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"]).proto
     from coremltools.converters.mil.frontend.milproto import load as milproto
 
     root = model_directory(SAMPLES / name)

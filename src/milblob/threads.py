@@ -16,7 +16,7 @@ PIECE_NBYTES = 1 << 22
 """Bytes that one thread processes at a time: enough (about a millisecond) to be worth starting a thread."""
 
 ALONE_COUNT = 1 << 21
-"""An item of so many elements is shared out among the threads; smaller ones go one to each."""
+"""An item with at least this many elements is split among the threads; smaller items go one to each."""
 
 VARIABLE = "MILBLOB_THREADS"
 

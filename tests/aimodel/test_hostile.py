@@ -1,4 +1,4 @@
-"""Bundles that were made to hurt: whatever the bytes are, a tensor or one of milblob's own errors, soon."""
+"""Bundles that were made to hurt: for any bytes, a tensor or one of milblob's own errors, soon."""
 
 import random
 

@@ -168,7 +168,7 @@ def test_parts_of_compressed_weights(name, part, dtype, tmp_path):
 
 
 def test_a_base_says_which_weight_is_which(tmp_path):
-    """The weights lie as trained, so all follow from the checkpoint, whatever its names are."""
+    """The weights lie as trained, so all follow from the checkpoint, under any names."""
     folder, names = copy_of("linear_f32", tmp_path), ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
     base = dict(zip(names, map(np.array, milblob.load(folder).values()), strict=True))
     tuned = {name: array + np.float32(0.25) for name, array in base.items()}

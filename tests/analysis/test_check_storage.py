@@ -11,6 +11,7 @@ import milblob
 from constexpr_bytes import constexpr, value
 from hostile_bytes import const, model, program
 from paths import DEMO
+from peers import WITHOUT
 
 POSIX = pytest.mark.skipif(
     os.name != "posix", reason="modes are POSIX's: files that others cannot read are not found on Windows"
@@ -70,7 +71,7 @@ def test_parts_of_several_weights_are_counted_once():
 
 def test_a_weight_that_coremltools_prunes_or_not(tmp_path):
     """coremltools 9.0 with NumPy 2.3 computes NaN as the threshold of large float16 weights: see docs/cli.md."""
-    ct = pytest.importorskip("coremltools")
+    ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     import coremltools.optimize.coreml as cto
     from coremltools.converters.mil import Builder as mb
 

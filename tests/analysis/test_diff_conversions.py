@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import milblob
+from peers import WITHOUT
 
-ct = pytest.importorskip("coremltools")
+ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 from coremltools.converters.mil import Builder as mb  # noqa: E402
 

@@ -7,8 +7,9 @@ import pytest
 import milblob
 from diffing import check_figures
 from paths import DATA
+from peers import WITHOUT
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 sys.path.insert(0, str(DATA))  # the makers of the fixtures
 

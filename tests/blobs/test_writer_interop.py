@@ -9,10 +9,11 @@ import milblob
 from blob_files import RANDOM, values_of, written
 from draws import restarts
 from dtype_values import NUMPY
+from peers import WITHOUT
 
 each_test_draws_the_same = restarts(RANDOM)
 
-coremltools = pytest.importorskip("coremltools.libmilstoragepython")
+coremltools = pytest.importorskip("coremltools.libmilstoragepython", reason=WITHOUT["coremltools"])
 
 # dtype -> (word in the names of its methods, what those take)
 WORDS = {

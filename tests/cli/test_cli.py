@@ -19,6 +19,7 @@ import screens
 from milblob.analysis import check_blob as blobcheck
 from milblob.cli.terminal import output, patterns
 from paths import DATA, ROOT
+from peers import WITHOUT
 from thorough import some
 
 SOURCES = pathlib.Path(milblob.__file__).parents[1]
@@ -487,7 +488,7 @@ def test_a_pipe_that_is_closed_is_quiet():
 
 def on_terminal(argv, columns, env):
     """Run the command with a terminal as stdout; return what it wrote there."""
-    pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
+    pty, fcntl, termios = (pytest.importorskip(name, reason=WITHOUT["pty"]) for name in ("pty", "fcntl", "termios"))
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, columns.to_bytes(2, sys.byteorder).join([b"\x28\0", b"\0\0\0\0"]))
     clean = {"TERM": "xterm", "COLUMNS": str(columns), "PYTHONIOENCODING": "utf-8", **env}

@@ -9,6 +9,7 @@ import pytest
 import milblob
 from milblob.cli import main
 from paths import DATA
+from peers import WITHOUT
 from thorough import some
 from tvm_archives import params_of
 
@@ -192,7 +193,7 @@ def save(folder, given, form):
             params_of({name: np.ascontiguousarray(values) for name, values in given.items()})
         )
         return folder / "w.params"
-    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors = pytest.importorskip("safetensors.numpy", reason=WITHOUT["safetensors"])
     safetensors.save_file(
         {name: np.ascontiguousarray(values) for name, values in given.items()}, folder / "w.safetensors"
     )

@@ -13,6 +13,7 @@ from children import child_environment
 from editable_packages import make_package
 from milblob.cli import main
 from paths import DATA
+from peers import WITHOUT
 from thorough import some
 
 # A second has passed whenever somebody looks at the clock.
@@ -57,7 +58,7 @@ def places(tmp_path):
 
 def on_a_terminal(arguments, code=CODE):
     """Run a command; return what it has written to stderr, a terminal."""
-    pty = pytest.importorskip("pty")
+    pty = pytest.importorskip("pty", reason=WITHOUT["pty"])
     master, slave = pty.openpty()
     command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stderr=slave, stdout=subprocess.DEVNULL, env=child_environment()) as child:

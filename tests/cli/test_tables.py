@@ -22,6 +22,7 @@ from milblob.cli import main
 from milblob.cli.terminal import output, patterns
 from milblob.cli.terminal.folding import fold_names, width_of
 from paths import DATA, DEMO
+from peers import WITHOUT
 from thorough import share, some
 
 WIDTHS = (60, 80, 100, 200)
@@ -97,7 +98,7 @@ def commands(tmp_path_factory):
 
 def on_a_terminal(argv, columns, env):
     """Run CODE with a terminal as stdout; return what it printed there."""
-    pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
+    pty, fcntl, termios = (pytest.importorskip(name, reason=WITHOUT["pty"]) for name in ("pty", "fcntl", "termios"))
     ours, theirs = pty.openpty()
     size = b"".join(number.to_bytes(2, sys.byteorder) for number in (40, columns, 0, 0))
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)

@@ -12,6 +12,7 @@ from cases import load_case
 from milblob.cli import main
 from milblob.cli.terminal import tables
 from paths import DATA, DEMO
+from peers import WITHOUT
 from protobuf_programs import STRING, add_op, as_model, new_program, set_type
 
 
@@ -101,7 +102,7 @@ def test_a_terminal_gets_no_control_sequences(cli, hostile, monkeypatch):
 
 
 def test_a_terminal_has_colours(monkeypatch):
-    pytest.importorskip("rich")
+    pytest.importorskip("rich", reason=WITHOUT["rich"])
     monkeypatch.setattr(tables, "terminal_width", lambda: 80)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")

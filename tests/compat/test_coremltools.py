@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from children import run_child
+from peers import WITHOUT
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 import coremltools as ct
 import coremltools.optimize as cto

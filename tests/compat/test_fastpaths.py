@@ -7,7 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
-pytest.importorskip("coremltools")
+from peers import WITHOUT
+
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 from coremltools import proto
 from coremltools.converters.mil.backend.mil import helper

@@ -5,7 +5,9 @@ import os
 
 import pytest
 
-pytest.importorskip("coremltools")
+from peers import WITHOUT
+
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 from coremltools import libmodelpackage as theirs
 

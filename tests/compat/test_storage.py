@@ -16,7 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("coremltools")
+from peers import WITHOUT
+
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 from coremltools import libmilstoragepython as theirs
 

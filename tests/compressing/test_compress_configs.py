@@ -10,8 +10,9 @@ import milblob
 from compress_coremltools import described
 from compress_models import save_architecture
 from milblob import Linear, Prune
+from peers import WITHOUT
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 RENAMED = "another name"
 
 

@@ -11,9 +11,10 @@ from compress_models import save_model
 from matrix import every
 from milblob import Linear, Palette, Prune
 from milblob.errors import UnsupportedError
+from peers import WITHOUT
 from thorough import share
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 RECIPES = {
     "int8": (Linear(), "linear", {}),
     "uint8 linear": (Linear("uint8", "linear", "per_tensor"), "linear",

@@ -18,6 +18,7 @@ from milblob.cli import main
 from milblob.compressing.compress_plan import PlannedWeight, as_plan
 from milblob.compressing.goals import LADDER
 from paths import DATA, ROOT
+from peers import WITHOUT
 from repacking import tree
 from thorough import sized, some
 
@@ -29,7 +30,7 @@ PIPELINES = [DATA / "pipeline" / "model.mlpackage"]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A model for iOS 18 with weights of many kinds, tied ones, and one whose readers disagree."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     return save_model(tmp_path_factory.mktemp("model") / "m.mlpackage", 18, np.float16)
 
 

@@ -11,9 +11,10 @@ from compress_models import save_model
 from matrix import every
 from milblob import Linear, Palette, Prune
 from milblob.errors import UnsupportedError
+from peers import WITHOUT
 from thorough import share
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 PRUNE = ("prune", {"target_sparsity": 0.5})
 PALETTE = ("palettize", {"nbits": 4})
 GROUPS = ("palettize", {"nbits": 4, "granularity": "per_grouped_channel", "group_size": 16})

@@ -10,9 +10,10 @@ import milblob
 from compress_models import save_model
 from milblob import Linear, Palette, Prune
 from onnx_models import save
+from peers import WITHOUT
 from thorough import some
 
-ct = pytest.importorskip("coremltools")
+ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,9 +12,10 @@ from compress_coremltools import decompressed, described, theirs
 from compress_models import save_architecture
 from matrix import every
 from milblob import Linear, Palette, Prune
+from peers import WITHOUT
 from thorough import share, some
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 RECIPES = {
     "int8": (Linear(), [("linear", {})]),
     "uint8": (Linear("uint8", "linear", "per_tensor"), [("linear", {"mode": "linear", "dtype": "uint8", "granularity": "per_tensor"})]),

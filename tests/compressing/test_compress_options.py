@@ -8,6 +8,7 @@ import pytest
 
 import milblob
 from paths import ROOT
+from peers import WITHOUT
 
 CONFIGS = {
     "Linear": ["OpLinearQuantizerConfig"],
@@ -27,7 +28,7 @@ def rows(recipe):
 def test_every_level_of_coremltools_has_a_row():
     import attrs
 
-    opt = pytest.importorskip("coremltools.optimize.coreml")
+    opt = pytest.importorskip("coremltools.optimize.coreml", reason=WITHOUT["coremltools"])
     named = {name for _, cell in rows("compress") for name in re.findall(r"`(\w+)", cell)}
     levels = {field.name for field in attrs.fields(opt.OptimizationConfig) if not field.name.startswith("_")}
     functions = (opt.linear_quantize_weights, opt.palettize_weights, opt.prune_weights)
@@ -42,7 +43,7 @@ def test_every_level_of_coremltools_has_a_row():
 def test_every_option_of_coremltools_has_a_row(recipe):
     import attrs
 
-    opt = pytest.importorskip("coremltools.optimize.coreml")
+    opt = pytest.importorskip("coremltools.optimize.coreml", reason=WITHOUT["coremltools"])
     named = {name for _, cell in rows(recipe) for name in re.findall(r"`(\w+)`", cell)}
     for config in CONFIGS[recipe]:
         options = {field.name for field in attrs.fields(getattr(opt, config))}

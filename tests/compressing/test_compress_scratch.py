@@ -90,9 +90,7 @@ def test_what_plans_keep_lies_in_arrays_that_last(recipe, tmp_path):
         return lasted[-1]
 
     weight = Weight(WEIGHT[:rows], (1, 0), 18, (("linear", "weight"),), lasting=lasting)
-    plan = recipe.streamed(
-        weight
-    )  # for the first time: what is made once, whatever the number of plans, does not count
+    plan = recipe.streamed(weight)  # for the first time: what is made once, for any number of plans, does not count
     if expected is None:
         assert plan is None and not lasted
         return

@@ -17,6 +17,7 @@ from milblob.compressing.weight import Weight, is_far_from_infinity
 from milblob.lossy.palettize import palettize
 from onnx_models import save
 from paths import DATA, ROOT
+from peers import WITHOUT
 from thorough import some
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
@@ -30,7 +31,7 @@ def values(path):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     logging.disable(logging.CRITICAL)
     path = tmp_path_factory.mktemp("models") / "model.mlpackage"
     yield save_model(path, 18, np.dtype("float16"), disagree=False)
@@ -67,7 +68,7 @@ def test_two_steps_make_what_one_makes(first, second, model, tmp_path):
 @pytest.mark.parametrize("second", [Linear(), Palette(4), Palette(4) + WHOLE], ids=str)
 def test_bits_after_a_mask_mean_nothing(second, tmp_path):
     """Whoever wrote them: what is made of a pruned weight has zeros there."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.converters.mil import Builder as mb
 
     weight = (
@@ -299,7 +300,9 @@ def test_weights_that_no_recipe_continues_are_kept(tmp_path):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
     report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", sqnr=10, dry_run=True)
     assert report.weights == []
-    words = "expected a dense weight, or requantize, got one that no recipe goes on from (constexpr_affine_dequantize)"
+    words = (
+        "expected a dense weight, or requantize, got one that no recipe continues from (constexpr_affine_dequantize)"
+    )
     assert dict(report.skipped)["head_weight"] == words
 
 

@@ -10,7 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-gguf = pytest.importorskip("gguf")
+from peers import WITHOUT
+
+gguf = pytest.importorskip("gguf", reason=WITHOUT["gguf"])
 
 import milblob  # noqa: E402
 from compress_models import save_model  # noqa: E402
@@ -315,7 +317,7 @@ def test_commands_take_it(tmp_path, capsys):
 @pytest.mark.parametrize("precision", [np.float16, np.float32])
 def test_blocks_are_repacked_without_rounding(kind, dtype, precision, tmp_path):
     """Compressed to the same blocks, a weight takes the integers and scales of the file as they are."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     other = save_model(tmp_path / "o.mlpackage", 18, precision)
     milblob.compress(other, other, Linear(dtype, granularity="per_block", block=32), select="w_turned")
     path = write(tmp_path / "t.gguf", {"w_turned": (normal(96, 64), kind)})
@@ -331,7 +333,7 @@ def test_blocks_are_repacked_without_rounding(kind, dtype, precision, tmp_path):
 
 
 def test_repacking_needs_the_same_blocks_and_a_fit(tmp_path):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     path = write(tmp_path / "t.gguf", {"w_turned": (normal(96, 64), "Q8_0")})
     for recipe, how in [
         (Linear("int8", granularity="per_block", block=16), "fit"),
@@ -353,7 +355,7 @@ def test_repacking_needs_the_same_blocks_and_a_fit(tmp_path):
 
 def test_the_steps_of_the_page(tmp_path):
     """docs/compress.md: a converted model gets the blocks of the GGUF file that it was made of."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     model = save_model(tmp_path / "m.mlpackage", 18, np.float16)
     with milblob.open(model) as opened:
         values = opened["w_turned"].read().astype(np.float32)
@@ -371,7 +373,7 @@ def test_the_steps_of_the_page(tmp_path):
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory):
     """By precision: a model whose weights `compress` gives new values."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     folder = tmp_path_factory.mktemp("dense")
     return {one: save_model(folder / f"{one.__name__}.mlpackage", 18, one) for one in (np.float16, np.float32)}
 

@@ -17,6 +17,7 @@ from dtype_values import NUMPY
 from milblob import DType, FormatError, ResolveError, write_weights
 from milblob.model.listing import Row, identifiers, parse_listing, to_json, to_mil
 from paths import DATA
+from peers import WITHOUT
 
 BLOB_DTYPES = [dtype for dtype in DType if dtype.blob_code is not None]
 OTHERS = [dtype for dtype in DType if dtype.blob_code is None]
@@ -64,7 +65,7 @@ def test_bytes_are_those_of_the_reference(tmp_path):
 
 
 def test_coremltools_reads_at_the_listed_offsets(tmp_path, cli):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.libmilstoragepython import _BlobStorageReader
 
     from coremltools_view import WORDS

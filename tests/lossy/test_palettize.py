@@ -9,6 +9,7 @@ import pytest
 
 from matrix import every
 from milblob.lossy.palettize import NBITS, palettize
+from peers import WITHOUT
 from thorough import share, some
 
 DTYPES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)]
@@ -86,7 +87,7 @@ def test_no_palette_is_better(dtype):
 
 def test_bounds_that_are_reported_hold():
     """Of float32 with many numbers, the least possible is not known; kmeans1d finds it up to rounding."""
-    kmeans1d = pytest.importorskip("kmeans1d")
+    kmeans1d = pytest.importorskip("kmeans1d", reason=WITHOUT["kmeans1d"])
     rng = np.random.default_rng(3)
     array = rng.standard_normal(20000).astype(np.float32)
     for nbits in (2, 4, 6):
@@ -135,7 +136,7 @@ KINDS = ["normal", "laplace", "outliers", "sparse", "few", "constant", "subnorma
 @pytest.mark.parametrize("kind", some(KINDS, 4))
 def test_at_least_as_good_as_coremltools(kind, dtype):
     """Each number of bits in one dtype for every second kind, in the other for the others; `make thorough`: all."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     array = weights_like(kind, dtype, (32, 24, 3, 5))
 
     def check(nbits, groups):
@@ -157,7 +158,7 @@ def test_at_least_as_good_as_coremltools(kind, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["float16", "float32"])
 def test_uniform_and_unique_modes(dtype):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
     def check(kind, nbits):
         array = weights_like(kind, dtype, (16, 40))

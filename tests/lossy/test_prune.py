@@ -9,6 +9,7 @@ from matrix import every
 from milblob import _codec
 from milblob.errors import FormatError
 from milblob.lossy.prune import Pruner, prune
+from peers import WITHOUT
 from thorough import some
 
 
@@ -59,7 +60,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["float16", "float32"])
 def test_the_zeros_of_coremltools(dtype):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
     def check(case, options):
         array = cases[case].astype(dtype)
@@ -87,7 +88,7 @@ def test_many_float16_elements():
 
 
 def test_large_arrays_in_parts(monkeypatch):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     array = np.random.default_rng(2).standard_normal((500, 300)).astype(np.float32)
     found, _ = theirs(array, {"sparsity": 0.37})
     for threads in ("1", "3"):
@@ -100,7 +101,7 @@ def test_large_arrays_in_parts(monkeypatch):
 
 def test_neighbours_in_parts(monkeypatch):
     """Parts hold whole rows, and whole groups of rows where neighbours are in one column."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     cases = dict(arrays())
 
     def check(case, dtype, options):
@@ -121,7 +122,7 @@ def test_neighbours_in_parts(monkeypatch):
 @pytest.mark.parametrize("dtype", some([np.float16, np.float32], 1), ids=["float16", "float32"])
 def test_blocks_of_every_layout(dtype):
     """NumPy adds neighbours pairwise where they are next to each other in memory, and one after another where they are not."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     rng = np.random.default_rng(6)
     shapes = [
         (600, 1),

@@ -9,6 +9,7 @@ import pytest
 from matrix import every
 from milblob import _codec
 from milblob.lossy.quantize import quantize
+from peers import WITHOUT
 
 DTYPES = ["int8", "uint8", "int4", "uint4"]
 MODES = ["linear_symmetric", "linear"]
@@ -60,7 +61,7 @@ def arrays(dtype):
 
 
 def test_float32_has_the_bits_of_coremltools(tier):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
     def check(case, dtype, mode, blocks):
         array = cases[case].astype(np.float32)
@@ -83,7 +84,7 @@ def test_float32_has_the_bits_of_coremltools(tier):
 
 
 def test_float16_is_at_least_as_good_as_coremltools(tier):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
     def check(case, dtype, mode, blocks):
         array = cases[case].astype(np.float16)

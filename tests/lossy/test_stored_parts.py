@@ -7,6 +7,7 @@ import pytest
 
 from milblob.lossy import stored_parts
 from milblob.lossy.stored_parts import Range
+from peers import WITHOUT
 
 SIGNED, UNSIGNED = Range(-8, 7), Range(0, 15)
 
@@ -64,7 +65,10 @@ def test_a_fitted_palette_is_as_good_as_any(seed, vector):
     """However poor the palette is that is there: numbers as kmeans1d has them, vectors as scikit-learn has them."""
     random = np.random.default_rng(seed)
     vectors = random.normal(size=(300, vector)).astype(np.float32)
-    kmeans1d, cluster = pytest.importorskip("kmeans1d"), pytest.importorskip("sklearn.cluster")
+    kmeans1d, cluster = (
+        pytest.importorskip("kmeans1d", reason=WITHOUT["kmeans1d"]),
+        pytest.importorskip("sklearn.cluster", reason=WITHOUT["sklearn"]),
+    )
     palette = np.full((8, vector), 1000.0)
     fitted = stored_parts.fit_palette(vectors, palette)
 
@@ -128,8 +132,8 @@ def test_fit_of_a_scale_alone():
 )
 def test_a_fit_is_that_of_coremltools(shape, blocks, nbits, mode, signed):
     """Scales, zero points and codes of float32 bit for bit, as `linear_quantize_weights` makes them."""
-    utils = pytest.importorskip("coremltools.optimize._utils")
-    types = pytest.importorskip("coremltools.converters.mil.mil.types")
+    utils = pytest.importorskip("coremltools.optimize._utils", reason=WITHOUT["coremltools"])
+    types = pytest.importorskip("coremltools.converters.mil.mil.types", reason=WITHOUT["coremltools"])
     random = np.random.default_rng(sum(shape) + nbits)
     values = random.normal(size=shape).astype(np.float32)
     dtype = types.get_nbits_int_builtin_type(nbits, signed)

@@ -7,6 +7,7 @@ import pytest
 from matrix import every
 from milblob import MilblobError, _codec
 from milblob.lossy.vectors import palettize_vectors
+from peers import WITHOUT
 
 
 def decoded(made, axis):
@@ -54,8 +55,8 @@ def test_figures_are_of_what_is_decoded(shape, axis, vector, size, dtype):
     [((64, 48), 0, 2, None, 4), ((64, 96), 1, 4, 32, 2), ((32, 16, 3, 3), 0, 2, 8, 3), ((256, 16), 0, 4, None, 6)],
 )
 def test_no_worse_than_coremltools(shape, axis, vector, size, nbits, dtype):
-    pytest.importorskip("sklearn")
-    passes = pytest.importorskip("coremltools.optimize.coreml._quantization_passes")
+    pytest.importorskip("sklearn", reason=WITHOUT["sklearn"])
+    passes = pytest.importorskip("coremltools.optimize.coreml._quantization_passes", reason=WITHOUT["coremltools"])
     array = noise(shape, dtype, 5)
     made = palettize_vectors(array, nbits, vector=vector, axis=axis, group_size=size)
     theirs = passes.palettize_weights.grouped_channelwise_compress(

@@ -20,6 +20,7 @@ from draws import restarts
 from milblob.matching.agreeing import agreeing
 from milblob.matching.derivations.layouts import Layout, layouts
 from paths import DATA
+from peers import WITHOUT
 
 RNG = np.random.default_rng(5)
 each_test_draws_the_same = restarts(RNG)
@@ -347,7 +348,7 @@ def state_dict():
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
     """A state dict, and what coremltools makes of it: float16, a matrix transposed, a vector as [1, 1, 64]; and palettized."""
-    ct = pytest.importorskip("coremltools")
+    ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     sys.path.insert(0, str(DATA))
     from coremltools.converters.mil import Builder as mb
 

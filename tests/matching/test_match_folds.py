@@ -6,9 +6,10 @@ import pytest
 import milblob
 from finetuning import NETWORKS, converted, initial_arrays, random_arrays
 from milblob.matching.search import Search
+from peers import WITHOUT
 from thorough import some
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 
 def example(name, tmp_path, make=random_arrays, precision="FLOAT16"):

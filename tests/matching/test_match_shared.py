@@ -13,6 +13,7 @@ from hostile_bytes import blob_value, const, model, program, write_package
 from milblob.dtypes import DType
 from milblob.matching.agreeing import agreeing
 from paths import DATA
+from peers import WITHOUT
 
 RNG = np.random.default_rng(11)
 each_test_draws_the_same = restarts(RNG)
@@ -171,7 +172,7 @@ def test_after_dedupe(tmp_path, shared, cli):
 
 
 def test_two_linears_of_coremltools(tmp_path):
-    ct = pytest.importorskip("coremltools")
+    ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.converters.mil import Builder as mb
 
     w = normal(8, 8)

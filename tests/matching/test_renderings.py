@@ -7,6 +7,7 @@ from finetuning import NETWORKS, converted, random_arrays
 from milblob.formats.read import open_arrays
 from milblob.matching.search import find_lineage
 from milblob.matching.steps.renderings import sqnr_of
+from peers import WITHOUT
 
 import milblob  # isort: skip
 from draws import restarts
@@ -82,7 +83,7 @@ def test_values_without_a_ratio():
 )
 def test_compressed_weights_are_learnt(name, mode, tmp_path):
     """coremltools compresses after it has folded, split and joined: the same derivations are found."""
-    ct = pytest.importorskip("coremltools")
+    ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     import coremltools.optimize.coreml as cto
     from safetensors.numpy import save_file
 

@@ -7,6 +7,7 @@ import milblob
 from milblob.formats.read import open_arrays
 from milblob.model.lazy import LazyTensor
 from paths import DATA, DEMO
+from peers import WITHOUT
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_the_error_for_bfloat16_names_an_alternative():
 
 
 def test_torch(no_items):
-    torch = pytest.importorskip("torch", reason="no torch here: that it takes tensors is not tested")
+    torch = pytest.importorskip("torch", reason=WITHOUT["torch"])
     with milblob.open(DEMO) as model:
         tensor = model["head_weight"]
         for take in (torch.as_tensor, torch.tensor, torch.asarray, torch.from_dlpack):

@@ -14,6 +14,7 @@ from milblob.storage import pending
 from milblob.storage.foreign import ARRAY_COMMANDS, Foreign
 from other_files import LFS_POINTER, ONNX, OTHERS, TORCH, code_of, zip_of
 from paths import DATA
+from peers import WITHOUT
 
 CASE = DATA / "opset_ios17_fp16"
 PACKAGE, COMPILED = CASE / "model.mlpackage", CASE / "model.mlmodelc"
@@ -54,7 +55,7 @@ def test_models(source, kind):
 @pytest.mark.parametrize("order", ["as written", "description first", "network first"])
 def test_a_neural_network_is_no_onnx_model(order):
     """Field numbers of Core ML are not those of ONNX, in every version and order of fields."""
-    coremltools = pytest.importorskip("coremltools")
+    coremltools = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     import coremltools.proto.Model_pb2 as proto
     from coremltools.models.neural_network import NeuralNetworkBuilder
 

@@ -10,6 +10,7 @@ import pytest
 from milblob.errors import FormatError
 from milblob.model.metadata import Feature, Metadata, read_build_info
 from milblob.program import schema
+from peers import WITHOUT
 
 GRAMMAR = re.compile(r"[a-zA-Z][^\n]*: expected [^\n]+, got [^\n]*[^.\n]")
 
@@ -515,7 +516,7 @@ def test_metadata_and_features_are_frozen():
 
 
 def test_model_that_coremltools_converts(tmp_path):
-    coremltools = pytest.importorskip("coremltools")
+    coremltools = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.converters.mil.mil import Builder
 
     @Builder.program(input_specs=[Builder.TensorSpec(shape=(2, 3))], opset_version=coremltools.target.iOS17)

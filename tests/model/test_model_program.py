@@ -8,6 +8,7 @@ import milblob
 from cases import MODEL_CASES, load_case, model_directory
 from milblob.program import schema
 from paths import DATA
+from peers import WITHOUT
 from protobuf_programs import LONG, add_const, as_model, new_program
 
 
@@ -31,7 +32,7 @@ def test_program_is_the_message(name):
             with pytest.raises(milblob.UnsupportedError, match="expected a model with one Program, got a pipeline of"):
                 _ = model.program
             assert sorted(model.programs) == sorted({f"{row['model']}/" for row in case.rows})
-    proto = pytest.importorskip("coremltools").proto
+    proto = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"]).proto
     theirs = proto.Model_pb2.Model.FromString(data)
     if message.WhichOneof("Type") == "mlProgram":
         with milblob.open(path) as model:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("coremltools")
-pytest.importorskip("onnxruntime")
+from peers import WITHOUT
+
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
+pytest.importorskip("onnxruntime", reason=WITHOUT["onnxruntime"])
 
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb

@@ -133,7 +133,7 @@ def program_of(package):
 
 @pytest.mark.parametrize("name", sorted(table().versions))
 def test_arguments_that_do_not_fit(tmp_path, name):
-    """Of any operation: too many dimensions or too few, vectors of another length, zeros. Somebody has thought of each."""
+    """Of any operation: too many dimensions or too few, vectors of another length, zeros. Each is refused by name or converted."""
     package = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
     model = next(package.rglob("*.mlmodel"))
     draw = random.Random(name)

@@ -108,7 +108,7 @@ def test_places_of_external_data(tmp_path, key, value):
 NAMES = [os.fsdecode(b"m\xff\xfe"), os.fsdecode(b"caf\xe9"), "a\nb", "\u202egnp", "x" * 150, "a b'\"<&>"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has file names of any bytes")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has file names of any bytes: such names are not tested")
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_names_of_files_that_are_none(tmp_path, name, capfd):
     """Of the folder, of the model and of the result: ONNX stores a path to the weights in UTF-8; XML, JSON and lines have others."""

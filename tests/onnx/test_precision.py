@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("coremltools")
-pytest.importorskip("onnxruntime")
+from peers import WITHOUT
+
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
+pytest.importorskip("onnxruntime", reason=WITHOUT["onnxruntime"])
 
 import onnx
 from coremltools.converters.mil import Builder as mb

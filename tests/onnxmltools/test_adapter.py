@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("onnxmltools")
+from peers import WITHOUT
+
+pytest.importorskip("onnxmltools", reason=WITHOUT["onnxmltools"])
 
 import milblob
 import milblob.onnx
@@ -22,7 +24,7 @@ def test_convert_coreml_of_milblob(name, tmp_path):
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_convert_coreml_of_onnxmltools_with_our_functions(name, tmp_path):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     require_public(name, tmp_path)
 
 
@@ -60,7 +62,7 @@ def test_other_opsets_and_states_are_refused(tmp_path):
         with pytest.raises(ValueError, match=f"target_opset: expected 15, which .* knows, got {opset}"):
             milblob.onnxmltools.convert_coreml(MODELS["demo"][0], target_opset=opset)
     milblob.onnxmltools.repair()
-    coremltools = pytest.importorskip("coremltools")
+    coremltools = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     path, _ = require_own("states", tmp_path)
     conversions, shapes = milblob.onnxmltools.functions(path)
     spec = coremltools.utils.load_spec(str(path))

@@ -33,9 +33,10 @@ from milblob.program.splice import splice
 from milblob.program.wire_edits import combined
 from milblob.values.cast import cast_array
 from milblob.values.tensorvalue import pack_tensor
+from peers import WITHOUT
 from thorough import some
 
-ct = pytest.importorskip("coremltools")
+ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 proto, types, mb = ct.proto, ct.converters.mil.mil.types, ct.converters.mil.Builder
 pymil_load = importlib.import_module("coremltools.converters.mil.frontend.milproto.load").load
 _BlobStorageWriter = importlib.import_module("coremltools.libmilstoragepython")._BlobStorageWriter

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from constexpr_bytes import sub_byte, weight
+from peers import WITHOUT
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 from coremltools.converters.mil.mil.ops.defs.iOS16 import constexpr_ops as ios16
 from coremltools.converters.mil.mil.ops.defs.iOS18 import compression as ios18
 

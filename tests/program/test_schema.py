@@ -13,6 +13,7 @@ import pytest
 from milblob.errors import FormatError, UnsupportedError
 from milblob.program import schema
 from paths import ROOT
+from peers import WITHOUT
 
 
 def run(code: str) -> str:
@@ -276,7 +277,7 @@ def with_nested(descriptor):
 
 
 def test_tables_are_coremltools_descriptors_field_by_field():
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.proto import FeatureTypes_pb2, MIL_pb2, Model_pb2
 
     theirs = {
@@ -301,7 +302,7 @@ def test_tables_are_coremltools_descriptors_field_by_field():
 
 
 def test_opaque_messages_exist_in_coremltools_and_have_no_fields_here():
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.proto import Model_pb2
 
     theirs = {f.message_type.full_name for f in Model_pb2.Model.DESCRIPTOR.oneofs_by_name["Type"].fields}
@@ -310,7 +311,7 @@ def test_opaque_messages_exist_in_coremltools_and_have_no_fields_here():
 
 
 def test_bytes_go_to_coremltools_and_back():
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.proto import MIL_pb2, Model_pb2
 
     data = small_program().SerializeToString(deterministic=True)

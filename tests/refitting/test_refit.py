@@ -19,6 +19,7 @@ from milblob.cli import main
 from milblob.formats import npz
 from milblob.formats import safetensors as safetensors_format
 from paths import DATA
+from peers import WITHOUT
 from thorough import some
 
 DEMO = DATA.parent.parent / "examples" / "demo.mlpackage"
@@ -68,7 +69,7 @@ def test_weights_of_files(tmp_path, package, form):
         np.savez(tmp_path / "w.npz", **given)
         path = tmp_path / "w.npz"
     elif form == "safetensors":
-        safetensors = pytest.importorskip("safetensors.numpy")
+        safetensors = pytest.importorskip("safetensors.numpy", reason=WITHOUT["safetensors"])
         path = tmp_path / "w.safetensors"
         safetensors.save_file(given, path)
     else:
@@ -438,7 +439,7 @@ def test_command_errors(cli, tmp_path, package):
 
 @pytest.fixture(scope="module")
 def ct():
-    return pytest.importorskip("coremltools")
+    return pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 
 @pytest.mark.parametrize("name", ["opset_ios16_fp16", "opset_ios18_fp32", "functions", "control_flow", "lists"])

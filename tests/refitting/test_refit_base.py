@@ -21,9 +21,10 @@ from finetuning import (
     transposed_arrays,
     twin_arrays,
 )  # fmt: skip
+from peers import WITHOUT
 from thorough import share, sized, some
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 KINDS = {"random": random_arrays, "initial": initial_arrays, "twins": twin_arrays, "symmetric": symmetric_arrays}
 KINDS["transposed"] = transposed_arrays

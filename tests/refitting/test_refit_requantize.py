@@ -18,6 +18,7 @@ from hostile_bytes import model as model_bytes
 from hostile_bytes import program
 from milblob.cli import main
 from paths import DATA
+from peers import WITHOUT
 from protobuf_programs import add_op, as_model, new_program
 from thorough import some
 
@@ -265,8 +266,8 @@ def test_immediates(tmp_path):
 )
 def test_a_fit_equals_a_fresh_conversion(tmp_path, mode, dtype, granularity):
     """A float32 network, quantized by coremltools, refitted: every stored part is that of the new network quantized."""
-    ct = pytest.importorskip("coremltools")
-    cto = pytest.importorskip("coremltools.optimize.coreml")
+    ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
+    cto = pytest.importorskip("coremltools.optimize.coreml", reason=WITHOUT["coremltools"])
     from coremltools.converters.mil import Builder as mb
 
     random = np.random.default_rng(3)
@@ -306,7 +307,7 @@ def test_a_fit_equals_a_fresh_conversion(tmp_path, mode, dtype, granularity):
 )
 def test_a_fitted_palette_is_no_worse_than_a_fresh_conversion(tmp_path, options, precision):
     """Palettes that coremltools made of other values: the new ones are as good as what it makes of the new network."""
-    ct = pytest.importorskip("coremltools")
+    ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.converters.mil import Builder as mb
 
     random = np.random.default_rng(4)

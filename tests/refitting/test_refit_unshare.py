@@ -11,6 +11,7 @@ from draws import restarts
 from editable_packages import files_of, left
 from hostile_bytes import write_package
 from milblob.cli import main
+from peers import WITHOUT
 from protobuf_programs import add_const, add_op, as_model, new_program, set_type
 
 RANDOM = np.random.default_rng(5)
@@ -250,7 +251,7 @@ def test_command(tmp_path, capsys):
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_layer_norms_of_coremltools(tmp_path, precision):
     """After `--unshare` every layer norm reads what a fresh conversion of the fine-tuned network gives it."""
-    ct = pytest.importorskip("coremltools")
+    ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.converters.mil import Builder as mb
 
     from coremltools_view import load_pymil

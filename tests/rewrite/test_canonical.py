@@ -12,6 +12,7 @@ from children import run_child
 from milblob.program import schema
 from milblob.rewrite.canonical import DATE
 from paths import DATA, DEMO
+from peers import WITHOUT
 from protobuf_programs import reverse_maps
 from thorough import some
 
@@ -147,7 +148,7 @@ for target in ("iOS16", "iOS18"):
 
 @pytest.mark.thorough
 def test_conversions_by_two_processes(tmp_path):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     for number in range(2):
         (tmp_path / str(number)).mkdir()
         run_child(CONVERSIONS, tmp_path / str(number))

@@ -15,6 +15,7 @@ from dtype_values import assert_same
 from hostile_bytes import Sparse, blob_value, field, model, operation, program, write_package
 from milblob.rewrite import execute
 from paths import DATA
+from peers import WITHOUT
 from repacking import FILE, WEIGHTS, findings, measured_repack, record_values, references, tree, value_type
 
 
@@ -49,7 +50,7 @@ def test_every_case(case, tmp_path):
 @pytest.mark.parametrize("case", DENSE_CASES)
 def test_coremltools_loads_it(case, tmp_path):
     """PyMIL infers the same types, and has the dense values where the compressed weight was."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools_view import weights_of
 
     target = tmp_path / "out.mlpackage"

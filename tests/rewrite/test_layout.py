@@ -12,6 +12,7 @@ import reference
 from blob_files import blob_file
 from coremltools_view import theirs
 from hostile_bytes import field
+from peers import WITHOUT
 from repacking import (
     FILE,
     WEIGHTS,
@@ -75,7 +76,7 @@ def test_dedupe_is_exact(tmp_path):
         assert len(blobs) == 7
     written = (tmp_path / "out.mlpackage" / FILE).read_bytes()
     assert written[8:64] == bytes(56) and written[64 + 32 : 128] == bytes(32)  # garbage is not copied
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     assert theirs(tmp_path / "out.mlpackage") == theirs(source)
 
 

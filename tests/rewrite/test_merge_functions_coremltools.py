@@ -9,8 +9,9 @@ import pytest
 import milblob
 from milblob.model.manifest import new_manifest
 from paths import DATA
+from peers import WITHOUT
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 import coremltools as ct
 from coremltools.converters.mil import Builder as mb

@@ -18,6 +18,7 @@ from coremltools_view import pymil_values, theirs
 from matrix import every
 from milblob.rewrite import tasks as plan
 from milblob.selection import selector
+from peers import WITHOUT
 from repacking import (
     FIXTURES,
     PACKAGES,
@@ -177,7 +178,7 @@ def test_any_options_together(tmp_path_factory, case, asked):
 
 @pytest.mark.parametrize(("name", "path"), some([row for row in PACKAGES if row[0] != "blob_handmade"], 6))
 def test_coremltools_finds_the_same_values(tmp_path, name, path):
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     source = fixture_path(name, path)
     before = theirs(source)
     assert before

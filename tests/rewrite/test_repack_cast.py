@@ -8,6 +8,7 @@ import milblob
 from coremltools_view import load_pymil, weights_of
 from dtype_values import tensor_value
 from hostile_bytes import blob_value, field, function, immediate, operation
+from peers import WITHOUT
 from repacking import (
     FILE,
     WEIGHTS,
@@ -110,7 +111,7 @@ def test_policies_and_counts(tmp_path):
 @pytest.mark.parametrize("name", ["opset_ios16_fp32", "opset_ios17_fp32", "opset_ios18_fp32"])
 def test_float32_stored_as_float16(tmp_path, name):
     """The weight is half as long, and what reads it reads float32, as coremltools computes it."""
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     source, target = fixture_path(name, "model.mlpackage"), tmp_path / "out.mlpackage"
     plan = milblob.repack(source, target, cast={"float32": "float16"}, dry_run=True)
     report = milblob.repack(source, target, cast={"float32": "float16"})

@@ -14,6 +14,7 @@ from milblob.program.view import ProgramView
 from milblob.rules.catalog import RULES
 from milblob.rules.program_rules import breaches
 from paths import ROOT, SAMPLES
+from peers import WITHOUT
 from protobuf_programs import add_op, as_model, new_program, set_type
 from sound_models import BOOL, operation, sound_model, write
 
@@ -27,7 +28,7 @@ def breaches_of(message):
 
 def loads(path):
     """Whether coremltools reads a model into its own Program; it must have parsed it by then."""
-    proto = pytest.importorskip("coremltools.proto")
+    proto = pytest.importorskip("coremltools.proto", reason=WITHOUT["coremltools"])
     from coremltools.converters.mil.frontend.milproto.load import load
 
     spec = proto.Model_pb2.Model.FromString(path.read_bytes())

@@ -4,8 +4,9 @@ import pytest
 
 import milblob
 from matrix import every
+from peers import WITHOUT
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 import built_models
 from draws import restarts

@@ -9,10 +9,11 @@ from milblob.program.types import ListType, StateType, TensorType, TupleType
 from milblob.rules.operation_rules import Bound, opset_index, table
 from milblob.rules.output_rules import MAKERS, outputs_of
 from paths import DATA
+from peers import WITHOUT
 
 
 def test_the_table_is_what_the_script_makes_of_the_registry():
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     sys.path.insert(0, str(DATA))
     import make_operations
 

@@ -6,8 +6,9 @@ from milblob import _codec
 from milblob.program.view import ProgramView
 from milblob.rules.output_rules import MAKERS
 from milblob.rules.program_rules import breaches
+from peers import WITHOUT
 
-pytest.importorskip("coremltools")
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 import output_cases
 from output_cases import CASES

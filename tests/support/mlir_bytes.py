@@ -59,7 +59,7 @@ def block(*ops, arguments=()):
 
 
 def region(values, *blocks):
-    """A region that defines so many values."""
+    """A region that defines `values` values."""
     return varint(len(blocks)) + (varint(values) if blocks else b"") + b"".join(blocks)
 
 

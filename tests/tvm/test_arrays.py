@@ -150,6 +150,8 @@ def test_refit_reports(model, tmp_path):
         milblob.refit(model, {"p0": NEW}, mapping={"nobody": "p0"})
     with pytest.raises(ValueError, match="expected one array for it, got p0 and spare"):
         milblob.refit(model, {"p0": NEW, "spare": NEW}, mapping={"spare": "p0"})
+    with pytest.raises(ValueError, match=r"got p0 and spare\\x1b"):  # which a terminal would obey
+        milblob.refit(model, {"p0": NEW, "spare\x1b": NEW}, mapping={"spare\x1b": "p0"})
     with pytest.raises(ValueError, match="expected at least one, got none"):
         milblob.refit(model, {"p0": NEW}, mapping={"p0": None})
     with tvm.open(model) as library:

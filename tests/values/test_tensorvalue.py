@@ -28,6 +28,7 @@ from dtype_values import (
 from matrix import every
 from milblob import DType, pack_tensor, unpack_tensor
 from milblob.program import schema
+from peers import WITHOUT
 
 NUMBER = {name: number for number, name in reference.FIELDS.items()}
 COUNTS = [*range(131), 255, 256, 257, 1000, 4095, 4096, 4097, 4099]
@@ -55,7 +56,7 @@ def test_unpack_reads_what_was_packed(dtype):
 
 
 def test_pack_writes_the_bytes_of_coremltools():
-    pytest.importorskip("coremltools")
+    pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.converters.mil.backend.mil.helper import create_tensor_value
     from coremltools.converters.mil.mil.types import type_int
 
@@ -331,7 +332,7 @@ def test_messages_of_both_bindings(dtype):
 
 
 def test_messages_of_coremltools():
-    proto = pytest.importorskip("coremltools").proto
+    proto = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"]).proto
     for dtype in NUMERIC:
         array = draw(dtype, 37, 5)
         message = proto.MIL_pb2.TensorValue.FromString(pack_tensor(array, dtype))

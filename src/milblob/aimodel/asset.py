@@ -120,7 +120,7 @@ class Asset(Opened, Arrays[AssetTensor]):
         return os.path.join(self.path or "", name) if self.is_directory else None
 
     def companion(self, name: str, most: int = 1 << 20) -> bytes | None:
-        """Return the bytes of another file of the bundle, at most so many; None if it has none.
+        """Return the bytes of another file of the bundle; None if it has none.
 
         Raises:
             FormatError: it is longer. OSError: it cannot be read.

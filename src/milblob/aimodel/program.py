@@ -57,7 +57,7 @@ class StoredConstant(NamedTuple):
     Attributes:
         attribute: number of the attribute.
         offset, nbytes: of its bytes in the file.
-        is_splat: whether they are one element, which stands for all.
+        is_splat: whether one element is stored, which all have.
         resource: number of the resource; None of an inline value.
         alignment: of a resource; 1 of an inline value.
     """

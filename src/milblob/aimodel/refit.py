@@ -1,17 +1,17 @@
 """New values for the weights of a bundle, by the names and with the options of `milblob.refit`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..arguments import Names
 from ..closeness import hint
 from ..errors import UnsupportedError
-from ..progress import Progress, ProgressCounter
+from ..progress import ProgressCounter
 from ..refitting.by_name import GivenTensor, pair_by_name
+from ..refitting.pairs import How
 from ..refitting.problems import Problems
 from ..refitting.refit_report import RefitReport, Refitted
 from ..rewrite.destination import is_in_place
@@ -48,19 +48,14 @@ class _Value:
 def refit(
     path: str,
     given: Mapping[str, Any],
+    how: How,
     *,
-    mapping: Mapping[str, Names],
-    cast: bool,
-    overflow: str,
-    unshare: bool,
-    select: Callable[[str], bool] | None,
     output: str | None,
     force: bool,
     dry_run: bool,
-    progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> RefitReport:
-    """Give weights of a bundle new values, all or none. Arguments and result as of `milblob.refit`.
+    """Give weights of a bundle new values, all or none, as `milblob.refit` does.
 
     The hash of the bytecode is written in the same step. Constants with equal values are often one stored value: it
     changes only if all of them get the same new values; `unshare` gives those that change a value of their own.
@@ -74,12 +69,11 @@ def refit(
         asset.opened.require_readable()
         require_target(asset, target, force)
         find = partial(_find, asset)
-        options: dict[str, Any] = {"mapping": mapping, "cast": cast, "overflow": overflow, "select": select}
-        targets = pair_by_name(given, find, asset.path or "", **options)
+        targets = pair_by_name(given, find, asset.path or "", how)
         values = _group(asset, targets)
         problems = Problems()
         for value in values:
-            problem = _problem(value, unshare)
+            problem = _problem(value, how.unshare)
             if problem is not None:
                 problems.add(problem)
         problems.raise_any()
@@ -92,7 +86,7 @@ def refit(
         order = {row.name: number for number, row in enumerate(targets)}
         report = RefitReport(path, target, sorted(rows, key=lambda row: order[row.name]), not dry_run).without(given)
         if not dry_run:
-            counter = ProgressCounter(progress, (asset[row.name] for row in targets))
+            counter = ProgressCounter(how.progress, (asset[row.name] for row in targets))
             for row in targets:
                 row.values.is_read = partial(counter.add_tensor, row.name, asset[row.name])
             save(asset, new, target, force)
@@ -161,7 +155,7 @@ def _nbytes_of(asset: Asset, row: GivenTensor) -> int:
 
 
 def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
-    """Return the bytecode with new values: patched where every value keeps its place and size, else written anew."""
+    """Return the bytecode with new values: patched where every value keeps its place and size, else whole."""
     whole = [value for value in values if len(value.targets) == len(value.users) and _are_alike(value)]
     apart = [value for value in values if value not in whole]
     changes: list[BytecodeChange] = []

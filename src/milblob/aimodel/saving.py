@@ -34,7 +34,7 @@ class NewBytecode(NamedTuple):
 
     Attributes:
         pieces: the whole file.
-        changes: what differs, where the file keeps its size and its layout; None if it is written anew.
+        changes: what differs, where the file keeps its size and its layout; None if the whole file is written.
     """
 
     pieces: list[Piece]
@@ -42,7 +42,7 @@ class NewBytecode(NamedTuple):
 
 
 def patched(nbytes: int, changes: list[BytecodeChange]) -> NewBytecode:
-    """Return a file of so many bytes with changes at their offsets, which do not overlap."""
+    """Return a file of `nbytes` bytes with changes at their offsets, which do not overlap."""
     pieces: list[Piece] = []
     at = 0
     for change in sorted(changes, key=lambda change: change.offset):

@@ -224,7 +224,7 @@ class _Reading:
         self._program, self._view = program, program.view
         self._buffer, self._graph = self._view.held()[0], self._view.graph
         self._ops: dict[int, ComparedOperation] = {}  # by row of the graph
-        self._meanings: dict[int, Any] = {}  # what a row of names stands for
+        self._meanings: dict[int, Any] = {}  # what a row of names means
         self._paths: dict[int, str] = {}
         self._nchars = 0
         self._constants: defaultdict[int, list[Any]] = defaultdict(list)  # by offset of the operation
@@ -300,7 +300,7 @@ class _Reading:
         return {key: [read for _, read in sorted(reads, key=_number)] for key, reads in found.items()}
 
     def _meaning(self, row: int, name: str) -> Any:
-        """What a name that is read stands for; row: of names, which defines it, or -1."""
+        """What a name that is read means; row: of names, which defines it, or -1."""
         if row < 0:
             return name
         found = self._meanings.get(row)

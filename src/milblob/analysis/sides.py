@@ -71,7 +71,7 @@ class Side(NamedTuple):
 
     @property
     def has_given_names(self) -> bool:
-        """Whether its tensors have names that somebody gave them; those of a bundle of Core AI say what reads them."""
+        """Whether its tensors have given names; those of a bundle of Core AI say what reads them."""
         return getattr(self.arrays, "has_given_names", True)
 
     def beside(self, other: "Side") -> "Side":

@@ -80,7 +80,7 @@ def mlir_read(Buffer file not None):
 
 
 def mlir_varints(Buffer file not None, uint64_t offset, uint64_t nbytes, uint64_t most=64):
-    """Read varints that lie at [offset, offset + nbytes), at most so many.
+    """Read varints that lie at [offset, offset + nbytes), at most `most` of them.
 
     Returns:
         (numbers, offset after the last of them).

@@ -79,7 +79,7 @@ class Candidate(NamedTuple):
             UnfitError: it cannot be applied.
         """
         weight = self.weight(number)
-        return self.options[number].recipe.step(weight.begun, weight)
+        return self.options[number].recipe.step(weight.first_pieces, weight)
 
     def weight(self, number: int = 0) -> Weight:
         """Return what one of the recipes is applied to."""

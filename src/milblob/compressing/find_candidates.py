@@ -40,7 +40,7 @@ class Request(NamedTuple):
         op_types: type of an operation -> recipe for the weights that it reads, or None: they stay.
         per_name: the first that fits the name of a weight counts; else, for each operation that reads it, the first
             that is its name; both before `op_types`.
-        least: only weights of more elements are compressed; those of a plan whatever their size.
+        least: only weights of more elements are compressed; those of a plan in any size.
         plan: name -> recipe, or None: it stays; instead of all of the above.
         importance: name -> weights of its elements, or of its input channels.
         nan: "skip" or "keep": what happens to weights with NaN or infinity.
@@ -178,7 +178,7 @@ class CandidateSearch:
                 self.skipped.append((tensor.name, words))
                 continue
             readers = [consumer.reader for consumer in consumers if isinstance(consumer.reader, Operation)]
-            # As in coremltools: neighbours of a weight whose name is given in full are pruned whatever reads it.
+            # As in coremltools: neighbours of a weight whose name is given in full are pruned, no matter what reads it.
             is_named = self._request.plan is not None or any(
                 named.glob == tensor.name for named in self._request.per_name
             )
@@ -196,7 +196,7 @@ class CandidateSearch:
                 reason = str(objections[recipes[0]])
                 if len(objections) > 1:
                     reason = (
-                        f"expected a dense weight, or requantize, got one that no recipe goes on from ({tensor.op})"
+                        f"expected a dense weight, or requantize, got one that no recipe continues from ({tensor.op})"
                     )
                 self.skipped.append((tensor.name, reason))
                 continue

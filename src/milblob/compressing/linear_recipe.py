@@ -30,7 +30,7 @@ class Linear(Recipe):
         dtype: "int8", "uint8", "int4" or "uint4".
         mode: "linear_symmetric" or "linear" (with a zero point).
         granularity: "per_tensor", "per_channel" (output channels) or "per_block".
-        block: with "per_block": so many input channels of an output channel share a scale; or the size of a block in
+        block: with "per_block": how many input channels of an output channel share a scale; or the size of a block in
             each dimension, 0 for all of it.
         search: whether the range of each block is clipped where that lowers its squared error.
     """

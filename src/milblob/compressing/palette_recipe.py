@@ -35,9 +35,9 @@ class Palette(Recipe):
         mode: "kmeans" (the least squared error), "uniform", "unique" (nothing is lost, or the weight is skipped) or
             "custom".
         granularity: "per_tensor" or "per_grouped_channel".
-        group_size: with "per_grouped_channel": so many channels share a palette.
+        group_size: with "per_grouped_channel": how many channels share a palette.
         channel_axis: of those channels, of vectors and of scales; None: the output channels.
-        vector: elements of an entry: so many neighbours along the channels share an index.
+        vector: elements of an entry: how many neighbours along the channels share an index.
         scale: whether elements are divided by the greatest magnitude along the channels before.
         lut_dtype: "int8", "uint8", "int4" or "uint4": the entries become such integers with one scale, as by
             `+ Linear(lut_dtype, granularity="per_tensor")`; None: they are floats.
@@ -70,7 +70,7 @@ class Palette(Recipe):
             if self.scale:
                 raise ValueError("lut_dtype: expected None with scale, whose scales are those of the entries, got both")
         if self.mode in ("unique", "custom"):
-            if self.nbits not in (None, Palette.nbits):  # not the default: somebody wants it
+            if self.nbits not in (None, Palette.nbits):  # not the default: it was given
                 words = f"None in the mode {self.mode!r}, which takes as many as it needs"
                 raise ValueError(f"nbits: expected {words}, got {self.nbits}")
             set_options(self, nbits=None)
@@ -210,7 +210,7 @@ class PaletteOptions(NamedTuple):
 
     Attributes:
         axis: of its channels.
-        group_size: so many share a palette; None: all.
+        group_size: how many share a palette; None: all.
         weights: of the elements in the fit, or None.
         is_kept: whether NaN and infinity get entries of their own.
     """

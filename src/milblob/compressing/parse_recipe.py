@@ -16,7 +16,7 @@ RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune
 
 
 def as_recipe(value: Any) -> Recipe:
-    """Return the recipe that a recipe, its dict or its JSON stands for.
+    """Return a recipe that is given as such, as its dict or as its JSON.
 
     Raises:
         TypeError: something else. ValueError: an unknown recipe or option, or a wrong value; it is named.

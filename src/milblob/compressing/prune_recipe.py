@@ -31,7 +31,7 @@ class Prune(Recipe):
         sparsity: the part of the elements, 0 to 1, that become zero: those of the least magnitude.
         threshold: the greatest magnitude that becomes zero.
         n_m: (n, m): of every m neighbours along `dim`, the n of the least magnitude become zero.
-        block: with sparsity: so many neighbours along `dim` stay or become zero together.
+        block: with sparsity: how many neighbours along `dim` stay or become zero together.
         dim: 0 or 1; None: 0 for blocks, 1 for n_m.
         least_sparsity: with threshold: a weight with a smaller part of zeros is skipped.
     """

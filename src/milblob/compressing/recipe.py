@@ -46,7 +46,7 @@ class Recipe:
             streamed = self.streamed(weight)
             if streamed is not None:
                 return streamed
-        return self.step(weight.begun, weight).parts(weight.opset)
+        return self.step(weight.first_pieces, weight).parts(weight.opset)
 
     def streamed(self, weight: Weight) -> WeightParts | None:
         """Return parts that are not computed yet. Unless they are `is_sure`, computing them may raise UnfitError.

@@ -49,7 +49,7 @@ class Weight(NamedTuple):
         consumers: (operation, parameter) of each that reads it; none where they do not limit what is pruned.
         importance: of its elements, in its shape; None: all alike.
         groups: how many groups the convolutions that read it divide its first dimension into.
-        pieces: what it is compressed to already, if the recipe goes on from that.
+        pieces: what it is compressed to already, if the recipe continues from that.
         nan: "keep" to keep NaN and infinity where the recipe can.
         blocks: integers and scales that its values are; None: they are floats.
         empty: makes all arrays as long as the weight.
@@ -69,8 +69,8 @@ class Weight(NamedTuple):
     lasting: Empty = np.empty
 
     @property
-    def begun(self) -> Pieces:
-        """What the first recipe begins with."""
+    def first_pieces(self) -> Pieces:
+        """The pieces that the first recipe takes."""
         return self.pieces if self.pieces is not None else Pieces(self.array, empty=self.empty)
 
 

@@ -21,7 +21,7 @@ def is_archive(path: str) -> bool:
 def changeable_files(path: str) -> set[str]:
     """Return the files of an unpacked archive that its journal may change: those of its parameters.
 
-    A journal's paths are compared once their links are resolved, so that a file behind a link is none of these.
+    A journal's paths are compared once their links are resolved, so that a file that a link leads to is none of these.
 
     Raises:
         OSError: they cannot be listed.

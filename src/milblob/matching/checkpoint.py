@@ -19,7 +19,7 @@ from .siblings import Siblings
 
 _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 """Where these are used up, the rest is not looked for. Weights that were trained take a small part of it; of pairs,
-layouts, rows and samples that somebody made many of, the rest is left out."""
+layouts, rows and samples of which a hostile file has many, the rest is left out."""
 
 _PIECE_COUNT = 1 << 20
 

@@ -512,7 +512,7 @@ class Search:
                 # An array of zeros or ones may be one that noop_elimination left out.
                 is_neutral = count > 0 and self.weights.values_of(name).reshape(-1)[0] in (0, 1)
                 if (count > len(fitting_ones) or is_neutral) and self.claims.get(name):
-                    self.claim(name, None)  # somebody reads it of whom nothing is known
+                    self.claim(name, None)  # it has a reader about which nothing is known
 
     def _claim_flat(self, name: str, named: str | None) -> int:
         """Claim what names and other weights of its readers say; return how many readers stay unexplained."""

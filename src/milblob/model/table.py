@@ -27,7 +27,7 @@ class Format(NamedTuple):
         check: takes a path and `max_nbytes`, returns findings. codes: every code of them, with its meaning.
         changeable: takes a path, returns the real paths of the files that a journal of it may change.
         repack: takes a path, a target and the options of `milblob.repack`; returns a RepackReport.
-        refit: takes a path, arrays and the options of `milblob.refit`; returns a RefitReport.
+        refit: takes a path, arrays, `refitting.pairs.How` and where to write; returns a RefitReport.
         is_model: Core ML's own file, which only `open_arrays` opens as arrays.
     """
 

@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import Names, array_of, names_in
+from ..arguments import array_of, names_in
 from ..dtypes import as_dtype
 from ..errors import MilblobError
 from ..formats.params import is_lazy
 from ..model.lazy import LazyTensor
 from ..values.cast import CastCounts, cast_array, is_castable
-from .pairs import CAST, MATCH
+from ..wording import escape
+from .pairs import CAST, MATCH, How
 from .problems import ERRORS, Problems
 
 
@@ -95,11 +96,7 @@ def pair_by_name(
     given: Mapping[str, Any],
     find: Callable[[str], tuple[str, LazyTensor]],
     where: str,
-    *,
-    mapping: Mapping[str, Names],
-    cast: bool,
-    overflow: str,
-    select: Callable[[str], bool] | None,
+    how: How,
 ) -> list[GivenTensor]:
     """Find the tensor of every array, and check all of them, casts included, before anything is written.
 
@@ -107,26 +104,26 @@ def pair_by_name(
         given: arrays by name.
         find: returns the name and the tensor that a name means; KeyError: none; other errors: it cannot change.
         where: path of the file, for messages.
-        mapping, cast, overflow, select: as for `milblob.refit`.
+        how: which array goes where, and how it is converted.
 
     Raises:
         KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError.
     """
     problems = Problems()
-    for unknown in [name for name in mapping if name not in given]:
+    for unknown in [name for name in how.mapping if name not in given]:
         problems.add(KeyError(f"mapping: expected names of the weights that are given, got {unknown!r}"))
     targets: dict[str, GivenTensor] = {}
-    pairs = [(name, new) for name in given for new in names_in(mapping.get(name, name))]
+    pairs = [(name, new) for name in given for new in names_in(how.mapping.get(name, name))]
     for old, wanted in pairs:
-        if select is not None and not select(wanted):
+        if not how.is_selected(wanted):
             continue
         try:
             new, tensor = find(wanted)
             if new in targets:
                 if targets[new].given == old:
                     continue
-                raise ValueError(f"{new}: expected one array for it, got {targets[new].given} and {old}")
-            values = GivenValues(new, tensor, given[old], cast, overflow)
+                raise ValueError(escape(f"{new}: expected one array for it, got {targets[new].given} and {old}"))
+            values = GivenValues(new, tensor, given[old], how.can_cast, how.overflow)
             targets[new] = GivenTensor(new, old, values)
             if values.is_cast:
                 values.read()  # a number that does not fit is refused before anything is written

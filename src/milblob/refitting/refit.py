@@ -134,9 +134,7 @@ def refit(
                 if value is not None:  # they concern Programs
                     raise ValueError(f"{name}: expected none for a file of kind {row.kind}, got {value!r}")
             report = row.function("refit")(
-                source, given, mapping=how.mapping, cast=cast, overflow=overflow, unshare=unshare,
-                select=how.is_selected, progress=progress,
-                output=None if output is None else target, force=force, dry_run=dry_run,
+                source, given, how, output=None if output is None else target, force=force, dry_run=dry_run,
                 max_nbytes=max_nbytes,
             )  # fmt: skip
             return typing.cast(RefitReport, report)

@@ -79,7 +79,7 @@ class WeightParts:
         loss: None while it is not known.
         compute: computes the parts that have neither array nor data, gives every byte of them to a `Put` once, in the
             caller's thread, and returns the loss; None if there are no such parts.
-        is_sure: whether `compute` is known to refuse nothing, whatever the values are.
+        is_sure: whether `compute` is known to refuse no value.
     """
 
     op: str

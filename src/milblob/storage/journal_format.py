@@ -239,12 +239,12 @@ class Journal:
 
 
 def header(nbytes: int, crc: int, count: int) -> bytes:
-    """Return the header of a journal of so many bytes and entries; `crc` is that of what follows."""
+    """Return the header of a journal with `nbytes` bytes and `count` entries; `crc` is that of what follows."""
     return _HEAD.pack(_MAGIC + bytes([_VERSION]), nbytes, crc, count)
 
 
 def pieces(base: str, entries: list[Entry]) -> Iterator[memoryview]:
-    """Yield the bytes of a journal behind its header, in order: two pieces for the name, then two for each entry.
+    """Yield the bytes of a journal after its header, in order: two pieces for the name, then two for each entry.
 
     The second piece of an entry is its data, not copied; a `Later` is made when its turn comes.
 

@@ -1,13 +1,13 @@
 """New values for parameters of an archive, by the names and with the options of `milblob.refit`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ..arguments import Names
 from ..formats.params import Parameter
-from ..progress import Progress, ProgressCounter
+from ..progress import ProgressCounter
 from ..refitting.by_name import GivenTensor, GivenValues, pair_by_name
+from ..refitting.pairs import How
 from ..refitting.refit_report import RefitReport, Refitted
 from ..rewrite.destination import is_in_place
 from .arrays import named_parameters
@@ -19,26 +19,21 @@ from .library import open as open_library
 def refit(
     path: str,
     given: Mapping[str, Any],
+    how: How,
     *,
-    mapping: Mapping[str, Names],
-    cast: bool,
-    overflow: str,
-    unshare: bool,
-    select: Callable[[str], bool] | None,
     output: str | None,
     force: bool,
     dry_run: bool,
-    progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> RefitReport:
-    """Give parameters of an archive new values: all of them or none. Arguments and result as of `milblob.refit`.
+    """Give parameters of an archive new values: all of them or none, as `milblob.refit` does.
 
     Raises:
         KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError that lists
             them. UnsupportedError: an archive without parameters of its own (AOT, operator style). Nothing is written.
         Otherwise as `Library.with_params`.
     """
-    if unshare:
+    if how.unshare:
         raise ValueError("unshare: expected none for an archive of TVM, got True")
     with open_library(path, max_nbytes=max_nbytes) as library:
         known = named_parameters(library)
@@ -53,14 +48,13 @@ def refit(
             require_parameters(library, module)
             return name, module.params[key]
 
-        options: dict[str, Any] = {"mapping": mapping, "cast": cast, "overflow": overflow, "select": select}
-        targets = pair_by_name(given, find, library.path or "", **options)
+        targets = pair_by_name(given, find, library.path or "", how)
         in_place = output is None or is_in_place([path], output)
         target = path if output is None else output
         rows = [_row(row, find(row.name)[1], library, target, in_place) for row in targets]
         report = RefitReport(path, target, rows, not dry_run).without(given)
         if not dry_run:
-            counter = ProgressCounter(progress, (find(row.name)[1] for row in targets))
+            counter = ProgressCounter(how.progress, (find(row.name)[1] for row in targets))
             arrays: dict[str, dict[str, GivenValues]] = {}
             for row in targets:
                 module, key = known[row.name]

@@ -246,7 +246,7 @@ def _places(hashes: Values, wanted: Values) -> tuple[Values, Values]:
 def _choices(order: Values, begins: Values, ends: Values) -> Iterator[bytes | None]:
     """Yield which rows a weight consists of, as `Gathered` has them: several times, where several rows may be one.
 
-    None stands for more than are followed.
+    None means more than are followed.
 
     Args:
         order: rows of a table. begins, ends: for each row of the weight, where in `order` those are that it may be.

@@ -1,0 +1,16 @@
+"""Other libraries that tests compare milblob with: what is not tested where one is not installed."""
+
+_UNTESTED = {
+    "coremltools": "what coremltools makes, reads or answers is not compared with milblob",
+    "gguf": "files of GGUF are not read",
+    "kmeans1d": "the errors of palettes are not compared with the least ones",
+    "onnxmltools": "conversion through ONNXMLTools is not run",
+    "onnxruntime": "converted models are not run",
+    "pty": "what milblob prints to a terminal is not tested",
+    "rich": "progress bars of rich are not tested",
+    "safetensors": "files of safetensors are not compared with its own",
+    "sklearn": "palettes are not compared with those of scikit-learn",
+    "torch": "that torch takes tensors is not tested",
+}
+WITHOUT = {name: f"{name} is not installed: {words}" for name, words in _UNTESTED.items()}
+"""Package -> the reason to skip a test without it."""
