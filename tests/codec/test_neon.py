@@ -23,7 +23,7 @@ def tools():
         pytest.skip("this CPU has NEON: tests/codec/test_c_drivers.py runs its tier")
     found = aarch64.find()
     if isinstance(found, str):
-        pytest.skip(found)
+        pytest.skip(f"{found}: the kernels for arm64 are not run (make thorough installs both)")
     return found
 
 

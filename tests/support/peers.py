@@ -4,6 +4,7 @@ _UNTESTED = {
     "coremltools": "what coremltools makes, reads or answers is not compared with milblob",
     "gguf": "files of GGUF are not read",
     "kmeans1d": "the errors of palettes are not compared with the least ones",
+    "onnx": "ONNX models are not made or read by its own library",
     "onnxmltools": "conversion through ONNXMLTools is not run",
     "onnxruntime": "converted models are not run",
     "pty": "what milblob prints to a terminal is not tested",
