@@ -95,8 +95,8 @@ sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer
 	    $(PY) -m pytest $(WORKERS) --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
 	MILBLOB_THOROUGH=cases $(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
 
-figures: $(VENV)/.python ## how large milblob is: lines and classes of each folder
-	@$(PY) tests/figures.py
+figures: $(VENV)/.built $(VENV)/.tools ## how large milblob is: lines and classes of each folder, test cases, how far each call travels
+	@PYTHONPATH=tests/support $(PY) tests/figures.py
 
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
 	$(PY) tests/leaks.py

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import itertools
 import pathlib
 import platform
 import re
@@ -15,38 +16,14 @@ import milblob
 import milblob.onnx
 from c_drivers import compilers
 from children import run_child
+from folders import FOLDERS
+from journeys import journeys
 from paths import ROOT
 from peers import WITHOUT
 from protobuf_programs import LONG, add_const, as_model, new_program
 
 PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
 MAX_LINES = 600
-
-# The folders of src/milblob from the ground up; "" is the ground itself. A module imports from its own folder and from those
-# before it.
-FOLDERS = [
-    "",
-    "storage",
-    "values",
-    "lossy",
-    "blobs",
-    "program",
-    "model",
-    "formats",
-    "rules",
-    "analysis",
-    "matching",
-    "rewrite",
-    "refitting",
-    "compressing",
-    "tvm",
-    "aimodel",
-    "onnx",
-    "running",
-    "onnxmltools",
-    "compat",
-    "cli",
-]
 
 
 def tracked():
@@ -472,3 +449,8 @@ def test_no_machine_paths():
         for word in words:
             assert word not in text, f"{path.relative_to(ROOT)}: {word}"
     assert checked > 50
+
+
+def test_open_and_load_hardly_ever_call_a_later_folder():
+    for name, (_, _, _, climbs) in itertools.islice(journeys(FOLDERS), 2):
+        assert len(climbs) <= 8, (name, climbs)
