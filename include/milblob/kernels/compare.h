@@ -50,6 +50,7 @@ static inline void mb_comparison_add(mb_comparison *total, const mb_comparison *
 
 /* Bytes of an element in an array: those below 8 bits take one each. 0: no number. */
 static inline size_t mb_number_nbytes(uint32_t mil_code) {
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_FLOAT16: case MB_MIL_BFLOAT16: case MB_MIL_INT16: case MB_MIL_UINT16: return 2;
     case MB_MIL_FLOAT32: case MB_MIL_INT32: case MB_MIL_UINT32: return 4;
@@ -102,6 +103,7 @@ static inline void mb_narrow_numbers(float *dst, uint32_t mil_code, const uint8_
 /* One element as float64, and what that leaves out of an integer of 64 bits. */
 static inline double mb_wide_number(uint32_t mil_code, const uint8_t *src, double *rest) {
     *rest = 0;
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_FLOAT64: return mb_f64_of_bits(mb_load_u64(src));
     case MB_MIL_INT32: return (double)(int32_t)mb_load_u32(src);

@@ -238,6 +238,7 @@ MB_KERNEL void mb_wide_moments(mb_moments_kernel kernel, int kind, const uint8_t
 static inline double mb_narrow_value(uint32_t mil_code, uint32_t pattern) {
     uint32_t bits;
     float value;
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_BOOL: return pattern != 0;
     case MB_MIL_INT16: return (int16_t)pattern;
@@ -261,6 +262,7 @@ static inline double mb_narrow_value(uint32_t mil_code, uint32_t pattern) {
 
 /* The smallest normal number of a dtype of at most 16 bits, as bits of a float64; 1, below which nothing is, for integers. */
 static inline uint64_t mb_narrow_tiny(uint32_t mil_code) {
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_FLOAT16: case MB_MIL_FLOAT8E5M2: return 0x3f10000000000000u; /* 2^-14 */
     case MB_MIL_BFLOAT16: return 0x3810000000000000u;                        /* 2^-126 */

@@ -227,6 +227,7 @@ static inline bool mb_text_literal(mb_text *text, mb_packer *packer) {
     bool good;
     mb_text_span word;
     mb_text_peek(text);
+    MB_FOR_ALL_DTYPES(22);
     switch (text->dtype->mil_code) {
     case MB_MIL_FLOAT16: good = mb_text_real(text, packer, fp16, 2); break;
     case MB_MIL_FLOAT32: good = mb_text_real(text, packer, fp32, 4); break;

@@ -34,6 +34,7 @@ static inline bool mb_write_varint(mb_writer *w, mb_write_elements *from, uint64
 /* Write one element of a width that is fixed; `dst` has room for it. */
 MB_STEP uint32_t mb_write_fixed(uint32_t mil_code, uint32_t nbits, const uint8_t *data, uint64_t index, uint8_t *dst) {
     uint64_t at = index * (nbits / 8), bit = index * nbits;
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_FLOAT16: return mb_real_write(dst, (uint64_t)data[at] | (uint64_t)data[at + 1] << 8, 10, 5, false);
     case MB_MIL_BFLOAT16: return mb_real_write(dst, (uint64_t)data[at] | (uint64_t)data[at + 1] << 8, 7, 8, false);
@@ -190,6 +191,7 @@ static inline bool mb_write_row(mb_writer *w, mb_write_elements *from, uint64_t 
         break;
     case MB_FIELD_INTS:
     case MB_FIELD_LONGINTS:
+        MB_FOR_ALL_DTYPES(22);
         switch (w->dtype->mil_code) {
         case MB_MIL_INT16: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 16); break;
         case MB_MIL_INT32: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 32); break;
