@@ -9,7 +9,7 @@ import pytest
 import milblob
 import mlir_bytes as m
 from bundles import FOLDER, bundle, copy_of, is_hashed
-from milblob import UnsupportedError
+from milblob import FormatError, UnsupportedError
 from milblob.storage import journal
 
 
@@ -263,3 +263,35 @@ def test_the_bytecode_of_a_bundle_is_no_place_to_write_to(place, dry_run, tmp_pa
         with pytest.raises(UnsupportedError, match="the main.mlirb of a bundle; give"):
             call()
     assert (folder / "main.mlirb").read_bytes() == before and is_hashed(folder)
+
+
+def test_a_copy_has_the_folders_of_the_bundle(tmp_path):
+    path = copy_of("linear_f32", tmp_path)
+    (path / "notes" / "old").mkdir(parents=True)
+    (path / "notes" / "old" / "read.me").write_text("kept")
+    milblob.refit(path, new_values(path), output=tmp_path / "new.aimodel")
+    assert (tmp_path / "new.aimodel" / "notes" / "old" / "read.me").read_text() == "kept"
+    assert is_hashed(tmp_path / "new.aimodel")
+
+
+@pytest.mark.parametrize("kind", ["a link", "a directory"])
+def test_a_hash_that_is_not_a_file_is_refused_and_nothing_is_written(kind, tmp_path):
+    path = copy_of("linear_f32", tmp_path)
+    digest = path / "main.hash"
+    if kind == "a link":
+        digest.rename(tmp_path / "elsewhere")
+        digest.symlink_to(tmp_path / "elsewhere")
+    else:
+        digest.unlink()
+        digest.mkdir()
+    before = (path / "main.mlirb").read_bytes()
+    with pytest.raises(FormatError, match=f"main.hash: expected a regular file, got {kind}"):
+        milblob.refit(path, new_values(path))
+    assert (path / "main.mlirb").read_bytes() == before
+
+
+def test_a_file_inside_a_bundle_is_no_model_of_its_own(tmp_path):
+    path = copy_of("linear_f32", tmp_path)
+    (path / "data.npz").write_bytes(b"PK\3\4")
+    with pytest.raises(UnsupportedError, match="open .*aimodel"):
+        milblob.open(path / "metadata.json")

@@ -156,8 +156,10 @@ def _nbytes_of(asset: Asset, row: GivenTensor) -> int:
 
 def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
     """Return the bytecode with new values: patched where every value keeps its place and size, else whole."""
-    whole = [value for value in values if len(value.targets) == len(value.users) and _are_alike(value)]
-    apart = [value for value in values if value not in whole]
+    whole: list[_Value] = []
+    apart: list[_Value] = []
+    for value in values:
+        (whole if len(value.targets) == len(value.users) and _are_alike(value) else apart).append(value)
     changes: list[BytecodeChange] = []
     grown: list[_Value] = []
     for value in whole:

@@ -243,7 +243,7 @@ class NewDirectory(Whole):
         old = paths.status(self.path, follow=False)
         if old is not None and not (replace and stat.S_ISDIR(old.st_mode)):
             wanted = "a directory or nothing" if replace else "no such directory"
-            raise FileExistsError(f"{path}: expected {wanted}, got {'one' if not replace else _kind(old)}")
+            raise FileExistsError(f"{path}: expected {wanted}, got {'one' if not replace else described(old)}")
         if old is not None:
             mounts.require_none(self.path)
         _require_parent(path, self.path)
@@ -547,7 +547,7 @@ def _destination(path: str, force: bool, locked: bool) -> tuple[str, os.stat_res
     target = _resolved(path)
     old = paths.status(target, follow=False)
     if old is not None and not stat.S_ISREG(old.st_mode):
-        raise FileExistsError(f"{path}: expected a regular file or nothing, got {_kind(old)}")
+        raise FileExistsError(f"{path}: expected a regular file or nothing, got {described(old)}")
     if old is not None and not force:
         raise FileExistsError(f"{path}: expected no such file, got one (--force replaces it)")
     _require_parent(path, target)
@@ -560,7 +560,10 @@ def _resolved(path: str) -> str:
     return paths.real(path) if paths.is_link(path) else path
 
 
-def _kind(status: os.stat_result) -> str:
+def described(status: os.stat_result) -> str:
+    """Return what a path is: a file, a directory, a link or a device."""
+    if stat.S_ISLNK(status.st_mode):
+        return "a link"
     if stat.S_ISDIR(status.st_mode):
         return "a directory"
     return "a file" if stat.S_ISREG(status.st_mode) else "a device, a pipe or a socket"
