@@ -292,7 +292,7 @@ def test_a_new_file_whose_path_is_of_numpy(tmp_path):
         lambda: milblob.write_weights(ARRAYS, np.str_(path + ".bin"), listing=np.str_(path + ".json")),
     ):
         call()
-    assert milblob.diff(model, path + ".mlpackage").same
+    assert milblob.diff(model, path + ".mlpackage").is_same
     assert list(milblob.load(path + ".json")) == ["a"]
 
 
@@ -383,7 +383,7 @@ def test_parameters_of_torch(monkeypatch):
         given = TorchTensor(wanted, name)
         assert array_of(given).tobytes() == wanted.tobytes() and array_of(given).dtype == wanted.dtype
         assert milblob.pack_tensor(given) == milblob.pack_tensor(wanted)
-        assert milblob.statistics(given).maximum == 5.0
+        assert milblob.statistics(given).max == 5.0
 
 
 def test_a_path_is_no_array():
@@ -394,5 +394,7 @@ def test_a_path_is_no_array():
     with milblob.open(DEMO) as model:
         parts = [milblob.statistics(tensor) for tensor in model.values()]
         for whole in (DEMO, str(DEMO), model, {name: tensor.read() for name, tensor in model.items()}):
-            assert milblob.statistics(whole).count == sum(part.count for part in parts)
-            assert milblob.statistics(whole).maximum == max(part.maximum for part in parts)
+            found = milblob.statistics(whole)
+            assert list(found) == list(model) and list(found.values()) == parts
+            assert found.total.count == sum(part.count for part in parts)
+            assert found.total.max == max(part.max for part in parts)

@@ -118,6 +118,7 @@ CALLS = {
     "open": lambda path, out, **how: [t.read() for t in milblob.open(path, **how).values()],
     "out": lambda path, out, **how: [t.read(out=np.empty(t.shape, t.dtype)) for t in milblob.open(path, **how).values()],
     "statistics": lambda path, out, **how: [milblob.statistics(t) for t in milblob.open(path, **how).values()],
+    "statistics of a path": lambda path, out, **how: milblob.statistics(path, **how),
     "content_hash": lambda path, out, **how: milblob.content_hash(path, dense=True, **how),
     "diff": lambda path, out, **how: milblob.diff(path, other_values(path), **how),
     "match": lambda path, out, **how: milblob.match(other_values(path), path, **how),
@@ -268,7 +269,7 @@ def test_a_model_keeps_its_limit(tmp_path):
 def test_check_reports_what_it_did_not_look_at(tmp_path):
     path = tmp_path / "m.mlmodel"
     path.write_bytes(model(program(const(immediate(11, [10], hostile_bytes.FLOATS)))))
-    assert milblob.check(path, values=True) == []
+    assert list(milblob.check(path, values=True)) == []
     (found,) = milblob.check(path, values=True, max_nbytes=5)
     assert (found.severity, found.code) == ("warning", "limit") and "expected at most 5 bytes" in found.message
 

@@ -204,7 +204,7 @@ def test_every_constant(name, path):
             assert tensor.function == (model_prefix + row["function"] if row["function"] else "")
             assert tensor.op == (row["op"] or "")
             assert tensor.where == path_in_program(case, row)
-            assert tensor.compression == ""
+            assert tensor.compression is None
             assert dict(tensor.parts) == {}
             check_place(case, path, row, tensor)
             if (name, key) in REFUSED:
@@ -327,7 +327,7 @@ def test_compressed_weights(name, path):
         for row in case.expected["dense"]:
             tensor = model[row["output"]]
             assert tensor.op == row["op"]
-            assert tensor.compression == row["op"].removeprefix("constexpr_")
+            assert tensor.compression.scheme == row["op"].removeprefix("constexpr_")
             assert tensor.mil_dtype.name == row["dtype"]
             assert tensor.shape == tuple(row["shape"])
             assert tensor.function == row["function"]

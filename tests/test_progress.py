@@ -64,6 +64,8 @@ WORK = {
     "repack in place": lambda package, progress: milblob.repack(package, package, align=4096, progress=progress),
     "content_hash": lambda package, progress: milblob.content_hash(package, progress=progress),
     "content_hash of arrays": lambda package, progress: milblob.content_hash(milblob.load(package), progress=progress),
+    "statistics": lambda package, progress: milblob.statistics(package, progress=progress),
+    "statistics of arrays": lambda package, progress: milblob.statistics(milblob.load(package), progress=progress),
     "check": lambda package, progress: milblob.check(package, values=True, progress=progress),
     "check of compressed weights": lambda _, progress: milblob.check(CHAINS, values=True, progress=progress),
     "merge_functions": lambda package, progress: milblob.merge_functions(

@@ -34,7 +34,7 @@ def test_every_public_function_is_called():
                 "BlobReader",
                 "BlobWriter",
                 "Session",
-                "OutputErrors",
+                "OutputSensitivity",
                 "Weights",
             ):
                 offered.add(f"{prefix}.{name}" if prefix else name)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 CALLS = {name: call for name, call in EVERY.items() if not name.startswith("onnx.convert ")}
 CALLS["onnx.convert"] = lambda path, out: milblob.onnx.convert(path, out / "m.onnx")  # not beside the model
 READERS = sorted(CALLS.keys() - {"recover"})
-RUNNING = ("Session", "OutputErrors", "verify", "onnx.")
+RUNNING = ("Session", "OutputSensitivity", "verify", "onnx.")
 """What these import is not forked."""
 
 

@@ -61,6 +61,10 @@ def by_diff(package, select):
     return {row.name for row in milblob.diff(package, milblob.load(package), select=select).rows}
 
 
+def by_statistics(package, select):
+    return set(milblob.statistics(package, select=select))
+
+
 def by_match(package, select):
     return {match.name for match in milblob.match(milblob.load(package), package, select=select).matches}
 
@@ -75,7 +79,7 @@ def by_repack(package, select):
     return {change.name for change in report.changes if change.actions == ["cast"]}
 
 
-FUNCTIONS = [by_diff, by_match, by_refit, by_repack]
+FUNCTIONS = [by_diff, by_match, by_statistics, by_refit, by_repack]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,7 +24,6 @@ from .errors import (
 from .model.model import Model
 from .model.open import load, open
 from .model.tensor import Tensor
-from .program.compression import Compression
 from .values.tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
@@ -34,11 +33,12 @@ if TYPE_CHECKING:
     from . import tvm as tvm
     from .about import Info, info
     from .analysis.changes import Change
-    from .analysis.check import Finding, check
+    from .analysis.check import check
+    from .analysis.check_report import CheckReport, Finding
     from .analysis.diff import Diff, diff
     from .analysis.hash import ContentHash, content_hash
     from .analysis.limits import Failure
-    from .analysis.statistics import Statistics, statistics
+    from .analysis.statistics import Statistics, StatisticsReport, statistics
     from .analysis.tensor_diff import Figures, TensorDiff
     from .blobs.writer import BlobWriter
     from .compressing.compress import CompressReport, WeightReport, compress
@@ -53,18 +53,20 @@ if TYPE_CHECKING:
     from .matching.match_report import Match, Matching, Tie
     from .model.editable import EditableModel
     from .model.text import to_text
+    from .program.compression import Compression
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
+    from .results import Result
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
-    from .running.output_errors import OutputErrors
+    from .running.output_sensitivity import OutputSensitivity
     from .running.ports import SessionInput, SessionOutput
     from .running.session import Session, SessionState
-    from .running.verify import OutputError, VerifyReport, verify
+    from .running.verify import OutputDifference, VerifyReport, verify
     from .storage.journal import Recovered
 
 __all__ = [
@@ -76,6 +78,7 @@ __all__ = [
     "BlobWriter",
     "Block",
     "Change",
+    "CheckReport",
     "CompressPlan",
     "CompressReport",
     "Compression",
@@ -103,8 +106,8 @@ __all__ = [
     "MilblobError",
     "Model",
     "Operation",
-    "OutputError",
-    "OutputErrors",
+    "OutputDifference",
+    "OutputSensitivity",
     "Palette",
     "PendingChangeError",
     "PlannedWeight",
@@ -116,12 +119,14 @@ __all__ = [
     "Refitted",
     "RepackReport",
     "ResolveError",
+    "Result",
     "Session",
     "SessionInput",
     "SessionOutput",
     "SessionState",
     "StateType",
     "Statistics",
+    "StatisticsReport",
     "Tensor",
     "TensorDiff",
     "TensorType",
@@ -159,12 +164,13 @@ _LATER = {
     for module, names in {
         "about": ("Info", "info"),
         "analysis.changes": ("Change",),
-        "analysis.check": ("Finding", "check"),
+        "analysis.check": ("check",),
+        "analysis.check_report": ("CheckReport", "Finding"),
         "analysis.diff": ("Diff", "diff"),
         "analysis.tensor_diff": ("Figures", "TensorDiff"),
         "analysis.hash": ("ContentHash", "content_hash"),
         "analysis.limits": ("Failure",),
-        "analysis.statistics": ("Statistics", "statistics"),
+        "analysis.statistics": ("Statistics", "StatisticsReport", "statistics"),
         "blobs.writer": ("BlobWriter",),
         "compressing.compress": ("CompressReport", "WeightReport", "compress"),
         "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
@@ -178,19 +184,21 @@ _LATER = {
         "matching.match_report": ("Match", "Matching", "Tie"),
         "model.editable": ("EditableModel",),
         "model.text": ("to_text",),
+        "program.compression": ("Compression",),
         "program.types": ("DictionaryType", "ListType", "StateType", "TensorType", "TupleType"),
         "program.value": ("BlobReference", "Value"),
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "results": ("Result",),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),
         "storage.journal": ("Recovered",),
-        "running.output_errors": ("OutputErrors",),
+        "running.output_sensitivity": ("OutputSensitivity",),
         "running.ports": ("SessionInput", "SessionOutput"),
         "running.session": ("Session", "SessionState"),
-        "running.verify": ("OutputError", "VerifyReport", "verify"),
+        "running.verify": ("OutputDifference", "VerifyReport", "verify"),
     }.items()
     for name in names
 }

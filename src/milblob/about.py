@@ -4,16 +4,16 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from . import _codec, threads
+from .results import Result
 
 _VARIABLES = {"MILBLOB_TIER": "which kernels", threads.VARIABLE: "how many threads"}
 
 
-@dataclass(frozen=True)
-class Info:
+@dataclass(frozen=True, repr=False)
+class Info(Result):
     """This installation of milblob. `print` shows one fact per line, `to_dict` is JSON-able.
 
     Attributes:
@@ -44,10 +44,6 @@ class Info:
     threads: int
     processors: int
     variables: dict[str, str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields, JSON-able."""
-        return {**asdict(self), "tiers": list(self.tiers)}
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield (title, text) for printing."""

@@ -150,7 +150,7 @@ def test_parts_of_a_compressed_weight():
         assert {key: (part.dtype_text, part.shape) for key, part in tensor.parts.items()} == {
             "data": ("ui4", (32, 64)), "scale": ("f16", (32, 2)), "offset1": ("ui4", (32, 2)), "offset2": ("f16", (32, 2)),
         }  # fmt: skip
-        assert tensor.compression == "blockwise_shift_scale" and tensor.compression.words == "uint4 /32"
+        assert (tensor.compression.scheme, str(tensor.compression)) == ("blockwise_shift_scale", "uint4 /32")
         assert tensor.stored_nbytes == sum(tensor.stored_pieces().values()) < 32 * 64
     with milblob.open(bundle("bare_f16_uint4_asym_per_block"), stored=True) as asset:
         assert [name.rpartition(".")[2] for name in asset] == ["data", "scale", "offset1", "offset2"]
@@ -164,7 +164,7 @@ def test_parts_of_a_compressed_weight():
     }
     for name, expected in words.items():
         with milblob.open(bundle(f"bare_f16_{name}")) as asset:
-            assert next(iter(asset.values())).compression.words.startswith(expected)
+            assert str(next(iter(asset.values())).compression).startswith(expected)
 
 
 def test_constants_of_decompositions_are_listed_only_when_asked_for():
@@ -262,7 +262,7 @@ def test_one_broken_constant_stops_no_other(data, kind, words):
             first.read()
         assert second.read().tobytes() == mlir_bytes.VALUES
         with contextlib.suppress(milblob.MilblobError):
-            assert first.compression == ""
+            assert first.compression is None
 
 
 def test_an_element_type_that_is_not_known_stops_its_tensor_only():
@@ -288,7 +288,7 @@ def test_bytecode_in_memory_is_taken_by_all_that_read(make):
     expected = milblob.load(path)
     assert milblob.load(make(data)).keys() == expected.keys()
     assert milblob.content_hash(make(data)).model == milblob.content_hash(path).model
-    assert milblob.diff(make(data), path).same and milblob.diff(path, make(data)).same
+    assert milblob.diff(make(data), path).is_same and milblob.diff(path, make(data)).is_same
     assert not milblob.match(expected, make(data)).unmatched_names
 
 

@@ -22,7 +22,7 @@ def codes(source):
     """What the values add to the findings: (severity, code) pairs."""
     plain = milblob.check(source)
     found = milblob.check(source, values=True)
-    assert found[: len(plain)] == plain
+    assert found[: len(plain)] == plain.findings
     return [(finding.severity, finding.code) for finding in found[len(plain) :]]
 
 

@@ -217,7 +217,7 @@ def test_what_a_mapping_leaves_out_is_counted_where_all_else_is_the_same(tmp_pat
     else:
         assert out == "same: 3 tensors: 3 the same; 1 of A left out by the mapping: more\n"
     found = milblob.diff(tmp_path / "a.npz", tmp_path / "b.npz", mapping={"more": None})
-    assert found.same and found.left_out == ["more"] and "1 of A left out by the mapping: more" in str(found)
+    assert found.is_same and found.left_out == ["more"] and "1 of A left out by the mapping: more" in str(found)
 
 
 def test_match_counts_what_has_no_weight(tmp_path, capsys):

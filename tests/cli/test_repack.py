@@ -52,7 +52,7 @@ def cli(capsys):
 ])  # fmt: skip
 def test_options_are_those_of_the_function(cli, tmp_path, arguments, options):
     with milblob.open(FUNCTIONS) as opened:
-        name = opened.functions[0]
+        name = next(iter(opened.functions))
     arguments = [name if word == "add" else word for word in arguments]
     options = {key: [name] if key == "functions" else value for key, value in options.items()}
     status, out, err = cli(FUNCTIONS, "-o", tmp_path / "cli.mlpackage", *arguments)

@@ -30,7 +30,7 @@ def test_a_compiled_model_gives_its_own_bytes(capfdbinary):
 def test_one_function(cli):
     functions = load_case("functions").path()
     with milblob.open(functions) as opened:
-        name = opened.functions[1]
+        name = list(opened.functions)[1]
     out = cli("text", functions, "-f", name)[1]
     assert re.findall(r"func (\w+)<", out) == [name]
     status, out, err = cli("text", functions, "-f", "nobody")

@@ -98,9 +98,9 @@ def test_show_a_file(archive, params, cli):
 def test_show_an_array(params, cli):
     document = json.loads(cli("show", params, "p1", "--json")[1])
     assert (document["dtype"], document["tvm_dtype"], document["shape"]) == ("int8", "int8", [2, 3])
-    assert (document["values"]["first"], document["values"]["maximum"]) == ([0, 1, 2, 3, 4, 5], 5)
+    assert (document["values"]["first"], document["values"]["max"]) == ([0, 1, 2, 3, 4, 5], 5)
     assert params.read_bytes()[document["offset"] :][:6] == bytes(range(6))
-    assert "first values     2, 4" in cli("show", params, "p0")[1]
+    assert "first values  2, 4" in cli("show", params, "p0")[1]
     assert "first values" not in cli("show", params, "p0", "-q")[1]
     status, _, err = cli("show", params, "p")
     assert status == 2 and "got 'p'" in err and "did you mean" in err
@@ -109,8 +109,8 @@ def test_show_an_array(params, cli):
 
 def test_stats(archive, params, cli):
     row = json.loads(cli("stats", archive, "--json")[1])["tensors"][0]
-    assert (row["name"], row["minimum"], row["maximum"], row["mean"]) == ("p0", 2, 4, 3)
-    assert [row["maximum"] for row in json.loads(cli("stats", params, "--json")[1])["tensors"]] == [4, 5]
+    assert (row["name"], row["min"], row["max"], row["mean"]) == ("p0", 2, 4, 3)
+    assert [row["max"] for row in json.loads(cli("stats", params, "--json")[1])["tensors"]] == [4, 5]
 
 
 def test_statistics_of_modules_have_their_names(tmp_path, cli):

@@ -1,6 +1,7 @@
 """milblob.compress: what it writes, what it shares, what it refuses, and that the destination is whole or untouched."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -59,7 +60,7 @@ def test_what_is_written_is_what_is_reported(recipe, tmp_path):
             stored = sum(part.mil_dtype.nbytes(part.size) for part in opened[name].parts.values())
             assert compressed[name].nbytes_after == stored
     assert report.nbytes_after < report.nbytes
-    assert milblob.check(tmp_path / "a.mlpackage") == []
+    assert list(milblob.check(tmp_path / "a.mlpackage")) == []
     assert json.loads(json.dumps(report.to_dict()))["weights"][0]["name"] == report.weights[0].name
 
 
@@ -268,7 +269,7 @@ def test_shared_records_stay_shared(tmp_path):
                 for key in keys:
                     rows = {opened[name].parts[key].constant.blob_offset for name in names}
                     assert len(rows) == 1
-    assert milblob.check(tmp_path / "a.mlpackage") == []
+    assert list(milblob.check(tmp_path / "a.mlpackage")) == []
 
 
 def test_equal_weights_are_computed_once(tmp_path, monkeypatch):
@@ -335,7 +336,7 @@ def test_weights_that_are_not_finite_stay(tmp_path):
         assert reason == "array: expected finite elements, got 1 that are NaN or infinite"
         assert len(report.weights) == 25
         written = milblob.compress(tmp_path / "a.mlpackage", target, recipe)
-        assert written._replace(done=False) == report
+        assert dataclasses.replace(written, done=False) == report
         with milblob.open(target) as opened:
             assert opened["head_weight"].read().tobytes() == broken.tobytes()
 

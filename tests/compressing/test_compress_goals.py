@@ -62,7 +62,7 @@ def test_size_is_that_of_the_result(nbytes, tmp_path):
     report = compress(DEMO, tmp_path, size=nbytes)
     assert report.nbytes_after <= nbytes
     assert report.nbytes_after == stored_nbytes(tmp_path / "out.mlpackage")
-    assert milblob.check(tmp_path / "out.mlpackage") == []
+    assert list(milblob.check(tmp_path / "out.mlpackage")) == []
     names = [one.name for one in report.weights]
     assert sorted(names + report.kept) == sorted({*names, *report.kept})
     assert len(names) + len(report.kept) == 26
@@ -551,7 +551,7 @@ def test_odd_weights_have_choices_too(tmp_path):
         for name in ("embedding_weight", "layers_0_mlp_up_weight"):  # exact in any palette: the smallest one
             assert (weights[name].recipe, weights[name].squared) == (Palette(2), 0.0)
         assert all(math.isfinite(one.relative) for one in report.weights)
-        assert milblob.check(tmp_path / "out.mlpackage") == []
+        assert list(milblob.check(tmp_path / "out.mlpackage")) == []
     points = milblob.compress_frontier(path).points
     assert all(math.isfinite(point.error) for point in points)
 
@@ -576,7 +576,7 @@ def test_the_page_shows_what_each_recipe_loses(tmp_path):
     data = program.read_bytes()
     assert data.startswith(b"\x08\x08")  # the version of the specification
     program.write_bytes(b"\x08\x09" + data[2:].replace(b"CoreML7", b"CoreML8"))
-    assert milblob.check(newer) == []
+    assert list(milblob.check(newer)) == []
     page = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
     section = page.split("## What each recipe loses\n")[1].split("\n## ")[0]
     tables = section.split("On the same model")

@@ -1,5 +1,6 @@
 """Programs that say what cannot be: refused or compressed as far as they can be, never an error of Python or NumPy."""
 
+import dataclasses
 import math
 import shutil
 
@@ -80,7 +81,7 @@ def test_parts_without_dimensions(tmp_path, recipe, source):
 def test_pictures_of_points_that_are_alike(errors, nbytes):
     """One point, points of one size or one error, at 0 dB, or that have no place."""
     frontier = milblob.compress_frontier(DATA / "opset_ios18_fp16" / "model.mlpackage", least=8)
-    drawn = frontier._replace(points=[Point(nbytes, error) for error in errors], alone=[]).to_svg()
+    drawn = dataclasses.replace(frontier, points=[Point(nbytes, error) for error in errors], alone=[]).to_svg()
     assert "nan" not in drawn and "inf" not in drawn.replace("info", "")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import milblob
 from goal_models import SAVE, make_inputs
-from milblob import Linear, OutputErrors, Palette, Session
+from milblob import Linear, OutputSensitivity, Palette, Session
 from thorough import sized, some
 
 RECIPES = (Palette(3), Palette(4), Palette(6), Linear("int8"))
@@ -26,7 +26,7 @@ def outputs_error(model, path, inputs):
 def test_goals_are_never_worse_than_one_recipe_of_that_size(model, tmp_path):
     kind, path = model
     inputs, out = make_inputs(kind, 2, 1), tmp_path / "o.mlpackage"
-    errors = OutputErrors(path, inputs)
+    errors = OutputSensitivity(path, inputs)
     alone = {}
     for recipe in RECIPES:
         report = milblob.compress(path, out, recipe, force=True)
@@ -55,7 +55,7 @@ def test_goals_are_never_worse_than_one_recipe_of_that_size(model, tmp_path):
 
 def test_no_best_mixture_is_below_its_neighbour(model):
     kind, path = model
-    for errors in (None, OutputErrors(path, make_inputs(kind, 1, 1))):
+    for errors in (None, OutputSensitivity(path, make_inputs(kind, 1, 1))):
         alone = milblob.compress_frontier(path, errors=errors).alone
         found = [one.chosen_error for one in alone]
         assert found == sorted(found, reverse=True) and len(found) > 5
@@ -81,7 +81,7 @@ def test_calibration_predicts_once_for_each_weight(tmp_path, monkeypatch):
     count = []
     predict = Session.predict
     monkeypatch.setattr(Session, "predict", lambda *given, **named: count.append(1) or predict(*given, **named))
-    errors = OutputErrors(path, make_inputs("cnn", runs, 1))
+    errors = OutputSensitivity(path, make_inputs("cnn", runs, 1))
     assert len(count) == runs
     rows, out = [], tmp_path / "o.mlpackage"
     options = {"recipes": RECIPES, "errors": errors, "dry_run": True, "progress": lambda *row: rows.append(row)}

@@ -52,7 +52,7 @@ def test_every_dtype_is_found_by_name(listing, tmp_path):
     loaded = milblob.load(tmp_path / listing)
     assert {name: array.tobytes() for name, array in loaded.items()} == {n: a.tobytes() for n, a in arrays.items()}
     assert [f for f in milblob.check(tmp_path / listing) if f.severity != "note"] == []
-    assert milblob.check(tmp_path / "weight.bin") == []
+    assert list(milblob.check(tmp_path / "weight.bin")) == []
     assert sorted(os.listdir(tmp_path)) == sorted(["weight.bin", listing])
 
 

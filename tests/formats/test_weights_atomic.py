@@ -149,7 +149,7 @@ def test_a_pair_is_replaced_whole(faults, tmp_path, writer, listing, mode, code)
         assert weights_of(folder) == state, outcome
         if outcome.exit == "ok":
             assert state == "new", outcome
-        assert milblob.check(folder / listing, values=True) == [], outcome
+        assert list(milblob.check(folder / listing, values=True)) == [], outcome
         for place in (folder, folder / "sub"):
             sweep(str(place))
         assert temporaries(folder) == [] or outcome.exit == "killed", outcome
@@ -265,7 +265,7 @@ def test_values_that_are_changed_in_place_stay_those_of_the_listing(pair):
     with milblob.open(weights, "r+") as model:
         model["#1"] = np.full(300, 8, np.float32)
     assert {name: float(array[0]) for name, array in milblob.load(listing).items()} == {"a": 9, "b": 8}
-    assert milblob.check(listing) == []
+    assert list(milblob.check(listing)) == []
 
 
 def test_a_listing_holds_hash_and_size_of_its_weights(pair):

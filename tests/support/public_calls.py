@@ -134,7 +134,7 @@ def _predict(path, out):
 def _errors(path, out):
     feeds = _feeds(path, (2,))
     if feeds is not None:
-        errors = milblob.OutputErrors(path, feeds)
+        errors = milblob.OutputSensitivity(path, feeds)
         for name, array in _values(path, 1).items():
             errors(name, array, array + 1)
 
@@ -199,7 +199,7 @@ CALLS = {
     "Session that runs": _predict,
     "onnx.coverage": lambda path, out: milblob.onnx.coverage(path),
     "onnx.parse_mil": lambda path, out: _topologies(path),
-    "OutputErrors": _errors,
+    "OutputSensitivity": _errors,
     "tvm.open": lambda path, out: milblob.tvm.open(path).close(),
     "tvm.open_params": lambda path, out: milblob.tvm.open_params(path).close(),
     "tvm.read_params": lambda path, out: milblob.tvm.read_params(path),

@@ -86,7 +86,7 @@ def test_nothing_but_the_values_differs(model, tmp_path):
         assert after == before
     assert (read(tmp_path / "out") == NEW).all() and (read(model) == made.C).all()
     with tvm.open(tmp_path / "out") as library:
-        assert library.validate() == [] and library.kind == tvm.open(model).kind
+        assert list(library.validate()) == [] and library.kind == tvm.open(model).kind
     assert temporaries(tmp_path) == []
 
 
@@ -422,7 +422,7 @@ def test_every_failing_call_leaves_the_old_values_or_the_new(faults, tmp_path, k
             assert state(path) == old
         assert outcome.exit != "ok" or found == new
         with tvm.open(path) as library:
-            assert library.validate() == []
+            assert list(library.validate()) == []
         assert not (path / JOURNAL).exists()
         seen.add(str(found))
         fresh()

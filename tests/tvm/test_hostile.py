@@ -59,7 +59,7 @@ def opened(data):
 
 def test_the_blocks_of_these_tests_make_a_good_archive():
     assert opened(FILES + END) == made.files_of()
-    assert tvm.check_archive(FILES + END) == []
+    assert list(tvm.check_archive(FILES + END)) == []
     with tarfile.open(fileobj=io.BytesIO(FILES + END)) as tar:
         assert tar.getnames() == [f"./{name}" for name in made.files_of()]
 
@@ -378,7 +378,7 @@ def test_a_directory_of_great_depth(tmp_path):
     os.close(here)
     try:
         assert list(tvm.open(path).modules) == ["default"]
-        assert tvm.open(path).validate() == []
+        assert list(tvm.open(path).validate()) == []
     finally:
         subprocess.run(["rm", "-rf", path / "d"], check=True)  # pytest cannot remove it
 

@@ -46,7 +46,7 @@ def test_full_models(tmp_path, version, executor, modules, kind):
             assert ("header" in roles) == (version >= 5) and ("executor_config" in roles) == (executor == "graph")
         assert bytes(library.read_file("./metadata.json")) == files["metadata.json"]
         assert {file.role for file in library.files if file.module is None} == ({"metadata", "runtime", "templates"} if executor == "aot" and version >= 5 else {"metadata"})  # fmt: skip
-        assert library.validate() == []
+        assert list(library.validate()) == []
 
 
 def check_parameters(module, executor):
@@ -97,7 +97,7 @@ def test_operator_style(tmp_path, version, kind):
         rows = module.memory.operators["add"]
         assert [row.nbytes for row in rows] == [2, 1, 2] and [row.shape for row in rows] == [(2,), (1,), (2,)]
         assert {row.dtype for row in rows} == {"int8"} and [row.input_binding for row in rows] == ["A", "B", "C"]
-        assert library.validate() == []
+        assert list(library.validate()) == []
 
 
 def test_parameters_lie_in_the_mapped_tar(tmp_path):
@@ -122,7 +122,7 @@ def test_buffers_and_file_objects(tmp_path):
     for source in (data, made.gzip_of(data), io.BytesIO(data), bytearray(data)):
         with tvm.open(source) as library:
             assert library.modules["default"].params["p0"].read().tolist() == [[2, 4]]
-            assert library.path is None and library.validate() == []
+            assert library.path is None and list(library.validate()) == []
 
 
 def test_two_modules_have_parameters_of_their_own(tmp_path):
@@ -229,7 +229,7 @@ def test_every_tar_format_and_long_names(format):
             tar.addfile(info, io.BytesIO(data))
     with tvm.open(stream.getvalue()) as library:
         assert {file.name: file.nbytes for file in library.files} == {name: len(data) for name, data in files.items()}
-        assert library.validate() == []
+        assert list(library.validate()) == []
 
 
 def test_members_are_those_that_tarfile_finds(tmp_path):

@@ -10,7 +10,7 @@ from ..model.recovery import settle
 from ..progress import Progress, ProgressCounter
 from ..rewrite.changes import Options, TensorChange
 from ..rewrite.destination import is_in_place
-from ..rewrite.repack_report import RepackReport
+from ..rewrite.repack_report import RepackReport, RewrittenFile
 from ..storage import paths
 from ..storage.journal_format import Later
 from ..values.cast import CastCounts, cast_array
@@ -64,10 +64,9 @@ def repack(
         pieces = work.emitter.pieces()
         nbytes = sum(map(size_of, pieces))
         rows = work.changes()
-        report = RepackReport(
-            path, target, rows, [(target, len(work.emitter.resources), nbytes)], sum(row.nbytes for row in rows),
-            sum(row.nbytes_after for row in rows), not dry_run,
-        )  # fmt: skip
+        files = [RewrittenFile(target, len(work.emitter.resources), nbytes)]
+        before, after = (sum(getattr(row, key) for row in rows) for key in ("nbytes", "nbytes_after"))
+        report = RepackReport(path, target, rows, files, before, after, not dry_run)
         if not dry_run:
             counter = ProgressCounter(progress, asset.values())
             for name, tensor in asset.items():

@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -25,11 +26,10 @@ from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
 from ..storage.pending import map_settled
-from .check_blob import CODES, BlobFile, Finding, Findings, check_blob, record_problems, record_row
+from .check_blob import CODES, BlobFile, check_blob, record_problems, record_row
+from .check_report import CheckReport, Findings
 from .check_rules import ALL_CODES, check_rules, chosen
 from .check_storage import check_permissions, check_sizes, check_strays
-
-__all__ = ["Finding", "check"]
 
 _SMALL_NBYTES = 1024
 _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
@@ -43,7 +43,7 @@ def check(
     ignore: Select = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
-) -> list[Finding]:
+) -> CheckReport:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
     A broken part is reported and the rest is still checked: a bad manifest hides no bad record, and one bad record
@@ -64,7 +64,7 @@ def check(
     bundle of Core AI by milblob.aimodel (docs/aimodel.md).
 
     Returns:
-        list of Finding; without errors and warnings the model is valid.
+        CheckReport: a sequence of Finding; `is_sound` says whether the model is valid.
 
     Raises:
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
@@ -85,17 +85,18 @@ def check(
     else:
         check_permissions(checker.found, [name])
         checker.check_file(name, name)
-    return checker.found.close()
+    return checker.found.close(name)
 
 
 def _check_other(
     name: str, row: Format, values: bool, rules: Select, ignore: Select, max_nbytes: int | None
-) -> list[Finding]:
+) -> CheckReport:
     """Check a file of a format that has a check of its own."""
     if values:
         raise ValueError(f"{name}: expected a model, whose values can be looked at, got {row.kind}")
     is_wanted = chosen(rules, ignore, [*row.function("codes"), *ALL_CODES])
-    return [found for found in row.function("check")(name, max_nbytes=max_nbytes) if is_wanted(found.code)]
+    report: CheckReport = row.function("check")(name, max_nbytes=max_nbytes)
+    return replace(report, findings=tuple(found for found in report if is_wanted(found.code)))
 
 
 class _Reference:

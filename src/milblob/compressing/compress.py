@@ -5,7 +5,8 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from .. import decibels
 from ..arguments import Names, as_count, as_mapping, as_path, require, require_calls, require_flags
@@ -13,6 +14,7 @@ from ..errors import UnsupportedError
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
+from ..results import Result, least
 from ..rewrite.changes import Options
 from ..rewrite.destination import require_outside
 from ..rewrite.parts import CompressedWeight, Loss, WeightParts
@@ -25,7 +27,7 @@ from ..threads import sized
 from ..values.strided import Empty
 from .candidates import Candidate, first_alike
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
-from .find_candidates import CandidateSearch, NamedRecipe, Request
+from .find_candidates import CandidateSearch, NamedRecipe, Request, Skipped
 from .goals import Errors, RecipeChoice, as_goal, as_ladder, as_sensitivity
 from .linear_recipe import Linear
 from .parse_recipe import as_recipe
@@ -39,7 +41,8 @@ LEAST = 2048
 """coremltools' threshold: only weights of more elements are compressed."""
 
 
-class WeightReport(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class WeightReport(Result):
     """One compressed weight.
 
     Attributes:
@@ -64,6 +67,8 @@ class WeightReport(NamedTuple):
     largest: float
     gap: float | None = None
 
+    _keys: ClassVar = {"sqnr": "sqnr", "relative": "relative"}
+
     @property
     def relative(self) -> float:
         """The norm of the difference, relative to that of the weight; 0 if nothing is lost."""
@@ -75,7 +80,8 @@ class WeightReport(NamedTuple):
         return decibels.of_power(self.power, self.squared)
 
 
-class CompressReport(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class CompressReport(Result):
     """What a compression changes, or changed.
 
     Attributes:
@@ -94,11 +100,11 @@ class CompressReport(NamedTuple):
     source: str
     output: str
     weights: list[WeightReport]
-    skipped: list[tuple[str, str]]
+    skipped: list[Skipped]
     nbytes: int
     nbytes_after: int
     done: bool
-    kept: list[str] = []  # noqa: RUF012  # never changed
+    kept: list[str] = field(default_factory=list)
     stale: tuple[str, ...] = ()
     outputs_sqnr: float | None = None
 
@@ -114,24 +120,9 @@ class CompressReport(NamedTuple):
         }
         return CompressPlan(rows | {name: PlannedWeight(None) for name in self.kept})
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it; an infinite SQNR is null."""
-        rows = [
-            {
-                "name": one.name, "recipe": one.recipe.to_dict(), "op": one.op, "nbytes": one.nbytes,
-                "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr),
-                "relative": _finite(one.relative), "largest": one.largest,
-                "squared": one.squared, "power": one.power, "gap": one.gap,
-            }
-            for one in self.weights
-        ]  # fmt: skip
-        return {
-            "source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes,
-            "nbytes_after": self.nbytes_after, "weights": rows,
-            "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
-            "kept": self.kept, "stale": list(self.stale),
-            "outputs_sqnr": None if self.outputs_sqnr is None else _finite(self.outputs_sqnr),
-        }  # fmt: skip
+    def _worst(self) -> list[str]:
+        rows = least((one for one in self.weights if one.squared), lambda one: one.sqnr)
+        return [f"{one.name}: SQNR {one.sqnr:.3g} dB" for one in rows]
 
 
 def compress(
@@ -193,7 +184,7 @@ def compress(
             them; returns what that costs, zero or more, in place of the squared error over the power, for `size`,
             `bits` and `sqnr` (whose dB are those of this number). Called in several threads at a time. If it has a
             method `of_all`, called with values by name, that has the last word: what was chosen for `size` or `bits`
-            is compared with each recipe alone that fits. `milblob.OutputErrors` makes such an object.
+            is compared with each recipe alone that fits. `milblob.OutputSensitivity` makes such an object.
         plan: a CompressPlan (such as the `plan` of a report), its dict, or the path of its file: the recipe of each
             weight by name, small ones too. Instead of everything else that chooses weights or recipes.
         weights: new values for the model, as for `refit`: a mapping of arrays or the path of a file, such as .gguf. All

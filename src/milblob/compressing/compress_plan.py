@@ -3,11 +3,13 @@
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..arguments import as_path, require
 from ..errors import FormatError
 from ..jsontext import parse_json
+from ..results import Result, plain
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
 from ..wording import escape
@@ -18,7 +20,8 @@ KIND, VERSION = "compress plan", 1
 _FIGURES = frozenset(["nbytes", "nbytes_after", "sqnr"])
 
 
-class PlannedWeight(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class PlannedWeight(Result):
     """What becomes of one weight.
 
     Attributes:
@@ -27,10 +30,15 @@ class PlannedWeight(NamedTuple):
     """
 
     recipe: Recipe | None
-    figures: Mapping[str, Any] = {}  # never changed
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe and the figures, each under its name, as JSON can hold them."""
+        return {"recipe": plain(self.recipe), **plain(self.figures)}
 
 
-class CompressPlan(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class CompressPlan(Result):
     """The recipe of each weight.
 
     Attributes:
@@ -46,11 +54,7 @@ class CompressPlan(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON can hold it."""
-        rows = {
-            name: {"recipe": None if weight.recipe is None else weight.recipe.to_dict(), **weight.figures}
-            for name, weight in self.weights.items()
-        }
-        return {"milblob": KIND, "version": VERSION, "weights": rows}
+        return {"milblob": KIND, "version": VERSION, **super().to_dict()}
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the plan to a JSON file, which appears whole or not at all.

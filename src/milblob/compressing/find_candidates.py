@@ -31,6 +31,13 @@ class NamedRecipe(NamedTuple):
     recipe: Recipe | None
 
 
+class Skipped(NamedTuple):
+    """A weight that was asked for and stays, and why."""
+
+    name: str
+    reason: str
+
+
 class Request(NamedTuple):
     """Which weights are to be compressed, and how.
 
@@ -70,14 +77,14 @@ class CandidateSearch:
             weights may also stay. None: nothing is chosen.
 
     Attributes:
-        skipped: (name, reason) of each weight that was asked for and stays.
+        skipped: each weight that was asked for and stays.
         kept: names of those that stay because it was chosen so.
     """
 
     def __init__(
         self, request: Request, scratch: Scratch, ladder: Callable[[int], tuple[Recipe, ...]] | None = None
     ) -> None:
-        self.skipped: list[tuple[str, str]] = []
+        self.skipped: list[Skipped] = []
         self.kept: list[str] = []
         self._request = request
         self._scratch = scratch
@@ -100,12 +107,12 @@ class CandidateSearch:
     def take(self, chosen: Sequence[tuple[Candidate, str]]) -> list[Candidate]:
         """Return the candidates without a reason to stay; note the others."""
         self.kept += [candidate.tensor.name for candidate, reason in chosen if reason == KEPT]
-        self.skipped += [(candidate.tensor.name, reason) for candidate, reason in chosen if reason]
+        self.skipped += [Skipped(candidate.tensor.name, reason) for candidate, reason in chosen if reason]
         return [candidate for candidate, reason in chosen if not reason]
 
     def refuse(self, name: str, reason: UnfitError) -> None:
         """Note that a candidate stays after all. Raises: ValueError: a plan has a recipe for it."""
-        self.skipped.append((name, str(reason)))
+        self.skipped.append(Skipped(name, str(reason)))
         if self._request.plan is not None:
             raise unplanned(name, str(reason))
 
@@ -175,7 +182,7 @@ class CandidateSearch:
             consumers = tensor.consumers if words is None else ()
             words = words or compress_edits.consumer_refusal(consumers)
             if words is not None:
-                self.skipped.append((tensor.name, words))
+                self.skipped.append(Skipped(tensor.name, words))
                 continue
             readers = [consumer.reader for consumer in consumers if isinstance(consumer.reader, Operation)]
             # As in coremltools: neighbours of a weight whose name is given in full are pruned, no matter what reads it.
@@ -187,7 +194,7 @@ class CandidateSearch:
             opset = cast_edits.opset(program.scan, op)
             recipes, may_stay = self._recipes(tensor, readers, opset)
             if not recipes:
-                self.skipped.append((tensor.name, "expected a recipe for it, got none"))
+                self.skipped.append(Skipped(tensor.name, "expected a recipe for it, got none"))
                 continue
             for recipe in recipes:
                 _require_opset(recipe, opset, model, tensor)
@@ -198,7 +205,7 @@ class CandidateSearch:
                     reason = (
                         f"expected a dense weight, or requantize, got one that no recipe continues from ({tensor.op})"
                     )
-                self.skipped.append((tensor.name, reason))
+                self.skipped.append(Skipped(tensor.name, reason))
                 continue
             require_edits(program)
             axes = compress_edits.channel_axes(len(tensor.shape), consumers)
@@ -209,7 +216,7 @@ class CandidateSearch:
             )
             if not options:
                 words = "expected operations that agree on its channels, got some that read them along different axes"
-                self.skipped.append((tensor.name, words))
+                self.skipped.append(Skipped(tensor.name, words))
                 continue
             convolutions = [reader for reader in readers if reader.type in compress_edits.CONVOLUTIONS]
             groups = max([1, *(compress_edits.number(reader, "groups", 1) for reader in convolutions)])

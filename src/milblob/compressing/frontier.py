@@ -4,18 +4,20 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .. import decibels
 from ..arguments import require_calls
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
+from ..results import Result, plain
 from ..selection import Select
 from ..storage.scratch import Scratch
 from .candidates import first_alike
 from .choosing import choose
 from .compress import LEAST, as_request, require_directory
-from .find_candidates import CandidateSearch
+from .find_candidates import CandidateSearch, Skipped
 from .frontier_svg import picture
 from .goals import Errors, Point, RecipeChoice, alike, as_ladder, as_sensitivity, point_of, walked
 from .recipe import Recipe
@@ -36,7 +38,8 @@ class Alone(NamedTuple):
     chosen_error: float
 
 
-class Frontier(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Frontier(Result):
     """What sizes and errors a model can have.
 
     Errors are means over the elements of the weights that can be compressed: of each weight the squared error over its
@@ -58,7 +61,7 @@ class Frontier(NamedTuple):
     element_count: int
     points: list[Point]
     alone: list[Alone]
-    skipped: list[tuple[str, str]]
+    skipped: list[Skipped]
 
     def bits(self, nbytes: int) -> float:
         """Return the bits for each element of the weights that can be compressed, if all weights take so many bytes."""
@@ -74,7 +77,7 @@ class Frontier(NamedTuple):
                 | {"recipe": one.recipe.to_dict(), "chosen_sqnr": finite(decibels.of_power(1.0, one.chosen_error))}
                 for one in self.alone
             ],
-            "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
+            "skipped": plain(self.skipped),
         }  # fmt: skip
 
     def _row(self, point: Point) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """milblob.match: find which training tensor became which weight of a model."""
 
 import contextlib
+from dataclasses import replace
 from itertools import islice
 from numbers import Real
 from typing import Any
@@ -103,7 +104,7 @@ def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
     for users in blob_users(model).values():
         missing = tuple(islice(dict.fromkeys(name for name in users if name not in writable), _MAX_LACKING))
         lacking |= dict.fromkeys(writable.intersection(users), missing) if missing else {}
-    return [match._replace(without=lacking.get(match.name, ())) for match in matches]
+    return [replace(match, without=lacking.get(match.name, ())) for match in matches]
 
 
 def _is_weight(tensor: LazyTensor) -> bool:

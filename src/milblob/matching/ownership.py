@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from ..program.compression import scheme_of
 from .agreeing import agreeing
 from .checkpoint import Checkpoint
 from .derivations.derivation import CheckpointArray, Derivation, Folded, moved
@@ -42,7 +43,7 @@ class Ownership:
         """Say which array a weight is, or which one it was computed from."""
         ours, theirs = self.arrays[array], self.weights[name]
         types = (ours.mil_dtype, ours.shape, theirs.mil_dtype, theirs.shape)
-        match = Match(array, name, how, *types, layout, getattr(theirs, "compression", ""), correlation, folded=folded)
+        match = Match(array, name, how, *types, layout, scheme_of(theirs), correlation, folded=folded)
         self.found[array].append(match)
         self.used.add(array)
         self.taken.add(name)

@@ -70,7 +70,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         self.parts: list[OpenProgram] = []
         try:
             for source in self.package.sources:
-                self.parts.append(program := OpenProgram(self.package, source, constants))
+                self.parts.append(program := OpenProgram(self.package, source, constants, _decoder))
                 self.tensors.add(ProgramTensors(program, stored))
             if self.package.blobs is not None:
                 self.tensors.add(RecordTensors(self.package, self.package.blobs))
@@ -173,9 +173,8 @@ class Model(Opened, MappingABC[str, Tensor]):
 
     @property
     def functions(self) -> Functions:
-        """Names of all functions, in Program order; "model0/main" in a pipeline. Indexed by a name, the `Function`."""
-        names = (part.prefix + name for part in self.parts for name, _, _ in part.scan.table.functions)
-        return Functions(names, self.parts)
+        """A mapping from names, "model0/main" in a pipeline, to the `Function`s, in Program order."""
+        return Functions(self.parts)
 
     @property
     def views(self) -> tuple["ModelView", ...]:
@@ -365,3 +364,9 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
             result[tensor.name] = np.ndarray(tensor.declared_shape, dtype.numpy, view, start)  # type: ignore[arg-type]
         else:
             result[tensor.name] = tensor.read()
+
+
+def _decoder(package: Package, source: Any) -> Any:
+    from .decode_output import decoder  # loading weights needs no view
+
+    return decoder(package, source)

@@ -160,7 +160,7 @@ def _chosen(model: Model, function: str | None) -> OpenProgram:
         for part in model.parts:
             if any(part.prefix + name == function for name, _, _ in part.scan.table.functions):
                 return part
-        raise KeyError(f"function: expected one of {', '.join(model.functions[:8]) or 'none'}, got {function!r}")
+        raise KeyError(f"function: expected one of {', '.join([*model.functions][:8]) or 'none'}, got {function!r}")
     if len(model.parts) != 1:
         what = f"a pipeline of {len(model.parts)}; choose one by a function" if model.parts else "a weight file"
         raise UnsupportedError(f"MIL text: expected a model with one Program, got {what}", file=model.path)

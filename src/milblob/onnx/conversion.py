@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from ..about import version
-from ..analysis.check_blob import Findings, check_blob
+from ..analysis.check_blob import check_blob
+from ..analysis.check_report import Findings
 from ..analysis.check_rules import described_breaches
 from ..arguments import as_integer, as_mapping, as_path, require, require_flags
 from ..closeness import hint

@@ -13,6 +13,7 @@ import numpy as np
 from .. import _codec
 from ..errors import FormatError, ResolveError, program_path
 from ..selection import Select, selector
+from ..wording import some
 from .plain import rewrite
 from .types import InPieces, ValueType, repeated, singular
 from .value import Span, Value, merged, text_at, type_at
@@ -164,6 +165,16 @@ class ProgramView:
     def read(self, value: Value) -> "np.ndarray[Any, Any]":
         """Return the array of a Value that is in a weight file."""
         return cast("np.ndarray[Any, Any]", self.place(value).read())
+
+    def decode(self, operation: "Operation", number: int) -> "np.ndarray[Any, Any]":
+        """Return the dense values of an output of a constexpr operation.
+
+        Args:
+            number: of the output.
+        """
+        raise ResolveError(
+            f"{operation.type}: expected a model to decode it, got a Program alone", where=operation.path
+        )
 
     def place(self, value: Value) -> Any:
         """Return where a Value is in a weight file, as a place of a model; for milblob's own modules."""
@@ -422,6 +433,19 @@ class Operation(_codec.GraphOperation):
     view: ProgramView
     inputs: dict[str, tuple["Binding", ...]]
 
+    def __getitem__(self, parameter: str) -> "Binding":
+        """Return what an input is bound to: `operation["weight"].array()`.
+
+        Raises:
+            KeyError: it has no such input. ValueError: the input has several bindings, or none: use `inputs`.
+        """
+        found = self.inputs.get(parameter)
+        if found is None:
+            raise KeyError(f"input of {self.label}: expected one of {some(self.inputs) or 'none'}, got {parameter!r}")
+        if len(found) != 1:
+            raise ValueError(f"input {parameter} of {self.label}: expected one binding, got {len(found)} (use inputs)")
+        return found[0]
+
     @property
     def label(self) -> str:
         """What it is called in messages: its first output, or its type if it has none."""
@@ -497,6 +521,21 @@ class Binding(_codec.GraphBinding):
             return self.value
         found = self.definition
         return found.attributes.get("val") if isinstance(found, Operation) and found.type == "const" else None
+
+    def array(self) -> "np.ndarray[Any, Any]":
+        """Return the values of a constant, as `Tensor.read` would: those of a compressed weight are decoded.
+
+        Raises:
+            ValueError: it is computed when the model runs, or an input of the function. As `Tensor.read`.
+        """
+        constant = self.constant
+        if constant is not None:
+            return constant.array()
+        found = self.definition
+        if isinstance(found, Operation) and found.type.startswith("constexpr_"):
+            return self.view.decode(found, self.view.graph.definer(self.row) - found.output_rows[0])
+        words = found.type if isinstance(found, Operation) else "an input" if found is not None else "nothing"
+        raise ValueError(f"{self.path}: expected a constant, got {words}")
 
     @property
     def definition(self) -> "Operation | Block | Function | None":

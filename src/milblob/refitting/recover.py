@@ -1,16 +1,18 @@
 """milblob.recover: complete a change in place that was interrupted."""
 
 import os
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 from ..arguments import as_path
 from ..errors import MilblobError
 from ..model.recovery import changeable_files, settle
+from ..results import Result
 from ..storage import paths
 from ..storage.journal import Recovered
 
 
-class RecoverReport(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class RecoverReport(Result):
     """What `recover` did.
 
     Attributes:
@@ -20,10 +22,6 @@ class RecoverReport(NamedTuple):
 
     path: str
     changes: tuple[Recovered, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return {"path": self.path, "changes": [change.to_dict() for change in self.changes]}
 
 
 def recover(path: str | os.PathLike[str]) -> RecoverReport:

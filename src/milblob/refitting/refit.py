@@ -4,6 +4,7 @@ import contextlib
 import os
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -122,7 +123,8 @@ def refit(
                 requantize=requantize, min_sqnr=min_sqnr, select=select, output=output, force=force, dry_run=dry_run,
                 progress=found.progress,
             )  # fmt: skip
-            return report._replace(
+            return replace(
+                report,
                 unused=found.unused, constant=found.constant, left=found.left, without_effect=found.without_effect,
                 note=found.note,
             )  # fmt: skip
@@ -155,7 +157,7 @@ def refit(
                 return _report(plan, source, target, False, how).without(given, unchanged)
             _require_output(old, source, target, force)  # again: what has appeared there meanwhile belongs to somebody
             report, root = _report(plan, source, target, True, how).without(given, unchanged), os.path.abspath(source)
-            report = report._replace(changes=[c._replace(file=_moved(c.file, root, target)) for c in report.changes])
+            report = replace(report, changes=[replace(c, file=_moved(c.file, root, target)) for c in report.changes])
             with (
                 _all_problems(plan),
                 copied(source, old.package, target, force, plan.changes, _counter(how, plan.changes)) as copy,
@@ -203,7 +205,7 @@ def _all_problems(plan: RefitPlan) -> Iterator[None]:
 def _counted(report: RefitReport, plan: RefitPlan) -> RefitReport:
     """Return a report with what is known since the values were written: so much, and no more, is done after that."""
     rows = zip(report.changes, plan.items, strict=True)
-    return report._replace(changes=[row._replace(counts=item.counts, sqnr=item.sqnr) for row, item in rows])
+    return replace(report, changes=[replace(row, counts=item.counts, sqnr=item.sqnr) for row, item in rows])
 
 
 def _report(plan: RefitPlan, source: str, output: str, done: bool, how: How) -> RefitReport:

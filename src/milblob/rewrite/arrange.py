@@ -156,7 +156,7 @@ def _require_support(model: Model, options: Options) -> None:
             raise UnsupportedError(f"{asked[0]}: expected a model, got a weight file alone", file=model.path)
     for name in options.functions or ():
         if name not in model.functions:
-            have = ", ".join(model.functions[:8])
+            have = ", ".join([*model.functions][:8])
             raise KeyError(f"function: expected one of {have}, got {name!r}")
 
 

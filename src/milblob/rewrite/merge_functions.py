@@ -4,7 +4,8 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from .. import _codec
 from ..arguments import as_path, require, require_calls, require_flags
@@ -16,6 +17,7 @@ from ..program.scan import ProgramScan
 from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
 from ..progress import Progress, ProgressCounter
+from ..results import Result
 from ..storage import paths
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewDirectory
@@ -46,7 +48,8 @@ _Path: TypeAlias = str | os.PathLike[str]
 _Chunk: TypeAlias = bytes | Spliced
 
 
-class MergedFunction(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class MergedFunction(Result):
     """Where a function of a merged package comes from.
 
     Attributes:
@@ -60,7 +63,8 @@ class MergedFunction(NamedTuple):
     function: str
 
 
-class MergeReport(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class MergeReport(Result):
     """The result of `merge_functions`.
 
     Attributes:
@@ -79,11 +83,7 @@ class MergeReport(NamedTuple):
     nbytes: int
     shared_nbytes: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        functions = [function._asdict() for function in self.functions]
-        document = {"path": self.path, "functions": functions, "default": self.default, "blobs": self.blob_count}
-        return {**document, "nbytes": self.nbytes, "shared_nbytes": self.shared_nbytes}
+    _keys: ClassVar = {"blob_count": "blobs"}
 
 
 def merge_functions(

@@ -4,7 +4,7 @@ import contextlib
 import os
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ from .destination import is_in_place, require_destination
 from .execute import add_counts, write_weight_files
 from .parts import CompressedWeight, Done
 from .references import Edits
-from .repack_report import RepackReport
+from .repack_report import RepackReport, RewrittenFile
 from .tasks import Item, SourceFile
 
 if TYPE_CHECKING:
@@ -334,11 +334,11 @@ class Repacking:
         if not self.dry_run:
             write = self._write_directory if model.package.is_directory else self._write_file
             write(model, arrangement, computed)
-        files = [(name, len(items), nbytes) for name, (items, nbytes) in records.files.items()]
+        files = [RewrittenFile(name, len(items), nbytes) for name, (items, nbytes) in records.files.items()]
         report = self._report(arrangement.changes, files, not self.dry_run)
-        return report._replace(stale=_stale(model, report)) if model.kind == "mlmodelc" else report
+        return replace(report, stale=_stale(model, report)) if model.kind == "mlmodelc" else report
 
-    def _report(self, changes: list[TensorChange], files: list[tuple[str, int, int]], done: bool) -> RepackReport:
+    def _report(self, changes: list[TensorChange], files: list[RewrittenFile], done: bool) -> RepackReport:
         counted: dict[str, set[int | None]] = {}
         before = 0
         for change in changes:  # a record that two tensors share counts once

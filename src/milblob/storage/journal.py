@@ -17,9 +17,11 @@ import os
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import FormatError, MilblobError, ResolveError
+from ..results import Result
 from . import journal_format, mapped, owners, paths, pending
 from .beneath import Directory, Location
 from .disk import naming, sync, sync_directory
@@ -377,7 +379,8 @@ def _copier(old: int, patches: list[Patch]) -> Callable[[int], None]:
 # -------------------------------------------------------------------------------------------------------------- recover
 
 
-class Recovered(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Recovered(Result):
     """An interrupted change that was completed.
 
     Attributes:
@@ -389,10 +392,6 @@ class Recovered(NamedTuple):
     journal: str
     files: tuple[str, ...]
     nbytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return {"journal": self.journal, "files": list(self.files), "nbytes": self.nbytes}
 
 
 def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Recovered | None:

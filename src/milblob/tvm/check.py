@@ -6,7 +6,7 @@ from contextlib import closing
 from math import prod
 from typing import Any
 
-from ..analysis.check_blob import Finding, Findings
+from ..analysis.check_report import CheckReport, Findings
 from ..arguments import as_path
 from ..errors import MilblobError, PendingChangeError
 from ..formats.params import ParamsScan, scan
@@ -28,7 +28,7 @@ _OLD_NAMES = {
 }
 
 
-def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> list[Finding]:
+def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> CheckReport:
     """Check a `.params` file, also for what TVM takes and should not.
 
     Args:
@@ -45,13 +45,13 @@ def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None 
         mapping = map_settled(source)
     except PendingChangeError as error:
         Report(error.file, findings).error("params", error)
-        return findings.close()
+        return findings.close(error.file)
     with closing(mapping):
         _Params(Report(mapping.name, findings), codes, "").check(mapping, 0, mapping.nbytes, mapping.name)
-    return findings.close()
+    return findings.close(mapping.name)
 
 
-def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | None = None) -> list[Finding]:
+def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | None = None) -> CheckReport:
     """Check an archive, and report every problem in one pass; what is broken is reported and the rest is still checked.
 
     Args:
@@ -72,10 +72,10 @@ def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | Non
     except MilblobError as error:
         code = "gzip" if error.what.startswith("gzip") else "not-an-archive"
         report.error(code, error)
-        return findings.close()
+        return findings.close(path)
     with closing(archive):
         _Checker(archive, report, codes).check()
-    return findings.close()
+    return findings.close(path)
 
 
 class _Checker:

@@ -2,8 +2,9 @@
 
 import os
 
-from ..analysis.check_blob import Findings, Severity
+from ..analysis.check_report import Findings
 from ..errors import FormatError, MilblobError, PendingChangeError
+from ..rules.catalog import Severity
 from ..wording import escape
 
 CODES = {

@@ -4,7 +4,7 @@ import datetime
 import os
 from typing import Any, Self
 
-from ..analysis.check_blob import Finding
+from ..analysis.check_report import CheckReport
 from ..arguments import as_path
 from ..budget import Budget
 from ..errors import FormatError
@@ -216,12 +216,12 @@ class OpenLibrary:
         """
         return self.archive.read(name.removeprefix("./"))
 
-    def validate(self) -> list[Finding]:
+    def validate(self) -> CheckReport:
         """Check the archive and everything in it that milblob knows, and report every problem in one pass.
 
         Returns:
-            list of `milblob.Finding`; `where` names the member, `offset` the byte in `file` (of a .tar.gz: in the tar
-            that it holds). docs/tvm.md lists the codes. Without errors and warnings it is as TVM wrote it.
+            CheckReport: a sequence of Finding, whose `where` names the member, `offset` the byte in `file` (of a
+            .tar.gz: in the tar that it holds). docs/tvm.md lists the codes. If it is sound, it is as TVM wrote it.
         """
         from .check import check_archive
 

@@ -20,7 +20,7 @@ from ..terminal import output, tables
 from ..terminal.progress import shown
 
 if TYPE_CHECKING:
-    from ...onnx import OutputErrors
+    from ...onnx import OutputSensitivity
 
 _MAX_NAMES = 8
 GOALS = ("size", "bits", "sqnr")
@@ -126,23 +126,23 @@ def ladder(arguments: Namespace) -> dict[str, Any]:
     return found | ({"sensitivity": dict(arguments.sensitivity)} if arguments.sensitivity else {})
 
 
-def calibration(arguments: Namespace) -> "OutputErrors | None":
+def calibration(arguments: Namespace) -> "OutputSensitivity | None":
     """Return what measures the outputs, if --calibrate is given; it runs the model.
 
     Raises:
-        As `OutputErrors`, and opening the file.
+        As `OutputSensitivity`, and opening the file.
     """
     if arguments.calibrate is None:
         return None
-    from ... import OutputErrors
+    from ... import OutputSensitivity
     from ..inputs import read_arrays
 
     inputs = read_arrays(arguments.calibrate, arguments)
     with opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as model:
-        return OutputErrors(model, inputs)
+        return OutputSensitivity(model, inputs)
 
 
-def say_unmeasured(errors: "OutputErrors | None") -> None:
+def say_unmeasured(errors: "OutputSensitivity | None") -> None:
     """Say, with -q too, which weights --calibrate did not measure: what was given was not used for them."""
     if errors is not None and errors.unmeasured:
         names = some(sorted(errors.unmeasured), _MAX_NAMES)

@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import UnsupportedError
 from ...model.lazy import LazyTensor
 from ...model.rows import Listed
+from ...program.compression import scheme_of
 from .. import options
 from ..saving import dtype_text
 from ..selection import ChosenTensors, describe_filter, open_chosen
@@ -19,7 +20,7 @@ from ..terminal.patterns import fold, scopes
 from ..terminal.tables import LAST, Column
 
 _MAX_SCOPES = 12
-_MORE: dict[str, Any] = {"function": "", "op": "", "file": None, "offset": None, "compression": ""}
+_MORE: dict[str, Any] = {"function": "", "op": "", "file": None, "offset": None, "compression": None}
 _ORDERS = ("file", "name", "size", "dtype", "offset")
 _NAME, _COUNT, _DTYPE, _SHAPE = (
     Column("name", is_name=True),
@@ -145,7 +146,7 @@ def _document(opened: ChosenTensors, rows: list[Listed], unique: int, arguments:
     document: dict[str, Any] = {
         "path": opened.path,
         "kind": opened.kind,
-        "tensors": [{key: value for key, value in row._asdict().items() if key != "element_count"} for row in rows],
+        "tensors": [_row_document(row) for row in rows],
         "totals": _totals(rows, unique),
     }
     if arguments.pattern:
@@ -162,9 +163,15 @@ def _document(opened: ChosenTensors, rows: list[Listed], unique: int, arguments:
     return document
 
 
+def _row_document(row: Listed) -> dict[str, Any]:
+    document = row._asdict() | {"compression": scheme_of(row)}
+    del document["element_count"]
+    return document
+
+
 def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:
     """Fold sorted rows. A group takes the place of its first member; ordered by size, by the sum of its members."""
-    groups = fold([row.name for row in rows], [(row.dtype, row.shape, row.compression) for row in rows])
+    groups = fold([row.name for row in rows], [(row.dtype, row.shape, scheme_of(row)) for row in rows])
     folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
     if order == "size":
         folded.sort(key=lambda pair: -sum(row.nbytes or 0 for row in pair[1]))

@@ -9,7 +9,7 @@ from ...formats.read import array_kind
 from ...model import open as opening
 from ...model.model import Model
 from ...model.tensor import Tensor
-from ...program.compression import Compression
+from ...program.compression import Compression, scheme_of
 from ...program.view import Consumer, Operation
 from .. import options
 from ..selection import find
@@ -94,7 +94,7 @@ def _place(tensor: Tensor) -> dict[str, Any]:
         "file": tensor.file,
         "offset": tensor.offset,
         "data_offset": _data_offset(tensor),
-        "compression": tensor.compression,
+        "compression": scheme_of(tensor),
     }
 
 

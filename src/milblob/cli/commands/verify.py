@@ -15,7 +15,7 @@ from ..terminal.progress import shown
 from .run import require_npz, save
 
 if TYPE_CHECKING:
-    from ... import OutputError, VerifyReport
+    from ... import OutputDifference, VerifyReport
 
 EXAMPLES = ("verify Model.mlpackage Half.mlpackage --limit 0.01", "verify Model.mlpackage Half.mlpackage -i inputs.npz")
 _EXIT_DIFFERENT = 1
@@ -113,7 +113,7 @@ def _summary(found: "VerifyReport") -> str:
     return "nothing differs" if not any(one.differing for one in found.outputs) else "all outputs within their limits"
 
 
-def _cells(one: "OutputError") -> list[str]:
+def _cells(one: "OutputDifference") -> list[str]:
     sqnr = "" if not one.differing else f"{one.sqnr:.1f}" if math.isfinite(one.sqnr) else "-"
     return [
         one.name, one.dtype, output.share(one.differing, one.total), f"{one.largest:.3g}", f"{one.relative:.3g}", sqnr,

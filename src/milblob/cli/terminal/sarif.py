@@ -8,13 +8,13 @@ from typing import Any
 from urllib.parse import quote
 
 from ...about import version
-from ...analysis.check_blob import Finding
+from ...analysis.check_report import CheckReport, Finding
 from ...rules.catalog import RULES
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def log(models: Iterable[tuple[str, list[Finding]]], failures: Iterable[str]) -> dict[str, Any]:
+def log(models: Iterable[tuple[str, CheckReport]], failures: Iterable[str]) -> dict[str, Any]:
     """Return one run over several models as a SARIF log.
 
     Args:
