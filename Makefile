@@ -16,7 +16,7 @@ SANITIZED := build/sanitize
 WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
-.PHONY: help demo test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks figures bench performance build clean
+.PHONY: help pages demo test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks figures bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -106,6 +106,9 @@ bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives: 
 
 performance: $(VENV)/.built ## write docs/performance.md and its plot from what the last make bench measured
 	$(PY) bench/report.py $(VENV)/bench.json
+
+pages: $(VENV)/.built $(VENV)/.tools ## write what comes from the command's parser: screens and tables of docs/cli.md, docs/milblob.1
+	PYTHONPATH=tests/support $(PY) tests/support/reference_pages.py
 
 build: $(VENV)/.built ## make .venv and compile the extension
 

@@ -171,13 +171,13 @@ READERS = {
     "statistics": lambda path, out, **how: main(["stats", str(path), *flags(how)]),
     "content_hash": lambda path, out, **how: main(["hash", str(path), *flags(how)]),
     "diff": lambda path, out, **how: main(["diff", str(path), str(out / "other.npz"), *flags(how)]),
-    "match": lambda path, out, **how: main(["match", str(out / "other.npz"), str(path), *flags(how)]),
+    "match": lambda path, out, **how: main(["match", str(path), str(out / "other.npz"), *flags(how)]),
     "check": lambda path, out, **how: main(["check", "--values", str(path), *flags(how)]),
-    "npz": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.npz"), *flags(how)]),
-    "safetensors": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.safetensors"), *flags(how)]),
-    "npy": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x") + "/", *flags(how)]),
-    "params": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.params"), *flags(how)]),
-    "weights": lambda path, out, **how: main(["convert", str(path), str(out / "x.bin"), *flags(how)]),
+    "npz": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x.npz"), *flags(how)]),
+    "safetensors": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x.safetensors"), *flags(how)]),
+    "npy": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x") + "/", *flags(how)]),
+    "params": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x.params"), *flags(how)]),
+    "weights": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x.bin"), *flags(how)]),
     "show": lambda path, out, **how: main(["show", str(path), "w0", *flags(how)]),
 }  # fmt: skip
 
@@ -317,9 +317,9 @@ def test_one_array_under_many_names(tmp_path, capsys, kind):
         source = target = tmp_path / "a.json"
     target.write_text(json.dumps(document))
     out = tmp_path.parent / f"{tmp_path.name}.safetensors"
-    assert main(["convert", str(source), str(out)]) == 2
+    assert main(["convert", str(source), "-o", str(out)]) == 2
     assert "values in all" in capsys.readouterr().err
-    assert main(["convert", str(source), str(out), "--max-nbytes", "100M", "-q"]) == 0
+    assert main(["convert", str(source), "-o", str(out), "--max-nbytes", "100M", "-q"]) == 0
 
 
 @pytest.mark.parametrize("kind", ["params", "tar", "directory"])

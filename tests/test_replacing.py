@@ -31,11 +31,11 @@ def extract(folder, out, force):
 
 
 def extract_by_command(folder, out, force):
-    run("extract", PACKAGE, "-o", out, *["--force"] * force)
+    run("convert", PACKAGE, "-o", out, *["--force"] * force)
 
 
 def convert_by_command(folder, out, force):
-    run("convert", PACKAGE, out, *["--force"] * force)
+    run("convert", PACKAGE, "-o", out, *["--force"] * force)
 
 
 def run(*arguments):
@@ -170,7 +170,7 @@ def test_a_model_of_another_kind_is_not_replaced(tmp_path):
     before = tree(out)
     with pytest.raises(FileExistsError, match="expected a .mlpackage to replace"):
         refit(tmp_path, out, True)
-    with pytest.raises(FileExistsError, match="a directory that milblob extract made"):
+    with pytest.raises(FileExistsError, match="a directory that milblob convert made"):
         extract(tmp_path, out, True)
     assert tree(out) == before
 

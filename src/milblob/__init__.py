@@ -8,25 +8,12 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
-from .blobs.reader import RECORD, BlobReader, BlobRecord
-from .dtypes import DType
-from .errors import (
-    FormatError,
-    LimitError,
-    MilblobError,
-    PendingChangeError,
-    ProgramError,
-    ResolveError,
-    UnsupportedError,
-)
-from .model.model import Model
-from .model.open import load, open
-from .model.tensor import Tensor
-from .values.tensorvalue import pack_tensor, unpack_tensor
+TYPE_CHECKING = False  # as that of typing, whose import takes as long as that of all of milblob that --version needs
 
 if TYPE_CHECKING:
+    from typing import Any
+
     __version__: str
     from . import aimodel as aimodel
     from . import onnx as onnx
@@ -40,6 +27,7 @@ if TYPE_CHECKING:
     from .analysis.limits import Failure
     from .analysis.statistics import Statistics, StatisticsReport, statistics
     from .analysis.tensor_diff import Figures, TensorDiff
+    from .blobs.reader import RECORD, BlobReader, BlobRecord
     from .blobs.writer import BlobWriter
     from .compressing.compress import CompressReport, WeightReport, compress
     from .compressing.compress_plan import CompressPlan, PlannedWeight
@@ -48,10 +36,23 @@ if TYPE_CHECKING:
     from .compressing.palette_recipe import Palette
     from .compressing.prune_recipe import Prune
     from .compressing.recipe import Joint
+    from .dtypes import DType
+    from .errors import (
+        FormatError,
+        LimitError,
+        MilblobError,
+        PendingChangeError,
+        ProgramError,
+        ResolveError,
+        UnsupportedError,
+    )
     from .formats.weights import write_weights
     from .matching.match import match
     from .matching.match_report import Match, Matching, Tie
     from .model.editable import EditableModel
+    from .model.model import Model
+    from .model.open import load, open
+    from .model.tensor import Tensor
     from .model.text import to_text
     from .program.compression import Compression
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from .running.session import Session, SessionState
     from .running.verify import OutputDifference, VerifyReport, verify
     from .storage.journal import Recovered
+    from .values.tensorvalue import pack_tensor, unpack_tensor
 
 __all__ = [
     "RECORD",
@@ -158,7 +160,7 @@ __all__ = [
     "write_weights",
 ]  # fmt: skip
 
-# Whoever only reads does not wait for everything else to be imported.
+# Imported when they are first used: nobody waits for NumPy to read --help, or for a writer to read a model.
 _LATER = {
     name: module
     for module, names in {
@@ -171,6 +173,7 @@ _LATER = {
         "analysis.hash": ("ContentHash", "content_hash"),
         "analysis.limits": ("Failure",),
         "analysis.statistics": ("Statistics", "StatisticsReport", "statistics"),
+        "blobs.reader": ("RECORD", "BlobReader", "BlobRecord"),
         "blobs.writer": ("BlobWriter",),
         "compressing.compress": ("CompressReport", "WeightReport", "compress"),
         "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
@@ -179,10 +182,23 @@ _LATER = {
         "compressing.palette_recipe": ("Palette",),
         "compressing.prune_recipe": ("Prune",),
         "compressing.recipe": ("Joint",),
+        "dtypes": ("DType",),
+        "errors": (
+            "FormatError",
+            "LimitError",
+            "MilblobError",
+            "PendingChangeError",
+            "ProgramError",
+            "ResolveError",
+            "UnsupportedError",
+        ),
         "formats.weights": ("write_weights",),
         "matching.match": ("match",),
         "matching.match_report": ("Match", "Matching", "Tie"),
         "model.editable": ("EditableModel",),
+        "model.model": ("Model",),
+        "model.open": ("load", "open"),
+        "model.tensor": ("Tensor",),
         "model.text": ("to_text",),
         "program.compression": ("Compression",),
         "program.types": ("DictionaryType", "ListType", "StateType", "TensorType", "TupleType"),
@@ -199,16 +215,17 @@ _LATER = {
         "running.ports": ("SessionInput", "SessionOutput"),
         "running.session": ("Session", "SessionState"),
         "running.verify": ("OutputDifference", "VerifyReport", "verify"),
+        "values.tensorvalue": ("pack_tensor", "unpack_tensor"),
     }.items()
     for name in names
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
-        from .about import version
+        from .version import VERSION
 
-        return version()
+        return VERSION
     if name in ("aimodel", "onnx", "tvm"):  # packages, for other families of formats
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)

@@ -128,3 +128,18 @@ def program_path(
 def _short(name: str) -> str:
     """Abbreviate a name for a message; names from files may have any length."""
     return name if len(name) <= 120 else name[:100] + "..." + name[-17:]
+
+
+class DestinationExistsError(FileExistsError):
+    """There is already something at a destination, and `force` was not given.
+
+    Attributes:
+        destination: its path.
+    """
+
+    def __init__(self, destination: str) -> None:
+        super().__init__(f"{destination} already exists (use force=True to replace it)")
+        self.destination = destination
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.destination,)

@@ -29,7 +29,7 @@ PALETTE = str(DATA / "palette_4bit/model.mlpackage")
 PIPELINE = str(DATA / "pipeline/model.mlpackage")
 FUNCTIONS = str(DATA / "functions/model.mlpackage")
 BLOB = str(DATA / "blob_all_dtypes/weight.bin")
-COMMANDS = ["ls", "show", "extract", "convert", "pack", "check"]
+COMMANDS = ["ls", "show", "convert", "check"]
 TENSOR_KEYS = ["name", "dtype", "shape", "nbytes", "function", "op", "file", "offset", "compression"]
 
 
@@ -300,27 +300,27 @@ def test_show_without_weight_files(cli, tmp_path):
     assert "no such file" in err
 
 
-# -- extract ----------------------------------------------------------------------------------------------------------
+# -- convert ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["out.npz", "out.safetensors", "out/", "out"])
-def test_extract(cli, name, tmp_path):
+def test_convert(cli, name, tmp_path):
     target = f"{tmp_path}/{name}"
-    status, out, err = cli("extract", DEMO, "-o", target, "-k", "head_*")
+    status, out, err = cli("convert", DEMO, "-o", target, "-k", "head_*")
     assert (status, out) == (0, "")
     assert "2 tensors, 18.4 KiB" in err
     assert len(os.listdir(tmp_path)) == 1
-    assert cli("extract", DEMO, "-o", target)[0] == 2  # it is there
-    assert cli("extract", DEMO, "-o", target, "--force", "-q") == (0, "", "")
+    assert cli("convert", DEMO, "-o", target)[0] == 2  # it is there
+    assert cli("convert", DEMO, "-o", target, "--force", "-q") == (0, "", "")
     if name.endswith(".npz"):
         with np.load(target) as archive:
             assert sorted(archive.files) == sorted(milblob.load(DEMO))
 
 
-def test_extract_parts(cli, tmp_path):
+def test_convert_writes_dense_values_or_stored_parts(cli, tmp_path):
     """Dense values; with --stored the parts."""
     for name, options, stored in (("dense.npz", [], False), ("parts.npz", ["--stored"], True)):
-        _, out, _ = cli("extract", PALETTE, "-o", tmp_path / name, "--json", *options)
+        _, out, _ = cli("convert", PALETTE, "-o", tmp_path / name, "--json", *options)
         expected = milblob.load(PALETTE, stored=stored)
         assert sorted(json.loads(out)["tensors"]) == sorted(expected)
         with np.load(tmp_path / name) as archive:
@@ -328,22 +328,22 @@ def test_extract_parts(cli, tmp_path):
                 assert archive[key].tobytes() == values.tobytes()
 
 
-def test_extract_never_touches_the_model(cli, tmp_path):
+def test_convert_never_touches_the_model(cli, tmp_path):
     package = copied(DEMO, tmp_path)
     weight = package / "Data/com.apple.CoreML/weights/weight.bin"
     before = weight.read_bytes()
     for target in (package, package / "x.npz", f"{package}/Data/", tmp_path, weight):
-        assert cli("extract", package, "-o", target, "--force")[0] == 2
-    assert cli("extract", weight, "-o", weight, "--force")[0] == 2
+        assert cli("convert", package, "-o", target, "--force")[0] == 2
+    assert cli("convert", weight, "-o", weight, "--force")[0] == 2
     assert weight.read_bytes() == before
     assert os.listdir(tmp_path) == ["copy.mlpackage"]
 
 
-def test_extract_refusals(cli, tmp_path):
-    assert "expected .npz" in cli("extract", DEMO, "-o", tmp_path / "a.pickle")[2]
-    assert "-k none*" in cli("extract", DEMO, "-o", tmp_path / "a.npz", "-k", "none*")[2]
+def test_convert_refusals(cli, tmp_path):
+    assert "expected .npz" in cli("convert", DEMO, "-o", tmp_path / "a.pickle")[2]
+    assert "-k none*" in cli("convert", DEMO, "-o", tmp_path / "a.npz", "-k", "none*")[2]
     for name in ("none/a.npz", "none/a/", "none/a.safetensors"):
-        err = cli("extract", DEMO, "-o", tmp_path / name)[2]
+        err = cli("convert", DEMO, "-o", tmp_path / name)[2]
         assert err.endswith(f"expected a directory {tmp_path}/none, got none\n".replace("/", os.sep)), name
     assert os.listdir(tmp_path) == []
 
@@ -408,9 +408,7 @@ def test_hostile_input_is_one_line(cli, command, hostile, tmp_path):
     np.savez(weights, w=np.zeros(3))
     for path in hostile:
         rest = {
-            "extract": ["-o", str(tmp_path / "x.npz")],
-            "pack": ["-o", str(tmp_path / "x.bin")],
-            "convert": [str(tmp_path / "x.npz")],
+            "convert": ["-o", str(tmp_path / "x.npz")],
             "show": ["#0"],
         }.get(command, [])
         status, out, err = cli(command, path, *rest)
@@ -418,7 +416,7 @@ def test_hostile_input_is_one_line(cli, command, hostile, tmp_path):
         assert "\x1b" not in out + err
 
 
-@pytest.mark.parametrize("argv", [[], ["nothing"], ["ls"], ["ls", DEMO, "--sort", "x"], ["show"], ["extract", DEMO],
+@pytest.mark.parametrize("argv", [["nothing"], ["ls"], ["ls", DEMO, "--sort", "x"], ["show"], ["convert", DEMO],
                                   ["ls", DEMO, "--bogus"], ["ls", DEMO, "-q", "-v"], ["ls", "a\0b"]])  # fmt: skip
 def test_wrong_usage_is_one_line(cli, argv):
     assert cli(*argv)[0] == 2

@@ -146,7 +146,7 @@ def test_wrong_usage(cli, tmp_path, arguments, words):
 def test_what_is_there_is_not_replaced(cli, tmp_path):
     source = copy_of(FUNCTIONS, tmp_path)
     status, _, err = cli(FUNCTIONS, "-o", source)
-    assert status == 2 and "--force replaces it" in err
+    assert status == 2 and "use --force to replace it" in err
     status, _, err = cli(FUNCTIONS)
     assert status == 2 and "-o/--output" in err
     before = values(source)

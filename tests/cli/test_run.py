@@ -82,7 +82,7 @@ def test_what_cannot_be_run_is_one_line(cli, folder, name):
     "command", [["run", "m.onnx", "-i", "named.npz"], ["verify", "m.onnx", "m.onnx"]], ids=lambda command: command[0]
 )
 def test_an_onnx_file_has_no_functions_to_choose(cli, folder, command):
-    assert cli("to-onnx", "m.mlpackage", "m.onnx")[0] == 0
+    assert cli("to-onnx", "m.mlpackage", "-o", "m.onnx")[0] == 0
     status, out, err = cli(*command, "--function", "main")
     assert (status, out) == (2, "")
     assert "--function: expected none, for an .onnx file is one function, got main" in err
@@ -112,10 +112,10 @@ def test_outputs_that_are_there_are_refused_before_anything_is_written(cli, fold
     model, before = DATA / "states" / "model.mlpackage", (folder / "one.npz").read_bytes()
     np.save("x.npy", np.zeros((1, 16), np.float32))
     status, _, err = cli("run", model, "-i", "x=x.npy", "-o", "new.npz", "--state-out", "one.npz")
-    assert status == 2 and "one.npz: expected no such file, got one (--force replaces it)" in err
+    assert status == 2 and "one.npz already exists (use --force to replace it)" in err
     assert not (folder / "new.npz").exists()
     status, _, err = cli("verify", "m.mlpackage", "none.mlpackage", "--worst", "one.npz")
-    assert status == 2 and "one.npz: expected no such file, got one" in err  # and no model was opened
+    assert status == 2 and "one.npz already exists" in err  # and no model was opened
     assert (folder / "one.npz").read_bytes() == before
 
 
@@ -171,7 +171,7 @@ def test_a_difference_is_shown_kept_and_run_again(cli, folder, compressed):
     assert json.loads(out)["outputs"][0]["relative"] == found["outputs"][0]["relative"]
     status, out, _ = cli("verify", "m.mlpackage", compressed)
     assert status == 1 and "beyond" in out and "different: 4 runs, 1 of 1 output beyond the limit, most logits" in out
-    status, out, _ = cli("verify", "m.mlpackage", compressed, "--limit", 0.05, "--runs", 2)
+    status, out, _ = cli("verify", "m.mlpackage", compressed, "--max-error", 0.05, "--runs", 2)
     assert status == 0 and "same: 2 runs, all outputs within their limits" in out
 
 
@@ -183,7 +183,7 @@ def test_the_worst_run_of_a_model_with_states_comes_with_those_before_it(cli, tm
     with milblob.open(other, "r+") as opened:
         name = next(iter(opened))
         opened[name] = opened[name].read() * opened[name].dtype.type(1.25)
-    argv = ["verify", model, other, "--limit", 0, "--json"]
+    argv = ["verify", model, other, "--max-error", 0, "--json"]
     status, out, _ = cli(*argv, "-i", tmp_path / "x.npz", "--worst", tmp_path / "w.npz")
     first = json.loads(out)
     assert status == 1 and first["runs"] == 4

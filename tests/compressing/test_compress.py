@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import milblob
+from compress_models import with_config
 from milblob import Joint, Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.parse_recipe import RECIPES as RECIPES_BY_NAME
@@ -122,7 +123,8 @@ def test_a_command_that_compresses_nothing_reports_it(options, tmp_path, capsys)
         f"{Palette(4)}, or requantize\n"
     ) in capsys.readouterr().err
     assert (
-        main(["compress", str(DEMO), "-o", str(tmp_path / "c.mlpackage"), "--int8", "--least", "99999", *options]) == 1
+        main(["compress", str(DEMO), "-o", str(tmp_path / "c.mlpackage"), "--int8", "--min-size", "99999", *options])
+        == 1
     )
     assert "no weight compressed: 43 of 69: expected" in capsys.readouterr().err
     assert (
@@ -517,13 +519,18 @@ def test_json_that_is_no_recipe(text):
         (["--sparsity", "0.5"], Prune(0.5)),
         (["--n-m", "2:4"], Prune(n_m=(2, 4))),
         (["--threshold", "0.1"], Prune(threshold=0.1)),
-        (["--recipe", Palette(6).to_json()], Palette(6)),
-        (["--threshold", "0.01", "--least-sparsity", "0.01"], Prune(threshold=0.01, least_sparsity=0.01)),
+        (["--config", {"recipe": Palette(6).to_dict()}], Palette(6)),
+        (["--config", {"recipe": "palette6"}], Palette(6)),
+        (["--config", {"recipe": "uint8"}], Linear("uint8")),
+        (["--config", {"recipe": ["uint8"]}], Linear("uint8")),
+        (["--config", {"recipe": "int8", "size": "60K"}, "--palette", "4"], Palette(4)),  # the command line wins
+        (["--threshold", "0.01", "--min-sparsity", "0.01"], Prune(threshold=0.01, least_sparsity=0.01)),
         (["--n-m", "1:2", "--dim", "0"], Prune(n_m=(1, 2), dim=0)),
         (["--sparsity", "0.5", "--block", "2", "--dim", "1"], Prune(0.5, block=2, dim=1)),
     ],
 )
 def test_command(options, recipe, tmp_path, capsys):
+    options = with_config(options, tmp_path)
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     report = milblob.compress(DEMO, tmp_path / "b.mlpackage", recipe)
@@ -534,13 +541,16 @@ def test_command(options, recipe, tmp_path, capsys):
 
 def test_command_takes_recipes_of_some_weights(tmp_path, capsys):
     """By name and by type, beside a recipe or a goal and alone; what `compress` does with the same arguments."""
-    four, eight = Palette(4).to_json(), Linear().to_json()
     of_type, by_name = (
         {"gather": Palette(4)},
         {"layers_0_*": None, "logits": Linear(), "layers_1_mlp_up_weight": Palette(4)},
     )
-    options = [f"--op-type=gather={four}", "--per-name=layers_0_*=null", f"--per-name=logits={eight}"]
-    options.append(f"--per-name=layers_1_mlp_up_weight={four}")
+    config = tmp_path / "some.toml"
+    config.write_text(
+        'op_types = {gather = "palette4"}\n[per_name]\n"layers_0_*" = "none"\nlogits = {recipe = "Linear"}\n'
+        'layers_1_mlp_up_weight = {recipe = "Palette", nbits = 4}\n'
+    )
+    options = ["--config", str(config)]
     frontier = ["--frontier", str(tmp_path / "a.svg")]
     for words, more in (([], {}), (["--palette", "2"], {"recipe": Palette(2)}), (["--bits", "5"], {"bits": 5.0})):
         place = ["-o", str(tmp_path / "a.mlpackage"), "-n", "--json"]
@@ -559,20 +569,21 @@ def test_command_takes_recipes_of_some_weights(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--per-name", "head*=null"], "compress: expected one of --recipe"),  # nothing would be compressed
-        (["--int8", "--per-name", "head*"], "expected NAME=JSON, such as head*=null, got 'head*'"),
-        (["--int8", "--per-name", "=null"], "expected NAME=JSON, such as head*=null"),
-        (["--int8", "--op-type", 'gather={"recipe": "Nope"}'], "expected one of Linear, Palette, Prune, Joint, got 'Nope'"),
-        (["--int8", "--op-type", "conv=null"], "op_types: expected types of operations that read weights"),
-        (["--int8", "--op-type", "gather=null", "--op-type", "gather=null"], "--op-type: expected each name once, got 'gather' twice"),
-        (["--apply", "p.json", "--per-name", "head*=null"], "--per-name: expected none with --apply"),
-        (["--keep-nan", "--op-type", 'gather={"recipe": "Linear"}'], "--keep-nan: expected it with palettes or pruning"),
-        (["--group", "4", "--op-type", 'gather={"recipe": "Linear"}'], "--group: expected it only with --palette or --unique"),
+        (["--config", {"per_name": {"head*": None}}], "compress: expected one of --size"),  # nothing would be compressed
+        (["--int8", "--config", {"per_name": ["head*"]}], "per_name: expected a table, got list"),
+        (["--int8", "--config", {"op_types": {"gather": {"recipe": "Nope"}}}], "op_types: gather: recipe: expected one of Linear, Palette, Prune, Joint, got 'Nope'"),
+        (["--int8", "--config", {"op_types": {"conv": None}}], "op_types: expected types of operations that read weights"),
+        (["--plan", "p.json", "--config", {"per_name": {"head*": "none"}}], "per_name of --config: expected none with --plan"),
+        (["--keep-nan", "--config", {"op_types": {"gather": "int8"}}], "--keep-nan: expected it with palettes or pruning"),
+        (["--group", "4", "--config", {"op_types": {"gather": "int8"}}], "--group: expected it only with --palette or --unique"),
+        (["--int8", "--config", {"per_nam": {}}], "'per_nam' is not a key of a configuration; did you mean per_name?"),
+        (["--int8", "--config", "{}.txt"], "expected a .toml or .json file, got .txt"),
+        (["--int8", "--config", "missing.toml"], "No such file or directory: missing.toml"),
     ],
 )  # fmt: skip
 def test_command_refuses_recipes_of_some_weights(options, words, tmp_path, capsys):
     try:
-        code = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options])
+        code = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *with_config(options, tmp_path)])
     except SystemExit as error:
         code = error.code
     assert code == 2
@@ -589,8 +600,8 @@ def test_command_prints_a_table_and_a_summary(tmp_path, capsys):
     assert not (tmp_path / "a.mlpackage").exists()
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--int8", "--group", "4"]) == 2
     assert "--group: expected it only with --palette or --unique, got it with --int8" in capsys.readouterr().err
-    for wrong in ([], ["--int8", "--int4"], ["--palette", "4", "--recipe", Linear().to_json()]):
-        assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *wrong]) == 2
+    for wrong in ([], ["--int8", "--int4"], ["--config", {"recipe": "int8", "size": 9}]):
+        assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *with_config(wrong, tmp_path)]) == 2
         assert ", or one of --sparsity, --threshold, --n-m; --palette, --unique; --int8, " in capsys.readouterr().err
 
 
@@ -603,12 +614,13 @@ def test_command_prints_a_table_and_a_summary(tmp_path, capsys):
         (["--palette", "2", "--vector", "4", "--group", "8", "--axis", "1"],
          Palette(2, granularity="per_grouped_channel", group_size=8, vector=4, channel_axis=1)),
         (["--palette", "4", "--scale"], Palette(4, scale=True)),
+        (["--config", {"recipe": [{"recipe": "Prune", "sparsity": 0.5}, "palette4"]}], Prune(0.5) + Palette(4)),
         (["--unique", "--group", "8"], Palette(None, "unique", "per_grouped_channel", 8)),
     ],
 )  # fmt: skip
 def test_command_refuses_by_name_what_the_opset_cannot_hold(options, recipe, tmp_path, capsys):
     """And so says which recipe the options mean."""
-    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options]) == 2
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *with_config(options, tmp_path)]) == 2
     assert f"{recipe}: expected a model for iOS 18 or later, got one for iOS 17" in capsys.readouterr().err
 
 
@@ -622,7 +634,7 @@ def test_command_takes_importance_and_what_is_compressed(tmp_path, capsys):
     assert tree(tmp_path / "a.mlpackage") == tree(tmp_path / "b.mlpackage")
     command = ["compress", str(tmp_path / "a.mlpackage"), "-o", str(tmp_path / "c.mlpackage"), "--int8", "--json"]
     capsys.readouterr()
-    for more, is_compressed in (["--dry-run"], False), (["--requantize"], True):
+    for more, is_compressed in (["--dry-run"], False), (["--recompress"], True):
         assert main([*command, *more]) == 0
         names = {row["name"] for row in json.loads(capsys.readouterr().out)["weights"]}
         assert len(names) == 25 + is_compressed
@@ -651,17 +663,21 @@ def test_command_takes_importance_and_what_is_compressed(tmp_path, capsys):
             ["--palette", "4", "--axis", "1"],
             "--axis: expected it only with --palette or --unique with --group, --vector",
         ),
-        (["--per-name", "head*=null"], "; or --weights; or --per-name or --op-type with a recipe, got none"),
-        (["--recipe", Linear().to_json(), "--search"], "--search: expected it only with --int8"),
-        (["--recipe", "{int8}"], "argument --recipe: recipe: expected a Linear, Palette or Prune, or one as JSON"),
-        (["--recipe", "[4]"], "argument --recipe: recipe: expected a Linear, Palette or Prune, or one as JSON"),
-        (["--recipe", '{"recipe": "Palette", "nbits": 5}'], "argument --recipe: nbits: expected one of 1, 2, 3, 4"),
-        (["--bits", "4", "--from", '{"recipe": "Linear", "axis": 1}'], "argument --from: Linear: expected its options"),
+        (["--config", {"per_name": {"head*": None}}], "; or --weights; or --config with a recipe, got none"),
+        (["--config", {"recipe": "int8"}, "--search"], "--search: expected it only with --int8"),
+        (["--config", {"recipe": "int9"}], "recipe: expected a recipe such as int8, uint8, int4, "),
+        (["--config", {"recipe": 4}], "recipe: recipe: expected a Linear, Palette or Prune, or one as JSON"),
+        (["--config", {"recipe": []}], "recipe: expected a list of recipes, got an empty or a nested one"),
+        (["--config", {"recipe": {"recipe": "Palette", "nbits": 5}}], "recipe: nbits: expected one of 1, 2, 3, 4"),
+        (
+            ["--bits", "4", "--config", {"recipes": [{"recipe": "Linear", "axis": 1}]}],
+            "recipes: Linear: expected its options",
+        ),
     ],
 )
 def test_command_refuses_options_that_do_not_belong(options, words, tmp_path, capsys):
     try:
-        status = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options])
+        status = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *with_config(options, tmp_path)])
     except SystemExit as stopped:  # argparse
         status = stopped.code
     assert status == 2

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import milblob
-from compress_models import save_model
+from compress_models import save_model, with_config
 from milblob import CompressPlan, Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.compress_plan import PlannedWeight, as_plan
@@ -455,7 +455,7 @@ def test_command_with_goals_and_plans(tmp_path, capsys):
         "60K",
         "--sensitivity",
         "head*=4",
-        "--plan",
+        "--save-plan",
         str(plan),
         "--json",
     ]
@@ -464,11 +464,13 @@ def test_command_with_goals_and_plans(tmp_path, capsys):
     report = milblob.compress(DEMO, tmp_path / "b.mlpackage", size=60 << 10, sensitivity={"head*": 4})
     assert printed == json.loads(json.dumps(report.to_dict() | {"output": str(out)}))
     assert as_plan(plan) == report.plan
-    assert main(["compress", str(DEMO), "-o", str(tmp_path / "c.mlpackage"), "--apply", str(plan)]) == 0
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "c.mlpackage"), "--plan", str(plan)]) == 0
     assert tree(out) == tree(tmp_path / "b.mlpackage") == tree(tmp_path / "c.mlpackage")
     capsys.readouterr()
-    assert main(["compress", str(DEMO), "-o", str(tmp_path / "d.mlpackage"), "--bits", "5", "--plan", str(plan)]) == 2
-    assert "plan.json: expected no such file, got one (--force replaces it)" in capsys.readouterr().err
+    assert (
+        main(["compress", str(DEMO), "-o", str(tmp_path / "d.mlpackage"), "--bits", "5", "--save-plan", str(plan)]) == 2
+    )
+    assert "plan.json already exists (use --force to replace it)" in capsys.readouterr().err
     assert not (tmp_path / "d.mlpackage").exists()
 
 
@@ -479,10 +481,8 @@ def test_command_draws_the_frontier(tmp_path, capsys):
         str(DEMO),
         "--frontier",
         str(picture),
-        "--from",
-        Linear().to_json(),
-        "--from",
-        Palette(4).to_json(),
+        "--config",
+        *with_config([{"recipes": ["int8", {"recipe": "Palette", "nbits": 4}]}], tmp_path),
     ]
     assert main(argv) == 0
     printed = capsys.readouterr()
@@ -500,24 +500,26 @@ def test_command_draws_the_frontier(tmp_path, capsys):
     [
         (["--size", "9"], "-o: expected the path of the result, got none"),
         (["--size", "x", "-o", "{}/o"], "size: expected bytes"),
-        (["--int8", "-o", "{}/o", "--from", Linear().to_json()], "--from: expected --size, --bits, --sqnr or --frontier"),
+        (["--int8", "-o", "{}/o", "--config", {"recipes": ["int8"]}], "recipes of --config: expected --size, --bits, --sqnr or --frontier"),
         (["--int8", "-o", "{}/o", "--sensitivity", "a=1"], "--sensitivity: expected --size"),
         (["--size", "90K", "-o", "{}/o", "--sensitivity", "a"], "expected GLOB=FACTOR, such as head*=4, got 'a'"),
-        (["--size", "90K", "--bits", "4", "-o", "{}/o"], "compress: expected one of --recipe, --size, --bits, "),
+        (["--size", "90K", "--bits", "4", "-o", "{}/o"], "compress: expected one of --size, --bits, "),
         (["--size", "90K", "--block", "32", "-o", "{}/o"], "--block: expected it only with --int8"),
-        (["--apply", "{}/none.json", "-o", "{}/o"], "none.json"),
-        (["--apply", "{}/none.json", "-o", "{}/o", "-k", "head*"], "-k: expected none with --apply"),
-        (["--apply", "{}/none.json", "-o", "{}/o", "--least", "5"], "--least: expected none with --apply"),
+        (["--plan", "{}/none.json", "-o", "{}/o"], "none.json"),
+        (["--plan", "{}/none.json", "-o", "{}/o", "-k", "head*"], "-k: expected none with --plan"),
+        (["--plan", "{}/none.json", "-o", "{}/o", "--min-size", "5"], "--min-size: expected none with --plan"),
         (["--frontier", "{}/f.svg", "-o", "{}/o"], "-o: expected none with --frontier"),
-        (["--frontier", "{}/f.svg", "--plan", "{}/p"], "--plan: expected none with --frontier"),
+        (["--frontier", "{}/f.svg", "--save-plan", "{}/p"], "--save-plan: expected none with --frontier"),
         (["--frontier", "{}/f.svg", "-n"], "-n: expected none with --frontier"),
         (["--frontier", f"{DEMO}/f.svg"], "expected a place outside the model"),
-        (["--frontier", "{}/f.svg", "--least", "9999999"], "--frontier: expected weights that can be compressed"),
+        (["--frontier", "{}/f.svg", "--min-size", "9999999"], "--frontier: expected weights that can be compressed"),
     ],
 )  # fmt: skip
 def test_command_refuses(options, words, tmp_path, capsys):
     try:
-        status = main(["compress", str(DEMO), *[option.replace("{}", str(tmp_path)) for option in options]])
+        status = main(
+            ["compress", str(DEMO), *(option.replace("{}", str(tmp_path)) for option in with_config(options, tmp_path))]
+        )
     except SystemExit as stopped:
         status = stopped.code
     assert status == 2

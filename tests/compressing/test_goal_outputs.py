@@ -98,7 +98,7 @@ def test_nothing_compressed_is_no_success_for_a_quality(cli, tmp_path):
     plan = {"milblob": "compress plan", "version": 1, "weights": {"head_weight": {"recipe": None}}}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     for number, (options, expected) in enumerate(
-        {("--sqnr", "90"): 1, ("--size", "1M"): 0, ("--apply", tmp_path / "plan.json"): 0}.items()
+        {("--sqnr", "90"): 1, ("--size", "1M"): 0, ("--plan", tmp_path / "plan.json"): 0}.items()
     ):
         status, _, err = cli("compress", DEMO, "-o", tmp_path / f"{number}.mlpackage", *options, "-q")
         words = "milblob: no weight compressed: expected a recipe that keeps 90 dB of one of 26 weights, got none\n"

@@ -9,7 +9,7 @@ import pytest
 
 import milblob
 from compress_coremltools import decompressed, described, theirs
-from compress_models import save_model
+from compress_models import save_model, with_config
 from milblob import Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.pieces import Pieces
@@ -391,7 +391,8 @@ def test_frontier_takes_importance_nan_and_requantize(broken, tmp_path):
     wanted = weighted_error(values(DEMO)[name], values(tmp_path / "a.mlpackage")[name], heavy[name])
     assert weighed.points[0].error == pytest.approx(wanted, rel=1e-6)
     np.savez(tmp_path / "heavy.npz", **heavy)
-    command = ["compress", str(DEMO), "--frontier", str(tmp_path / "a.svg"), "-k", name, "--from", Palette(2).to_json()]
+    command = ["compress", str(DEMO), "--frontier", str(tmp_path / "a.svg"), "-k", name, "--config"]
+    command += with_config([{"recipes": ["palette2"]}], tmp_path)
     assert main([*command, "--importance", str(tmp_path / "heavy.npz"), "--json"]) == 0
     options["select"] = "head_weight"
     assert milblob.compress_frontier(broken, **options).alone == []

@@ -276,7 +276,7 @@ def test_quantized_arrays_go_into_every_format(file, tmp_path, capsys):
         expected = {name: arrays[name].read() for name in arrays}
         stored = {name: arrays[name].nbytes for name in arrays}
     for target in ("w.npz", "w.safetensors", "w.bin", "folder/"):
-        assert main(["convert", str(file), str(tmp_path / target)]) == 0
+        assert main(["convert", str(file), "-o", str(tmp_path / target)]) == 0
         path = tmp_path / ("w.json" if target == "w.bin" else target)
         with open_arrays(path) as arrays:
             assert {name: arrays[name].read().tobytes() for name in arrays} == {
@@ -297,9 +297,9 @@ def test_commands_take_it(tmp_path, capsys):
     path = write(tmp_path / "w.gguf", {f"blk.{name}": array for name, array in wanted.items()})
     assert main(["ls", str(path)]) == 0
     assert "blk.head_weight" in capsys.readouterr().out
-    assert main(["match", str(path), str(DEMO), "-o", str(tmp_path / "map.json")]) == 1  # other weights are not there
+    assert main(["match", str(DEMO), str(path), "-o", str(tmp_path / "map.json")]) == 1  # other weights are not there
     assert "head_weight" in (tmp_path / "map.json").read_text()
-    assert main(["convert", str(path), str(tmp_path / "w.npz")]) == 0
+    assert main(["convert", str(path), "-o", str(tmp_path / "w.npz")]) == 0
     with np.load(tmp_path / "w.npz") as arrays:
         assert all(arrays[f"blk.{name}"].tobytes() == array.tobytes() for name, array in wanted.items())
     model = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
@@ -309,7 +309,7 @@ def test_commands_take_it(tmp_path, capsys):
     after = milblob.load(model)
     assert all(np.array_equal(after[name], array * array.dtype.type(2)) for name, array in wanted.items())
     capsys.readouterr()
-    assert main(["extract", str(DEMO), "-o", str(tmp_path / "out.gguf")]) == 2
+    assert main(["convert", str(DEMO), "-o", str(tmp_path / "out.gguf")]) == 2
     assert "expected .npz, .safetensors, .params or a directory" in capsys.readouterr().err
 
 

@@ -39,21 +39,14 @@ def write(folder, listing, which, force=True):
     )
 
 
-def pack(folder, listing, which, force=True):
-    target, names = pathlib.Path(folder, "sub", "w.bin"), pathlib.Path(folder, listing)
-    options = ["-o", target, "--listing", names, "-q", *["--force"] * force]
-    if main([str(o) for o in ["pack", pathlib.Path(folder).parent / f"{which}.npz", *options]]):
-        raise OSError("as the command says")
-
-
 def convert(folder, listing, which, force=True):
     target, names = pathlib.Path(folder, "sub", "w.bin"), pathlib.Path(folder, listing)
     options = ["--listing", names, "-q", *["--force"] * force]
-    if main([str(o) for o in ["convert", pathlib.Path(folder).parent / f"{which}.npz", target, *options]]):
+    if main([str(o) for o in ["convert", pathlib.Path(folder).parent / f"{which}.npz", "-o", target, *options]]):
         raise OSError("as the command says")
 
 
-WRITERS = {"write_weights": write, "pack": pack, "convert": convert}
+WRITERS = {"write_weights": write, "convert": convert}
 
 
 def state_of(folder, listing):
@@ -128,7 +121,7 @@ def test_a_weight_file_is_hashed_once(tmp_path, monkeypatch, kind):
 
 
 CASES = [("write_weights", "w.json", *failure) for failure in FAILURES]
-CASES += [(name, "w.json", mode, "ENOSPC") for name in ("pack", "convert") for mode in ("fail", "kill after")]
+CASES += [(name, "w.json", mode, "ENOSPC") for name in ("write_weights", "convert") for mode in ("fail", "kill after")]
 CASES += [("write_weights", "w.mil", mode, "ENOSPC") for mode in ("fail", "kill after")]
 
 

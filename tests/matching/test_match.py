@@ -263,21 +263,21 @@ def files(tmp_path):
     w = {"fc.weight": normal(6, 7), "fc.bias": normal(12), "steps": np.array([3])}
     np.savez(tmp_path / "w.npz", **w)
     model = listed(tmp_path, "m", w=w["fc.weight"].T.copy(), b=w["fc.bias"].astype("f2"))
-    return tmp_path / "w.npz", model
+    return model, tmp_path / "w.npz"
 
 
 def test_match_command_does_not_write_over_what_it_reads(files, cli, tmp_path):
-    (tmp_path / "link.json").symlink_to(files[1])
+    (tmp_path / "link.json").symlink_to(files[0])
     package = tmp_path / "m.mlpackage"
     shutil.copytree(DATA / "opset_ios16_fp32" / "model.mlpackage", package)
     folder = tmp_path / "arrays"
-    assert cli("convert", files[0], folder, "-q")[0] == 0
+    assert cli("convert", files[1], "-o", folder, "-q")[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for weights, model, target in [
-        (*files, files[1]), (*files, tmp_path / "link.json"), (files[0], package, package / "Manifest.json"),
-        (files[0], package, package / "new.json"), (folder, files[1], folder / "index.json"), (files[1], package, files[1]),
+    for model, weights, target in [
+        (*files, files[0]), (*files, tmp_path / "link.json"), (package, files[1], package / "Manifest.json"),
+        (package, files[1], package / "new.json"), (files[0], folder, folder / "index.json"), (package, files[0], files[0]),
     ]:  # fmt: skip
-        status, _, err = cli("match", weights, model, "-o", target, "--force")
+        status, _, err = cli("match", model, weights, "-o", target, "--force")
         assert status == 2 and "expected a place outside the model" in err, target
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, target
 
@@ -304,7 +304,7 @@ def test_match_command(files, cli, tmp_path):
         and lines[-1] == "1 matched: 1 can be refit with --cast; 0 cannot"
     )
     # refit takes it as it is written.
-    weights = milblob.load(files[1])["b"].copy()
+    weights = milblob.load(files[0])["b"].copy()
     np.savez(
         tmp_path / "new.npz",
         **{"fc.weight": normal(6, 7), "fc.bias": np.arange(12, dtype="f4"), "steps": np.array([3])},
@@ -312,23 +312,23 @@ def test_match_command(files, cli, tmp_path):
     assert (
         cli("refit", tmp_path / "m.bin", tmp_path / "new.npz", "--mapping", mapping, "--cast")[0] == 2
     )  # names are #0, #1
-    assert (milblob.load(files[1])["b"] == weights).all()
+    assert (milblob.load(files[0])["b"] == weights).all()
 
 
 def test_match_command_finds_problems(files, cli, tmp_path):
     w = np.ones(20, "f4")
     np.savez(tmp_path / "ones.npz", p=w, q=w)
     model = listed(tmp_path, "ones", a=w, b=w, c=normal(30))
-    status, out, _ = cli("match", tmp_path / "ones.npz", model)
+    status, out, _ = cli("match", model, tmp_path / "ones.npz")
     assert status == 1
     assert "ambiguous: p, q for a, b" in out and "of the model, not matched: c" in out
-    for options in (["nowhere.npz", model], [tmp_path / "ones.npz", "nowhere"], [*files, "--threshold", "2"], [*files, "-o", tmp_path / "x.txt"]):  # fmt: skip
+    for options in ([model, "nowhere.npz"], ["nowhere", tmp_path / "ones.npz"], [*files, "--threshold", "2"], [*files, "-o", tmp_path / "x.txt"]):  # fmt: skip
         assert cli("match", *options)[0] == 2
 
 
 def test_broken_weights(cli, tmp_path, files):
     (tmp_path / "x.safetensors").write_bytes(b"\xff" * 64)
-    assert cli("match", tmp_path / "x.safetensors", files[1])[0] == 2
+    assert cli("match", files[0], tmp_path / "x.safetensors")[0] == 2
     data = (tmp_path / "m.bin").read_bytes()
     (tmp_path / "m.bin").write_bytes(data[:-8])
     assert cli("match", *files)[0] == 2
@@ -435,7 +435,7 @@ def test_match_in_a_process(files):
     """As a user runs it."""
     done = subprocess.run(
         [sys.executable, "-m", "milblob", "match", *map(str, files)], capture_output=True, text=True, check=False,
-        env=child_environment(), cwd=pathlib.Path(files[0]).parent,
+        env=child_environment(), cwd=pathlib.Path(files[1]).parent,
     )  # fmt: skip
     assert done.returncode == 0 and "fc.weight" in done.stdout
 

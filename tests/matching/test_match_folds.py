@@ -45,7 +45,7 @@ def test_scales_that_are_not_given(tmp_path, cli):
     assert np.allclose([float(low), float(high)], [factors.min(), factors.max()], rtol=1e-2)
     assert set(found.refit_mapping.values()) == {None}
     np.savez(tmp_path / "own.npz", **own)
-    out = cli("match", tmp_path / "own.npz", model)[1]
+    out = cli("match", model, tmp_path / "own.npz")[1]
     assert out.count("fold: each output channel is scaled, by") == 2 and ": 2 cannot; 2 of the model not matched" in out
 
 
@@ -54,7 +54,7 @@ def test_nothing_that_is_folded_enters_a_mapping(tmp_path, cli):
     arrays, model = example("two_conv_norms", tmp_path)
     before = milblob.load(model)
     np.savez(tmp_path / "w.npz", **arrays)
-    assert cli("match", tmp_path / "w.npz", model, "-o", tmp_path / "map.json")[0] == 0
+    assert cli("match", model, tmp_path / "w.npz", "-o", tmp_path / "map.json")[0] == 0
     status, _, err = cli("refit", model, tmp_path / "w.npz", "--mapping", tmp_path / "map.json", "--cast")
     assert status == 2 and "expected at least one, got none" in err
     assert all((array == before[name]).all() for name, array in milblob.load(model).items())

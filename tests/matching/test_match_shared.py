@@ -55,8 +55,8 @@ def found_is_whole(found):
 def test_what_was_extracted_goes_back(functions, cli, tmp_path):
     """On the command line: extract, match, and refit with the mapping, of the same values and of tuned ones."""
     weights, mapping = tmp_path / "w.npz", tmp_path / "map.json"
-    assert cli("extract", functions, "-o", weights)[0] == 0
-    status, out, err = cli("match", weights, functions, "-o", mapping)
+    assert cli("convert", functions, "-o", weights)[0] == 0
+    status, out, err = cli("match", functions, weights, "-o", mapping)
     names = list(milblob.load(functions))
     assert status == 0 and "not matched" not in out and "8 names that refit can take" in err
     assert json.loads(mapping.read_text()) == {name: name for name in names}
@@ -90,7 +90,7 @@ def test_training_names_of_all_functions(functions, cli, tmp_path):
     assert found.refit_mapping == wanted
     assert {match.name: match.how for match in found.matches}["beta/out_bias_0"] == "name"
     np.savez(tmp_path / "w.npz", **given)
-    assert cli("match", tmp_path / "w.npz", functions, "-o", tmp_path / "map.json")[0] == 0
+    assert cli("match", functions, tmp_path / "w.npz", "-o", tmp_path / "map.json")[0] == 0
     assert json.loads((tmp_path / "map.json").read_text()) == wanted
 
     tuned = {name: array * 3 for name, array in given.items()}
@@ -140,7 +140,7 @@ def test_tied_in_training_and_one_in_the_model(functions, cli, tmp_path):
     assert [match.how for match in found.matches] == ["name", "name", "shared", "shared"]
     assert str(found).endswith("4 matched: 4 can be refit as they are; 0 cannot; 6 of the model not matched")
     np.savez(tmp_path / "w.npz", **given)
-    out = cli("match", tmp_path / "w.npz", functions)[1]
+    out = cli("match", functions, tmp_path / "w.npz")[1]
     assert "shared" in out and "given, not matched" not in out
 
 
@@ -158,12 +158,12 @@ def test_one_too_many_for_two_weights(shared):
 def test_after_dedupe(tmp_path, shared, cli):
     w, bias = normal(8, 8), normal(8)
     package = shared(("l1_weight_0", w), ("l2_weight_0", w.copy()), ("bias", bias), ("flat", w.reshape(-1).copy()))
-    cli("extract", package, "-o", tmp_path / "w.npz")
+    cli("convert", package, "-o", tmp_path / "w.npz")
     small, mapping = tmp_path / "small.mlpackage", tmp_path / "map.json"
     milblob.repack(package, small, dedupe=True)
     with milblob.open(small) as opened:
         assert opened["l1_weight_0"].offset == opened["l2_weight_0"].offset == opened["flat"].offset
-    assert cli("match", tmp_path / "w.npz", small, "-o", mapping)[0] == 0
+    assert cli("match", small, tmp_path / "w.npz", "-o", mapping)[0] == 0
     assert json.loads(mapping.read_text()) == {name: name for name in ("l1_weight_0", "l2_weight_0", "bias", "flat")}
     tuned = {name: array * 0.5 for name, array in milblob.load(package).items()}
     np.savez(tmp_path / "w.npz", **tuned)
@@ -211,7 +211,7 @@ def test_a_blob_with_a_missing_part(shared, cli, tmp_path):
     with pytest.raises(ValueError, match="w: expected new values for v too"):
         milblob.refit(package, {"w": w}, dry_run=True)
     np.savez(tmp_path / "w.npz", w=w)
-    status, out, _ = cli("match", tmp_path / "w.npz", package)
+    status, out, _ = cli("match", package, tmp_path / "w.npz")
     assert status == 1 and out.splitlines()[1].endswith("no, without v")
     found = milblob.match({"w": w, "v": w.reshape(-1)}, package)
     assert found_is_whole(found) and found.refit_mapping == {"w": "w", "v": "v"}

@@ -128,7 +128,7 @@ def test_names_of_files_that_are_none(tmp_path, name, capfd):
                         feeds = {"tokens": np.zeros((1, 16), np.int32)}
                         for key, value in own.predict(feeds).items():
                             np.testing.assert_array_equal(session.predict(feeds)[key], value)
-                assert main(["to-onnx", str(model), str(target), "--weights", how, "--force", "-q"]) == (
+                assert main(["to-onnx", str(model), "-o", str(target), "--weights", how, "--force", "-q"]) == (
                     2 if is_bad else 0
                 )
         picture, plan = folder / "f.svg", folder / "p.json"
@@ -141,7 +141,7 @@ def test_names_of_files_that_are_none(tmp_path, name, capfd):
             str(folder / "c.mlpackage"),
             "--bits",
             "5",
-            "--plan",
+            "--save-plan",
             str(plan),
             "--json",
             "--force",

@@ -249,7 +249,7 @@ def test_a_model_of_single_precision_is_the_same(tmp_path):
 
 def test_the_command_and_its_errors(cli, package):
     out = package.parent / "cli.onnx"
-    _, found, _ = cli("to-onnx", package, out, "--precision", "float32", "--json")
+    _, found, _ = cli("to-onnx", package, "-o", out, "--precision", "float32", "--json")
     assert json.loads(found)["precision"] == "float32" and half_values(out) == []
     assert (
         "--precision: expected none with --coverage" in cli("to-onnx", package, "--coverage", "--precision", "keep")[2]

@@ -59,7 +59,7 @@ def test_equal_names_in_nested_blocks():
     assert names(program) == ["main/out[0]/w", "main/out[0]/deep[0]/w", "alone", "main/out[1]/w"]
     with milblob.open(as_model(program)) as model:
         assert model["main/out[1]/w"][1] == 2
-        with pytest.raises(KeyError, match="got the ambiguous 'w'"):
+        with pytest.raises(KeyError, match="'w' is ambiguous: "):
             model["w"]
 
 

@@ -262,7 +262,7 @@ def test_copy_of_a_package(tmp_path, package):
     assert {os.path.dirname(c.file) for c in report.changes} == {
         str(target / "Data/com.apple.CoreML/weights"), str(target / "Data/com.apple.CoreML"),
     }  # fmt: skip
-    with pytest.raises(FileExistsError, match="--force replaces it"):
+    with pytest.raises(FileExistsError, match="use force=True to replace it"):
         milblob.refit(package, arrays(8), output=target)
     assert number_of(target) == 7
     milblob.refit(package, arrays(8), output=target, force=True)
@@ -292,7 +292,7 @@ def test_copy_of_a_file(tmp_path, package):
     for force in (False, True):
         milblob.refit(tmp_path / "weight.bin", new, output=tmp_path / "new.bin", force=force)
         assert milblob.load(tmp_path / "new.bin")["#0"].tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(FileExistsError, match="--force replaces it"):
+    with pytest.raises(FileExistsError, match="use force=True to replace it"):
         milblob.refit(tmp_path / "weight.bin", new, output=tmp_path / "new.bin")
     assert (tmp_path / "weight.bin").read_bytes() == data
     (file,) = package.rglob("*.mlmodel")
@@ -378,7 +378,7 @@ def test_command_maps_names(cli, tmp_path, package):
     argv = ["refit", package, tmp_path / "w.npz", "--map", "a=floats", "-k", "floats", "-o", target]
     assert cli(*argv) == (0, "", f"milblob: 1 weight, 1.2 KiB, to {target}\nmilblob: 2 arrays not used: b, c\n")
     status, _, err = cli(*argv)
-    assert status == 2 and "--force replaces it" in err
+    assert status == 2 and "use --force to replace it" in err
     assert cli(*argv, "--force", "-q") == (0, "", "milblob: 2 arrays not used\n")
 
 

@@ -351,7 +351,7 @@ def test_names_of_compressed_weights_without_their_function(tmp_path):
     values = np.arange(24, dtype=np.float32).reshape(12, 2)
     assert milblob.refit(path, {"mine": values}, requantize="keep").changes[0].name == "g/mine"
     assert milblob.load(path)["g/mine"].tobytes() == values.tobytes()
-    with pytest.raises(KeyError, match="expected one of f/both, g/both, got the ambiguous 'both'"):
+    with pytest.raises(KeyError, match="'both' is ambiguous: f/both or g/both"):
         milblob.refit(path, {"both": values}, requantize="keep")
     with pytest.raises(
         milblob.UnsupportedError, match="inner: expected a weight, got constexpr_blockwise_shift_scale inside"

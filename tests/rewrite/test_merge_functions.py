@@ -451,7 +451,7 @@ def test_a_file_that_appears_at_the_destination_is_not_replaced(pair, force, tmp
 def test_force_replaces_a_package(pair, tmp_path):
     target = tmp_path / "m.mlpackage"
     milblob.merge_functions([pair[0]], target)
-    refused(FileExistsError, r"expected no such directory, got one \(--force replaces it\)", pair, tmp_path)
+    refused(FileExistsError, r"already exists \(use force=True to replace it\)", pair, tmp_path)
     old = milblob.load(target)
     milblob.merge_functions(pair, target, force=True)
     assert old["w0"].tolist() == [1.0] * 20  # a view of what was replaced
@@ -519,7 +519,7 @@ def test_command(cli, pair, tmp_path):
     assert cli(*pair, "-o", target) == (
         2,
         "",
-        f"milblob: {target}: expected no such directory, got one (--force replaces it)\n",
+        f"milblob: {target} already exists (use --force to replace it)\n",
     )
     status, out, err = cli(*pair, "-o", target, "--force", "-v", "--as", f"{pair[0]}=prefill", "--as", f"{pair[1]}:main=decode", "--default", "decode")  # fmt: skip
     assert (status, out) == (0, "")

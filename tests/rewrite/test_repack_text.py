@@ -376,7 +376,7 @@ def test_the_metadata_of_metadata_json(tmp_path, capsys):
     assert main(["repack", str(source), "-o", str(target), "--cast", "float16", "--force"]) == 0
     assert "copied, and of the model before: metadata.json: storagePrecision" in capsys.readouterr().err
     (source / "metadata.json").write_bytes(described)
-    assert main(["compress", str(source), "-o", str(target), "--int8", "--least", "0", "--force"]) == 0
+    assert main(["compress", str(source), "-o", str(target), "--int8", "--min-size", "0", "--force"]) == 0
     assert f"copied, and of the model before: {', '.join(both)}" in capsys.readouterr().err
     compressed = tmp_path / "compressed.mlmodelc"
     report = milblob.compress(source, compressed, milblob.Linear(), least=0)

@@ -76,7 +76,8 @@ def renewed(example):
     return "\n".join(f"$ milblob {command}\n{text}".rstrip("\n") for command, text in steps)
 
 
-def _write():
+def write_screens():
+    """Write the examples of the pages as their commands print them now."""
     for page in PAGES:
         text = page.read_text("utf-8")
         for example in EXAMPLE.findall(text):
@@ -87,4 +88,4 @@ def _write():
 
 
 if __name__ == "__main__":
-    _write()
+    write_screens()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..closeness import hint
+from ..closeness import unknown
 from ..errors import UnsupportedError
 from ..progress import ProgressCounter
 from ..refitting.by_name import GivenTensor, pair_by_name
@@ -102,7 +102,7 @@ def _find(asset: Asset, name: str) -> tuple[str, AssetTensor]:
                 raise UnsupportedError(
                     f"{words}; its parts can change: {', '.join(p.name for p in dense[name].parts.values())}"
                 )
-        raise KeyError(f"weight: expected a name in {asset.path}, got {name!r:.100}{hint(name, asset)}")
+        raise KeyError(unknown("weight", name, asset, asset.path))
     tensor = asset[name]
     if tensor.ordinal < 0:
         raise UnsupportedError(f"{name}: expected a weight, got a constant inside the decomposition of an operation")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import ProgramError, UnsupportedError
+from ..errors import DestinationExistsError, ProgramError, UnsupportedError
 from ..model.recovery import settle
 from ..progress import Progress, ProgressCounter
 from ..rewrite.changes import Options, TensorChange
@@ -55,7 +55,7 @@ def repack(
     with Asset(path, constants=True, stored=True, max_nbytes=max_nbytes) as asset:
         require_target(asset, target, force)
         if not dry_run and not is_in_place([path], target) and not force and paths.is_there(target):
-            raise FileExistsError(f"{target}: already exists (use --force to replace it)")
+            raise DestinationExistsError(target)
         work = _Repacking(asset, options)
         if options.cast:
             work.cast()

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 
 from .. import _codec
 from ..arguments import array_of
-from ..closeness import hint
+from ..closeness import hint, unknown
 from ..errors import UnsupportedError
 from ..lossy.palettize import weights_for
 from ..lossy.unfit import UnfitError
@@ -144,9 +144,7 @@ class CandidateSearch:
         known = {*found, *reasons, *self.kept}
         for name in plan:
             if name not in model.tensors and name not in known:
-                raise KeyError(
-                    f"plan: expected names of weights in {model.path}, got {name!r}{hint(name, model.tensors)}"
-                )
+                raise KeyError(f"plan: {unknown('weight', name, model.tensors, model.path or 'the model')}")
         for name, recipe in plan.items():
             if recipe is not None and name not in found:
                 raise unplanned(name, reasons.get(name, "expected a weight with values, got none"))

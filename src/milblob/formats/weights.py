@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ..arguments import array_of, as_mapping, as_path, require, require_calls, require_flags
 from ..blobs.writer import BlobWriter
+from ..closeness import unknown
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, ResolveError
 from ..hashing import hash_bytes
@@ -79,7 +80,7 @@ def write_weights(
     given = {name: as_dtype(dtype) for name, dtype in chosen.items()}
     for name in given:
         if name not in tensors:
-            raise KeyError(f"tensor: expected a name among those to be written, got {name!r}")
+            raise KeyError(f"dtypes: {unknown('tensor', name, tensors)}")
     readable = {name: _readable(name, tensor) for name, tensor in tensors.items()}
     lacking = {
         name: dtype

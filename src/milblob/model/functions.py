@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..closeness import unknown
 from ..wording import some
 from .open_program import OpenProgram
 
@@ -31,7 +32,7 @@ class Functions(Mapping[str, "Function"]):
         """
         program = self._names.get(name)
         if program is None:
-            raise KeyError(f"function: expected one of {', '.join([*self][:8]) or 'none'}, got {name!r}")
+            raise KeyError(unknown("function", name, self, "the model"))
         return program.view.functions[name]
 
     def __iter__(self) -> Iterator[str]:

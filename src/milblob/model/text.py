@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any, BinaryIO, overload
 
 from ..arguments import as_integer, require
+from ..closeness import unknown
 from ..errors import UnsupportedError
 from ..program.view import Operation
 from ..program.wire_edits import field
@@ -160,7 +161,7 @@ def _chosen(model: Model, function: str | None) -> OpenProgram:
         for part in model.parts:
             if any(part.prefix + name == function for name, _, _ in part.scan.table.functions):
                 return part
-        raise KeyError(f"function: expected one of {', '.join([*model.functions][:8]) or 'none'}, got {function!r}")
+        raise KeyError(unknown("function", function, model.functions, model.path or "the model"))
     if len(model.parts) != 1:
         what = f"a pipeline of {len(model.parts)}; choose one by a function" if model.parts else "a weight file"
         raise UnsupportedError(f"MIL text: expected a model with one Program, got {what}", file=model.path)
@@ -201,11 +202,9 @@ def _named(model: Model, name: str, function: str | None) -> Operation:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        words = (
-            f"operation: expected a name that one has, got {name!r}, which {len(candidates)} have; choose a function"
-        )
-        raise KeyError(words)
-    raise KeyError(f"operation: expected the name of an output, got {name!r}")
+        raise KeyError(f"{name!r} is ambiguous: {len(candidates)} operations have this name; choose a function")
+    outputs = (output for one in functions for op in model.functions[one].walk() for output in op.output_names)
+    raise KeyError(unknown("operation with the output", name, outputs, model.path or "the model"))
 
 
 def _own_name(operation: Operation) -> Any:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from ..about import version
 from ..analysis.check_blob import check_blob
 from ..analysis.check_report import Findings
 from ..analysis.check_rules import described_breaches
@@ -20,6 +19,7 @@ from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
 from ..model.open import open_model
 from ..rules.catalog import RULES
 from ..rules.program_rules import Signature, breaches
+from ..version import VERSION
 from ..wording import escape, some
 from . import compiling as passes
 from . import registry
@@ -239,7 +239,7 @@ def convert_topology(
         graph,
         ir_version=_IR_VERSIONS[opset],
         producer_name="milblob",
-        producer_version=version(),
+        producer_version=VERSION,
         metadata_props=metadata(raw, topology, container, weights.made),
     )
     made.meta[MAPS] = container.maps

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from .. import _codec
 from ..blobs.reader import BlobReader
+from ..closeness import unknown
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
 from ..model.model import Model
@@ -156,8 +157,7 @@ def _require_support(model: Model, options: Options) -> None:
             raise UnsupportedError(f"{asked[0]}: expected a model, got a weight file alone", file=model.path)
     for name in options.functions or ():
         if name not in model.functions:
-            have = ", ".join([*model.functions][:8])
-            raise KeyError(f"function: expected one of {have}, got {name!r}")
+            raise KeyError(unknown("function", name, model.functions, model.path or "the model"))
 
 
 # --------------------------------------------------------------------------------------------------------------- choice

@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from ..errors import DestinationExistsError
 from ..model.replaceable import require_name, require_replaceable
 from ..storage import paths
 
@@ -53,7 +54,7 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
     if not paths.is_there(dst):
         return
     if not force:
-        raise FileExistsError(f"{dst}: expected no such file or directory, got one (--force replaces it)")
+        raise DestinationExistsError(dst)
     if paths.is_directory(real):
         raise FileExistsError(f"{dst}: expected a file to replace, got a directory")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arguments import as_count, as_mapping, as_path, require, require_flags
 from ..budget import Budget
-from ..closeness import hint
+from ..closeness import hint, unknown
 from ..errors import UnsupportedError
 from ..onnx.conversion import opened
 from ..onnx.registry import Converter
@@ -72,8 +72,7 @@ class SessionState(MutableMapping[str, "np.ndarray[Any, Any]"]):
 
     def _require(self, name: object) -> None:
         if name not in self._kinds:
-            known = f"one of {', '.join(self._kinds)}" if self._kinds else "none, for the model has no states"
-            raise KeyError(f"state: expected {known}, got {name!r:.100}")
+            raise KeyError(unknown("state", name, self._kinds, "the model"))
 
     def __repr__(self) -> str:
         return f"<SessionState: {', '.join(f'{name} {one}' for name, one in self._kinds.items()) or 'none'}>"

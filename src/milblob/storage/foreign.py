@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import FormatError, UnsupportedError
 from .mapped import MappedFile
 
-ARRAY_COMMANDS = "milblob ls, show, stats, hash, diff, match, extract, convert and pack"
+ARRAY_COMMANDS = "milblob ls, show, stats, hash, diff, match and convert"
 """The commands that take files of arrays."""
 
 _HEAD_NBYTES = 1024

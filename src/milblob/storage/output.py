@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from .._codec import exchange
+from ..errors import DestinationExistsError
 from . import mounts, owners, paths
 from .disk import describe_full, naming, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
 from .locks import NO_LINKS, is_named, replacing, take, unlock
@@ -242,8 +243,9 @@ class NewDirectory(Whole):
         self.path, self._replace, self._locked = _resolved(path), replace, locked
         old = paths.status(self.path, follow=False)
         if old is not None and not (replace and stat.S_ISDIR(old.st_mode)):
-            wanted = "a directory or nothing" if replace else "no such directory"
-            raise FileExistsError(f"{path}: expected {wanted}, got {'one' if not replace else described(old)}")
+            if not replace:
+                raise FileExistsError(f"{path} already exists")
+            raise FileExistsError(f"{path}: expected a directory or nothing, got {described(old)}")
         if old is not None:
             mounts.require_none(self.path)
         _require_parent(path, self.path)
@@ -549,7 +551,7 @@ def _destination(path: str, force: bool, locked: bool) -> tuple[str, os.stat_res
     if old is not None and not stat.S_ISREG(old.st_mode):
         raise FileExistsError(f"{path}: expected a regular file or nothing, got {described(old)}")
     if old is not None and not force:
-        raise FileExistsError(f"{path}: expected no such file, got one (--force replaces it)")
+        raise DestinationExistsError(path)
     _require_parent(path, target)
     if not locked:
         require_none(target)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..arguments import array_of, require, require_flags
+from ..closeness import unknown
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..formats.params import Parameter, element_bytes, is_lazy
 from ..formats.params_codes import PACKED
@@ -121,8 +122,7 @@ def _pair(library: "OpenLibrary", arrays: Mapping[str, Any]) -> list[_Edit]:
     for name, given in _by_module(library, arrays).items():
         module = library.modules.get(name)
         if module is None:
-            known = ", ".join(repr(other) for other in list(library.modules)[:8])
-            problems.append(KeyError(f"module: expected one of {known}, got {name!r:.100}"))
+            problems.append(KeyError(unknown("module", name, library.modules, library.path)))
             continue
         require_parameters(library, module)
         member = module.params_file or ""
@@ -177,7 +177,7 @@ def require_parameters(library: "OpenLibrary", module: "Module") -> None:
 
 def _fit(parameters: Mapping[str, Parameter], member: str, key: Any, value: Any) -> _Edit:
     if key not in parameters:
-        raise KeyError(f"parameter: expected a name in {member}, got {key!r:.100}")
+        raise KeyError(unknown("parameter", key, parameters, member))
     parameter = parameters[key]
     source = value if is_lazy(value) else array_of(value)
     if np.dtype(source.dtype) != parameter.dtype:

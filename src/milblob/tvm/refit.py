@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from ..closeness import unknown
 from ..formats.params import Parameter
 from ..progress import ProgressCounter
 from ..refitting.by_name import GivenTensor, GivenValues, pair_by_name
@@ -77,4 +78,4 @@ def _refuse(library: Library, name: str) -> None:
     module = library.modules.get(name.partition("/")[0])
     if module is not None and len(library.modules) > 1:
         require_parameters(library, module)
-    raise KeyError(f"weight: expected a name of a parameter in {library.path}, got {name!r:.100}")
+    raise KeyError(unknown("parameter", name, named_parameters(library), library.path))

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from ...analysis.diff import Diff, diff, summary
 from ...analysis.tensor_diff import TensorDiff
 from .. import names, options
-from ..selection import check_keep, describe_filter
+from ..selection import check_select, describe_filter
 from ..terminal import output, tables
 from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
@@ -72,12 +72,12 @@ def run(arguments: Namespace) -> int:
             if getattr(arguments, option) != default:
                 shown_option = "--" + option.replace("_", "-")
                 raise ValueError(f"{shown_option}: expected none with --names-only, which compares no values, got one")
-    check_keep(arguments, arguments.a, arguments.b, stored=arguments.stored)
+    check_select(arguments, arguments.a, arguments.b, stored=arguments.stored)
     with shown(arguments) as progress:
         found = diff(
             arguments.a,
             arguments.b,
-            select=arguments.keep or None,
+            select=arguments.select or None,
             function=arguments.function,
             mapping=names.mapping(arguments),
             atol=arguments.atol,
