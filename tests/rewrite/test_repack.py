@@ -54,6 +54,7 @@ def spell(options):
 
 
 @pytest.mark.parametrize(("name", "path"), some(FIXTURES, 20))
+@pytest.mark.sample(7)
 def test_nothing_to_do_gives_the_same_bytes(tmp_path, name, path):
     source, target = fixture_path(name, path), tmp_path / pathlib.Path(path).name
     report = milblob.repack(source, target)
@@ -63,6 +64,7 @@ def test_nothing_to_do_gives_the_same_bytes(tmp_path, name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), some(MODELS, 16))
+@pytest.mark.sample(8)
 def test_values_stay(tmp_path, name, path):
     """The many model files without a weight file, one per way to write a message, have little to rewrite.
 

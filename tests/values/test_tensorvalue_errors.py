@@ -71,6 +71,7 @@ def test_arguments_are_no_matter_of_the_format(arguments, kind, words):
 
 
 @pytest.mark.parametrize("dtype", NUMERIC)
+@pytest.mark.sample(7)
 def test_one_element_more_or_less(dtype):
     for count in (1, 16, 63, 5000):
         for field in sorted(accepted(dtype)):
