@@ -192,6 +192,7 @@ def test_a_name_that_is_defined_twice(three, tmp_path):
     ("code", "sizes"), [(10, None), (23, None), (None, [2, 4]), (None, [3]), (None, [1 << 62, 1 << 62])]
 )
 @pytest.mark.parametrize("name", ["first", "second", "third"])
+@pytest.mark.sample(8)
 def test_a_declared_type_that_does_not_fit(three, tmp_path, code, sizes, name):
     def change(ops, block):
         declared = ops[name].outputs[0].type.tensorType

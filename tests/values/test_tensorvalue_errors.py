@@ -125,6 +125,7 @@ def in_field(field, values):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.sample(5)
 def test_values_out_of_range_are_named(dtype):
     every(partial(check_out_of_range, dtype), ["ints", "longInts"], [1, 30, 5000, 9999])
 

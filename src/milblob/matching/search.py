@@ -40,7 +40,7 @@ _MIN_EXPRESSED = 10  # elements; those of fewer are explained with more suspicio
 _MAX_LAYOUTS = 6
 _MAX_SMALL = 9  # elements of arrays that a number may follow from, and nothing else
 _TRIED_COUNT = 1 << 18  # elements for which two derivations are compared
-_EQUAL_COUNT = 1 << 12  # elements that must be equal before they are cast: of two ways to round, one in three differs
+_EQUAL_COUNT = 1 << 10  # elements that must be equal before they are cast: of two ways to round, one in three differs
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
 
