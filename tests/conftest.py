@@ -54,6 +54,15 @@ def pytest_collection_finish():
     trust_coremltools()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Keep the collector away from what a module has imported too, once its tests have run."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()  # which takes time for what is new only
+        gc.freeze()
+
+
 @pytest.fixture
 def tmp_path(request, tmp_path):
     """A directory of the test's own: in memory where faults are injected, if there is such a place.
