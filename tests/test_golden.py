@@ -221,6 +221,7 @@ def test_every_constant(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
+@pytest.mark.sample(27)
 def test_load_every_constant(name, path):
     case = load_case(name)
     if any(name == bad for bad, _ in REFUSED):
@@ -235,6 +236,7 @@ def test_load_every_constant(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
+@pytest.mark.sample(54)
 def test_weights(name, path):
     """The default listing: weights without the parts of compressed ones, and the dense ends of those."""
     case = load_case(name)
@@ -263,6 +265,7 @@ def test_weights(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
+@pytest.mark.sample(27)
 def test_weights_and_stored_parts(name, path):
     case = load_case(name)
     read = read_by_constexpr(case)
@@ -285,6 +288,7 @@ def test_weights_and_stored_parts(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
+@pytest.mark.sample(27)
 def test_program_order(name, path):
     """The listing follows the Program: operations in order, compressed weights where their operation stands."""
     case = load_case(name)
@@ -303,6 +307,7 @@ def test_program_order(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
+@pytest.mark.sample(27)
 def test_functions_and_opsets(name, path):
     case = load_case(name)
     with milblob.open(case.source(path)) as model:

@@ -19,6 +19,7 @@ def codes(path, **options):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sample(24)
 def test_recorded_bundles_are_sound(name):
     found = codes(bundle(name))
     expected = {("error", "constant-size")} if name.endswith("fp4_mx") else set()

@@ -48,6 +48,7 @@ def problems(path):
 
 
 @pytest.mark.parametrize("path", some([m for m in MODELS if m not in UNSOUND], 50))
+@pytest.mark.sample(20)
 def test_sound_models_have_no_problems(path):
     assert problems(DATA / path) == []
 

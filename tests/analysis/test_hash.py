@@ -148,6 +148,7 @@ def reference_tensor(tensor):
 
 
 @pytest.mark.parametrize(("case", "path"), some(case_paths(), 18))
+@pytest.mark.sample(6)
 def test_tensors_of_models(case, path):
     source = load_case(case).source(path)
     try:
@@ -210,6 +211,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("case", PAIRS)
+@pytest.mark.sample(9)
 def test_package_and_compiled_model(case):
     hashes = {path.name: content_hash(path) for path in sorted((DATA / case).glob("model*.ml*"))}
     assert len(hashes) > 1

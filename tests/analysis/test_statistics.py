@@ -94,6 +94,7 @@ def test_every_count_in_every_tier(dtype, tier):
 
 
 @EACH
+@pytest.mark.sample(7)
 def test_many_elements(dtype):
     """More than a block, a list of patterns, and a multiple of what kernels take at a time."""
     got = check(random_values(dtype, sized(5_003, 17_011)), dtype, histogram=True)
@@ -110,6 +111,7 @@ def test_every_pattern(dtype):
 
 
 @EACH
+@pytest.mark.sample(7)
 def test_odd_alignment(dtype):
     for shift in range(9):
         values = random_values(dtype, 1100, shift)
@@ -132,6 +134,7 @@ def test_every_tier_gives_the_same_bits():
 
 
 @EACH
+@pytest.mark.sample(7)
 def test_threads_change_nothing(dtype, monkeypatch):
     values = random_values(dtype, sized(20_001, 70_001))
     whole = statistics(values, dtype)
@@ -285,6 +288,7 @@ def test_strings_and_other_dtypes():
 
 
 @pytest.mark.parametrize(("case", "path"), some(case_paths(), 20))
+@pytest.mark.sample(7)
 def test_tensors_of_models(case, path):
     """Every stored tensor of every fixture has the statistics of its array."""
     with milblob.open(load_case(case).source(path), stored=True, constants=True) as model:

@@ -21,6 +21,7 @@ def example(name, tmp_path, make=random_arrays, precision="FLOAT16"):
 @pytest.mark.parametrize(
     "name", ["conv_norm", "two_conv_norms", "depthwise_and_grouped", "transposed_convs", "conv_of_lines", "frozen_norm"]
 )
+@pytest.mark.sample(6)
 def test_a_folded_batch_norm_is_computed(name, precision, tmp_path):
     arrays, model = example(name, tmp_path, precision=precision)
     found = milblob.match(arrays, model)

@@ -108,6 +108,7 @@ def test_files_of_other_formats(name, path_of):
 
 
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.sample(14)
 def test_every_command_that_opens_a_model_names_the_kind_of_file(name, path_of, tmp_path, capsys):
     """One line that says what the file is and what to do, whatever the command; arrays are listed where they can be."""
     path, (_, kind, advice) = str(path_of(name)), OTHERS[name]
@@ -289,6 +290,7 @@ def test_a_pending_change_is_looked_for_once_for_each_file_that_is_mapped(monkey
 
 
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.sample(9)
 def test_any_part_of_a_file_is_something(name):
     """Cut off at every byte, or with a byte changed: an answer, never another error."""
     data, _, _ = OTHERS[name]

@@ -13,6 +13,7 @@ from protobuf_programs import LONG, add_const, as_model, new_program
 
 
 @pytest.mark.parametrize("name", MODEL_CASES)
+@pytest.mark.sample(16)
 def test_program_is_the_message(name):
     """model.program and model.programs are what google's parser makes of the file, by our table and by coremltools'."""
     case = load_case(name)

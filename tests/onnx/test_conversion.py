@@ -579,6 +579,7 @@ def test_what_the_checker_of_onnx_refuses_is_not_written(tmp_path, kind, attribu
 
 @pytest.mark.parametrize("name", ["Relu", "reLu", "gelu", "const", ""])
 @pytest.mark.parametrize("by", [milblob.onnx.convert, milblob.onnx.coverage, milblob.Session])
+@pytest.mark.sample(5)
 def test_a_converter_of_an_operation_that_the_model_does_not_have_is_refused(tmp_path, by, name):
     """It was passed over, and the misspelled operation converted by milblob's own."""
     from coremltools.converters.mil.mil import Builder as mb

@@ -381,6 +381,7 @@ def uses_in_protobuf(function):
 
 
 @pytest.mark.parametrize("name", some([n for n in MODEL_CASES if not n.startswith("wire/")], 12))
+@pytest.mark.sample(4)
 def test_consumers_of_every_constant(name):
     case = load_case(name)
     expected = {}

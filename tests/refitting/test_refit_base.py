@@ -32,6 +32,7 @@ KINDS["transposed"] = transposed_arrays
 
 @pytest.mark.parametrize("precision", some(["FLOAT16", "FLOAT32"], 1))
 @pytest.mark.parametrize("name", some(NETWORKS, 12))
+@pytest.mark.sample(6)
 def test_equals_a_new_conversion(name, precision, tmp_path):
     shapes, _ = NETWORKS[name]
     base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)

@@ -215,6 +215,7 @@ def test_same_bytes_every_time(pair, tmp_path):
 
 
 @pytest.mark.parametrize("name", IOS18)
+@pytest.mark.sample(4)
 def test_fixtures(name, tmp_path):
     """Models that coremltools made, merged with one that has all kinds of constants."""
     path, other = DATA / name / "model.mlpackage", DATA / "constexpr_ios18/model.mlpackage"

@@ -32,6 +32,7 @@ def demo(tmp_path):
 
 
 @pytest.mark.parametrize("name", BOTH_FORMS)
+@pytest.mark.sample(8)
 def test_a_package_and_its_compiled_form_predict_the_same(name):
     paths = [DATA / name / f"model.{kind}" for kind in ("mlpackage", "mlmodelc")]
     with milblob.open(paths[0]) as model:
@@ -42,6 +43,7 @@ def test_a_package_and_its_compiled_form_predict_the_same(name):
         assert not any(one.differing for one in found.outputs)
 
 
+@pytest.mark.sample(2)
 def test_a_model_and_its_conversions(demo, tmp_path):
     milblob.onnx.convert(demo, tmp_path / "demo.onnx")
     milblob.repack(demo, tmp_path / "other.mlpackage", align=4096, dedupe=True)
@@ -357,6 +359,7 @@ COMPRESSED = ("constexpr", "matrix", "optimize", "palette", "quant", "sparse")
 @pytest.mark.parametrize(
     "name", sorted(path.name for path in DATA.iterdir() if path.name.startswith(COMPRESSED) and path.is_dir())
 )
+@pytest.mark.sample(8)
 def test_a_compressed_model_predicts_what_its_decompressed_copy_does(tmp_path, name):
     """The same weights, decoded at another time: the same bits."""
     model = DATA / name / "model.mlpackage"

@@ -22,6 +22,7 @@ def names(count_or_names):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("version", "executor", "modules"), FULL, ids=names)
+@pytest.mark.sample(8)
 def test_full_models(tmp_path, version, executor, modules, kind):
     files = made.files_of(version, executor, modules)
     path = made.make(tmp_path / "model", files, kind)
@@ -272,6 +273,7 @@ def test_members_are_those_that_tarfile_finds(tmp_path):
         (lambda d: d["modules"]["default"].update(export_datetime=5), "export_datetime: expected a string"),
     ],
 )  # fmt: skip
+@pytest.mark.sample(14)
 def test_metadata_of_the_wrong_shape(change, words):
     data = made.tar_of(made.changed(made.files_of(), change))
     with pytest.raises((FormatError, UnsupportedError), match=words) as caught:

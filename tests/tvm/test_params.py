@@ -51,6 +51,7 @@ def test_golden(tmp_path):
 
 
 @pytest.mark.parametrize("what", WRITTEN)
+@pytest.mark.sample(35)
 def test_writes_the_bytes_that_tvm_writes(tmp_path, what):
     row = WRITTEN[what]
     path = tmp_path / "a.params"
@@ -65,6 +66,7 @@ def test_writes_the_bytes_that_tvm_writes(tmp_path, what):
 
 
 @pytest.mark.parametrize("what", WRITTEN)
+@pytest.mark.sample(35)
 def test_reads_what_tvm_wrote(what):
     row = WRITTEN[what]
     read, expected = tvm.read_params(bytes.fromhex(row["hex"])), arrays_of(row["arrays"])

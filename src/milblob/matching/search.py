@@ -40,6 +40,7 @@ _MIN_EXPRESSED = 10  # elements; those of fewer are explained with more suspicio
 _MAX_LAYOUTS = 6
 _MAX_SMALL = 9  # elements of arrays that a number may follow from, and nothing else
 _TRIED_COUNT = 1 << 18  # elements for which two derivations are compared
+_EQUAL_COUNT = 1 << 10  # elements that must be equal before they are cast: of two ways to round, one in three differs
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
 
@@ -471,8 +472,10 @@ class Search:
 
     def _differ(self, name: str, one: Derivation, other: Derivation) -> bool:
         """Whether two derivations that give the present values give different ones for arrays that are near."""
-        weight, rng = self.weights[name], np.random.default_rng(0)
-        for _ in range(max(_TRIED_COUNT // weight.size, 1)):
+        weight, rng, is_equal = self.weights[name], np.random.default_rng(0), True
+        for number in range(max(_TRIED_COUNT // weight.size, 1)):
+            if is_equal and number * weight.size >= _EQUAL_COUNT:
+                return False
             if not self.may(100_000 + 50 * weight.size):
                 return True  # both are kept then, and compared when there are new values
             arrays: dict[str, Values] = {}
@@ -483,9 +486,11 @@ class Search:
                     arrays[given] = (values * (1 + rng.random(values.shape) / 4)).astype(values.dtype)
                 return arrays[given]
 
-            found = np.ascontiguousarray(kept_from_zero(other.compute(near), weight.mil_dtype))
+            values, found = one.compute(near), other.compute(near)
+            is_equal = is_equal and np.array_equal(values, found, equal_nan=True)
+            found = np.ascontiguousarray(kept_from_zero(found, weight.mil_dtype))
             found = cast_array(found, weight.mil_dtype, overflow="inf")[0]
-            if not casts_to(one.compute(near), found, weight.mil_dtype):
+            if not casts_to(values, found, weight.mil_dtype):
                 return True
         return False
 
