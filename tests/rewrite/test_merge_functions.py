@@ -51,8 +51,8 @@ def test_two_functions_share_what_is_equal(pair, tmp_path):
     target = tmp_path / "m.mlpackage"
     merged = milblob.merge_functions(pair, target)
     assert merged.functions == (
-        ("first", str(pair[0]), "main"),
-        ("second", str(pair[1]), "main"),
+        milblob.MergedFunction("first", str(pair[0]), "main"),
+        milblob.MergedFunction("second", str(pair[1]), "main"),
     )
     assert (merged.path, merged.default, merged.blob_count) == (str(target), "first", 4)
     assert (merged.nbytes, merged.shared_nbytes) == (80 + 60 + 8 + 80, 60 + 8)

@@ -1,7 +1,7 @@
 """How a weight is compressed, as its Program declares it; no weight file is read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -96,8 +96,8 @@ def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compres
         if not isinstance(inner, Compressed):
             break
         link = inner
-    result = Compression(_kind(weight), **found)
-    return replace(result, label=_label(result, _shape(weight)))
+    scheme = found["operations"][0]
+    return Compression(scheme, label=_label(scheme, found, _shape(weight)), **found)
 
 
 def _describe(link: Compressed, found: dict[str, Any], number: Callable[[Any], int | None]) -> None:
@@ -132,18 +132,19 @@ def _describe(link: Compressed, found: dict[str, Any], number: Callable[[Any], i
             found["block_shape"] = tuple(1 if i == axis and is_vector else n for i, n in enumerate(shape))
 
 
-def _label(found: Compression, shape: Shape | None) -> str:
+def _label(scheme: str, found: dict[str, Any], shape: Shape | None) -> str:
     """Say in a few characters what the elements are, and how many share a scale or a palette."""
     words = []
-    if any(operation in ("sparse_to_dense", *_MASKS) for operation in found.operations):
-        words.append("sparse" if found.sparsity is None else f"sparse {found.sparsity:.0%}")
-    if found.vector_size is not None:
-        words.append(f"pal{found.nbits or ''}" + (f" v{found.vector_size}" if found.vector_size > 1 else ""))
-        words += ["scaled"] if found.block_shape else _sharing(found.group_shape, shape)
-    elif found.block_shape is not None or found.scheme == "cast":
-        words.append(str(found.element_dtype or found.scheme))
-        words += _sharing(found.block_shape, shape)
-    return " ".join(words) or found.scheme
+    block_shape, vector_size, sparsity = (found.get(name) for name in ("block_shape", "vector_size", "sparsity"))
+    if any(operation in ("sparse_to_dense", *_MASKS) for operation in found["operations"]):
+        words.append("sparse" if sparsity is None else f"sparse {sparsity:.0%}")
+    if vector_size is not None:
+        words.append(f"pal{found.get('nbits') or ''}" + (f" v{vector_size}" if vector_size > 1 else ""))
+        words += ["scaled"] if block_shape else _sharing(found.get("group_shape"), shape)
+    elif block_shape is not None or scheme == "cast":
+        words.append(str(found.get("element_dtype") or scheme))
+        words += _sharing(block_shape, shape)
+    return " ".join(words) or scheme
 
 
 def _sharing(block: Shape | None, shape: Shape | None) -> list[str]:
