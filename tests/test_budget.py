@@ -64,7 +64,7 @@ def aliases(folder, count, nbytes, dtype="FLOAT16", spelled=lambda i: "", overla
 
 
 REFUSED = (
-    r"values in all: expected at most \d+ bytes made of \d+ stored ones, got \d+ or more; "
+    r"values in all: expected at most \d+ bytes made of \d+ bytes stored, got \d+ bytes or more; "
     r"max_nbytes \(--max-nbytes\) allows more"
 )
 

@@ -137,7 +137,28 @@ def as_mapping(what: str, value: Any, words: str) -> Mapping[str, Any]:
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
-def parse_nbytes(text: str) -> int:
+class Nbytes(int):
+    """A number of bytes that was given as text, with the unit in which messages about it are.
+
+    Attributes:
+        unit: "K", "M", "G", "T", or "" for bytes.
+        text: as given.
+    """
+
+    unit: str
+    text: str
+
+
+def in_unit_of(given: int, nbytes: int) -> str:
+    """Return a number of bytes in the unit in which another one was given, rounded up: "25.36K", "25960 bytes"."""
+    if not isinstance(given, Nbytes) or not given.unit:
+        return f"{nbytes} bytes"
+    if nbytes == given:
+        return given.text
+    return f"{-(-nbytes * 100 >> _UNITS[given.unit]) / 100:.15g}{given.unit}"
+
+
+def parse_nbytes(text: str) -> Nbytes:
     """Return the number of bytes in a text: "1000000", "64K", "16MiB", "2G".
 
     Raises:
@@ -146,9 +167,11 @@ def parse_nbytes(text: str) -> int:
     number = text.strip().upper().removesuffix("B").removesuffix("I")
     unit = number[-1:] if number[-1:] in _UNITS else ""
     try:
-        return int(float(number.removesuffix(unit)) * (1 << _UNITS[unit]))
+        found = Nbytes(float(number.removesuffix(unit)) * (1 << _UNITS[unit]))
     except (ValueError, OverflowError):
         raise ValueError(f"size: expected bytes, such as 64M or 2G, got {text!r:.40}") from None
+    found.unit, found.text = unit, text.strip()
+    return found
 
 
 Names = str | Sequence[str] | None

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Hashable
 
-from .arguments import as_count
+from .arguments import as_count, in_unit_of
 from .errors import LimitError
 
 MIN_NBYTES = 1 << 30
@@ -36,9 +36,10 @@ class Budget:
         TypeError, ValueError: `max_nbytes` is no number of bytes.
     """
 
-    __slots__ = ("_files", "_known", "_lock", "_spent", "file", "given_nbytes", "max_nbytes", "stored_nbytes")
+    __slots__ = ("_files", "_known", "_lock", "_spent", "_unit", "file", "given_nbytes", "max_nbytes", "stored_nbytes")
 
     def __init__(self, max_nbytes: int | None = None, file: str | None = None) -> None:
+        self._unit = 0 if max_nbytes is None else max_nbytes  # as given: messages are in its unit
         if max_nbytes is not None:
             max_nbytes = as_count("max_nbytes", max_nbytes, words="a number of bytes, or None for the default")
         self.given_nbytes = max_nbytes
@@ -77,8 +78,11 @@ class Budget:
             LimitError: more than are left.
         """
         if self._spent + nbytes > self.max_nbytes:
-            words = f"values in all: expected at most {self.max_nbytes} bytes made of {self.stored_nbytes} stored ones"
-            words += f", got {self._spent + nbytes} or more; max_nbytes (--max-nbytes) allows more"
+            most, stored, got = (
+                in_unit_of(self._unit, count) for count in (self.max_nbytes, self.stored_nbytes, self._spent + nbytes)
+            )
+            words = f"values in all: expected at most {most} made of {stored} stored"
+            words += f", got {got} or more; max_nbytes (--max-nbytes) allows more"
             raise LimitError(words, file=self.file)
 
     def spend(self, key: Hashable, nbytes: int) -> None:

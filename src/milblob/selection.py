@@ -53,5 +53,5 @@ def require_selected(select: Select, is_any: bool, where: str) -> None:
     """
     if select is None or is_any:
         return
-    words = "it selects" if callable(select) else f"matches {select!r:.200}"
-    raise ValueError(f"select: expected the name of a tensor in {where}, got none that {words}")
+    words = "is selected" if callable(select) else f"matches {select!r:.200}"
+    raise ValueError(f"select: no tensor in {where} {words}")

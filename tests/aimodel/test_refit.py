@@ -72,7 +72,7 @@ def test_a_dry_run_writes_nothing(tmp_path):
 @pytest.mark.parametrize(
     "weights, options, error, words",
     [
-        ({"nothing": np.zeros(3, "f4")}, {}, KeyError, "expected a name"),
+        ({"nothing": np.zeros(3, "f4")}, {}, KeyError, "has no weight"),
         ({"#0": np.zeros((3, 3), "f4")}, {}, ValueError, r"expected shape \(32, 24\), got \(3, 3\)"),
         ({"#0": np.zeros((32, 24), "f8")}, {}, TypeError, "expected elements of float32, got float64"),
         ({"#0": np.full((32, 24), 1e300)}, {"cast": True}, OverflowError, "main/"),

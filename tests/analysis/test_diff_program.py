@@ -290,7 +290,7 @@ def test_diff_options(files, cli, tmp_path):
     assert [(row["name"], row["other"]) for row in document["tensors"]] == [("same", "same"), ("w", "x"), ("x", "w")]
     assert document["is_same"] is False and document["totals"]["different"] == 2
     status, out, err = cli("diff", *files, "-k", "nothing")
-    assert (status, out) == (2, "") and err.startswith("milblob: -k nothing: expected the name of a tensor in ")
+    assert (status, out) == (2, "") and err.startswith("milblob: -k nothing: no tensor in ")
 
 
 def test_diff_of_functions_and_parts(cli):

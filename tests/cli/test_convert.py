@@ -206,7 +206,7 @@ def test_refusals(cli, tmp_path):
         (npz, tmp_path / "x.txt"): "expected .npz, .safetensors, .params or a directory",
         (npz, tmp_path / "x.npz", "-f", "main"): "expected a model, which -f",
         (npz, tmp_path / "x.npz", "--stored"): "expected a model, which -f",
-        (npz, tmp_path / "x.npz", "-k", "v*"): f"-k v*: expected the name of a tensor in {npz}, got none that matches",
+        (npz, tmp_path / "x.npz", "-k", "v*"): f"-k v*: no tensor in {npz} matches",
         (npz, tmp_path / "x.mlpackage"): "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one",
         (npz, tmp_path / "x.npz", "--align", "4096"): "expected a weight file",
         (npz, tmp_path / "x.npz", "--listing", "y.json"): "expected a weight file",

@@ -47,8 +47,8 @@ def test_keep_that_matches_nothing_is_an_error(cli, places, name, more):
     before = sorted(places["out"].parent.rglob("*"))
     status, out, err = cli(*argv, "-k", "haed_*", *more)
     assert (status, out) == (2, "")
-    assert err.startswith("milblob: -k haed_*: expected the name of a tensor in ")
-    assert "got none that matches" in err
+    assert err.startswith("milblob: -k haed_*: no tensor in ")
+    assert " matches" in err
     assert sorted(places["out"].parent.rglob("*")) == before
     names = milblob.load(places["model"])
     assert all(name in names for name in err.partition("did you mean ")[2].rstrip("?\n").split(" or ") if name)
@@ -77,7 +77,7 @@ def test_a_function_without_tensors_to_compare_is_not_the_same(cli, tmp_path):
     path = DATA / "functions/model.mlpackage"
     status, out, err = cli("diff", path, path, "-f", "alpha", "--stored", "-k", "beta/*")
     assert (status, out) == (2, "")
-    assert "function alpha, got none that matches ['beta/*']" in err
+    assert "function alpha matches ['beta/*']" in err
 
 
 def test_dry_run_has_one_letter_everywhere(cli):

@@ -133,7 +133,7 @@ def test_casts(cli, tmp_path):
     (["--merge", "--split", "1M"], "merge: expected it without split, got both"),
     (["--cast", "int8"], "cast: expected float32, float16 or bfloat16, got int8"),
     (["--cast", "number"], "number"),
-    (["-f", "none"], "function: expected one of"),
+    (["-f", "none"], "has no function 'none' (it has "),
     (["--inline", "-5"], "inline: expected a number of elements, got -5"),
     (["--overflow", "wrap"], "invalid choice: 'wrap'"),
 ])  # fmt: skip

@@ -63,7 +63,7 @@ WRONG = {
     "a file that is there": (["-i", "named.npz", "-o", "one.npz"], "one.npz"),
     "states of a model without": (["-i", "named.npz", "--state-out", "s.npz"], "--state-out: expected a model with states"),
     "states given to one without": (["-i", "named.npz", "--state-in", "one.npz"], "--state-in: expected a model with states"),
-    "another function": (["-i", "named.npz", "--function", "other"], "function: expected one of main, got 'other'"),
+    "another function": (["-i", "named.npz", "--function", "other"], "the model has no function 'other' (it has main)"),
     "one file for two": (["-i", "named.npz", "-o", "s.npz", "--state-out", "s.npz"], "expected another file than -o"),
 }  # fmt: skip
 
@@ -105,7 +105,7 @@ def test_states_go_from_file_to_file(cli, tmp_path):
         np.testing.assert_array_equal(np.load(files[1])["cache"], session.states["cache"])
         previous = ["--state-in", files[1]]
     status, _, err = cli("run", model, "-i", f"x={tmp_path / 'x.npy'}", "--state-in", tmp_path / "o0.npz")
-    assert status == 2 and "state: expected one of cache, got " in err
+    assert status == 2 and "the model has no state 'out' (it has cache)" in err
 
 
 def test_outputs_that_are_there_are_refused_before_anything_is_written(cli, folder):

@@ -102,7 +102,7 @@ def test_show_an_array(params, cli):
     assert "first values  2, 4" in cli("show", params, "p0")[1]
     assert "first values" not in cli("show", params, "p0", "-q")[1]
     status, _, err = cli("show", params, "p")
-    assert status == 2 and "got 'p'" in err and "did you mean" in err
+    assert status == 2 and "has no array 'p'" in err and "did you mean" in err
     assert cli("show", params, "p0", "-f", "main")[0] == 2
 
 
@@ -313,7 +313,7 @@ def test_refit_refuses_all_or_nothing(archive, tmp_path, cli):
     before = digest(archive)
     for arrays, words in (
         ({"p0": np.ones((1, 3), np.float32)}, "p0: expected shape (1, 2), got (1, 3)"),
-        ({"p0": NEW, "nobody": NEW}, "got 'nobody'"),
+        ({"p0": NEW, "nobody": NEW}, "has no parameter 'nobody' (it has p0)"),
         ({"p0": np.ones((3, 1), np.int32), "nobody": NEW}, "2 problems"),
         ({"p0": np.array([[1e300, 0]])}, "float64"),
     ):

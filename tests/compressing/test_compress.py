@@ -150,7 +150,7 @@ def test_only_what_is_asked_for_changes(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"select": "haed_weight"}, "select: expected the name of a weight in .*, got none that matches"),
+        ({"select": "haed_weight"}, "select: no weight in .* matches"),
         ({"select": "nothing*", "size": 90_000, "recipe": None}, "select: expected the name of a weight"),
         ({"per_name": {"haed_weight": Palette(2)}}, "per_name: expected names of weights .*, got 'haed_weight'; did you mean head_weight"),
         ({"per_name": {"haed_weight": None}}, "per_name: expected names of weights"),

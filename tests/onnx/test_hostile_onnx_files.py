@@ -131,7 +131,9 @@ def test_names_of_files_that_are_none(tmp_path, name, capfd):
                 feeds = {"tokens": np.zeros((1, 16), np.int32)}
                 for key, value in own.predict(feeds).items():
                     np.testing.assert_array_equal(session.predict(feeds)[key], value)
-        assert main(["to-onnx", str(model), "-o", str(target), "--weights", how, "--force", "-q"]) == (2 if is_bad else 0)
+        assert main(["to-onnx", str(model), "-o", str(target), "--weights", how, "--force", "-q"]) == (
+            2 if is_bad else 0
+        )
     for model in models[sized(1, 0) :]:
         picture, plan = folder / "f.svg", folder / "p.json"
         assert main(["compress", str(model), "--frontier", str(picture), "--force", "-q"]) == 0

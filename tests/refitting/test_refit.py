@@ -119,7 +119,7 @@ def test_mapping_and_select(package):
     assert set(values["floats"].reshape(-1)) == {3.0} and set(values["bytes"]) == {0}
     milblob.refit(package, given, mapping=mapping)
     assert number_of(package) == 3
-    with pytest.raises(KeyError, match="mapping: expected names of the weights that are given, got 'other'"):
+    with pytest.raises(KeyError, match="mapping: there is no array 'other'"):
         milblob.refit(package, given, mapping={**mapping, "other": "floats"})
     words = "floats: expected equal arrays for it, got different ones: encoder.w, again; unshare=True"
     with pytest.raises(ValueError, match=words):
@@ -147,7 +147,7 @@ def test_all_problems_are_reported_and_nothing_is_written(package):
         milblob.refit(package, bad)
     assert str(caught.value) == (
         "weights: expected all to fit, got 3 problems: floats: expected shape (3, 100), got (100, 3); bytes: expected "
-        f"elements of uint8, got float64; weight: expected a name in {package}, got 'more' (`milblob match` finds which "
+        f"elements of uint8, got float64; {package} has no weight 'more' (`milblob match` finds which "
         "weight an array is for)"
     )
     many = {f"w{i}": given["ints"] for i in range(50)}
@@ -178,7 +178,7 @@ def test_problems_of_one_kind_are_counted(tmp_path, capsys):
     with pytest.raises(KeyError) as one:
         milblob.refit(DEMO, wrong, dry_run=True)
     assert one.value.args[0] == (
-        f"weight: expected a name in {DEMO}, got 'head_wieght'; did you mean head_weight or head_bias? "
+        f"{DEMO} has no weight 'head_wieght'; did you mean head_weight or head_bias? "
         "(`milblob match` finds which weight an array is for)"
     )
     renamed = {f"transformer.{name}": values for name, values in given.items()} | {"head_bias": np.zeros(95, "f4")}

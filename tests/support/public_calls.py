@@ -366,5 +366,5 @@ def is_promised(error):
     return (
         is_raised_here
         and type(error) in (ValueError, TypeError, KeyError, OverflowError)
-        and ("expected" in words or words.startswith("weights:"))
+        and ("expected" in words or " no " in words or " is ambiguous: " in words or words.startswith("weights:"))
     )

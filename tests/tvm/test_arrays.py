@@ -134,7 +134,7 @@ def test_diff_and_match_take_parameters_of_modules(model):
 def test_match_reports_what_is_left(model):
     found = milblob.match({"weight": NEW}, model)
     assert (found.matches, found.unmatched_given, found.unmatched_names) == ([], ["weight"], ["p0"])
-    with pytest.raises(ValueError, match="select: expected the name of a tensor"):
+    with pytest.raises(ValueError, match="select: no tensor in "):
         milblob.match({"weight": NEW}, model, select=lambda name: False)
 
 
@@ -146,7 +146,7 @@ def test_refit_reports(model, tmp_path):
         assert report.changes[0].given_dtype is DType.FLOAT64
     with pytest.raises(ValueError, match="2 problems"):
         milblob.refit(model, given)
-    with pytest.raises(KeyError, match="mapping: expected names of the weights that are given"):
+    with pytest.raises(KeyError, match="mapping: there is no array "):
         milblob.refit(model, {"p0": NEW}, mapping={"nobody": "p0"})
     with pytest.raises(ValueError, match="expected one array for it, got p0 and spare"):
         milblob.refit(model, {"p0": NEW, "spare": NEW}, mapping={"spare": "p0"})

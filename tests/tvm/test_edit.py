@@ -247,12 +247,12 @@ def test_int4_changes_the_half_that_counts(tmp_path):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"p1": NEW}, KeyError, f"parameter: expected a name in {PARAMS}, got 'p1'"),
+        ({"p1": NEW}, KeyError, f"{PARAMS} has no parameter 'p1'; did you mean p0?"),
         ({"p0": NEW.astype("f8")}, TypeError, "p0: expected elements of float32, got float64"),
         ({"p0": NEW.astype(">f4")}, TypeError, "p0: expected elements of float32, got >f4"),
         ({"p0": NEW[0]}, ValueError, r"p0: expected shape \(1, 2\), got \(2,\)"),
-        ({"p0": NEW[0], "p1": NEW, "p0 ": 5}, ValueError, "expected all to fit, got 3 problems: p0: expected shape .*; parameter: .*'p1'; parameter: .*'p0 '"),
-        ({"other": {"p0": NEW}}, KeyError, "module: expected one of 'default', got 'other'"),
+        ({"p0": NEW[0], "p1": NEW, "p0 ": 5}, ValueError, "expected all to fit, got 3 problems: p0: expected shape .*; .* has no parameter 'p1'.*; .* has no parameter 'p0 '"),
+        ({"other": {"p0": NEW}}, KeyError, r"has no module 'other' \(it has default\)"),
         (5, TypeError, "arrays: expected a mapping"),
     ],
 )  # fmt: skip

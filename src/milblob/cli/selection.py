@@ -208,7 +208,7 @@ def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:
     if not found:
         words = " ".join(f"-k {glob}" for glob in arguments.select)
         close = hint(arguments.select[0].strip("*"), names)
-        raise ValueError(f"{words}: expected the name of a tensor in {where}, got none that matches{close}")
+        raise ValueError(f"{words}: no tensor in {where} matches{close}")
     if not arguments.quiet:
         for glob in arguments.select:
             if not any(map(selector(glob), found)):

@@ -123,7 +123,7 @@ class CandidateSearch:
             names: of the weights that were asked for.
         """
         if self._request.is_selected is not None and not names:
-            raise ValueError(f"select: expected the name of a weight in {model.path}, got none that matches")
+            raise ValueError(f"select: no weight in {model.path} matches")
         for named in self._request.per_name:
             if named.glob not in self._reader_names and not any(map(named.fits, names)):
                 words = f"expected names of weights that are selected in {model.path}, or of operations that read them"

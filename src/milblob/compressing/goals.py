@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import _codec, decibels
-from ..arguments import as_integer, as_mapping, parse_nbytes
+from ..arguments import Nbytes, as_integer, as_mapping, in_unit_of, parse_nbytes
 from ..closeness import hint
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
@@ -257,8 +257,11 @@ class RecipeChoice:
         smallest = sum(unit[number].nbytes for unit, number in zip(choices, starts(choices), strict=True))
         if goal.nbytes is not None:
             if goal.nbytes < fixed + smallest:
-                words = f"size: expected {fixed + smallest} bytes or more, which the smallest recipes take"
-                raise ValueError(f"{words} ({fixed} of them for what cannot be compressed), got {goal.nbytes}")
+                needed, rest, got = (
+                    in_unit_of(goal.nbytes, nbytes) for nbytes in (fixed + smallest, fixed, int(goal.nbytes))
+                )
+                words = f"size: expected {needed} or more, which the smallest recipes take"
+                raise ValueError(f"{words} ({rest} of them for what cannot be compressed), got {got}")
             return goal.nbytes - fixed
         count = sum(unit.element_count for unit in units)
         most = int(min(cast(float, goal.bits), _MOST_BITS) * count / 8)
@@ -278,7 +281,9 @@ def as_goal(size: Any, bits: Any, sqnr: Any) -> Goal | None:
     if len(given) > 1:
         raise ValueError(f"{given[0]}: expected at most one of size, bits and sqnr, got {' and '.join(given)}")
     if size is not None:
-        nbytes = parse_nbytes(size) if isinstance(size, str) else as_integer("size", size, "bytes, or a text as '40MB'")
+        nbytes = parse_nbytes(size) if isinstance(size, str) else size
+        if not isinstance(nbytes, Nbytes):
+            nbytes = as_integer("size", size, "bytes, or a text as '40MB'")
         if nbytes < 0:
             raise ValueError(f"size: expected 0 bytes or more, got {nbytes}")
         return Goal(nbytes=nbytes)

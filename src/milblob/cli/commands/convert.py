@@ -161,6 +161,6 @@ def _dtypes(arrays: Mapping[str, LazyTensor], given: list[str]) -> dict[str, DTy
             raise ValueError(f"--dtype {option}: expected a dtype that weight files hold, got {dtype}")
         found = list(filter(selector(glob), arrays))
         if not found:
-            raise ValueError(f"--dtype {option}: expected the name of a tensor, got none that matches {glob}")
+            raise ValueError(f"--dtype {option}: no tensor matches {glob}")
         result.update(dict.fromkeys(found, dtype))
     return result
