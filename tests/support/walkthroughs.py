@@ -25,7 +25,7 @@ def renewed(text):
     names = {}
 
     def run(match):
-        code, shown = match["code"], match["shown"]
+        code = match["code"]
         if match["kind"] == "console":
             steps = ((command, shortened(screen(command), shown)) for command, shown in steps_of(code.rstrip("\n")))
             lines = "".join(f"$ milblob {command}\n{printed}".rstrip("\n") + "\n" for command, printed in steps)
