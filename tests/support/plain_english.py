@@ -28,6 +28,7 @@ EXCEPTIONS = {
     ("tests/support/plain_english.py", ""),
 }
 CODE_SPAN = re.compile(r"`[^`]*`")
+TEXTS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}  # the latter from Python 3.12 on
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2\s*$", re.M | re.S)
 
 
@@ -38,7 +39,7 @@ def _blank(match):
 def prose_of_python(text):
     """Yield (line number, text) of comments, docstrings and texts with a space in them."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string):
+        if token.type == tokenize.COMMENT or (token.type in TEXTS and re.search(r"\s", token.string)):
             for number, line in enumerate(token.string.split("\n")):
                 yield token.start[0] + number, line
 
