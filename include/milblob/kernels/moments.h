@@ -1,6 +1,6 @@
 /* kernels/moments.h: count, extremes, sum, spread and special values of an array.
  *
- * Elements become float64 first. Those of 32 and 64 bits do so in blocks of MB_MOMENTS_BLOCK that stay in the first
+ * Elements become float64 first. Those of 32 and 64 bits do so in blocks of MB_MOMENTS_BLOCK that fit into the first
  * cache: one loop over a block counts and sums, a second adds up the squared distances from the block's own mean, and
  * blocks are merged by the rule of Chan, Golub and LeVeque (1979), with compensated sums (Neumaier 1974). Nothing is ever
  * computed as the difference of two large sums, so a spread that is small compared with the mean is accurate too. Elements
@@ -63,7 +63,7 @@ static inline void mb_moments_clear(mb_moments *m) {
     m->least_whole = INT64_MAX, m->most_whole = INT64_MIN, m->smallest_whole = UINT64_MAX;
 }
 
-/* sum + low += value, with what rounding loses kept in low (Neumaier). An infinite sum stays one. */
+/* sum + low += value; low holds what rounding loses (Neumaier). An infinite sum remains infinite. */
 static inline void mb_add_exactly(double *sum, double *low, double value) {
     const double total = *sum + value;
     const bool sum_is_larger = (mb_f64_bits(*sum) & MB_F64_ABS) >= (mb_f64_bits(value) & MB_F64_ABS);
@@ -234,7 +234,7 @@ MB_KERNEL void mb_wide_moments(mb_moments_kernel kernel, int kind, const uint8_t
     }
 }
 
-/* The number that a pattern of at most 16 bits stands for. */
+/* The number that a pattern of at most 16 bits encodes. */
 static inline double mb_narrow_value(uint32_t mil_code, uint32_t pattern) {
     uint32_t bits;
     float value;

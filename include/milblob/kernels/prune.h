@@ -26,8 +26,8 @@ MB_STEP uint64_t mb_flags_pack(const uint8_t *flags, uint64_t count, uint8_t *ma
 }
 
 /* Count elements by the upper 15 bits of their magnitude (all of it, for float16).
- * A counter takes 32 bits, so that those of most weights stay in the first cache, and eight bytes of elements are read at
- * once: a CPU raises one counter per cycle if nothing else is in the way.
+ * A counter takes 32 bits, so that the counters of most weights fit into the L1 cache, and eight bytes of elements are
+ * read at once: a CPU raises one counter per cycle if nothing else is in the way.
  * in   src: count elements, fewer than 2^32, any alignment      out  counts: MB_MAGNITUDES, added to
  * over-reads: none      fails: never                                                                                   */
 MB_KERNEL void mb_prune_count(const uint8_t *src, uint64_t count, bool is_f16, uint32_t *counts) {
@@ -57,7 +57,7 @@ MB_KERNEL void mb_prune_count_below(const uint8_t *src, uint64_t count, uint32_t
  * in   src: count elements, any alignment
  * out  mask: (count + 7) / 8 bytes, a bit for each element, least significant first, 1 for those that are kept; kept: room
  *      for count elements; the first of them are those that are kept, the others are unspecified; sums: of float32: added
- *      to, the others become zero. For float16 the counts of mb_prune_count say it all, and sums is not used.
+ *      to, the others become zero. For float16 the counts of mb_prune_count suffice, and sums is not used.
  * returns how many are kept      over-reads: none      fails: never                                                    */
 typedef uint64_t (*mb_split_kernel)(const uint8_t *src, uint64_t count, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums);
 

@@ -9,7 +9,7 @@
 
 #include "milblob/base.h"
 
-enum { MB_PACK_BLOCK = 4096 }; /* whole groups of eight; stays in the first cache */
+enum { MB_PACK_BLOCK = 4096 }; /* whole groups of eight; fits into the L1 cache */
 
 /* The bytes that count elements of nbits (1..8) take when packed; count comes from an array, so count * 8 fits. */
 static inline uint64_t mb_packed_nbytes(uint64_t count, unsigned nbits) { return count / 8 * nbits + (count % 8 * nbits + 7) / 8; }

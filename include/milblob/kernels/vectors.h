@@ -71,7 +71,8 @@ MB_KERNEL void mb_nearest_plain(const float *src, const float *weights, uint32_t
 
 /* The same with a vector in each lane of two registers: no distance is stored, and no register is searched for its least lane.
  * Elements of the last vectors that there are no lanes for go to the plain code.
- * V, WIDTH: a register of WIDTH floats; LOAD, STORE, SET, SUB, MUL, ADD: what they say, each rounding by itself;
+ * V, WIDTH: a register of WIDTH floats; LOAD, STORE, SET, SUB, MUL, ADD: the operations of these names, each with its
+ * own rounding;
  * LESS(distance, index, least, at): where the distance is less, it becomes the least, and the index that of the lane        */
 #define MB_DEFINE_NEAREST(name, target, V, WIDTH, LOAD, STORE, SET, SUB, MUL, ADD, LESS) \
     target MB_STEP void name##_lanes(const float *xs, const float *ws, const mb_vectors *palette, const uint32_t dims, const bool is_heavy, float *least, float *at) { \

@@ -315,7 +315,7 @@ static inline bool mb_real_round(const mb_real *real, mb_real_format format, uin
 
 /* Read a decimal integer at *at: [-]digits, saturating at 2^64 - 1.
  * in   text, nbytes; *at: where it starts      out  *magnitude, *negative, *fits (false: saturated); *at: after it
- * over-reads: none      fails: false when there is no digit at *at
+ * over-reads: none      fails: false without a digit at *at
  * lifetime: keeps nothing
  * spec: docs/mil-text.md, numbers                                                                                    */
 static inline bool mb_integer_read(const uint8_t *text, uint64_t nbytes, uint64_t *at, uint64_t *magnitude,

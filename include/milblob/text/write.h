@@ -1,6 +1,6 @@
 /* text/write.h: writes a Program as MIL text, in the layout of Apple's compiler.
  *
- * docs/mil-text.md says what that layout is, what of it is a guess, and what text cannot hold. Functions, arguments and
+ * docs/mil-text.md describes that layout, the guesses in it, and the limits of text. Functions, arguments and
  * attributes are maps, and come in the order of their keys; everything else in the order of the Program. */
 #ifndef MILBLOB_TEXT_WRITE_H
 #define MILBLOB_TEXT_WRITE_H
@@ -43,7 +43,7 @@ static inline void mb_write_sink(mb_writer *w, uint64_t at, uint64_t count) {
     w->keys[at] = moved;
 }
 
-/* Sort by key; of equal ones the last stays, as protobuf has it. Returns how many are left. */
+/* Sort by key; of equal keys the last is kept, as in protobuf. Returns how many are left. */
 static inline uint64_t mb_write_sort(mb_writer *w, uint64_t count) {
     uint64_t left = 0;
     for (uint64_t at = count / 2; at-- > 0;) mb_write_sink(w, at, count);

@@ -30,7 +30,7 @@ static inline uint32_t mb_tensor_element_wire(uint32_t field) {
     }
 }
 
-/* One step over the chunks of a Repeated* message: *found tells whether the field read was field 1, its values. */
+/* One step over the chunks of a Repeated* message; *found: the field read was field 1, its values. */
 static inline mb_status mb_tensor_chunk(mb_cursor *inner, uint32_t field, mb_wire *chunk, bool *found, mb_error *error) {
     if (mb_read_field(inner, chunk, error)) return error->status;
     *found = chunk->number == 1;

@@ -1,7 +1,7 @@
 /* kernels/neon/float.h: the casts of float.h for AArch64, whose baseline has NEON and the conversions of float16.
  *
  * As with AVX2: a fast path for blocks of 64 is correct for most numbers and counts nothing; one maximum and one minimum over
- * the block tell whether it holds a NaN or anything to count. The plain code handles such blocks, and the tail. */
+ * the block show whether it holds a NaN or anything to count. The plain code handles such blocks, and the tail. */
 #ifndef MILBLOB_FLOAT_NEON_H
 #define MILBLOB_FLOAT_NEON_H
 
