@@ -249,7 +249,7 @@ def pieces(base: str, entries: list[Entry]) -> Iterator[memoryview]:
     The second piece of an entry is its data, not copied; a `Later` is made when its turn comes.
 
     Raises:
-        ValueError: a `Later` made another number of bytes than it said.
+        ValueError: a `Later` made another number of bytes than it declared.
     """
     name = base.encode()
     yield memoryview(_NAME.pack(len(name)))
@@ -268,9 +268,9 @@ def pieces(base: str, entries: list[Entry]) -> Iterator[memoryview]:
 
 
 def digest_of(fd: int, rest: Callable[[], bytes] | None = None) -> bytes:
-    """Return the hash of a file: the BLAKE3 of its first bytes and of the BLAKE3 of the others, `rest` if it is known.
+    """Return the hash of a file: the BLAKE3 of its first bytes and of the BLAKE3 of the others (`rest`, if known).
 
-    The file is read and not mapped: another process may shorten it meanwhile.
+    The file is read and not mapped: another process may shorten it at any time.
     """
     from ..hashing import blake3
 

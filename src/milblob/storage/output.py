@@ -59,7 +59,7 @@ class Whole:
             parts.append(self)
 
     def fail(self, error: BaseException) -> None:
-        """As `discard`; an error of a full disk says what it lacks for this."""
+        """As `discard`; the error of a full disk then reports the missing space."""
         _fail([self], error)
 
     def __enter__(self) -> Self:
@@ -82,8 +82,8 @@ def together() -> Iterator[list[Whole]]:
     """Yield a list of outputs that take their names together when the block ends, in the order of the list.
 
     All of them are complete and synced before the first takes its name. If one cannot take its name, those before it
-    give theirs back. Killed in between, the first of them are new and the others old. So what another one refers to
-    comes before it, by a name that nothing old refers to; and what says that all is done comes last.
+    give theirs back. If the process is killed in between, the first of them are new and the others old. So an output
+    comes after those that it refers to, by names that nothing old refers to; one that marks completion comes last.
 
     Raises:
         As the block, `complete` and `named`; everything is as it was.
@@ -104,7 +104,7 @@ def together() -> Iterator[list[Whole]]:
 
 
 def _fail(parts: list[Whole], error: BaseException) -> None:
-    """Leave everything as it was; of a full disk say which output needs how much."""
+    """Discard all outputs; if the disk is full, report which output needs how much."""
     found = [(part.sizes(), part.path) for part in parts] if isinstance(error, OSError) else []
     if found:
         describe_full(error, max(found)[1], *(sum(each) for each in zip(*(nbytes for nbytes, _ in found), strict=True)))
@@ -116,7 +116,7 @@ class NewFile(Whole):
     """A file that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Args:
-        path: the final name. A symbolic link is followed: what it points to is replaced, the link stays.
+        path: the final name. A symbolic link is followed: its target is replaced, the link is kept.
         force: replace a file that exists. Its other hard links, and views of its bytes, keep the old contents.
         sync: write the bytes to disk before the name changes; without it, a power failure may lose old and new.
         locked: the caller holds the `lock` of the file to be replaced and knows that it has no journal; else the lock
@@ -133,9 +133,9 @@ class NewFile(Whole):
     are those of the replaced file (see owners.py), else those of this process and its umask.
 
     Raises:
-        FileExistsError: `path` exists and `force` is False, or it is not a regular file. (Also from `commit`, if it was
-            created meanwhile.)
-        FileNotFoundError: there is no such directory.
+        FileExistsError: `path` exists and `force` is False, or it is not a regular file. (Also from `commit`, if
+                    another process created it after this call.)
+        FileNotFoundError: the directory does not exist.
         BlockingIOError: from `commit`: another writer has the lock of the file to be replaced.
         PendingChangeError: a change of that file was interrupted and must be completed first.
         OSError: from the system.
@@ -227,7 +227,7 @@ class NewDirectory(Whole):
     renamed to `.milblob-*.old`; a process killed at that moment leaves both complete, neither under the final name.
 
     Raises:
-        FileExistsError: `path` exists and `replace` is False, or is no directory, or something is mounted in it.
+        FileExistsError: `path` exists and `replace` is False, or is not a directory, or something is mounted in it.
         FileNotFoundError: the directory to create it in does not exist.
         BlockingIOError: from `commit`: another writer has the lock of the directory to be replaced.
         OSError: from the system.
@@ -298,7 +298,7 @@ class NewDirectory(Whole):
 
     def _give_back(self, old: str) -> None:
         """Undo `_take_name`."""
-        name, self.name = self.name, ""  # if this fails, whatever has that name must not be removed
+        name, self.name = self.name, ""  # if this fails, the file of that name must not be removed
         if old == name:
             if exchange(os.fsencode(name), os.fsencode(self.path)) != 0:
                 return

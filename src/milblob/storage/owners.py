@@ -1,6 +1,6 @@
 """Who owns a new file or tree, and who may read it: as with what it replaces, where the system allows that.
 
-Only root can give files away, and does: whoever owns a model that root rewrites must keep it. Other users own what they
+Only root can give files away, and does: the owner of a model that root rewrites must keep it. Other users own what they
 write, and can keep the group at most. The result has the permissions of what it replaces, and never more.
 """
 
@@ -48,11 +48,11 @@ def mode_like(fd: int, old: os.stat_result) -> int:
 def keep_tree(fd: int, old: str) -> None:
     """Give everything in a new directory the owner and permissions of what it replaces, the directory itself apart.
 
-    A name that the old directory lacks gets the owner of the old directory, and keeps its permissions. Directories stay
-    writable for their owner.
+    A name that the old directory lacks gets the owner of the old directory, and keeps its permissions. Directories
+    remain writable for their owner.
 
     Args:
-        fd: open descriptor of the new directory, which nobody else can enter yet.
+        fd: open descriptor of the new directory, which no other process can enter yet.
         old: path of the directory that it replaces.
 
     Raises:
