@@ -72,7 +72,7 @@ cdef class Chains:
         self.rows.small_rows, self.rows.small_marks, self.rows.definitions, self.rows.slots = NULL, NULL, NULL, NULL
 
     cdef int make_room(self, uint64_t count) except -1:
-        """Make room for so many definitions, and slots of zeros."""
+        """Make room for `count` definitions, and slots of zeros."""
         cdef uint64_t slot_count = 4
         cdef void *larger = realloc(self.rows.definitions, (count + 1) * sizeof(C.mb_definition))
         if larger == NULL:
@@ -94,7 +94,7 @@ cdef class Chains:
 
         Returns:
             0: done. CHAINS_SMALL or CHAINS_USES: call `add_small` or `add_uses`, and this again. CHAINS_PARTS, CHAINS_LONG or
-            CHAINS_CIRCLE: the Program is refused, for what `stopped` says.
+            CHAINS_CIRCLE: the Program is refused because of the operation `stopped`.
         """
         cdef int status = C.MB_CHAINS_DONE
         cdef C.mb_chains *rows = &self.rows

@@ -3,7 +3,7 @@
 
 @cython.no_gc  # text and tuples of text: no cycles
 cdef class Statement:
-    """One operation without objects behind it.
+    """One operation as text, without objects of a view.
 
     type: of the operation.    outputs: their names.    inputs: parameter -> the names that it reads, None for a value.
     """
@@ -112,7 +112,7 @@ cdef class Graph:
                 (b.inputs, b.input_count), (b.outputs, b.output_count))
 
     def names(self, uint32_t first, uint32_t count):
-        """Return [(name, offset and nbytes of its type)]; offset 0 where there is no type."""
+        """Return [(name, offset and nbytes of its type)]; offset 0 without a type."""
         cdef list found = []
         cdef uint32_t i
         if <uint64_t>first + count > self.rows.name_count:
@@ -269,7 +269,7 @@ cdef class Graph:
     def definitions(self):
         """Return {(block, name): row of names} of what operations and blocks define, {(-1 - function, name): row} of inputs.
 
-        Where a name occurs twice in one block, the first counts, and its inputs are before its operations.
+        Where a name occurs twice in one block, the first is taken; inputs come before operations.
         """
         cdef dict found = {}
         cdef C.mb_graph_name *n

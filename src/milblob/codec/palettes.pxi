@@ -104,7 +104,7 @@ cdef class PaletteFit:
             self.bins.tops[i] += other.bins.tops[i]
 
     def divide(self, uint32_t bins, PaletteFit like=None):
-        """Divide the range of what count_tops counted (here, or in `like`) into about so many empty bins."""
+        """Divide the range of what count_tops counted (here, or in `like`) into about `bins` empty bins."""
         if not 1 <= bins <= C.MB_PALETTE_BINS - C.MB_PATTERNS:
             raise ValueError(f"bins: expected 1 to {C.MB_PALETTE_BINS - C.MB_PATTERNS}, got {bins}")
         self._reserve(False, False)

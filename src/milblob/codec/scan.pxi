@@ -9,8 +9,8 @@ cdef class Scan:
     functions: [(name, opset, (offset, nbytes))]; blocks: [(name, function, parent or -1, number, index)];
     version: Program.version.
 
-    The rows of operations and constants stay in the memory that the scan filled until `settle`, and in less from then on.
-    After its own constants come those of `Chains.finish`, which are parts of compressed weights and no weights themselves.
+    The rows of operations and constants are in the memory that the scan filled until `settle`, and in less from then
+    on. After its own constants come those of `Chains.finish`, which are parts of compressed weights but not weights.
     """
     cdef readonly list functions, blocks
     cdef readonly uint64_t version
@@ -97,14 +97,14 @@ cdef class Scan:
                 raise FormatError(words, file=self.buffer.name)
             guess = room = names.rows.nbytes
         if not C.mb_names_utf8(&names.rows):
-            self.make_lists()  # which says where
+            self.make_lists()  # raises an error with the place
             raise FormatError("names of all constants: expected UTF-8, got other bytes", file=self.buffer.name)
         names.finish()
         self.base = names
         return names
 
     def settle(self, Chains chains=None):
-        """Bring the rows into the form in which they stay; `names` comes before. Nothing refers to the bytes from then on.
+        """Bring the rows into their final form; call `names` before. Nothing refers to the bytes from then on.
 
         Args:
             chains: what its constexpr operations read, if there are any.
@@ -177,7 +177,7 @@ cdef class Scan:
         return (<Constant>self.made_constants[i]).storage == NAME
 
     def release(self):
-        """Let go of the Program's bytes. What is settled stays."""
+        """Release the Program's bytes. The settled rows are kept."""
         self.forget_rows()
         self.buffer = None
 

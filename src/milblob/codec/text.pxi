@@ -65,7 +65,7 @@ def graph_text(Graph graph not None, uint64_t offset, uint64_t nbytes, write, pa
         False if the Program must be brought into plain form first; nothing has been written then.
 
     Raises:
-        UnsupportedError: something that text cannot hold. FormatError: malformed. Whatever `write` raises.
+        UnsupportedError: something that text cannot hold. FormatError: malformed. Any error of `write`.
     """
     cdef Buffer buffer = graph.held()
     cdef C.mb_writer w

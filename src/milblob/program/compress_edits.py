@@ -158,11 +158,11 @@ def constexpr_edit(
     parts: Iterable[tuple[str, Any, Any, Any]],
     links: Links,
 ) -> Edit:
-    """Make an operation one that computes a weight; its name and its output stay.
+    """Replace an operation by one that computes a weight; its name and its output are kept.
 
     Args:
         op: a row of the scan: a const operation, or the last one of a compressed weight.
-        gone: its parameters that go: those of its old type.
+        gone: its parameters to remove: those of its old type.
         parts: (key, dtype, shape, value) of each that is stored. A value is (file name, metadata offset) of a record,
             or a serialized TensorValue.
         links: of the others. Operations that compute them are put before.

@@ -27,7 +27,7 @@ _MASKS = {"lut_to_sparse": "indices_mask", "sparse_blockwise_shift_scale": "data
 class Compression(str):
     """The scheme of a compressed weight: its operation without "constexpr_", such as "lut_to_dense"; "" if it has none.
 
-    A str; the rest are attributes, each None where it does not apply or the declared types do not say.
+    A str; the rest are attributes, each None if it does not apply or the declared types do not determine it.
 
     Attributes:
         operations: the whole chain without "constexpr_", from the dense end inwards.
@@ -82,7 +82,7 @@ def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compres
     if result == "sparse_to_dense" and size and nonzero is not None:
         result.sparsity = 1 - nonzero / size
     link = weight
-    for _ in chain:  # follow the elements: the compression of a palette or a scale says nothing about the weight
+    for _ in chain:  # follow the elements: the compression of a palette or a scale is not that of the weight
         _describe(link, result, number)
         inner = link.parts.get(_ELEMENTS.get(_kind(link), ""))
         if not isinstance(inner, Compressed):
@@ -125,7 +125,7 @@ def _describe(link: Compressed, result: Compression, number: Callable[[Any], int
 
 
 def _words(found: Compression, shape: Shape | None) -> str:
-    """Say in a few characters what the elements are, and how many share a scale or a palette."""
+    """Describe in a few characters the elements, and how many share a scale or a palette."""
     words = []
     if any(operation in ("sparse_to_dense", *_MASKS) for operation in found.operations):
         words.append("sparse" if found.sparsity is None else f"sparse {found.sparsity:.0%}")

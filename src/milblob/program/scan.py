@@ -163,7 +163,7 @@ class ProgramScan:
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     def release(self) -> None:
-        """Release the bytes; names and paths stay."""
+        """Release the bytes; names and paths are kept."""
         self.buffer, self.span = _codec.Buffer(b""), (0, 0)
         self.table.release()
 

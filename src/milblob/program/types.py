@@ -18,10 +18,10 @@ class TensorType:
     """A tensor; a scalar is one of rank 0.
 
     Attributes:
-        dtype: DType of the elements, or the number that stands in the Program if it is none that milblob knows.
+        dtype: DType of the elements, or its number in the Program if milblob does not know it.
         shape: the dimensions; None for one that is left open.
         rank: as declared: the number of dimensions, or -1 where the rank itself is open.
-        variadic: indices of open dimensions that stand for any number of dimensions.
+        variadic: indices of open dimensions that represent any number of dimensions.
     """
 
     dtype: DType | int
@@ -100,7 +100,7 @@ def singular(buffer: _codec.Buffer, span: tuple[int, int], expected: dict[int, i
         what: of what, for messages.
 
     Raises:
-        InPieces: a field with a length occurs twice. Of a number that does, the last one stands, as protobuf has it.
+        InPieces: a field with a length occurs twice. Of a number that does, the last one is valid, as in protobuf.
         FormatError: malformed, or another wire type.
     """
     found: dict[int, Any] = {}
@@ -196,7 +196,7 @@ def _int32(value: int) -> int:
 
 
 def _dimension(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[int | None, bool]:
-    """The size, None if it is left open, and whether it then stands for any number of dimensions."""
+    """Return the size, None if it is left open, and whether it then represents any number of dimensions."""
     found = singular(buffer, span, {1: 2, 2: 2}, "member of Dimension")
     if len(found) > 1:
         raise InPieces

@@ -166,7 +166,7 @@ class Value:
             return unpack_at(self._buffer, *self._member, dtype, shape)
 
     def read(self) -> Any:
-        """Return the value as Python has it: an array, a scalar for rank 0, a tuple, a list, or a dict.
+        """Return the value as a Python object: an array, a scalar for rank 0, a tuple, a list, or a dict.
 
         Raises:
             TypeError: no value, or a dictionary whose keys Python cannot use. As `array`.

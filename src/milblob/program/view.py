@@ -1,8 +1,8 @@
 """The view of a Program: functions, blocks, operations, values, to walk and to ask.
 
-A view is a table of rows (`_codec.Graph`), made in one pass over the Program's bytes when somebody asks for it.
-All else is read from the bytes when it is asked for. Objects of the view refer to it, and it to none of them: they are
-made again each time, and are equal if they are the same thing of the same view.
+A view is a table of rows (`_codec.Graph`), made in one pass over the Program's bytes at the first access. Everything
+else is read from the bytes on request. Objects refer to their view, which refers to none of them: each access makes new
+ones, and two are equal if they are the same row of the same view.
 """
 
 from collections.abc import Iterator, Sequence
@@ -139,7 +139,7 @@ class ProgramView:
         return found.get((-1 - function, name))
 
     def definer(self, row: int | None) -> "Operation | Block | Function | None":
-        """Return who defines a row of names; None if there is no such row: -1 or None."""
+        """Return the owner of the definition in a row of names; None if the row is -1 or None."""
         if row is None or row < 0:
             return None
         kind, owner = self.graph.owner(row)
@@ -344,7 +344,7 @@ class Block(_Row):
         return _codec.GraphOperations(self.view.graph, self.view, self.row, True)
 
     def statements(self, *, nested: bool = False) -> list[_codec.Statement]:
-        """Return its operations as plain text, without objects behind it: the fastest way to list a Program.
+        """Return its operations as plain text, without objects of the view: the fastest way to list a Program.
 
         Args:
             nested: also those of its operations' blocks.
