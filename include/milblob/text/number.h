@@ -6,7 +6,8 @@
  *
  * Hexadecimal (Apple's compiler writes nothing else): digits go into 64 bits, later ones only into the rest bit.
  * Decimal (hand-written files): the value is digits * 10^e = digits * 5^e * 2^e. A big integer holds the digits and is
- * multiplied by 5^e or, shifted left far enough, divided by 5^-e; what a division leaves is the rest bit. No double
+ * multiplied by 5^e or, shifted left far enough, divided by 5^-e; the remainder of a division sets the rest bit. (Exact
+ * scaling, as in Clinger's AlgorithmM, 1990; faster methods are not needed, because such files are small.) No double
  * and no midpoint between two has more than 768 significant digits, so digits past the 800th matter only as
  * "something is left". */
 #ifndef MILBLOB_TEXT_NUMBER_H

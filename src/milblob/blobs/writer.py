@@ -419,7 +419,7 @@ class BlobWriter:
 
         Raises:
             OSError: closing failed after writing without `sync`, so bytes may not have reached the disk. With `sync`,
-                    or if the bytes are not counted, the error is ignored: a caller that saw it would append again.
+                or if the bytes are not counted, the error is ignored: a caller that saw it would append again.
         """
         fd, self._fd = self._fd, -1
         new, self._new = self._new, None

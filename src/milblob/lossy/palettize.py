@@ -45,7 +45,7 @@ class Palettized(NamedTuple):
         power: sum of the squares of the array.
         largest: difference.
         gap: the squared error (weighted by the importance, if any) is at most this much above the least possible; 0 up
-                to rounding where the palettes are proven to be optimal, nan for palettes without a proof (uniform).
+            to rounding where the palettes are proven to be optimal, nan for palettes without a proof (uniform).
     """
 
     indices: Array

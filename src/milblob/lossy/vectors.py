@@ -370,7 +370,10 @@ def _best_beginning(work: _Vectors, k: int, random: np.random.Generator, restart
 
 
 def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.random.Generator) -> Array:
-    """Merge two close entries and put the free one where the error is large, to leave local minima. Keeps the best."""
+    """Random swap clustering (Franti 2018): merge two close entries, put the free one where the error is large.
+
+    This leaves the local minima of Lloyd's algorithm. Keeps the best entries.
+    """
     if len(entries) < k or k < 3:
         return entries
     codes, lost = np.empty(work.size, np.uint8), None

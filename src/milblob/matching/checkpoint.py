@@ -18,8 +18,8 @@ from .scales import Scales
 from .siblings import Siblings
 
 _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
-"""Where these are used up, the rest is not looked for. Weights that were trained take a small part of it; of pairs,
-layouts, rows and samples of which a hostile file has many, the rest is left out."""
+"""The work of a search, after which it ends. Trained weights take a small part of it. A hostile file has many pairs,
+layouts, rows and samples; those beyond the limit are skipped."""
 
 _PIECE_COUNT = 1 << 20
 

@@ -57,7 +57,7 @@ class Lineage:
     unclear: frozenset[str] = frozenset()
 
     def unused_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, list[int]]]:
-        """Return the arrays of which only a part is used: name -> (axis, indices along it that are not used)."""
+        """Return the arrays that are used only in part: name -> (axis, indices along it that are not used)."""
         whole: set[str] = set()
         parts: dict[str, dict[int, set[int]]] = {}
         for origin in self.origins.values():

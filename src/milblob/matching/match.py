@@ -44,8 +44,8 @@ def match(
         weights: path of a .safetensors, .npz, .npy, .gguf or .onnx file, of a directory of .npy files, or of a model;
             or a mapping from names to arrays.
         model: what `open` takes, or an open Model; or a Model Library Format archive of TVM, or another file of arrays.
-            Where weights are one blob, as those of two functions, each is
-            matched: with the training tensor that its name says, else with one that the blob is.
+            Where weights share one blob, as those of two functions may, each is matched: with the training tensor of
+            its name, else with one that matches the blob.
         threshold: correlation (the cosine once the means are taken off) from which values count as similar.
         select: glob, several, or a function of a name: the weights of the model to look for.
         progress: called as each training tensor has been looked at (see `Progress`).
@@ -112,7 +112,7 @@ def _is_weight(tensor: LazyTensor) -> bool:
 
 
 def _is_candidate(tensor: LazyTensor) -> bool:
-    """Weights, and those small constants that may be a bias; not what operations are told in numbers."""
+    """Whether a tensor is a weight, or a small constant that may be a bias; not a numeric argument of an operation."""
     if is_compressed(tensor) or not is_numeric(tensor):
         return is_compressed(tensor)
     is_const = isinstance(tensor, Tensor) and tensor.op == "const"

@@ -92,7 +92,7 @@ class Match(NamedTuple):
 
 
 class Tie(NamedTuple):
-    """Tensors that cannot be told apart because they are equal, or nearly so.
+    """Tensors that `match` cannot distinguish, because they are equal or nearly so.
 
     Attributes:
         given: names in the weights that were given.
@@ -111,7 +111,7 @@ class Matching:
         weights, model: what was matched: paths, or descriptions of anything without a path.
         matches: one per matched weight, in the order of the training tensors. A training tensor has several if weights
             are one blob without training tensors of their own.
-        ties: tensors that could not be told apart.
+        ties: tensors that could not be distinguished.
         unmatched_given: training tensors that match no weight of the model.
         unmatched_names: weights of the model that match no training tensor.
         equal_given: training tensors that equal a matched one, but are one too many for several equal weights.
@@ -169,7 +169,7 @@ def summary(matching: Matching, with_given: bool = True) -> str:
     """Summarise how much was matched, and how much of it `refit` can write.
 
     Args:
-        with_given: also say how many training tensors are left, which means nothing if some weights were looked for.
+        with_given: also state how many training tensors are left; pass False if only some weights were looked for.
     """
     ways = [match.refit for match in matching.matches]
     words = f"{len(ways):,} matched"

@@ -69,7 +69,7 @@ class Siblings:
         return [twin] if twin in found else [other for other in found if self.is_named_for(other, "bias")]
 
     def is_named_for(self, name: str, parameter: str) -> bool:
-        """Whether the last part of a name says that it is a parameter of an operation."""
+        """Whether the last part of a name is that of a parameter of an operation."""
         last = name[len(module_of(name)) :].lower()
         return any(word in last for word in _NAMES.get(parameter, ()))
 
@@ -82,7 +82,7 @@ class Siblings:
             count: its elements.
 
         Returns:
-            Candidates; empty if the module has no array for it; None if the derivation does not say which module.
+            Candidates; empty if the module has no array for it; None if the derivation does not determine the module.
         """
         if isinstance(known, Folded):
             return None  # was claimed with the weight

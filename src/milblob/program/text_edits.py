@@ -224,7 +224,7 @@ class _Writing:
         """Put operations in place of others; `left` is the index of the old one before them, or -1.
 
         Returns:
-                False if no statement exists to put new ones beside.
+            False if no statement exists to put new ones beside.
         """
         if not before:
             return False

@@ -127,7 +127,7 @@ def commit(
         BlockingIOError: another writer has the lock of a file.
         PendingChangeError: an earlier change of one of the files was interrupted and must be completed first.
         OSError: from the system. If no journal exists yet, nothing has changed. If one exists, the change is not lost:
-                    the next writer or `milblob.recover` completes it.
+            the next writer or `milblob.recover` completes it.
     """
     progress = progress or CommitProgress()
     by_path: dict[str, list[Patch]] = {}

@@ -134,7 +134,7 @@ class NewFile(Whole):
 
     Raises:
         FileExistsError: `path` exists and `force` is False, or it is not a regular file. (Also from `commit`, if
-                    another process created it after this call.)
+            another process created it after this call.)
         FileNotFoundError: the directory does not exist.
         BlockingIOError: from `commit`: another writer has the lock of the file to be replaced.
         PendingChangeError: a change of that file was interrupted and must be completed first.

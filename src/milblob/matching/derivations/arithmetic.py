@@ -1,7 +1,7 @@
 """Arithmetic in derivations: functions of elements, reductions over axes, sums, differences, products, quotients.
 
-Everything is computed by NumPy in float32, as coremltools computes constants. What torch computed before the conversion
-can differ in the last bit: `matching.rounding` says when values are equal to one rounding.
+NumPy computes everything in float32, as coremltools computes constants. Values that torch computed before the
+conversion can differ in the last bit: `matching.rounding` decides when values are equal to one rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -105,7 +105,7 @@ class Reduced(Arithmetic):
         of: what is reduced.
         name: of the reduction.
         axes: along which; None for all.
-        keepdims: whether the axes stay, with size 1.
+        keepdims: whether the axes are kept, with size 1.
     """
 
     of: Derivation

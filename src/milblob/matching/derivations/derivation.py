@@ -1,7 +1,7 @@
 """How the values of a weight follow from arrays of a checkpoint: small expressions that can be computed and printed.
 
-An expression holds names, never values, so what was learned from one checkpoint can be computed for another one. The
-cast to the weight's dtype is not a part of it: whoever writes the values casts them last.
+An expression holds names, never values, so an expression learned from one checkpoint can be computed for another. The
+cast to the weight's dtype is not a part of it: the writer of the values casts them last.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ class Derivation:
 
     @property
     def steps(self) -> tuple["Derivation", ...]:
-        """The steps just below this one: that of the attribute `of`, unless a subclass says otherwise."""
+        """Return the operands of this step: the attribute `of`, unless a subclass has others."""
         return (self.of,) if hasattr(self, "of") else ()
 
     @property

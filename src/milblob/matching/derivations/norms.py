@@ -14,7 +14,7 @@ import numpy as np
 from .layouts import Values
 
 EPSILONS = (1e-5, 1e-3, 1e-6, 1e-12, 1e-4, 1e-2, 1e-8, 1e-7, 0.0)
-"""Tried in this order where the checkpoint does not say: it does not hold a batch norm's epsilon."""
+"""Tried in this order, because a checkpoint does not hold the epsilon of a batch norm."""
 
 _NEAR = 12
 _EVIDENCE = 16
@@ -213,7 +213,7 @@ def find_norms(shapes: Mapping[str, tuple[int, ...]]) -> list[Norm]:
 
 
 def epsilons(vectors: Vectors, factors: Values) -> list[float]:
-    """Return the epsilons other than the usual ones that a batch norm's factors say, the likeliest first."""
+    """Return the unusual epsilons that explain the factors of a batch norm, the likeliest first."""
     variance, gamma = vectors.variance, vectors.gamma
     if variance is None:
         return []
@@ -225,7 +225,7 @@ def epsilons(vectors: Vectors, factors: Values) -> list[float]:
         guess = float(np.nanmedian(implied[order])) if np.isfinite(implied[order]).any() else 0.0
     if not 0 < guess < np.inf:
         return []
-    # A number of one or two digits, somewhere near what rounded weights say.
+    # Numbers of one or two digits near the estimate from rounded weights.
     unit = 10.0 ** (np.floor(np.log10(guess)) - 1)
     near = {float(f"{guess + step * unit:.1e}") for step in range(-_NEAR, _NEAR + 1) if guess + step * unit > 0}
     return sorted(near - set(EPSILONS), key=lambda epsilon: (epsilon != float(f"{epsilon:.0e}"), abs(epsilon - guess)))

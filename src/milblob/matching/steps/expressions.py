@@ -1,8 +1,9 @@
 """Explains a weight as one array, or a function of it, times and plus something: for all elements, or per channel.
 
 What a converter computes from constants is short: weight norm, weight standardization, `1 + w`, a layer scale, a sum of
-two embeddings. A sample of the weight is compared with all arrays of its size. One from which it differs by a factor
-and a shift stays; then these are looked for among numbers and vectors, and what they give is computed in full.
+two embeddings. A sample of the weight is compared with all arrays of its size. An array that differs from it by a
+factor and a shift is kept; then numbers and vectors are searched for the factor and the shift, and the expressions
+found are computed in full.
 """
 
 import math
@@ -33,7 +34,7 @@ _NOISE = 1e-2
 
 
 class _Affine(NamedTuple):
-    """A weight as `factors * of + shifts`, of which both are known about.
+    """A weight as `factors * of + shifts`; factors and shifts are estimates.
 
     Attributes:
         of: in the order of the weight's elements, of its shape.
@@ -110,7 +111,7 @@ class Expressions:
     # -------------------------------------------------------------------------------------- a factor and a shift
 
     def _affine(self, values: Values, dtype: DType, tolerance: float) -> Iterator[_Affine]:
-        """Yield the arrays of which a weight is a multiple and a shift, the simplest first."""
+        """Yield the arrays that give a weight by a factor and a shift, the simplest first."""
         names = self._checkpoint.of_size(values.size)
         flat = values.reshape(-1)
         tiny = _TINY.get(dtype, 0.0)
@@ -134,7 +135,7 @@ class Expressions:
                         of = moved(CheckpointArray(name), layout)
                         of = Applied(of, function) if function else of
                         if axis is None and (np.abs(result - y) <= tolerance * np.abs(y) + tiny).all():
-                            # Of numbers too small for float16 to hold more than a few bits, no factor can be told.
+                            # Numbers with only a few bits left in float16 do not determine a factor.
                             yield _Affine(of, None, np.ones(1), np.zeros(1))
                         whole = _positions(values.shape, axis, values.size, _WIDTH)
                         if whole is None or not self._may(50 * whole.size):
@@ -277,7 +278,7 @@ class Expressions:
 
 
 def _mostly(conditions: Values) -> bool:
-    """Whether nine of ten hold: a channel whose factor is almost 0 tells little."""
+    """Whether nine of ten hold: a channel whose factor is almost 0 is weak evidence."""
     return bool(10 * np.count_nonzero(conditions) >= 9 * conditions.size)
 
 
@@ -360,7 +361,7 @@ def _times(of: Derivation, number: Derivation) -> Derivation:
 
 
 def _sure_numbers(shapes: Iterable[tuple[int, ...]]) -> frozenset[float]:
-    """Return the numbers that code may hold of which few are near each other."""
+    """Return the sparse ones of the numbers that code may hold: few are near each other."""
     found = {0.0, *(sign * one for n in range(1, 17) for one in (n, 1 / n) for sign in (1, -1))}
     for shape in set(shapes):
         for size in shape:
@@ -374,7 +375,7 @@ def _numbers_in(derivation: Derivation) -> Iterator[float]:
     if isinstance(derivation, Literal):
         yield derivation.value
     elif isinstance(derivation, Standardized) or (isinstance(derivation, Applied) and "sqrt" in derivation.name):
-        yield math.nan  # the root of a variance and an epsilon, of which 0 is one
+        yield math.nan  # the root of a variance and an epsilon, which may be 0
     for step in derivation.steps:
         yield from _numbers_in(step)
 

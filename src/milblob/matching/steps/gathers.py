@@ -24,7 +24,7 @@ _MIN_BITS = 64.0  # of evidence that single elements are those of a row
 _MAX_HEADS = 64
 _MAX_EQUAL = 8  # equal rows, or equal parts, that are followed
 _MAX_PARTS = 64
-_MAX_RENDERED = 4096  # rows of a table of which a compressed weight may consist
+_MAX_RENDERED = 4096  # rows of a table that a compressed weight may consist of
 _FEW = 16  # rows that are looked up before all are
 
 

@@ -44,7 +44,7 @@ class Literals:
     """The numbers that code may hold, for the dimensions of one network.
 
     Args:
-        dimensions: sizes of axes and heads, of which roots and reciprocals count too.
+        dimensions: sizes of axes and heads; their roots and reciprocals are literals too.
     """
 
     def __init__(self, dimensions: Iterable[int]) -> None:
@@ -113,7 +113,7 @@ def _is_limit(size: float) -> bool:
 
 
 def _least_integer(dtype: DType) -> float:
-    """Return where a dtype has only integers: nothing tells there whether a number was learnt, and few are so large."""
+    """Return where a dtype has only integers: a learnt number is not recognised there, and few are that large."""
     return {DType.FLOAT16: 1024.0, DType.BFLOAT16: 128.0}.get(dtype, 2.0**23)
 
 

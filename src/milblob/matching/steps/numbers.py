@@ -1,8 +1,8 @@
-"""Explains constants of few elements, whose values alone say little: as functions of arrays of the checkpoint.
+"""Explains constants of few elements as functions of arrays of the checkpoint: their values alone are weak evidence.
 
 A number of 11 bits is equal to some function of some array by accident once thousands are tried. So candidates are
-tried in the order of how likely they are, and a match counts only while the constant has more bits than there were
-candidates, by a margin.
+tried in the order of their likelihood, and a match is accepted only while the constant has more bits than the number
+of candidates so far, by a margin: the principle of minimum description length.
 """
 
 import math
@@ -44,7 +44,7 @@ class Numbers:
         self._computed: dict[Derivation, Values | None] = {}
 
     def explain(self, values: Values, dtype: DType, order: list[str], is_literal: bool) -> list[Explained]:
-        """Return the functions of arrays that have the values of a constant, of which the first was the likeliest.
+        """Return the functions of arrays that have the values of a constant, the likeliest first.
 
         Args:
             values: of a constant of few elements, or of many equal ones.

@@ -1,7 +1,7 @@
 """Settles what no search explains: numbers that code holds, tables that code computes, and what is unknown.
 
-What depends on the checkpoint and stays as it is makes a wrong model without a word. So every float constant of a
-Program that is not explained is unknown, however small it is.
+A number that depends on the checkpoint but is not updated makes a wrong model without an error. So every float constant
+of a Program that is not explained is unknown, even the smallest.
 """
 
 from collections import defaultdict
@@ -90,8 +90,9 @@ class Rest:
     def settle_ambiguous(self) -> None:
         """Claim numbers that code may hold, and that are a function of a single number of the checkpoint too.
 
-        Where the array itself is the value of one constant only, it is that constant; and then one constant that is
-        another function of it, and no number such as 0.5 that is everywhere, is that. Else nothing tells.
+        If the array itself is the value of one constant only, that constant is the array. Then, if one constant is
+        another function of it, and not a number such as 0.5 that occurs everywhere, it is that function. Else it
+        remains unknown.
         """
         sure = {d for d, names in self._ambiguous.items() if len(names) == 1 and isinstance(d, CheckpointArray)}
         known = {name: derivation for derivation in sure for name in self._ambiguous[derivation]}

@@ -43,7 +43,7 @@ class Equality(NamedTuple):
 
 
 def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> list[Equality]:
-    """Return which arrays have the elements of which weights, once they are cast to the weight's dtype.
+    """Return the pairs of arrays and weights with the same elements, after a cast to the weight's dtype.
 
     Args:
         arrays, weights: by name; of numbers.
