@@ -153,7 +153,7 @@ __all__ = [
     "write_weights",
 ]  # fmt: skip
 
-# Whoever only reads does not wait for everything else to be imported.
+# Imported at the first access, so that a program that only reads starts faster.
 _LATER = {
     name: module
     for module, names in {

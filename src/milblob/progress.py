@@ -17,10 +17,10 @@ class Sized(Protocol):
 
 
 class ProgressCounter:
-    """Adds up what is done, and tells `progress`.
+    """Adds up the work done, and calls `progress`.
 
     Args:
-        progress: to be told; None for nobody. Then no size is asked for, because that may read values.
+        progress: the callback; None: no calls. Then sizes are not computed, because that may read values.
         tensors: all that will be done.
 
     Attributes:

@@ -109,7 +109,7 @@ def written_states(operator: Operator) -> list[Variable]:
 
 
 def gathered(topology: Topology) -> set[Variable]:
-    """Return the Variables of which operations read rows alone, by `gather`."""
+    """Return the Variables that operations read only by rows, with `gather`."""
     found: set[Variable] = set()
     other = {variable for scope in topology.scopes for variable in scope.outputs}
     for operator in topology.topological_operator_iterator():

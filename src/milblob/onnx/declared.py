@@ -27,7 +27,7 @@ def check_declared(model: ir.Model, topology: Topology, precision: str = "keep")
     inputs of what is checked.
 
     Raises:
-        ProgramError: what is no valid model: a node that ONNX does not have, say, from a converter of the user's; or a
+        ProgramError: not a valid model: for example, a node that ONNX does not have, from a converter of the user; or a
             value that cannot have the type that the Program declares.
     """
     proto = ir.serde.serialize_model(model)

@@ -41,13 +41,13 @@ class ModelComponentContainer:
         graph_nodes: nodes of the graph, or of the subgraph that is being made.
         initializers: values of constants, in the order of their first use.
         homes: initializer -> the weight of the model whose values it holds, as the model calls it.
-        purposes: initializer that is no weight as it stands -> the operation that it was made for.
+        purposes: initializer that is not a weight of the model -> the operation that it was made for.
         states: state -> its present value, in Program order.
         classes: labels of a classifier.
         zipmap: whether its probabilities become a dictionary.
         weights: where constants are.
         maps: outputs that are lists of dictionaries -> the element type of the keys.
-        gathered: Variables of which rows are read alone; a plan for those that are computed by rows.
+        gathered: Variables that are read only by rows -> the plan for those that are computed by rows.
         convert_all: runs the converters of operators.
     """
 
@@ -115,7 +115,7 @@ class ModelComponentContainer:
         """Return a 1-dimensional int64 initializer: axes, sizes.
 
         Raises:
-            UnsupportedError: an integer, computed from what the Program says, has more than 64 bits.
+            UnsupportedError: an integer computed from values of the Program has more than 64 bits.
         """
         found = list(values)
         large = [value for value in found if not -(1 << 63) <= value < 1 << 63]
@@ -172,12 +172,12 @@ class ModelComponentContainer:
         return found
 
     def _named(self, variable: Variable, tensor: Any, home: str | None) -> ir.Value:
-        """Add a constant under the name of its Variable; what is an output as well leaves the name to that.
+        """Add a constant under the name of its Variable; if it is an output too, the output gets the name.
 
         Args:
             variable: the constant.
             tensor: its values.
-            home: the weight of the model that has them, which the metadata will say; None for what is no weight.
+            home: the weight of the model that has them, for the metadata; None: not a weight.
         """
         if variable.name and variable not in self._returned:
             made = self._add(variable.name, tensor)
@@ -207,7 +207,7 @@ class ModelComponentContainer:
         return self._dtypes[value]
 
     def bind(self, variable: Variable, value: Input, *, convert: bool = False) -> ir.Value:
-        """Say which value is the output of an Operator: it gets the name of the Variable.
+        """Set the value that is the output of an Operator: it gets the name of the Variable.
 
         Args:
             variable: the output.
@@ -307,7 +307,7 @@ class ModelComponentContainer:
         return made.outputs[0] if outputs == 1 else tuple(made.outputs)
 
     def set_dtype(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Say which element type a node's output has, where it is not the common one."""
+        """Set the element type of a node's output, where it is not the common one."""
         self._dtypes[value] = dtype
         return value
 
@@ -372,7 +372,7 @@ class ModelComponentContainer:
         return value
 
     def let(self, variable: Variable, value: ir.Value) -> None:
-        """Say what a Variable stands for from now on: an input of a block."""
+        """Bind a Variable, an input of a block, to a value from now on."""
         self._values[variable] = value
 
     def convert_block(self, scope: Scope) -> list[ir.Value]:

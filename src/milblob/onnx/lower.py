@@ -160,7 +160,7 @@ def _reduce(g: _Rewrite) -> None:
 
 
 def _without(**defaults: Any) -> Callable[[_Rewrite], None]:
-    """Return what drops attributes that say nothing, because they have their default."""
+    """Return a rewrite that drops attributes with their default value."""
 
     def change(g: _Rewrite) -> None:
         for name, default in defaults.items():

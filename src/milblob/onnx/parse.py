@@ -28,7 +28,7 @@ def parse_mil(function: Function) -> Topology:
         scope.inputs.append(variable)
         if isinstance(type, StateType):
             topology.states.append(variable)
-    for name in block.outputs:  # these keep their names, whatever else is called so
+    for name in block.outputs:  # these keep their names; others of the same name are renamed
         if name not in scope.variables:
             topology.unique_name(name)
     _fill(topology, scope, block, set(block.outputs) - set(scope.variables), 1)

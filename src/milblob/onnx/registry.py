@@ -71,8 +71,8 @@ def register_converter(type: str, *, since_opset: int = 18) -> Callable[[_F], _F
         type: of the operation, such as "conv". Yours comes before milblob's own.
         since_opset: the first ONNX opset that it is for. Of several, the newest that fits is used.
 
-    The converter is called with (scope, operator, container): it adds nodes to the container, and says with
-    `container.bind(operator.output, value)` which value is the operation's output.
+    The converter is called with (scope, operator, container): it adds nodes to the container, and sets the output of
+    the operation with `container.bind(operator.output, value)`.
     """
     require("type", type, str, "the name of an operation")
     require("since_opset", since_opset, int, "a number")
@@ -102,7 +102,7 @@ def register_shape_calculator(type: str) -> Callable[[_F], _F]:
 
 
 def unregister(type: str) -> None:
-    """Remove your own converters and your shape calculator of an operation; milblob's own stay.
+    """Remove your own converters and your shape calculator of an operation; milblob's own are kept.
 
     Raises:
         KeyError: there are none.

@@ -52,7 +52,7 @@ class Variable:
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
-        """The dimensions, None for an open one; None if the rank is open, or for what is no tensor."""
+        """The dimensions, None for an open one; None if the rank is open, or for values that are not tensors."""
         declared = self.type
         if not isinstance(declared, TensorType) or declared.rank < 0 or declared.variadic:
             return None
@@ -280,7 +280,7 @@ class Topology:
         return self.function.opset
 
     def unique_name(self, wanted: str) -> str:
-        """Return a name that no Variable has: the wanted one, or it with a number behind."""
+        """Return a name that no Variable has: the wanted one, or it with a number appended."""
         name = wanted
         while name in self._taken or not name:
             number = self._next.get(wanted, 0) + 1

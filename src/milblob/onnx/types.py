@@ -1,4 +1,4 @@
-"""Element types and shapes: what MIL has, as ONNX says it."""
+"""Element types and shapes of MIL in ONNX."""
 
 from typing import Any
 

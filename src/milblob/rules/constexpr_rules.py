@@ -57,7 +57,7 @@ def constexpr_breaches(kind: str, parts: Mapping[str, TensorType], result: Tenso
                 yield from _made(shapes["mask"], None, result)
             yield from _made(made, parts["nonzero_data"], result)
     except KeyError:
-        return  # a part is missing, or is no tensor: other rules
+        return  # a part is missing, or is not a tensor: other rules
 
 
 def _known(declared: TensorType) -> Shape | None:
@@ -113,7 +113,7 @@ def _packed_palette(shapes: Mapping[str, Shape], made: Shape) -> Iterator[str]:
 
 
 def _bits(key: str, shape: Shape, count: int) -> Iterator[str]:
-    """A vector of bytes holds so many bits."""
+    """Check that a vector of bytes holds `count` bits."""
     if shape != ((count + 7) // 8,):
         yield _words(key, f"a vector of {(count + 7) // 8} bytes", list(shape))
 

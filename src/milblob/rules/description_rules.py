@@ -1,4 +1,4 @@
-"""Rules of the specification about a model's description: it says of each function what the Program says."""
+"""Rules of the specification about a model's description: it agrees with each function of the Program."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -43,7 +43,7 @@ def description_breaches(
     Args:
         data: serialized ModelDescription; None for a model without one.
         spec_version: Model.specificationVersion; 0 if it is not known.
-        signatures: function -> what the Program says of it.
+        signatures: function -> its signature in the Program.
         prefix: of paths: "" or, in a pipeline, "model0/".
 
     Raises:

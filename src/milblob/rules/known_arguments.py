@@ -19,8 +19,8 @@ A few bytes can ask for 2**63 of them. No tool asks for a tenth of this."""
 _MAX_SIZE = 1 << 64  # of a dimension: what a Program can state
 
 
-class Unsure(Exception):  # noqa: N818 - not an error: the inputs do not tell the type
-    """The arguments do not tell what the output is."""
+class Unsure(Exception):  # noqa: N818 - not an error: the inputs do not determine the type
+    """The arguments do not determine the output."""
 
 
 class Given:
@@ -59,7 +59,7 @@ class Given:
         return found
 
     def shapes(self, key: str) -> list[Shape]:
-        """The shapes of the tensors of an argument that takes several, whatever data type each has."""
+        """The shapes of the tensors of an argument that takes several, of any data types."""
         return [one.shape for one in self._each(key)]
 
     def _each(self, key: str) -> list[TensorType]:
@@ -108,7 +108,7 @@ class Given:
         return found[0]
 
     def sizes(self, key: str, count: int, default: int) -> tuple[int, ...]:
-        """So many integers; so many of the default where the argument is left out."""
+        """Return `count` integers; the default for each if the argument is left out."""
         found = self.integers(key) if key in self._bound else (default,) * count
         if len(found) != count:
             raise Unsure
@@ -158,7 +158,7 @@ def product(shape: Sequence[int | None]) -> int | None:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape that several make together; open where they do not tell."""
+    """Return the broadcast shape; open where the inputs do not determine it."""
     rank = max(map(len, shapes))
     found: list[int | None] = []
     for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):

@@ -1,6 +1,6 @@
 """Rules of the specification about operations: which an opset has, and with which arguments.
 
-What coremltools' registry says of each is in operations.txt, made by tests/data/make_operations.py.
+operations.txt has their entries in coremltools' registry; tests/data/make_operations.py makes it.
 """
 
 import re
@@ -114,7 +114,7 @@ def opset_index(opset: str) -> int | None:
 def newer_dtypes(opset: int | None) -> dict[DType, str]:
     """Return the data types that an opset, by its index, does not have yet, each with the first opset that has it.
 
-    Types of less than a byte: wider ones coremltools writes into constants of every opset, whatever operations take.
+    Only types below a byte: coremltools writes wider ones into constants of every opset, for any operation.
     """
     if opset is None:
         return {}

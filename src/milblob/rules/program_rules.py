@@ -100,7 +100,7 @@ class _Walk:
     def __init__(self, view: ProgramView, signatures: dict[str, Signature]) -> None:
         self._view = view
         self._signatures = signatures
-        self._visible: dict[str, Bound | None] = {}  # name -> what it stands for
+        self._visible: dict[str, Bound | None] = {}  # name -> its definition
         self._blocks: list[Block] = []  # open ones, the outermost first
         self._coming: dict[int, frozenset[str]] = {}  # row of an open block -> all that its operations define
         self._types: dict[bytes | None, _Known] = {}
@@ -391,7 +391,7 @@ class _Walk:
         return self._bound(stated, True, whole) if read is None or stated else self._keep(Bound(read.type, True))
 
     def _keep(self, bound: Bound) -> Bound:
-        """Keep what has no bytes of its own to be found by: its identity must stay its own."""
+        """Keep an object that is identified by id(), because it has no bytes of its own: the id must not be reused."""
         self._kept.append(bound)
         return bound
 

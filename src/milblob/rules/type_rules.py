@@ -9,7 +9,7 @@ from ..dtypes import DType
 from ..program.types import DictionaryType, ListType, StateType, TensorType, TupleType, ValueType
 from .catalog import shortened
 
-_MAX_BREACHES = 20  # that are told of one type
+_MAX_BREACHES = 20  # that are reported of one type
 
 
 @lru_cache(maxsize=1024)
@@ -41,7 +41,7 @@ def _tensor(declared: TensorType) -> Iterator[tuple[str, str]]:
     if isinstance(declared.dtype, int):
         yield "MIL009", f"expected a data type that is known, got number {declared.dtype}"
     count = len(declared.shape)
-    # Where a dimension stands for any number of them, MIL.proto has -1; coremltools writes how many it lists.
+    # If a dimension represents any number of them, MIL.proto has rank -1; coremltools writes the number that it lists.
     if declared.rank != count and not (declared.rank == -1 and (declared.variadic or not count)):
         yield "MIL010", f"expected a rank of {count}, its number of dimensions, got {declared.rank}"
 
@@ -54,7 +54,7 @@ def _is_key(key: ValueType) -> bool:
 
 
 def brief(declared: ValueType | None, depth: int = 4) -> str:
-    """A type for a message: its beginning, whatever size it has."""
+    """Describe a type for a message: its beginning, for a type of any size."""
     if declared is None or depth == 0:
         return "none" if declared is None else "..."
     if isinstance(declared, TensorType):

@@ -28,7 +28,7 @@ class Archive:
         path: as given; None for a buffer.
         root: the directory; None for a tar.
         members: all of them, in order.
-        files: the files whose names stay inside; of a name that is there twice, the last one.
+        files: the files whose names are inside the archive; of a repeated name, the last one.
         twice: names of files that are there twice: these are not read.
         header: of a gzip file, what comes before its deflated bytes; else b"".
     """
@@ -79,7 +79,7 @@ class Archive:
             self._require_tar(head, mapping.name)
             data = memoryview(mapping.live())
             self.members, end = walk_tar(data, self._report)
-            # Behind anything but zeros the walk has stopped, and said why.
+            # If anything but zeros comes next, the walk has stopped there and reported it.
             ends = bytes(data[end : end + BLOCK]) == bytes(BLOCK)
             if self._report.is_gathering and ends and any(data[end : end + _TAIL_NBYTES]):
                 words = "end of tar: expected nothing but zeros after it, got something"
@@ -158,7 +158,7 @@ class Archive:
         """Return (mapped file, offset, nbytes) of a file of the archive.
 
         Raises:
-            FormatError: there is none; it is there twice; it is a link or something else that is no plain file.
+            FormatError: the member is missing, occurs twice, or is a link or something else that is not a plain file.
         """
         member = self.files.get(name)
         if member is None:
@@ -229,7 +229,7 @@ def _kind(status: os.stat_result) -> str:
 
 
 def _is_old_tar(head: bytes) -> bool:
-    """Whether a first block that does not say so is a tar header nevertheless: by its checksum."""
+    """Whether a first block without a tar magic is a tar header, by its checksum."""
     digits = head[148:156].strip(b"\0 ")
     return (
         digits.isdigit()

@@ -45,10 +45,10 @@ class _Edit(NamedTuple):
     source: Any
 
     def data(self) -> Any:
-        """Return the bytes to write at the parameter's offset: all of them, or of packed elements the half that counts.
+        """Return the bytes to write at the parameter's offset: all of them, or the used half of packed elements.
 
         Raises:
-            ValueError: the source is not what it said. As reading it.
+            ValueError: the source does not have its declared dtype and shape. As reading it.
         """
         parameter = self.parameter
         array = self.source.read() if is_lazy(self.source) else self.source
@@ -70,14 +70,14 @@ def write_edited(library: "OpenLibrary", arrays: Mapping[str, Any], path: str, f
     Args:
         library: the archive.
         arrays: name -> array of the same shape and dtype; of an archive with several modules, module -> such a mapping.
-            Arrays, or objects with `dtype`, `shape` and `read`, which are read one at a time. Parameters that are not
-            named stay.
+            Arrays, or objects with `dtype`, `shape` and `read`, which are read one at a time. Other parameters are not
+            changed.
         path: where it is written, whole or not at all: a tar to a file, a gzipped one to a gzipped file, a directory to
             a directory. It may be the archive itself.
         force: replace what is at `path`: a file, or a directory that holds an archive. The archive itself needs none.
 
-    Nothing but the bytes of these parameters differs: order, times, PAX records and padding of members stay. A gzipped
-    archive of which nothing changes is copied as it is, else compressed again with the same header. A directory that is
+    Only the bytes of these parameters differ: order, times, PAX records and padding of members are kept. A gzipped
+    archive without a change is copied as it is, else compressed again with the same header. A directory that is
     changed in place is changed through a journal, which `milblob.recover` completes after an interruption; `library`
     and its arrays show the new values then. A tar is replaced: `library` goes on showing the old one.
 
@@ -115,7 +115,7 @@ def write_edited(library: "OpenLibrary", arrays: Mapping[str, Any], path: str, f
 
 
 def _pair(library: "OpenLibrary", arrays: Mapping[str, Any]) -> list[_Edit]:
-    """Find the parameter of every array, and check all of them before anything is said."""
+    """Find the parameter of every array, and check all of them before the first error is raised."""
     problems: list[Exception] = []
     edits: list[_Edit] = []
     for name, given in _by_module(library, arrays).items():

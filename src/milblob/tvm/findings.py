@@ -1,4 +1,4 @@
-"""What is wrong with an archive: raised at once by whoever opens it, gathered by whoever checks it."""
+"""Faults of an archive: `open` raises the first one, `check` gathers all."""
 
 import os
 
@@ -28,7 +28,7 @@ CODES = {
     "param-shape": "a parameter whose shape is not the one in the graph",
     "param-dtype": "a parameter whose dtype is not the one in the graph",
     "missing-param": "an argument of the graph that is neither an input nor a parameter",
-    "graph-argument": "a node without code that is no argument of the graph, or an argument with code",
+    "graph-argument": "a node without code that is not an argument of the graph, or an argument with code",
     "graph-input": "an input that the graph lacks, or that has another size there",
     "io-size": "io_size_bytes is not the sum of the inputs and outputs",
     "dependency": "an external dependency that is not in the archive, or leads out of it",

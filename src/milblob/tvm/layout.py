@@ -78,7 +78,7 @@ def graph_names(module: ModuleInfo, version: int) -> tuple[str, ...]:
 
 
 def expected(info: ArchiveInfo, names: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
-    """Compare the files of an archive with what its version, styles and executors say.
+    """Compare the files of an archive with those that its version, styles and executors require.
 
     Returns:
         (what is missing, each as words; names that have no business there; files whose name belongs to no module).

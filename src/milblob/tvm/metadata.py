@@ -22,7 +22,7 @@ class Target(NamedTuple):
 
     Attributes:
         text: TVM's description of it, such as "c -keys=cpu".
-        device: DLPack's number of the device type, where the archive says it (up to version 5).
+        device: DLPack's number of the device type, if the archive states it (up to version 5).
     """
 
     text: str
@@ -87,7 +87,7 @@ class OperatorBuffer(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What an archive says about memory.
+    """The memory that an archive states.
 
     Attributes:
         storage_ids: as reported; None where the archive has no such list (AOT, operator style).
@@ -103,7 +103,7 @@ class Memory(NamedTuple):
 
 
 class ModuleInfo(NamedTuple):
-    """What metadata.json says about one module.
+    """The entry of one module in metadata.json.
 
     Attributes:
         name: under which the archive lists it; up to version 6 its `model_name`.
@@ -127,7 +127,7 @@ class ModuleInfo(NamedTuple):
 
 
 class ArchiveInfo(NamedTuple):
-    """What metadata.json says."""
+    """The contents of metadata.json."""
 
     version: int
     modules: dict[str, ModuleInfo]

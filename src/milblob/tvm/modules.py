@@ -22,7 +22,7 @@ class Module:
     """One module of an archive.
 
     Attributes:
-        info: what metadata.json says of it; the properties below are the same.
+        info: its entry in metadata.json; the properties below are the same.
     """
 
     def __init__(self, library: "OpenLibrary", info: ModuleInfo) -> None:
@@ -155,7 +155,7 @@ class Module:
 class OpenLibrary:
     """An open Model Library Format archive. A context manager.
 
-    Closing ends reading; arrays that were read stay valid.
+    Closing ends reading; arrays that were read remain valid.
 
     Attributes:
         path: as given; None for a buffer.

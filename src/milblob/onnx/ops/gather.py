@@ -16,7 +16,7 @@ _INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
 
 
 def _indices(operator: Operator, g: ModelComponentContainer, key: str = "x", axis: int = 0) -> Any:
-    """Return indices of one axis, with `validate_indices` as MIL has it.
+    """Return indices of one axis, with `validate_indices` as in MIL.
 
     ONNX counts negative indices from the end, and runtimes refuse others outside of the tensor. MIL refuses both if
     they are validated; if they are not, it checks nothing, and has no result for them: a scatter wraps them.

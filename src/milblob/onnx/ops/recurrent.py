@@ -1,4 +1,4 @@
-"""Recurrent networks. Their weights have the gates in another order than ONNX's, and are written anew."""
+"""Recurrent networks. Their weights have the gates in another order than ONNX's, and are rewritten."""
 
 from typing import Any
 
