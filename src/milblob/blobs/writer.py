@@ -154,7 +154,7 @@ class BlobWriter:
 
         Args:
             data: any C-contiguous buffer.
-            dtype: what the elements are.
+            dtype: data type of the elements.
             count: number of elements; default: as many as the bytes hold. Unused bits of the last byte are set to
                 zero.
 
@@ -221,7 +221,7 @@ class BlobWriter:
 
         Args:
             nbytes: bytes of data, in their stored form.
-            dtype: what the elements are.
+            dtype: data type of the elements.
             count: number of elements; default: as many as the bytes hold.
 
         Returns:
@@ -246,7 +246,7 @@ class BlobWriter:
         """Write data of a reserved record in its stored form.
 
         Args:
-            offset: what `reserve` returned.
+            offset: the offset that `reserve` returned.
             data: any C-contiguous buffer.
             start: byte offset within the record's data; pieces may come in any order.
 
@@ -380,7 +380,7 @@ class BlobWriter:
                 if self._new is not None:
                     self._put([_codec.blob_header(self._count)], 0)
                     with naming(self.path, self._fd, self._end):
-                        os.ftruncate(self._fd, self._end)  # removes what a failed write left after the last record
+                        os.ftruncate(self._fd, self._end)  # removes the rest of a failed write after the last record
                     self._new.commit()
                 elif self._count > self._count_before:
                     self._count_in()

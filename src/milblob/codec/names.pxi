@@ -12,7 +12,7 @@ cdef class Names:
     cdef C.mb_names rows
     cdef uint32_t *slots
     cdef uint64_t slot_count
-    cdef str prefix  # what `rows` points to
+    cdef str prefix  # the memory of `rows`
     cdef readonly bint is_unique  # no name occurs twice; else none is found
 
     def __dealloc__(self):

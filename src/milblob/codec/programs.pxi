@@ -77,7 +77,7 @@ def next_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, dict n
     For messages of any number of fields: a block has one for each of its operations, a list one for each of its items.
 
     Args:
-        offset, nbytes: of the message, or of what is left of it.
+        offset, nbytes: of the message, or of the rest of it.
         numbers: the fields that are wanted, as keys.
         most: how many to return, at most.
 

@@ -107,7 +107,7 @@ cdef class Scan:
         """Bring the rows into their final form; call `names` before. Nothing refers to the bytes from then on.
 
         Args:
-            chains: what its constexpr operations read, if there are any.
+            chains: the inputs of its constexpr operations, if any.
 
         Raises:
             FormatError: texts that are not UTF-8.
@@ -192,7 +192,7 @@ cdef class Scan:
         return 0
 
     cdef _Form form_of(self, C.mb_form *row, dict words):
-        """Copy what a form refers to. `words` makes equal texts one object."""
+        """Copy the texts and shapes that a form refers to. `words` makes equal texts one object."""
         cdef _Form form = _Form.__new__(_Form)
         cdef uint32_t k
         form.row = row[0]
@@ -286,7 +286,7 @@ cdef class Scan:
         return self.kept_constant(row, self.kept_op(row) if (<_Form>self.forms[self.kept[row].form]).row.has_op else None)
 
     def columns(self, numbers not None, Chains chains, bint has_places):
-        """Return what sets rows apart, by number: their kinds, and where they are.
+        """Return the kinds and places of rows, by number.
 
         Args:
             chains: of constexpr operations, whose outputs have the numbers after those of constants; or None.
@@ -547,7 +547,7 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
 
 
 cdef Scan _scan_of(Buffer buffer, C.mb_scan *s):
-    """Make the scan of tables that are filled; who calls gives it the memory that they are in."""
+    """Make the scan of tables that are filled; the caller gives it their memory."""
     cdef Scan scan = Scan.__new__(Scan)
     cdef uint64_t i
     cdef str last = ""

@@ -38,7 +38,7 @@ class Pruned(NamedTuple):
         mask: packed bits, one for each element, least significant first.
         nonzero: the elements whose bit is set.
         shape: of the array.
-        squared: sum of the squares of what became zero.
+        squared: sum of the squares of the pruned elements.
         power: sum of the squares of the array.
         largest: magnitude that became zero.
     """
@@ -266,7 +266,7 @@ class Pruner:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
         Raises:
-            FormatError: the array is not what it was when it was counted.
+            FormatError: the array has changed since it was counted.
         """
         figures, first, is_same = [0.0, 0.0, 0.0], 0, True
         for begin, mask, nonzero, lost in ordered(self._split, self._parts(), self._is_much):
@@ -356,7 +356,7 @@ class _Magnitudes:
             elements that have the upper bits `top`, each of the lower 16.
         dtype: of the elements.
         parts_of: returns the parts.
-        is_squared: what is tallied are squares of the magnitudes.
+        is_squared: squares of the magnitudes are tallied.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the compressing functions of this folder raise for an array that they cannot take."""
+"""The error of this folder's functions for an array that cannot be compressed."""
 
 
 class UnfitError(ValueError):

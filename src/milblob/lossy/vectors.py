@@ -70,7 +70,7 @@ class _Vectors(NamedTuple):
         return _Vectors(self.rows[first : first + count], heavy)
 
     def chosen(self, numbers: Array) -> "_Vectors":
-        """Return the vectors of these numbers."""
+        """Return the vectors with these numbers."""
         return _Vectors(self.rows[numbers], None if self.weights is None else self.weights[numbers])
 
 
@@ -109,7 +109,7 @@ class _Stored:
         return self._heavy is not None
 
     def chosen(self, numbers: Array) -> _Vectors:
-        """Return the vectors of these numbers."""
+        """Return the vectors with these numbers."""
         at = np.unravel_index(numbers, self._rows.shape[:-1])
         heavy = None if self._heavy is None else self._heavy[at].astype(np.float32)
         return self._scaled(self._rows[at].astype(np.float32), heavy)

@@ -29,7 +29,7 @@ class Work:
 
     Args:
         tensors: arrays and weights; each of their elements allows more work.
-        counter: adds up what is done, for `progress`.
+        counter: adds up the work done, for `progress`.
 
     Attributes:
         left: about a nanosecond each.
@@ -69,7 +69,7 @@ class Checkpoint:
         self.siblings = Siblings({name: tensor.shape for name, tensor in self.arrays.items()})
         self._scales: dict[tuple[int, bool], Scales] = {}
         self._vectors: dict[tuple[str | None, ...], Vectors] = {}
-        self._random = np.random.default_rng()  # nobody can make rows look equal
+        self._random = np.random.default_rng()  # no author of a file can make rows look equal
         self._factors = np.zeros(0, np.uint64)
 
     def read(self, name: str) -> Values:

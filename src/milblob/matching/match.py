@@ -36,9 +36,9 @@ def match(
     """Find which training tensor became which weight of a model.
 
     First, find tensors with the same elements after a cast to the weight's dtype: in the same order, with permuted axes
-    (for matrices: transposed), or in another shape. Then find what gives other weights to the bit, as `refit` with a
-    base does. Last, for weights that are compressed or otherwise changed, find the tensors whose values correlate best.
-    Names decide between equal tensors where they agree.
+    (for matrices: transposed), or in another shape. Then find expressions that give other weights to the bit, as
+    `refit` with a base does. Last, for weights that are compressed or otherwise changed, find the tensors whose values
+    correlate best. Names decide between equal tensors where they agree.
 
     Args:
         weights: path of a .safetensors, .npz, .npy, .gguf or .onnx file, of a directory of .npy files, or of a model;
@@ -89,7 +89,7 @@ def match(
 
 
 def _target(model: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -> Side:
-    """What is to be refitted: a model with every constant, or the parameters of an archive."""
+    """The target of a refit: a model with every constant, or the parameters of an archive."""
     if isinstance(model, Model) or is_arrays(model):
         return Side.open(model, False, stack, max_nbytes)
     whole = stack.enter_context(Model(model, constants=True, max_nbytes=max_nbytes))

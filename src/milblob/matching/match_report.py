@@ -29,7 +29,7 @@ class Match(NamedTuple):
         correlation: of the values; 1.0 if they are exact.
         without: other weights that are the same blob, and for which `refit` has nothing to write: it changes all
             weights of a blob or none.
-        folded: what was folded in, or how the weight was computed, in words.
+        folded: a description of the folds, or of how the weight was computed.
     """
 
     given: str
@@ -64,7 +64,7 @@ class Match(NamedTuple):
         """How `refit` can write it: "as it is", "with a cast" (cast=True), "with a base" (base=), or "": it cannot."""
         if self.is_direct:
             return "" if self.without else "as it is" if self.given_dtype is self.dtype else "with a cast"
-        # What is only similar was made by a computation that is not known.
+        # Similar values alone come from an unknown computation.
         return "" if self.compression or self.how in ("similar", "scaled") else "with a base"
 
     def apply(self, array: Any) -> np.ndarray[Any, Any]:
@@ -108,7 +108,7 @@ class Matching:
     """The result of `match`.
 
     Attributes:
-        weights, model: what was matched: paths, or descriptions of anything without a path.
+        weights, model: the matched files: paths, or descriptions of sources without a path.
         matches: one per matched weight, in the order of the training tensors. A training tensor has several if weights
             are one blob without training tensors of their own.
         ties: tensors that could not be distinguished.

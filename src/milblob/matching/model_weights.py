@@ -50,7 +50,7 @@ class ModelWeights(dict[str, LazyTensor]):
 
     @cached_property
     def readers(self) -> dict[str, list[Consumer]]:
-        """What reads each weight, constexpr operations left out."""
+        """The operations that read each weight, without constexpr operations."""
         return {
             name: [one for one in getattr(tensor, "consumers", ()) if not one.type.startswith("constexpr_")]
             for name, tensor in self.items()

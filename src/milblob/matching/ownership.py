@@ -1,4 +1,4 @@
-"""Which array each weight of a model is: by what is equal, by names between equal ones, and by what was derived."""
+"""Which array each weight of a model is: by equal values, by names between equal arrays, and by derivations."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _PATIENCE = 8  # weights in a row that a step of the search does not explain
 
 
 class Ownership:
-    """What was decided so far, filled step by step.
+    """The decisions so far, filled step by step.
 
     Attributes:
         found: the matches, by array. ties: of tensors that cannot be distinguished.

@@ -9,7 +9,7 @@ from .derivations.layouts import Values, spread
 from .derivations.norms import EPSILONS, FORMS, Norm, Vectors, epsilons, scale_of
 
 Steps = tuple[Norm, ...]
-"""What was folded, one after the other."""
+"""The folded norms, one after the other."""
 
 _PLACES = 32  # channels that are compared
 _MAX_PAIRS = 256

@@ -121,7 +121,7 @@ class Search:
         return Expressions(self.checkpoint)
 
     def done(self, name: str) -> None:
-        """Count a weight, once, for which what takes time was tried."""
+        """Report progress on a weight, once, after the slow steps were tried for it."""
         if (tensor := self._waiting.pop(name, None)) is not None:
             self.checkpoint.work.done(name, tensor)
 
@@ -151,7 +151,7 @@ class Search:
                 self.equal.setdefault(name, []).extend((array, one.layout) for array in one.arrays.members)
 
     def claim_equal(self) -> None:
-        """Claim what is equal, other than constants whose elements are all equal, which need more evidence."""
+        """Claim equal arrays, except for constants whose elements are all equal: these need more evidence."""
         for names in self._groups(is_flat=False):
             arrays = list(dict.fromkeys(array for array, _ in self.equal[names[0]]))
             owner = self._owners(arrays, names)
@@ -268,7 +268,7 @@ class Search:
     # ------------------------------------------------------------------------------------------------------- compressed
 
     def claim_rendered(self) -> None:
-        """Claim compressed weights: what they render, as near as their compression can come."""
+        """Claim the arrays of compressed weights: those as near as their compression can come."""
         folds: list[Fold] = []
         for name, weight in self.weights.items():
             if name in self.equal or not weight.mil_dtype.is_float or not is_compressed(weight):
@@ -568,7 +568,7 @@ class Search:
         return rest
 
     def lineage(self, rest: Rest, arrays: Mapping[str, LazyTensor]) -> Lineage:
-        """Return what was found, of all arrays of a checkpoint."""
+        """Return the result for all arrays of a checkpoint."""
         origins, rounded = {}, rest.rounded | self.rounded
         for name in self.weights:
             claims = self.claims.get(name, {})
@@ -578,7 +578,7 @@ class Search:
         used = self._used()
         unused = tuple(name for name in arrays if name not in used)
         alike = {array for found in self.equal.values() for array, _ in found}
-        # A number that is equal by accident to what it is taken for may have one of the small arrays as its reason.
+        # A number that equals its expression by accident may come from one of the small arrays.
         small = {name for name in unused if rest.weak and arrays[name].size <= _MAX_SMALL}
         return Lineage(origins, rest.unknown, rest.constant, unused, frozenset(alike.intersection(unused) | small))
 

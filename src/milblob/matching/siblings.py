@@ -35,7 +35,7 @@ PARAMETERS = frozenset(_NAMES) | {"weight_ih", "weight_hh", "weight_ih_back", "w
 
 
 class Siblings:
-    """The arrays of a checkpoint by module: what is before the last dot or slash of a name.
+    """The arrays of a checkpoint by module: the name up to its last dot or slash.
 
     Attributes:
         norms: batch norms by their number of channels.
@@ -74,7 +74,7 @@ class Siblings:
         return any(word in last for word in _NAMES.get(parameter, ()))
 
     def beside(self, known: Derivation, parameter: str, count: int) -> list[Derivation] | None:
-        """Return what another parameter of the same operation may be.
+        """Return the candidates for another parameter of the same operation.
 
         Args:
             known: how a weight of the operation follows from the checkpoint.

@@ -40,10 +40,10 @@ class _Pair(NamedTuple):
 
 
 class Similarity:
-    """Compares the values of what is left.
+    """Compares the values of the remaining weights and arrays.
 
     Args:
-        checkpoint: the arrays. to: what was decided so far; what is similar is added.
+        checkpoint: the arrays. to: the decisions so far; similar arrays are added.
         threshold: correlation from which values count as similar.
     """
 

@@ -64,7 +64,7 @@ def require_converters(topology: Topology, converters: Mapping[str, Converter] |
 
 
 def prune(topology: Topology) -> None:
-    """Remove the Operators whose results nobody needs."""
+    """Remove the Operators whose results are not used."""
     needed: set[Variable] = set(topology.scope.outputs)
     keep: set[Operator] = set()
     pending: list[Operator] = []

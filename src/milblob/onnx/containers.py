@@ -190,7 +190,7 @@ class MilProgramContainer:
 
 
 def _signature(function: Function) -> Signature:
-    """What a function takes and returns."""
+    """Return the inputs and outputs of a function."""
     block = function.block
     returned: list[tuple[str, ValueType | None]] = []
     for name in block.outputs:

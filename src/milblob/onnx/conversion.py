@@ -208,7 +208,7 @@ def convert_topology(
 
     Args:
         topology: from `parse_mil`, after `compile`.
-        raw: what it was parsed from.
+        raw: the raw model that it was parsed from.
         weights: where the constants are.
         opset, converters, zipmap, precision: as `convert`.
 

@@ -33,7 +33,7 @@ _LIKE = {"Where": 1, "DequantizeLinear": 1}  # which input has the element type 
 
 
 class ModelComponentContainer:
-    """What converters add nodes to.
+    """The container that converters add nodes to.
 
     Attributes:
         opset: of ONNX.
@@ -83,7 +83,7 @@ class ModelComponentContainer:
     def constant(self, array: Any, dtype: ir.DataType | None = None) -> ir.Value:
         """Return an initializer; equal ones are one. A Python number needs a `dtype`.
 
-        What is computed for it comes from `filled` or `numbers`, which bound it before it is made.
+        Computed values come from `filled` or `numbers`, which check the size before they make them.
         """
         array = np.asarray(array, None if dtype is None else NUMPY.get(dtype))
         if array.dtype.kind == "O":
@@ -211,7 +211,7 @@ class ModelComponentContainer:
 
         Args:
             variable: the output.
-            value: what was made.
+            value: the new value.
             convert: it was computed in another element type on purpose, and is cast to the declared one. Without it,
                 only integers are cast to other integers: ONNX counts in int64.
 
@@ -241,7 +241,7 @@ class ModelComponentContainer:
 
         Args:
             part: of a model.
-            dtype, shape: what the bytes are seen as. An element type of another size than the part's own is UINT8.
+            dtype, shape: the view of the bytes. An element type of another size than the part's own is UINT8.
         """
         key = (part.name, dtype, shape)
         found = self._shared.get(key)
@@ -251,7 +251,7 @@ class ModelComponentContainer:
         return found
 
     def made(self, name: str, array: "np.ndarray[Any, Any]", why: str) -> ir.Value:
-        """Return an initializer with what is made of parts of a compressed weight; large ones are noted as copies."""
+        """Return an initializer with values made of parts of a compressed weight; large ones are noted as copies."""
         if self.weights.is_small(array.nbytes):
             return self.constant(array, ir.DataType.from_numpy(array.dtype))
         return self.held_weight(name, array, why)
@@ -273,7 +273,7 @@ class ModelComponentContainer:
             kind: the ONNX operator.
             inputs: values or Variables; None for one that is left out.
             outputs: how many it has.
-            dtype: element type of the outputs; default: that of the first input, or what the operator always has.
+            dtype: element type of the outputs; default: that of the first input, or the fixed one of the operator.
             domain: of the operator.
             attributes: Python numbers, texts, lists of them, tensors or graphs; None for one that is left out.
 
@@ -343,7 +343,7 @@ class ModelComponentContainer:
         Args:
             name: of the graph.
             inputs: made by `block_input`.
-            outputs: what it returns; what is made outside of it passes through an Identity.
+            outputs: its results; a value from outside passes through an Identity.
             types: Variables with the element types of the outputs.
         """
         returned: list[ir.Value] = []
@@ -376,7 +376,7 @@ class ModelComponentContainer:
         self._values[variable] = value
 
     def convert_block(self, scope: Scope) -> list[ir.Value]:
-        """Convert the operators of a block; return what it returns."""
+        """Convert the operators of a block; return its results."""
         self.convert_all(scope.operators)
         return [self.value(variable) for variable in scope.outputs]
 
@@ -457,7 +457,7 @@ def _texts(array: Any) -> ir.StringTensor:
 
 
 def _nbytes(value: Any) -> int:
-    """What an attribute takes in memory, where it may be long."""
+    """The memory of an attribute that may be long."""
     return sum(8 + len(item) if isinstance(item, str) else 8 for item in value) if isinstance(value, list) else 0
 
 

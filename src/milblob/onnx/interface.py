@@ -102,12 +102,12 @@ def _default(port: Port, value: ir.Value, container: ModelComponentContainer) ->
 def metadata(
     raw: MilProgramContainer, topology: Topology, container: ModelComponentContainer, made: list[dict[str, Any]]
 ) -> dict[str, str]:
-    """Return what ONNX has no place for: JSON texts by key.
+    """Return the metadata that ONNX has no place for: JSON texts by key.
 
     Args:
-        raw, topology: what is converted.
+        raw, topology: the model to convert.
         container: that it was converted in, with all its initializers.
-        made: what `Weights.made` lists.
+        made: the list `Weights.made`.
     """
     found: dict[str, Any] = {"milblob.source": {"opset": topology.opset, "function": raw.name}}
     if raw.states:
@@ -132,7 +132,7 @@ def metadata(
 
 
 def _homes(container: ModelComponentContainer) -> dict[str, Any]:
-    """Return which weights the initializers hold, as `formats.onnx` reads it: what leads them back into the model.
+    """Return which weights the initializers hold, as `formats.onnx` reads it to bring them back into the model.
 
     Initializers that are not weights get the hash of their bytes, so that `refit` can detect changes to them.
     """

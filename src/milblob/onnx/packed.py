@@ -1,4 +1,4 @@
-"""Compressed weights that ONNX can compute from the bytes in the weight file: what is computed, and why others are not.
+"""Compressed weights that ONNX can compute from the bytes in the weight file: how, and why others cannot.
 
 A plan is made of declared types, and of the few numbers that decide; `unpacking` makes nodes of it. The results are,
 bit for bit, the values that milblob decodes: tests/onnx/test_packed.py.
@@ -197,8 +197,8 @@ def layout(shape: Shape, counts: Shape, has_blocks: bool) -> DequantizeLayout | 
     """Return how DequantizeLinear can have `counts` scales along each axis of a weight; None if it cannot.
 
     It knows one scale of all, one for each place along an axis, and (from opset 21 on) blocks along one axis with a
-    scale for each place along all others. Axes that lie side by side can be seen as one; what still does not fit gets
-    its scales repeated along all axes but one.
+    scale for each place along all others. Axes that lie side by side can be seen as one; a weight that still does not
+    fit gets its scales repeated along all axes but one.
     """
     if prod(counts) == 1:
         return DequantizeLayout(shape, 0, 0, (), counts)

@@ -17,7 +17,7 @@ def parse_mil(function: Function) -> Topology:
     operations that keep their parts in attributes (iOS16's constexpr ones), these are inputs as well.
 
     Raises:
-        ProgramError: a name is read that nobody has defined before, or defined twice in a block.
+        ProgramError: a name is read before it is defined, or is defined twice in a block.
         FormatError: malformed.
     """
     topology = Topology(function)

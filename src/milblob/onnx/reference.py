@@ -55,7 +55,7 @@ class WeightReference(ir.ExternalTensor):
         return REFERENCE, note_of(self.offset or 0, self.nbytes, hash_of(self._buffer, self.start, self.nbytes))
 
     def __reduce__(self) -> Any:
-        """A copy, or what another process unpickles, opens the file by its name."""
+        """A copy, or one unpickled in another process, opens the file by its name."""
         plain = partial(ir.ExternalTensor, shape=self.shape, name=self.name, base_dir=self.base_dir)
         return plain, (self.location, self.offset, self.length, self.dtype)
 

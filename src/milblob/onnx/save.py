@@ -1,4 +1,4 @@
-"""Writing a converted model: the .onnx file and what lies beside it, whole or not at all."""
+"""Writing a converted model: the .onnx file and the files beside it, all or none."""
 
 import os
 from contextlib import suppress

@@ -34,8 +34,8 @@ WEIGHT_COUNT = 10
 BESIDE_NBYTES = 1 << 20
 """New values of this size or more go to a file beside the .onnx file."""
 _HALVES = re.compile("[\ud800-\udfff]")  # which Python makes of the bytes of a path that are not UTF-8
-EMBED_NBYTES = 2 << 30  # what protobuf can hold in one message
-_COPIES = 4  # of what is made, at the same time: the values, their message, its bytes, and those that are being made
+EMBED_NBYTES = 2 << 30  # the most that protobuf can hold in one message
+_COPIES = 4  # of new values, at the same time: the values, their message, its bytes, and those that are being made
 
 _WIDENED = (DType.UINT1, DType.UINT3, DType.UINT6)  # no ONNX type: one element to a byte
 _ALIGNMENT = 4096
@@ -56,7 +56,7 @@ class Weights:
         pending: (tensor, weight) of large weights that are decoded when they are written.
         why_dense: why compressed weights are decoded, by the plan.
         beside: name of the file of weights beside the .onnx file, if there is one.
-        replaced: names of files that the .onnx file has in its place.
+        replaced: weight files that the existing .onnx file at `path` may refer to.
     """
 
     def __init__(self, model: "Model", mode: str, path: str | None, compressed: str = "keep") -> None:
@@ -141,7 +141,7 @@ class Weights:
 
         Args:
             part: of a model.
-            dtype, shape: what the bytes are seen as.
+            dtype, shape: the view of the bytes.
 
         Raises:
             ValueError: the path rules of references. As reading the part.
@@ -284,7 +284,7 @@ def location_of(file: str, path: str | None, model: str | None) -> tuple[str, st
         return folder, os.path.relpath(os.path.abspath(file), folder).replace(os.sep, "/")
     folder = paths.real(os.path.dirname(os.path.abspath(path)))
     given = os.path.abspath(model if model and paths.is_directory(model) else file)
-    # Links above the model are the same for both; the model itself, and what is in it, must be no links.
+    # Links above the model are the same for both; the model itself, and its files, must not be links.
     base = os.path.join(paths.real(os.path.dirname(given)), os.path.basename(given))
     written = os.path.relpath(os.path.join(base, os.path.relpath(os.path.abspath(file), given)), folder)
     relative = os.path.normpath(written).replace(os.sep, "/")

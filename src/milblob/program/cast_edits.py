@@ -81,7 +81,7 @@ def cast_edits(
         constant: a row of the scan: the `val` of a const operation, or the `source_val` of a constexpr_cast.
         dtype: the dtype to store it as.
         value: the new value: (file name, metadata offset) of a record, or a serialized TensorValue.
-        consumers: who reads the constant.
+        consumers: the operations that read the constant.
 
     Raises:
         ProgramError: it would not type-check, or the value cannot be cast: it is inside another operation, an
@@ -233,4 +233,4 @@ def _value(program: ProgramScan, constant: _codec.Constant, dtype: DType, value:
 
 
 def _op(constant: _codec.Constant) -> _codec.Op:
-    return cast(_codec.Op, constant.op)  # `refusal` has seen to it that there is one
+    return cast(_codec.Op, constant.op)  # `refusal` has checked that it exists

@@ -37,7 +37,7 @@ class Compression(str):
         group_shape: how many indices along each axis share a palette.
         vector_size: elements of a palette's entry.
         sparsity: the share of elements that are zero and not stored.
-        element_dtype: DType of an index, a quantized or a nonzero element, or of what a cast reads.
+        element_dtype: DType of an index, a quantized or a nonzero element, or of the input of a cast.
         words: all this in a few characters, such as "int4 /32", "pal6" or "sparse 60%"; see docs/cli.md.
     """
 

@@ -26,7 +26,7 @@ class Edit(NamedTuple):
 
 
 class Spliced:
-    """The result of `splice`: what to write, piece by piece. No old bytes are copied to memory.
+    """The result of `splice`: the pieces to write. No old bytes are copied to memory.
 
     Attributes:
         nbytes: of the new message.

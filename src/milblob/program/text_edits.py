@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 
 class _Change(NamedTuple):
-    """Characters of the old text, from `start` to `end`, and what comes in their place."""
+    """Characters of the old text, from `start` to `end`, and the text that replaces them."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ def splice_text(text: _codec.Buffer, program: ProgramScan, edits: Iterable[Edit]
 
     Args:
         text: a whole model.mil.
-        program: the scan of what `parse_text` makes of it.
+        program: the scan of the Program that `parse_text` makes of it.
         edits: of `program.buffer`, as for `splice`.
 
     Raises:
@@ -146,7 +146,7 @@ class _Kept:
 
 
 class _Writing:
-    """What becomes of the statements of a text.
+    """The changes to the statements of a text.
 
     Attributes:
         changes: of the text.

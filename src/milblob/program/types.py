@@ -93,7 +93,7 @@ class InPieces(Exception):  # noqa: N818 - not an error: the caller lets protobu
 def singular(buffer: _codec.Buffer, span: tuple[int, int], expected: dict[int, int], what: str) -> dict[int, Any]:
     """Return the fields of a message that has none more than once: number -> (offset, nbytes), or a varint's value.
 
-    For messages whose fields are messages. Where a string stands alone, `dict(repeated(...))` is what protobuf does.
+    For messages whose fields are messages. For a single string, `dict(repeated(...))` does what protobuf does.
 
     Args:
         expected: numbers of the fields that are wanted, each with its wire type; others are passed over.

@@ -17,7 +17,7 @@ _MAX_DEPTH = 100  # lists, tuples and dictionaries in each other
 
 
 class Owner(Protocol):
-    """What a value needs of the view that it belongs to."""
+    """The part of its view that a value needs."""
 
     def require(self) -> None:
         """Raise ValueError if the model is closed."""
@@ -185,7 +185,7 @@ class Value:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Add the path to errors raised inside; offsets in bytes that protobuf merged are nobody's."""
+        """Add the path to errors raised inside; offsets in bytes that protobuf merged are dropped."""
         try:
             yield
         except MilblobError as error:

@@ -145,7 +145,7 @@ def reference_edit(buffer: _codec.Buffer, constant: _codec.Constant, file_name: 
     Only the fields of the BlobFileValue that change are written; its unknown fields are kept.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         constant: with storage BLOB.
         offset: of the record's metadata.
 
@@ -176,7 +176,7 @@ def value_edit(
     Its type, docString and unknown fields are kept.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         constant: a row of the scan.
         reference: (file name, offset of the metadata).
         tensor: a serialized TensorValue instead, any buffer.
@@ -214,7 +214,7 @@ def type_edits(buffer: _codec.Buffer, target: _codec.Constant | _codec.Op, dtype
     """Declare another dtype: of a constant's Value, and of the output of the `const` operation that yields it.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         target: a constant; or an operation, for the output that its row is about.
 
     Raises:
@@ -273,7 +273,7 @@ def rewritten_operation(
     """Give an operation another type and other parameters; its name, its outputs and everything else are kept.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         op: a row of the scan.
         gone: keys of inputs and attributes to remove.
         new: (INPUTS or ATTRIBUTES, map entry) of each to add.
@@ -302,7 +302,7 @@ def followed_operation(buffer: _codec.Buffer, op: _codec.Op, inside: Iterable[Ed
     """Insert new operations after one of a block.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         op: a row of the scan.
         inside: edits inside that operation; this edit replaces them.
         new: serialized operations.
@@ -320,7 +320,7 @@ def preceded_operation(buffer: _codec.Buffer, op: _codec.Op, edit: Edit, new: It
     """Put new operations before one of a block, which changes too.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         op: a row of the scan.
         edit: replaces the whole operation.
         new: serialized operations, in order.
@@ -361,7 +361,7 @@ def unused_name(program: ProgramScan, name: str, taken: Container[str] = (), fir
     """Return a name that occurs nowhere in a Program: `name` (number 1), or with a number, `name_2`.
 
     Args:
-        taken: names that are used besides.
+        taken: other names in use.
         first: number to begin with.
     """
     offset, nbytes = program.span
@@ -384,7 +384,7 @@ def copied_constant(
     """Return a copy of a `const` operation, serialized, with another name and other values of the same type.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         constant: the operation's `val`.
         name: of the new operation and of its output.
         reference, tensor: the values, as for `value_edit`.

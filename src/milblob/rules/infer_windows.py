@@ -162,7 +162,7 @@ def _resample(given: Given) -> TensorType:
 
 
 def _recurrent(outputs: int) -> Callable[[Given], tuple[TensorType, ...]]:
-    """A layer over sequences: what it yields at each step, or the last one only, and its state at the end."""
+    """A layer over sequences: its output at each step, or the last one only, and its state at the end."""
 
     def make(given: Given) -> tuple[TensorType, ...]:
         x, weight = given.ranked("x"), given.ranked("weight_hh")

@@ -1,4 +1,4 @@
-"""What the rules about outputs know of an operation: the types of its arguments, and the values of small constants."""
+"""The arguments of an operation, for the rules about outputs: their types, and the values of small constants."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -16,7 +16,7 @@ MAX_COUNT = 1 << 10
 
 A few bytes can ask for 2**63 of them. No tool asks for a tenth of this."""
 
-_MAX_SIZE = 1 << 64  # of a dimension: what a Program can state
+_MAX_SIZE = 1 << 64  # of a dimension: the most that a Program can state
 
 
 class Unsure(Exception):  # noqa: N818 - not an error: the inputs do not determine the type
@@ -24,7 +24,7 @@ class Unsure(Exception):  # noqa: N818 - not an error: the inputs do not determi
 
 
 class Given:
-    """The arguments of one operation. What is not known raises Unsure, which ends the inference."""
+    """The arguments of one operation. Access to an unknown one raises Unsure, which ends the inference."""
 
     def __init__(self, arguments: Arguments) -> None:
         self._bound = dict(arguments)
@@ -85,7 +85,7 @@ class Given:
         return found
 
     def integers_or_none(self, key: str) -> tuple[int, ...] | None:
-        """As `integers`; None for what is not known before the model runs, or too large to look at."""
+        """As `integers`; None if they are not known before the model runs, or too large to read."""
         bound = self._bound.get(key, ())
         return self.each_integer(key) if len(bound) == 1 and bound[0] and bound[0].value is not None else None
 

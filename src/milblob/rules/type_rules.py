@@ -14,7 +14,7 @@ _MAX_BREACHES = 20  # that are reported of one type
 
 @lru_cache(maxsize=1024)
 def type_breaches(declared: ValueType | None) -> tuple[tuple[str, str], ...]:
-    """What a type breaks, and the types inside it: (rule, words)."""
+    """Return the breaches of a type and the types inside it: (rule, words)."""
     if isinstance(declared, TensorType):
         return tuple(_tensor(declared))
     if declared is None:
@@ -85,7 +85,7 @@ def is_known(declared: ValueType | None) -> bool:
 
 
 def fits(declared: ValueType | None, expected: ValueType | None) -> bool:
-    """Whether a value of one type may stand where another is expected: what one leaves open fits anything."""
+    """Whether a value of one type is valid where another is expected: an open part fits anything."""
     if declared is None or expected is None or declared == expected:
         return True
     if isinstance(declared, TensorType) and isinstance(expected, TensorType):
@@ -108,5 +108,5 @@ def fits(declared: ValueType | None, expected: ValueType | None) -> bool:
 
 
 def _same(count: int | None, other: int | None) -> bool:
-    """Whether two counts may be the same one; None is any."""
+    """Whether two counts may be equal; None is any."""
     return count is None or other is None or count == other

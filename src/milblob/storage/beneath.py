@@ -168,7 +168,7 @@ class Location:
 
     def _open_and_compare(self, flags: int) -> int:
         """Open it, then refuse the opened file if it is outside: for systems where a directory cannot be held open."""
-        self.real()  # do not even open what escapes, unless a link changes after this
+        self.real()  # do not even open a file outside, unless a link changes after this
         fd = os.open(self.path, flags)
         try:
             real, outer = final_path(fd), self._outer

@@ -66,7 +66,7 @@ def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int 
     """Add the missing space to an error about a full disk; leave any other error unchanged.
 
     Args:
-        error: what a write raised, which knows neither the file nor its size.
+        error: the error of a write; it lacks the file and its size.
         path: the file or directory that is written, by its final name.
         nbytes: how many bytes of it are known to be needed; more may follow.
         has_nbytes: how many of them are on the disk.

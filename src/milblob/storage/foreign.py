@@ -1,4 +1,4 @@
-"""Files of other kinds in place of a Core ML model or its weights: what they are by their bytes, and what to do.
+"""Files of other kinds in place of a Core ML model or its weights: their kinds by their bytes, and advice.
 
 Only called for a file that cannot be opened as a model: nothing that parses is refused for looking like another kind.
 """
@@ -39,8 +39,8 @@ class Foreign(NamedTuple):
         name: short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx",
             "tflite", "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify`
             adds "directory" and "part".
-        words: what it is, with an article.
-        advice: what to do with it; "" if nothing is known.
+        words: its description, with an article.
+        advice: what the user can do; "" if nothing is known.
     """
 
     name: str
@@ -197,8 +197,8 @@ def refusal(found: Foreign, expected: str, file: str | None) -> FormatError | Un
     """Return the error about a file of another kind.
 
     Args:
-        found: what it is.
-        expected: what was expected, such as "file: expected a weight file".
+        found: its kind.
+        expected: the beginning of the message, such as "file: expected a weight file".
         file: its name.
     """
     words = f"{expected}, got {found.words}" + (f" ({found.advice})" if found.advice else "")

@@ -44,7 +44,7 @@ from .transfer import copy_range, write_at
 _WAIT_S = 10.0  # for a writer that is in the middle of a commit
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 _READ_FLAGS = _FLAGS & ~os.O_RDWR | os.O_RDONLY
-_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # what a name that leads to no file ends in
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # the error of a name that leads to no file
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
@@ -60,7 +60,7 @@ class Patch(NamedTuple):
         path: of the file, relative to the root of the model, with "/".
         offset: of the first byte.
         data: C-contiguous buffer, held until the commit is done and never copied; or a `Later`.
-        written: called once the bytes are in the journal or in a changed copy; what it raises ends the commit, and
+        written: called once the bytes are in the journal or in a changed copy; its exception ends the commit, and
             nothing has changed.
     """
 
@@ -89,7 +89,7 @@ class CommitProgress:
     """How far a commit got, for a caller that handles its exception.
 
     Attributes:
-        is_published: the change may be in the files or in a journal. What was known of the files no longer holds, and
+        is_published: the change may be in the files or in a journal. Earlier facts about the files no longer hold, and
             nothing more may be written until the model is opened again.
     """
 
@@ -403,7 +403,7 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Rec
         changeable: called with the path of the model, returns the real paths of the files that its journal may change.
 
     Returns:
-        What was completed; None if another process has done it.
+        The completed change; None if another process completed it.
 
     Raises:
         FormatError: a broken journal, one that would change another file or one that is gone, one from another user, or

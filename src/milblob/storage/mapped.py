@@ -27,7 +27,7 @@ LFS_PREFIX = b"version https://git-lfs.github.com/spec/"
 
 @contextlib.contextmanager
 def closed_on_error(opened: Any) -> Iterator[None]:
-    """Close what was opened if the block raises, which makes something of it."""
+    """Close the opened file if the block that uses it raises."""
     try:
         yield
     except BaseException:
@@ -56,7 +56,7 @@ class MappedFile:
     reports that the file is closed.
 
     Attributes:
-        buffer: what `_codec` reads from and arrays are made over; None after close.
+        buffer: the bytes for `_codec` and for arrays; None after close.
         name: the path as given, or None for memory.
         identity: device and inode of the file, or None for memory.
         changed_ns: when the file had been changed last as it was opened, or None for memory.
@@ -260,7 +260,7 @@ class MappedFile:
         return real if sys.platform == "win32" else path
 
     def require_named(self) -> None:
-        """Refuse a file whose name leads to another one by now: for what is written to be opened by that name.
+        """Refuse a file whose name now leads to another one: for outputs that refer to the file by that name.
 
         Raises:
             FormatError: it does.

@@ -29,7 +29,7 @@ _ATTEMPTS = 100
 
 
 class Whole:
-    """What takes its name when it is complete: on exit from the `with` block, or with `commit`.
+    """An output that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Attributes:
         path: the final name, links resolved.
@@ -100,7 +100,7 @@ def together() -> Iterator[list[Whole]]:
         _fail(parts, error)
         raise
     for part in parts:
-        part.discard()  # what is only held
+        part.discard()  # those that are only held
 
 
 def _fail(parts: list[Whole], error: BaseException) -> None:
@@ -191,7 +191,7 @@ class NewFile(Whole):
                 os.unlink(name)
 
     def release(self) -> None:
-        """Let go of the lock that `held` keeps. Does nothing when called again."""
+        """Release the lock that `held` keeps. Does nothing when called again."""
         fd, self._held_fd = self._held_fd, -1
         self._let_go(fd)
 
@@ -214,7 +214,7 @@ class NewDirectory(Whole):
     """A directory that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Args:
-        path: the final name; of a symbolic link, what it points to is replaced.
+        path: the final name; of a symbolic link, its target is replaced.
         replace: `path` may exist, and is replaced with everything in it. The caller decides which ones may be.
         locked: the caller holds the `lock` of the directory that is replaced.
 
@@ -333,7 +333,7 @@ class NewNamedFile(Whole):
         path, force, locked: as for `NewFile`.
 
     Attributes:
-        name: what to write, in a temporary directory beside the final name.
+        name: the name to write to, in a temporary directory beside the final name.
         path: the final name, links resolved.
 
     Raises:
@@ -397,7 +397,7 @@ def _placed(
         file: its temporary name; or a descriptor of a file without one, which replaces none.
         path: the final name.
         inode: of the file.
-        force: replace a file that is there.
+        force: replace an existing file.
         locked: the caller holds the lock of that file, and knows that it has no journal.
         is_synced: whether the new name is written to the disk.
 
@@ -561,7 +561,7 @@ def _resolved(path: str) -> str:
 
 
 def described(status: os.stat_result) -> str:
-    """Return what a path is: a file, a directory, a link or a device."""
+    """Return the kind of a path: a file, a directory, a link or a device."""
     if stat.S_ISLNK(status.st_mode):
         return "a link"
     if stat.S_ISDIR(status.st_mode):

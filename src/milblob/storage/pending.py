@@ -60,7 +60,7 @@ def place(path: str, is_directory: bool) -> tuple[str, str]:
 
     Args:
         path: of the model.
-        is_directory: what the model was when it was opened. The file system is not asked again: if the path leads
+        is_directory: the kind of the model when it was opened. The file system is not asked again: if the path leads
             nowhere at that moment, the root would be another directory.
     """
     full = paths.real(path)
@@ -241,7 +241,7 @@ def require_none(path: str) -> None:
 
 
 def sweep_staged(path: str) -> None:
-    """Remove what a killed commit prepared for a file but never used, unless a journal needs it.
+    """Remove the unused files that a killed commit prepared for a file, unless a journal needs them.
 
     The caller holds the lock of the file.
 

@@ -30,7 +30,7 @@ class Archive:
         members: all of them, in order.
         files: the files whose names are inside the archive; of a repeated name, the last one.
         twice: names of files that are there twice: these are not read.
-        header: of a gzip file, what comes before its deflated bytes; else b"".
+        header: of a gzip file, the bytes before its deflated bytes; else b"".
     """
 
     def __init__(self, source: Any, report: Report, max_nbytes: int | None = None) -> None:
@@ -39,7 +39,7 @@ class Archive:
         Args:
             source: path of a tar, of a gzipped tar, or of a directory; or a buffer or file object of the former two.
             report: where problems go; one that gathers lets everything pass that can be passed.
-            max_nbytes: what a gzipped one may decompress to; default: 64 times its size, at least 256 MiB.
+            max_nbytes: the limit for decompressing a gzipped one; default: 64 times its size, at least 256 MiB.
 
         Raises:
             OSError: it cannot be opened.
@@ -201,17 +201,17 @@ class Archive:
 
     @property
     def packed(self) -> MappedFile | None:
-        """The mapped gzip file as it is; None if it is none."""
+        """The mapped gzip file, not decompressed; None if it is not gzipped."""
         return self._packed
 
     def forget(self, name: str) -> None:
-        """Let go of a file of a directory, which has been replaced."""
+        """Release a file of a directory that has been replaced."""
         opened = self._opened.pop(name, None)
         if opened is not None:
             opened.close()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Release all files."""
         held = [self._mapping, self._packed, *self._opened.values()]
         self._mapping = self._packed = self.root = None
         self._opened = {}

@@ -29,7 +29,7 @@ _OLD_NAMES = {
 
 
 def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> list[Finding]:
-    """Check a `.params` file, also for what TVM takes and should not.
+    """Check a `.params` file, also for faults that TVM accepts but should not.
 
     Args:
         source: path, buffer or file object.
@@ -52,11 +52,11 @@ def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None 
 
 
 def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | None = None) -> list[Finding]:
-    """Check an archive, and report every problem in one pass; what is broken is reported and the rest is still checked.
+    """Check an archive, and report every problem in one pass; a fault does not end the check.
 
     Args:
         source: as `milblob.tvm.open` takes it.
-        codes: what numbers for dtypes mean.
+        codes: the meaning of numbers for dtypes.
         max_nbytes: see `milblob.tvm.open`.
 
     Raises:
@@ -228,7 +228,7 @@ class _Checker:
             self._note("warning", "io-size", words, METADATA)
 
     def _check_dependencies(self, module: ModuleInfo) -> None:
-        """Check that what a module needs of the archive is there, and in the archive."""
+        """Check that the dependencies of a module exist, inside the archive."""
         for row in module.dependencies:
             url = row.get("url")
             if not isinstance(url, str):

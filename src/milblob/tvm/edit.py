@@ -38,7 +38,7 @@ _MAX_PROBLEMS = 20
 
 
 class _Edit(NamedTuple):
-    """New values of one parameter: the file of the archive that has it, where, and what they are read from."""
+    """New values of one parameter: the file of the archive that has it, its place, and their source."""
 
     member: str
     parameter: Parameter
@@ -59,7 +59,7 @@ class _Edit(NamedTuple):
         if parameter.dtype_text not in PACKED:
             return data
         data = data[: (array.size + 1) // 2]
-        if array.size % 2:  # the other half of the last byte is nobody's
+        if array.size % 2:  # the other half of the last byte is unused
             data[-1] |= parameter.stored()[data.size - 1] & 15
         return data
 
@@ -74,7 +74,7 @@ def write_edited(library: "OpenLibrary", arrays: Mapping[str, Any], path: str, f
             changed.
         path: where it is written, whole or not at all: a tar to a file, a gzipped one to a gzipped file, a directory to
             a directory. It may be the archive itself.
-        force: replace what is at `path`: a file, or a directory that holds an archive. The archive itself needs none.
+        force: replace a file at `path`, or a directory that holds an archive. Not needed for the archive itself.
 
     Only the bytes of these parameters differ: order, times, PAX records and padding of members are kept. A gzipped
     archive without a change is copied as it is, else compressed again with the same header. A directory that is
@@ -191,7 +191,7 @@ def _fit(parameters: Mapping[str, Parameter], member: str, key: Any, value: Any)
 
 
 def _write_packed(library: "OpenLibrary", edits: list[_Edit], fd: int) -> None:
-    """Write a gzipped archive: as it is if nothing changes."""
+    """Write a gzipped archive: a plain copy if nothing changes."""
     packed, mapping = library.archive.packed, library.archive.mapping
     if packed is not None and all(_is_same(edit, mapping) for edit in edits):
         copy_range(packed, 0, packed.nbytes, fd, 0)
@@ -272,7 +272,7 @@ def _copy_directory(library: "OpenLibrary", edits: list[_Edit], path: str, force
 
 
 def _unpacked(root: Location) -> IsPart:
-    """What TVM writes to an archive: metadata.json, and the folders of the format."""
+    """The top-level names that TVM writes to an archive: metadata.json, and the folders of the format."""
     place = root.beneath(METADATA)
     document = read_json(place, "metadata.json", code="")
     if not isinstance(document, dict) or "version" not in document:

@@ -43,7 +43,7 @@ CODES = {
     "params-dtype": "an element type that TVM itself cannot read back",
     "params-limit": "beyond the defaults of TVM's C runtime: names of 80 bytes, 6 dimensions",
 }
-"""Every code that a finding of `Library.validate` can have, and what it means."""
+"""Every code that a finding of `Library.validate` can have, with its meaning."""
 
 
 class Report:
@@ -54,7 +54,7 @@ class Report:
     """
 
     def __init__(self, path: str | None, findings: Findings | None = None) -> None:
-        """Make one that raises what is refused and drops the rest; with `findings`, one that gathers everything."""
+        """Make one that raises refusals and drops notes; with `findings`, one that gathers everything."""
         self.path = path
         self._findings = findings
         self._journals: set[str | None] = set()
@@ -91,7 +91,7 @@ class Report:
         file: str | None = None,
         kind: type[MilblobError] = FormatError,
     ) -> None:
-        """Raise, or gather, something that nobody should go on with.
+        """Raise, or gather, a fault that no reader should accept.
 
         Raises:
             FormatError, or `kind`: unless problems are gathered.

@@ -18,7 +18,7 @@ _WHERE = "metadata.json"
 
 
 class Target(NamedTuple):
-    """What a module was compiled for.
+    """The target that a module was compiled for.
 
     Attributes:
         text: TVM's description of it, such as "c -keys=cpu".
@@ -49,7 +49,7 @@ class PortMemory(NamedTuple):
 
 
 class MainMemory(NamedTuple):
-    """What running the whole model takes on one device (DLPack's number), in bytes.
+    """The memory for running the whole model on one device (DLPack's number), in bytes.
 
     Attributes:
         inputs, outputs: name -> PortMemory; None where the writer was older than TVM 0.11.
@@ -71,7 +71,7 @@ class Workspace(NamedTuple):
 
 
 class FunctionMemory(NamedTuple):
-    """What one operator function takes."""
+    """The memory for one operator function."""
 
     name: str
     workspaces: tuple[Workspace, ...]

@@ -23,7 +23,7 @@ class Member(NamedTuple):
     Attributes:
         name: without "./" before and "/" after; "" for the root. As it is, if it leads out of the archive.
         raw: as the archive has it.
-        kind: "file", "directory", or what is neither: "link", "device", "pipe", "sparse", "unknown".
+        kind: "file", "directory", or one of the others: "link", "device", "pipe", "sparse", "unknown".
         header: byte offset of its header; in a directory 0.
         offset, nbytes: of its bytes in the archive, or in the file of its own.
         is_inside: whether its name is inside the archive.
@@ -72,7 +72,7 @@ def _text(field: bytes) -> str:
 
 
 class _BrokenError(Exception):
-    """The archive cannot be followed further; what is wrong has been reported."""
+    """The archive cannot be followed further; the fault has been reported."""
 
 
 class _Walk:
@@ -210,7 +210,7 @@ def walk_tar(data: memoryview, report: Report) -> tuple[list[Member], int]:
     """Return the members of a tar, and the offset at which it ends.
 
     Raises:
-        FormatError: it cannot be followed; unless `report` gathers, then what was found before that is returned.
+        FormatError: it cannot be followed. If `report` gathers, the members found before that are returned instead.
     """
     walk = _Walk(data, report)
     with contextlib.suppress(_BrokenError):

@@ -18,7 +18,7 @@ _LEAST_NBYTES, _RATIO = 256 << 20, 64
 
 
 def most_nbytes(nbytes: int) -> int:
-    """Return what a gzip file of a size may decompress to by default."""
+    """Return the default limit for decompressing a gzip file of a size."""
     return max(_LEAST_NBYTES, _RATIO * nbytes)
 
 

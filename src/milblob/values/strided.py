@@ -71,7 +71,7 @@ def vector_of(array: Array, dtype: Any, empty: Empty) -> Array:
 
 
 def fill_places(array: Array, fill: Callable[[Array], Any], empty: Empty) -> Any:
-    """Call `fill` with a vector for all elements of an array; return what it returns."""
+    """Call `fill` with a vector for all elements of an array; return its result."""
     if array.flags.c_contiguous:
         return fill(array.reshape(-1))
     out = empty(array.size, array.dtype)

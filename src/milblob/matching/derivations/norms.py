@@ -78,7 +78,7 @@ class Norm:
 
 
 def scale_of(norm: Norm, vectors: Vectors) -> Values:
-    """Return what each output channel is multiplied by: [channels], or [1] for one scale for all.
+    """Return the factor of each output channel: [channels], or [1] for one scale for all.
 
     Raises:
         ValueError: a norm without any array that scales.
@@ -136,7 +136,7 @@ def channels(weight: Values, groups: int) -> Values:
     """Return a weight as [output channels, the rest], in the order in which coremltools scales channels.
 
     For a conv_transpose of several groups that order is not the order of its outputs, unless each group has one:
-    coremltools scales other channels than the batch norm did. What is computed here is what it writes.
+    coremltools scales other channels than the batch norm did. The values here are those that it writes.
     """
     if not groups:
         return weight.reshape(weight.shape[0], -1)
@@ -159,7 +159,7 @@ class Ratio(NamedTuple):
 
     Attributes:
         factors: float64 [channels]; NaN where the array has only zeros.
-        residual: what a channel differs by beyond its factor, relative to the channel: the largest of all.
+        residual: difference of a channel beyond its factor, relative to the channel: the largest of all.
         width: elements of a channel.
     """
 
@@ -180,7 +180,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(weight: Values, own: Values, groups: int) -> Ratio:
-    """Return the factor of each output channel from `own` to `weight`, two arrays of one shape, and what is left."""
+    """Return the factor of each output channel from `own` to `weight`, two arrays of one shape, and the residual."""
     x, y = (channels(values, groups).astype(np.float64) for values in (own, weight))
     with np.errstate(all="ignore"):
         size = (x * x).sum(axis=1)

@@ -1,6 +1,7 @@
 """Explains a weight as one array, or a function of it, times and plus something: for all elements, or per channel.
 
-What a converter computes from constants is short: weight norm, weight standardization, `1 + w`, a layer scale, a sum of
+A converter computes only short expressions from constants: weight norm, weight standardization, `1 + w`, a layer scale,
+    a sum of
 two embeddings. A sample of the weight is compared with all arrays of its size. An array that differs from it by a
 factor and a shift is kept; then numbers and vectors are searched for the factor and the shift, and the expressions
 found are computed in full.
@@ -59,10 +60,10 @@ class Expressions:
         self._checkpoint, self._given = checkpoint, checkpoint.floats
         self._may, self._array = checkpoint.may, checkpoint.read
         self._sure = _sure_numbers(tensor.shape for tensor in self._given.values())
-        self._kinds: set[tuple[Any, ...]] = set()  # of what gave weights so far: one network has few
+        self._kinds: set[tuple[Any, ...]] = set()  # of expressions found so far: one network has few
 
     def explain(self, values: Values, dtype: DType) -> list[Explained]:
-        """Return what gives values of a dtype; all that give them to the bit, or else to one rounding.
+        """Return expressions of values of a dtype: all that give them to the bit, or else to one rounding.
 
         Args:
             values: at least two that are not all equal.
@@ -198,7 +199,7 @@ class Expressions:
     def _scaled(
         self, of: Derivation, factors: Values, along: tuple[int, ...], tolerance: float, width: int = 1
     ) -> Iterator[Derivation]:
-        """Yield something times what may be the factors of its channels."""
+        """Yield expressions times the possible factors of their channels."""
         middle = float(np.nanmedian(factors)) if np.isfinite(factors).any() else 0.0
         if _mostly(np.abs(factors - middle) <= tolerance * abs(middle)):
             for number, after in _gains(middle, width, tolerance):
@@ -404,7 +405,7 @@ def _scale_derivations(steps: tuple[Norm, ...]) -> Iterator[Derivation]:
 def _standardized(
     of: Derivation, shape: tuple[int, ...], axis: int, deviation: Values, width: int
 ) -> Iterator[tuple[tuple[Derivation, tuple[int, ...]], str, float, Values]]:
-    """Yield the ways in which channels are standardized: what along which axes, the form, epsilon, the divisors."""
+    """Yield the ways in which channels are standardized: the operand and axes, the form, epsilon, the divisors."""
     ways = [(of, tuple(at for at in range(len(shape)) if at != axis))]
     if axis == 0:  # torch's `batch_norm` of the weight as [1, channels, elements]
         ways.insert(0, (Moved(of, Layout(after=(1, shape[0], width))), (0, 2)))

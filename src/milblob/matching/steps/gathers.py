@@ -230,7 +230,7 @@ class Gathers:
 
 
 def _cells(numbers: Values) -> tuple[Values, Values]:
-    """Return between what values each of some numbers is the nearest one, and a little more: rounding."""
+    """Return the range in which each of some numbers is the nearest one, a little widened for rounding."""
     levels = np.unique(numbers)
     slack = 0.02 * np.diff(levels)
     middles = (levels[1:] + levels[:-1]) / 2

@@ -25,7 +25,7 @@ _EPSILON = {DType.FLOAT64: 2.0**-23, DType.FLOAT32: 2.0**-23, DType.FLOAT16: 2.0
 
 
 class Known(NamedTuple):
-    """What a table is.
+    """The law of a table.
 
     Attributes:
         words: for people.
@@ -177,7 +177,7 @@ def _waves(table: Values, dtype: DType) -> Values | None:
 
 
 def resembles(coefficients: Values, array: Values) -> bool:
-    """Whether what a law leaves open is an array of a checkpoint, to the rounding of half precision."""
+    """Whether the free parameters of a law are an array of a checkpoint, to the rounding of half precision."""
     if coefficients.size < 2 or prod(array.shape) != coefficients.size:
         return False
     x, y = (np.sort(values.reshape(-1).astype(np.float64)) for values in (coefficients, array))

@@ -22,7 +22,7 @@ BITS = {DType.FLOAT64: 26.0, DType.FLOAT32: 26.0, DType.FLOAT16: 13.0, DType.BFL
 """Evidence of one element: its significant bits, and two bits of its size."""
 _FEW_BITS = 16.0  # with fewer, one rounding more would triple the accidents: only equal bits are evidence
 
-_MARGIN_BITS = 6.0  # one accident in 64 constants for which nothing of what is tried is the reason
+_MARGIN_BITS = 6.0  # one accident in 64 constants that no candidate explains
 _MAX_CANDIDATES = 1 << 14
 _AFTER_FUNCTIONS = ("reciprocal", "negative", "sqrt", "square", "rsqrt")  # of a reduction
 _FACTORS = (2.0, 0.5, -2.0, -0.5, 4.0, 0.25, 127.0, -128.0, 128.0, -127.0, 255.0, 15.0, 7.0, -8.0, 1 / 127, 1 / 255)

@@ -27,7 +27,7 @@ def sqnr_of(
     norm does, many numbers are not the nearest, even under coarse compression.
 
     Args:
-        values: what may have been compressed. rendered: the compressed values, decoded. Of one shape.
+        values: values that may have been compressed. rendered: the compressed values, decoded. Of one shape.
         block: shape of the blocks that have a scale or a palette of their own; None for the whole.
         share: of the elements that may miss.
     """

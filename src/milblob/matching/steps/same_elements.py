@@ -57,7 +57,7 @@ class _Hashing:
 
     def __init__(self, arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> None:
         self.arrays, self.weights, self.work = arrays, weights, work
-        self._seed = int.from_bytes(os.urandom(8), "little")  # nobody can make tensors look equal
+        self._seed = int.from_bytes(os.urandom(8), "little")  # no author of a file can make tensors look equal
 
     def equalities(self) -> list[Equality]:
         kinds: dict[int, set[DType]] = defaultdict(set)

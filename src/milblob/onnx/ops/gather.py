@@ -90,7 +90,7 @@ def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
         value = g.node("Transpose", x, perm=[*range(batch), axis, *(i for i in range(batch, rank) if i != axis)])
     at = g.node("Unsqueeze", g.cast(_indices(operator, g, "x", axis), _INT64), g.ints([-1]))
     found = g.node("GatherND", value, at, batch_dims=batch)
-    if axis != batch:  # what lies between the batch and the axis goes before the indices
+    if axis != batch:  # the axes between the batch and the axis go before the indices
         own = g.rank(operator.input("indices")) - batch
         between = range(batch + own, own + axis)
         total = rank - 1 + own

@@ -117,7 +117,7 @@ def _sample(operator: Operator, g: ModelComponentContainer, grid: tuple[Any, Any
     """Bind samples of x at (columns, rows) of `grid`, each [batch, height, width].
 
     ONNX's GridSample has coordinates of -1 to 1, zeros outside, and mirrors at the pixels' centres only if these are
-    what the coordinates are aligned to.
+    the alignment of the coordinates.
     """
     x = operator.input("x")
     g.rank(x, 4, 4)
@@ -210,7 +210,7 @@ _GRIDS = ("STRICT_ALIGN_CORNERS", "ALIGN_CORNERS", "DEFAULT", "OFFSET_CORNERS", 
     limits="before iOS 17: boxes with numbers of images only where x is one image",
 )
 def _crop_resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    """Boxes begin and end in the centres of pixels; what lies outside of the image is `pad_value`.
+    """Boxes begin and end in the centres of pixels; places outside of the image are `pad_value`.
 
     Before iOS 17 the boxes are [N, 1, 4 or 5, 1, 1], and the first of five numbers is that of the image;
     without it each box is cut out of all images.
