@@ -130,7 +130,7 @@ cdef _error(C.mb_error *e, name, str where=""):
     return FormatError(message, offset=e.offset, file=name, where=where)
 
 
-# One module; its functions are grouped by subject in .pxi files. What they share is above.
+# One module; its functions are grouped by subject in .pxi files. Their shared code is above.
 include "codec/blobs.pxi"
 include "codec/casts.pxi"
 include "codec/differences.pxi"

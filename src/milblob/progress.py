@@ -5,7 +5,7 @@ from typing import Protocol
 
 Progress = Callable[[str, int, int], None]
 """Called as `progress(name, done_nbytes, total_nbytes)` in the thread of the caller: the tensor or file that was done
-last, the bytes done so far, as stored, and those of all. What it raises ends the work like any other error."""
+last, the bytes done so far, as stored, and those of all. Its exception ends the work like any other error."""
 
 
 class Sized(Protocol):

@@ -46,7 +46,7 @@ def require_selected(select: Select, is_any: bool, where: str) -> None:
     Args:
         select: as it was given; None is never refused.
         is_any: whether it selects something.
-        where: what has the names, for the message.
+        where: the owner of the names, for the message.
 
     Raises:
         ValueError: it selects nothing.

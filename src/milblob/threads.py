@@ -322,7 +322,7 @@ class _Team(Generic[_T, _R]):
                 slot.run(self._work)
 
     def end(self, pending: Iterable[_Slot[_T, _R]]) -> None:
-        """Start nothing more, and wait for what other threads have started."""
+        """Start no more items, and wait for those that other threads have started."""
         if self.is_foreign:
             return
         with self._lock:

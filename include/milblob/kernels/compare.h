@@ -100,7 +100,7 @@ static inline void mb_narrow_numbers(float *dst, uint32_t mil_code, const uint8_
     }
 }
 
-/* One element as float64, and what that leaves out of an integer of 64 bits. */
+/* One element as float64, and the rest that float64 cannot hold of a 64-bit integer. */
 static inline double mb_wide_number(uint32_t mil_code, const uint8_t *src, double *rest) {
     *rest = 0;
     MB_FOR_ALL_DTYPES(22);

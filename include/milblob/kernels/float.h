@@ -24,7 +24,7 @@
 #define MB_RESTRICT
 #endif
 
-/* What happened to the elements of a cast. Kernels add to it. */
+/* Counts of the NaNs of a cast, and of numbers that did not fit. Kernels add to it. */
 typedef struct mb_cast_counts {
     uint64_t overflow;  /* finite, and too large for the target: infinite afterwards, or the largest number if clamped */
     uint64_t nan;
@@ -78,7 +78,8 @@ MB_STEP uint32_t mb_pick(bool condition, uint32_t yes, uint32_t no) {
     return (yes & mask) | (no & ~mask);
 }
 
-/* The steps. `top` is what too large a number becomes: the target's infinity, or the bits below it, its largest number. */
+/* The steps. `top` is the result for too large a number: the target's infinity, or the bits below it, its largest
+ * number. */
 
 MB_STEP uint32_t mb_f32_to_f16(uint32_t bits, uint32_t top) {
     uint32_t a = bits & 0x7fffffffu, payload = a >> 13 & 0x3ffu, small, result;

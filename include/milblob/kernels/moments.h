@@ -35,7 +35,7 @@ typedef struct mb_moments {
     uint64_t negative_zeros;
     uint64_t subnormal;          /* not zero, and below the smallest normal number of the dtype */
     uint64_t overflow;           /* finite, and infinite in float16 */
-    double sum, sum_low;         /* of the finite ones; sum_low is what rounding left out of sum */
+    double sum, sum_low;         /* of the finite ones; sum_low is the rounding error of sum */
     double spread, spread_low;   /* sum of the squared distances of the finite ones from their mean */
     double least, most;          /* of the finite ones; infinity and minus infinity where there are none */
     double smallest;             /* the least magnitude that is not zero; infinity where there is none */
@@ -168,7 +168,7 @@ typedef void (*mb_moments_kernel)(double *block, uint32_t count, uint64_t tiny, 
 
 MB_DEFINE_MOMENTS(mb_moments_block_plain, )
 
-/* What arrays of 32 and 64 bits hold. */
+/* The element types of arrays of 32 and 64 bits. */
 enum mb_wide_kind { MB_WIDE_F32, MB_WIDE_F64, MB_WIDE_I32, MB_WIDE_U32, MB_WIDE_I64, MB_WIDE_U64, MB_WIDE_COUNT };
 
 static inline uint64_t mb_wide_nbytes(int kind) { return kind == MB_WIDE_F64 || kind == MB_WIDE_I64 || kind == MB_WIDE_U64 ? 8 : 4; }

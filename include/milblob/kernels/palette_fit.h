@@ -11,7 +11,8 @@
  * the two solutions cross, and parts of both make one with exactly k (mb_palette_cross).
  *
  * Every pass also proves something: no palette of k entries costs less than its total minus lambda * k. `bound` is the
- * greatest of these, so cost - bound is what the result may lack. Sums are doubles; values are taken relative to `center`. */
+ * greatest of these, so the result is at most cost - bound above the optimum. Sums are doubles; values are taken
+ * relative to `center`. */
 #ifndef MILBLOB_PALETTE_FIT_H
 #define MILBLOB_PALETTE_FIT_H
 

@@ -238,7 +238,7 @@ MB_KERNEL double mb_palette_gather_32(mb_palette_bins *bins, mb_palette_fit *fit
     return reach;
 }
 
-/* What became of elements that got indices. */
+/* The error of elements that got indices. */
 typedef struct mb_palette_error {
     double squared; /* sum of the squared distances from their entries */
     double power;   /* sum of the squares of the elements */
@@ -327,7 +327,7 @@ MB_STEP void mb_palette_find(int32_t *at, const int32_t *order, const int32_t *b
     }
 }
 
-/* find: mb_palette_find, or what does the same. */
+/* find: mb_palette_find, or its equal. */
 #define MB_DEFINE_PALETTE_INDEX(name, target, find) \
     target MB_KERNEL void name(uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count, const double *entries, uint32_t used, double *totals, mb_palette_error *error) { \
         int32_t borders[256], order[MB_PALETTE_AT_ONCE], at[MB_PALETTE_AT_ONCE]; \
@@ -339,7 +339,7 @@ MB_STEP void mb_palette_find(int32_t *at, const int32_t *order, const int32_t *b
         for (uint64_t begin = 0; begin < count; begin += MB_PALETTE_AT_ONCE) { \
             const size_t n = count - begin < MB_PALETTE_AT_ONCE ? (size_t)(count - begin) : MB_PALETTE_AT_ONCE; \
             memcpy(x, src + 4 * begin, 4 * n); \
-            MB_ONCE(); /* a source may change: what is measured is what got the index */ \
+            MB_ONCE(); /* a source may change: measure the value that got the index */ \
             for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) { \
                 uint32_t bits; \
                 memcpy(&bits, x + i, 4); \

@@ -71,7 +71,7 @@ MB_STEP uint64_t mb_split_plain(const uint8_t *src, uint64_t count, const bool i
         for (size_t k = 0; k < n; k++) {
             uint8_t element[4];
             memcpy(element, src + (begin + k) * size, size);
-            MB_ONCE(); /* a source may change: what is kept is what was compared */
+            MB_ONCE(); /* a source may change: keep the value that was compared */
             const uint32_t magnitude = mb_magnitude(element, 0, is_f16), is_kept = magnitude > cut;
             memcpy(kept + found * size, element, size);
             bits |= is_kept << k, found += is_kept;
@@ -135,7 +135,7 @@ typedef uint64_t (*mb_split_chosen_kernel)(const uint8_t *src, uint64_t count, c
             mb_cast_counts counts = {0, 0, 0}; \
             memcpy(bits, chosen + begin / 8, (n + 7) / 8); \
             memcpy(raw, src + size * begin, size * n), memset(raw + size * n, 0, size * (whole - n)); \
-            MB_ONCE(); /* a source may change: what is measured is what is not kept */ \
+            MB_ONCE(); /* a source may change: measure the value that is not kept */ \
             if (is_f16) cast(wide, raw, whole, false, &counts); \
             else memcpy(wide, raw, 4 * whole); \
             for (size_t i = 0; i < whole; i += MB_LANES) { \

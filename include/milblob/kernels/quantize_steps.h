@@ -56,7 +56,7 @@ MB_STEP int32_t mb_quantize_at(float at, int32_t zero, int32_t least, int32_t mo
 
 MB_STEP int32_t mb_quantize_f32(float *off, float x, float s, int32_t z, int32_t least, int32_t most) {
     const int32_t q = mb_quantize_at(x / s, z, least, most);
-    const float value = (float)(q - z) * s; /* a statement of its own: compilers may fuse what is in one */
+    const float value = (float)(q - z) * s; /* a statement of its own: compilers may fuse operations of one statement */
     *off = x - value;
     return q;
 }

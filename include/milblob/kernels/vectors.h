@@ -1,4 +1,5 @@
-/* kernels/vectors.h: which entry of a palette of vectors is nearest to each vector, and what the next palette needs. */
+/* kernels/vectors.h: which entry of a palette of vectors is nearest to each vector, and the sums for the next
+ * palette. */
 #ifndef MILBLOB_VECTORS_H
 #define MILBLOB_VECTORS_H
 
@@ -117,7 +118,7 @@ MB_KERNEL void mb_nearest_plain(const float *src, const float *weights, uint32_t
         mb_nearest_plain(src + (size_t)i * dims, weights == NULL ? NULL : weights + (size_t)i * dims, count - i, palette, scratch, at + i, least + i); \
     }
 
-/* Find the nearest entry of each of any number of vectors, and add up what the next palette is made of.
+/* Find the nearest entry of each of any number of vectors, and add up the sums for the next palette.
  * in   kernel; src, weights, count, palette, scratch: as for it
  * out  dst: count indices, or NULL; sums, totals: k * dims doubles, entry after entry, added to: the weighted elements that
  *      are nearest to each entry, and their weights

@@ -1,4 +1,4 @@
-/* mlir/operations.h: the operations of MLIR bytecode in one walk: what each reads and makes, and who reads that.
+/* mlir/operations.h: the operations of MLIR bytecode in one walk: their operands and results, and the readers of these.
  *
  *   IR section   a block: the operations at the top
  *   block        operations << 1 | 1 if it has arguments; [n, n times type << 1 | 1 if a location follows, [location];

@@ -291,7 +291,7 @@ static inline uint32_t mb_chain_parts(const mb_chains *chains, const mb_chain_op
     return distinct;
 }
 
-/* What mb_chains_check works with. */
+/* The working memory of mb_chains_check. */
 typedef struct mb_chain_links {
     uint32_t *reads;      /* operations that others read, side by side for each reader, in order, no two alike; room for all names */
     uint32_t *reads_from; /* by output, one more than there are: where those of an operation begin */
@@ -302,7 +302,7 @@ typedef struct mb_chain_links {
     uint32_t *seen;       /* by output: zeros */
 } mb_chain_links;
 
-/* Note what each operation reads. */
+/* Note the inputs of each operation. */
 static inline int mb_chain_links_fill(mb_chains *chains, mb_chain_links *links) {
     uint64_t total = 0;
     for (uint64_t k = 0; k < chains->op_count; k++) {

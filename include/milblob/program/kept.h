@@ -9,7 +9,7 @@
 
 #include "milblob/program/names.h"
 
-/* What rows have in common. Spans and rows of numbers are those of one of them. */
+/* The common fields of rows. Spans and rows of numbers are those of one of them. */
 typedef struct mb_form {
     mb_span key;
     mb_span text;          /* of a constant in a blob file: the file's name; else empty */

@@ -1,6 +1,6 @@
 /* text/print.h: writes characters and numbers of MIL text through a buffer of the caller's.
  *
- * What fills the buffer goes to `flush`, so a text of any size passes through a small one. After a flush that refuses,
+ * A full buffer goes to `flush`, so a text of any size passes through a small one. After a flush that refuses,
  * nothing more is written; callers look at `stopped` once per statement.
  *
  * Reals are the shortest C99 hexadecimal of the value as a double, as Apple's compiler writes them: 0x1.8a4p-4, 0x0p+0,

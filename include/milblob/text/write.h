@@ -243,13 +243,13 @@ static inline bool mb_write_head(mb_writer *w, mb_span program, uint64_t minor) 
     return true;
 }
 
-/* What is written in one step: the steps in this order are the whole text, but for the last brace, "}". */
+/* The part that is written in one step: the steps in this order are the whole text, but for the last brace, "}". */
 typedef enum mb_write_step { MB_WRITE_HEADER, MB_WRITE_FUNCTION, MB_WRITE_STATEMENT } mb_write_step;
 
 /* Write the head of the text, one function, or one statement alone.
  * in   w: graph, base, error, print, keys and options set, the rest zero; graph: made with MB_SCAN_KNOWN; program: the
  *      message; row: of the function or operation
- * out  characters, through w->print; the caller flushes what is left in the end
+ * out  characters, through w->print; the caller flushes the rest at the end
  * fails: MB_TEXTLESS, MB_SPLIT; MB_FULL: more keys than there is room for, or flush refused (print.stopped); as reading
  *      the wire; MB_RANGE, MB_COUNT, MB_RANK, MB_DTYPE, MB_DEPTH, MB_UTF8
  * over-reads: none     cost: linear in Program and text, but for sorting keys; the C stack as deep as blocks and types */

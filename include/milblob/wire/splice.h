@@ -42,7 +42,7 @@ typedef struct mb_level {
     uint64_t added;
 } mb_level;
 
-/* What the outermost message becomes, and how many prefixes there are to look at. */
+/* The size of the new outermost message, and the number of prefixes to look at. */
 typedef struct mb_splice {
     uint64_t prefix_count;
     uint64_t new_nbytes; /* of the outermost message */

@@ -21,7 +21,7 @@
 
 MB_DEFINE_CASTS(loop_avx2, MB_TARGET_AVX2)
 
-/* What a block of float32 is known by: the largest bits without sign, and the smallest of those less one (0 becomes the
+/* The test of a block of float32: the largest bits without sign, and the smallest of those less one (0 becomes the
  * largest, so zeros do not count as tiny). */
 typedef struct mb_extremes_avx2 {
     __m256i most, least;

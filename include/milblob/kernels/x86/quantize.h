@@ -14,7 +14,7 @@ MB_DEFINE_QUANTIZES(loop_avx2, MB_TARGET_AVX2)
 
 /* -------------------------------------------------------------------------------------------------------------- AVX-512 */
 
-/* Lanes of sums, and what elements become, in registers. */
+/* Lanes of sums, and the results, in registers. */
 typedef struct mb_quantize_avx512 {
     __m512d squared[2], power[2];
     __m512i largest;
@@ -164,7 +164,7 @@ MB_TARGET_AVX2 MB_STEP __m256 mb_elements_avx2(const uint8_t *src, const bool is
     return is_f16 ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)src)) : _mm256_loadu_ps((const float *)(const void *)src);
 }
 
-/* What is left of a run, the plain code does. */
+/* The plain code handles the rest of a run. */
 #define MB_DEFINE_QUANTIZE_AVX2(name, plain, is_f16, nbytes) \
     MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums) { \
         const size_t n = (size_t)count, step = run == 1; \

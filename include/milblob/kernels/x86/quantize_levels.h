@@ -19,7 +19,7 @@ typedef struct mb_levels_avx512 {
     __m512i values[8], bounds[8];
 } mb_levels_avx512;
 
-/* What is the same for all elements of a block. */
+/* The constants of a block. */
 typedef struct mb_leveled_avx512 {
     __m512 inverse;
     __m512i most, most_below; /* the greatest d of positive and of negative elements */

@@ -19,7 +19,7 @@
 #ifdef MB_HAS_AVX2
 #define MB_TARGET_BMI __attribute__((target("avx2,f16c,bmi,lzcnt,popcnt")))
 
-/* 64 bytes and what is known of them: bit k of each word is about byte k. */
+/* 64 bytes and their masks: bit k of each word is about byte k. */
 typedef struct mb_block_avx2 {
     __m256i low, high;
     uint64_t on, after_4, after_8, after_9; /* after_n: n bytes or more of the same varint come before it */
