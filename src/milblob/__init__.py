@@ -160,7 +160,7 @@ __all__ = [
     "write_weights",
 ]  # fmt: skip
 
-# Imported when they are first used: nobody waits for NumPy to read --help, or for a writer to read a model.
+# Imported when first used: --help does not wait for NumPy, nor a program that only reads for the writers.
 _LATER = {
     name: module
     for module, names in {

@@ -33,7 +33,7 @@ def require_flags(**flags: object) -> None:
 
 
 def require_calls(**functions: object) -> None:
-    """Refuse callbacks that are not callable; None stands for no callback.
+    """Refuse callbacks that are not callable; None: no callback.
 
     Raises:
         TypeError: one is something else.
@@ -88,11 +88,11 @@ def as_path(value: str | os.PathLike[Any]) -> str:
 
 
 def array_of(values: Any) -> "np.ndarray[Any, Any]":
-    """Return the array that NumPy makes of what somebody gives.
+    """Convert the caller's values to an array with NumPy.
 
     Raises:
-        TypeError: a masked array with masked elements: NumPy would take what lies under the mask for their values. A
-            path, of which NumPy would make one object.
+        TypeError: a masked array with masked elements: NumPy would take the values under the mask. A path: NumPy would
+            make one object of it.
     """
     if isinstance(values, os.PathLike):
         raise TypeError(f"array: expected values, got the path {os.fspath(values)!r:.200}; milblob.load reads a file")

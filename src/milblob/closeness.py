@@ -13,7 +13,7 @@ _WORDS = r"[A-Za-z]{2,}|\d+"  # compiled with its first use
 def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Return up to `count` of the known names that are most like a name, the most similar first.
 
-    The time is bounded: a hundred thousand names take some hundredths of a second, whatever is in them.
+    The time is bounded: a hundred thousand names take some hundredths of a second, for any names.
     """
     if not 0 < len(name) <= _MAX_NCHARS:
         return []

@@ -1,4 +1,4 @@
-"""The errors that milblob raises about data, and how they say where.
+"""The errors that milblob raises about data, and their places in messages.
 
 One line each, no capital, no full stop: ``<what>: expected <X>, got <Y> at byte <offset> in <file> - at <path>``.
 Built-in exceptions keep their meaning: ``OSError`` passes through, ``TypeError`` and ``BufferError`` are for wrong

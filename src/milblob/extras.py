@@ -20,7 +20,7 @@ def require(module: str) -> Any:
     """Import an optional package or one of its modules, and return it.
 
     Raises:
-        ImportError: the package is not installed; the message says how to install it.
+        ImportError: the package is not installed; the message has the command that installs it.
     """
     try:
         return import_module(module)

@@ -36,7 +36,7 @@ def some(names: Iterable[str], most: int = MAX_NAMES) -> str:
 
 
 def shortened(lines: list[str], most: int) -> list[str]:
-    """Return the first lines; where there are more than `most`, a last one says how many are left out."""
+    """Return the first lines; where there are more than `most`, a last one gives the number of the others."""
     return [*lines[:most], f"and {len(lines) - most:,} more"] if len(lines) > most else lines
 
 

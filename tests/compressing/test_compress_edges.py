@@ -499,7 +499,7 @@ def test_planned_palettes_of_groups(length, groups_count, monkeypatch):
 def test_mistakes_are_not_taken_for_weights_that_cannot_be_compressed(recipe, function, is_planned, monkeypatch):
     """A wrong option of ours, or a source that changes, must not read as a weight that stays for a good reason."""
     array = make("random", (16, 16), np.float16)
-    for error in (ValueError("a mistake"), FormatError("array: it changed meanwhile")):
+    for error in (ValueError("a mistake"), FormatError("array: it changed while it was read")):
 
         def fail(*args, error=error, **options):
             raise error

@@ -384,7 +384,7 @@ def test_functions_that_are_not_there(several):
         edits.function_edits(several.buffer, *spans(several), [old, "nothing_like_it"])
     with pytest.raises(milblob.ProgramError, match="functions to keep: expected some of .*, got none"):
         edits.function_edits(several.buffer, *spans(several), [])
-    with pytest.raises(milblob.ProgramError, match="default function: expected one that stays, got 'x'"):
+    with pytest.raises(milblob.ProgramError, match="default function: expected one that is kept, got 'x'"):
         edits.function_edits(several.buffer, *spans(several), names, "x")
 
 

@@ -275,7 +275,7 @@ def test_a_text_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(text_edits, "write_operations", wrong)
     for target in (tmp_path / "out.mlmodelc", source):
-        with pytest.raises(milblob.FormatError, match="expected what its Program says, got something else"):
+        with pytest.raises(milblob.FormatError, match="expected the edited Program, got another one"):
             milblob.repack(source, target, cast="float16", overflow="inf")
     assert tree(source) == before and [path.name for path in tmp_path.iterdir()] == [source.name]
 

@@ -1,6 +1,6 @@
 """The screens of the documents: what a command prints on a terminal of 80 columns, without colours.
 
-As a program it writes the examples of docs/cli.md and README.md anew:
+As a program it writes the examples of docs/cli.md again:
 
     PYTHONPATH=tests/support .venv/bin/python tests/support/screens.py
 """
@@ -21,7 +21,7 @@ from milblob.cli import main
 from milblob.cli.terminal import tables
 from paths import DATA, DEMO, ROOT
 
-PAGES = (ROOT / "docs" / "cli.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "cli.md",)
 COLUMNS = 80
 EXAMPLE = re.compile(r"(?<=```console\n)\$ milblob .*?(?=\n```)", re.S)
 ELLIPSIS = "\n...\n"

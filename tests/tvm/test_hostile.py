@@ -159,7 +159,7 @@ def test_sparse_members_are_refused():
         (header(b"./a", size_field=b"-0000000010\0"), "expected an octal number"),
         (header(b"./a", size_field=b"99999999999\0"), "tar header: "),
         (b"\1" + header(b"./a")[1:], "checksum of tar header: expected"),
-        (pax((b"size", b"5")) + member(b"./a", b"xy"), "size of member: expected 5 as its PAX header says, got 2"),
+        (pax((b"size", b"5")) + member(b"./a", b"xy"), "size of member: expected 5 as in its PAX header, got 2"),
         (pax((b"size", b"-5")) + member(b"./a"), "size in PAX header: expected a number"),
         (pax((b"size", b"9" * 30)) + member(b"./a"), "size in PAX header: expected a number"),
         (pax((b"size", "٣".encode())) + member(b"./a"), "size in PAX header: expected a number"),

@@ -1,4 +1,4 @@
-/* program/sound.h: whether a Value of a Program is plainly what its type says: a tensor of known shape, in the field of
+/* program/sound.h: whether a Value of a Program plainly matches its type: a tensor of known shape, in the field of
  * its data type and with as many elements; or a reference to a weight file, of a type that such files hold.
  *
  * "Plainly" is for the rules of the specification (program/rules_values.py): nearly all Values of a Program are passed

@@ -37,16 +37,16 @@ def match(
     """Find which training tensor became which weight of a model.
 
     First, find tensors with the same elements after a cast to the weight's dtype: in the same order, with permuted axes
-    (for matrices: transposed), or in another shape. Then find what gives other weights to the bit, as `refit` with a
-    base does. Last, for weights that are compressed or otherwise changed, find the tensors whose values correlate best.
-    Names decide between equal tensors where they agree.
+    (for matrices: transposed), or in another shape. Then find expressions that give other weights to the bit, as
+    `refit` with a base does. Last, for weights that are compressed or otherwise changed, find the tensors whose values
+    correlate best. Names decide between equal tensors where they agree.
 
     Args:
         weights: path of a .safetensors, .npz, .npy, .gguf or .onnx file, of a directory of .npy files, or of a model;
             or a mapping from names to arrays.
         model: what `open` takes, or an open Model; or a Model Library Format archive of TVM, or another file of arrays.
-            Where weights are one blob, as those of two functions, each is
-            matched: with the training tensor that its name says, else with one that the blob is.
+            Where weights share one blob, as those of two functions may, each is matched: with the training tensor of
+            its name, else with one that matches the blob.
         threshold: correlation (the cosine once the means are taken off) from which values count as similar.
         select: glob, several, or a function of a name: the weights of the model to look for.
         progress: called as each training tensor has been looked at (see `Progress`).
@@ -90,7 +90,7 @@ def match(
 
 
 def _target(model: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -> Side:
-    """What is to be refitted: a model with every constant, or the parameters of an archive."""
+    """The target of a refit: a model with every constant, or the parameters of an archive."""
     if isinstance(model, Model) or is_arrays(model):
         return Side.open(model, False, stack, max_nbytes)
     whole = stack.enter_context(Model(model, constants=True, max_nbytes=max_nbytes))
@@ -113,7 +113,7 @@ def _is_weight(tensor: LazyTensor) -> bool:
 
 
 def _is_candidate(tensor: LazyTensor) -> bool:
-    """Weights, and those small constants that may be a bias; not what operations are told in numbers."""
+    """Whether a tensor is a weight, or a small constant that may be a bias; not a numeric argument of an operation."""
     if is_compressed(tensor) or not is_numeric(tensor):
         return is_compressed(tensor)
     is_const = isinstance(tensor, Tensor) and tensor.op == "const"

@@ -33,7 +33,7 @@ class Match(Result):
         correlation: of the values; 1.0 if they are exact.
         without: other weights that are the same blob, and for which `refit` has nothing to write: it changes all
             weights of a blob or none.
-        folded: what was folded in, or how the weight was computed, in words.
+        folded: a description of the folds, or of how the weight was computed.
     """
 
     given: str
@@ -70,7 +70,7 @@ class Match(Result):
         """How `refit` can write it: "as it is", "with a cast" (cast=True), "with a base" (base=), or "": it cannot."""
         if self.is_direct:
             return "" if self.without else "as it is" if self.given_dtype is self.dtype else "with a cast"
-        # What is only similar was made by a computation that is not known.
+        # Similar values alone come from an unknown computation.
         return "" if self.compression or self.how in ("similar", "scaled") else "with a base"
 
     def apply(self, array: Any) -> np.ndarray[Any, Any]:
@@ -91,7 +91,7 @@ class Match(Result):
 
 @dataclass(frozen=True, repr=False)
 class Tie(Result):
-    """Tensors that cannot be told apart because they are equal, or nearly so.
+    """Tensors that `match` cannot distinguish, because they are equal or nearly so.
 
     Attributes:
         given: names in the weights that were given.
@@ -107,10 +107,10 @@ class Matching(Result):
     """The result of `match`.
 
     Attributes:
-        weights, model: what was matched: paths, or descriptions of anything without a path.
+        weights, model: the matched files: paths, or descriptions of sources without a path.
         matches: one per matched weight, in the order of the training tensors. A training tensor has several if weights
             are one blob without training tensors of their own.
-        ties: tensors that could not be told apart.
+        ties: tensors that could not be distinguished.
         unmatched_given: training tensors that match no weight of the model.
         unmatched_names: weights of the model that match no training tensor.
         equal_given: training tensors that equal a matched one, but are one too many for several equal weights.
@@ -164,7 +164,7 @@ def summary(matching: Matching, with_given: bool = True) -> str:
     """Summarise how much was matched, and how much of it `refit` can write.
 
     Args:
-        with_given: also say how many training tensors are left, which means nothing if some weights were looked for.
+        with_given: also state how many training tensors are left; pass False if only some weights were looked for.
     """
     ways = [match.refit for match in matching.matches]
     words = f"{len(ways):,} matched"

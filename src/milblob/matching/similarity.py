@@ -1,4 +1,8 @@
-"""The last step: for weights that nothing gives bit for bit, the arrays whose values correlate best."""
+"""The last step: for weights that nothing gives bit for bit, the arrays whose values correlate best.
+
+Samples select candidates, which are compared in full. The assignment is greedy, by correlation: an optimal one (the
+Hungarian method) maximises the sum, and could give up a near-certain pair for several weak ones.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -18,7 +22,7 @@ from .steps.same_elements import affordable_layouts, moved_elements
 _MIN_COUNT = 16  # of elements; smaller tensors look alike by accident
 _SAMPLE_COUNT = 1024
 _SLACK = 0.12  # how far a sample's correlation may be below that of the whole
-_TIE = 0.002  # correlations closer than this cannot tell candidates apart
+_TIE = 0.002  # correlations closer than this do not distinguish candidates
 _MAX_CONFIRMED = 4  # candidates per weight that are compared in full
 _MAX_RIVALS = 32  # equally similar weights among which names decide
 _PRODUCTS_COUNT = 1 << 22  # correlations of samples in memory at a time
@@ -36,10 +40,10 @@ class _Pair(NamedTuple):
 
 
 class Similarity:
-    """Compares the values of what is left.
+    """Compares the values of the remaining weights and arrays.
 
     Args:
-        checkpoint: the arrays. to: what was decided so far; what is similar is added.
+        checkpoint: the arrays. to: the decisions so far; similar arrays are added.
         threshold: correlation from which values count as similar.
     """
 
@@ -130,7 +134,7 @@ class Similarity:
         return pair.name not in self._to.taken and pair.array not in self._to.used
 
     def _decide(self, best: _Pair, of_name: list[_Pair], of_array: list[_Pair]) -> None:
-        """Assign a blob its arrays, one of which has the best remaining correlation; or leave it tied."""
+        """Assign a blob its arrays, the one with the best remaining correlation among them; or leave it tied."""
         of_name = [pair for pair in of_name if pair.array not in self._to.used]
         of_array = list(islice((pair for pair in of_array if pair.name not in self._to.taken), _MAX_RIVALS))
         rivals = [

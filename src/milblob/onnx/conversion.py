@@ -65,12 +65,12 @@ def convert(
     """Convert one function of an ML Program to ONNX.
 
     Args:
-        model: a path, or an open model. A model that is opened here stays open as long as the result needs it.
+        model: a path, or an open model. A model that is opened here remains open as long as the result needs it.
         path: of the .onnx file, which appears whole or not at all. None: nothing is written.
         function: its name; default: the model's default function.
         weights: "reference": the .onnx file refers into the model's weight files, and must be in a folder above them;
-            "copy": into a copy beside it, NAME.bin; "embed": they stand in the .onnx file, less than 2 GiB.
-        compressed: "keep": compressed weights are computed from their stored bytes where ONNX can say how, and the
+            "copy": into a copy beside it, NAME.bin; "embed": they are in the .onnx file, which must be below 2 GiB.
+        compressed: "keep": compressed weights are computed from their stored bytes where ONNX can express that, and the
             others are decoded; "dense": all are decoded.
         opset: of ONNX, 18 to 23.
         converters: operation -> converter, for this call only; they come before all registered ones. The model has all
@@ -78,9 +78,9 @@ def convert(
         zipmap: the probabilities of a classifier are a list of one dictionary, label -> probability, instead of a
             tensor. Only with a path: onnx-ir has no type for it.
         precision: "keep": that of the Program; "float32": all half-precision values are single, inputs and outputs too,
-            for runtimes that compute no float16. Weights stay as they are stored, and a Cast reads them.
+            for runtimes that compute no float16. Weights are kept as they are stored, and a Cast reads them.
         force: replace files that exist.
-        max_nbytes: as for `open`: it counts what a conversion makes as well. An open model has its own.
+        max_nbytes: as for `open`; includes the memory that the conversion takes. An open model has its own.
 
     Returns:
         The model; its large weights are ExternalTensors, read when they are asked for.
@@ -144,10 +144,10 @@ def _require_opset(opset: Any) -> None:
 
 
 def _require_occurring(converters: Mapping[str, Converter], source: "Model") -> None:
-    """Refuse converters of operations that no Program of the model has: whoever misspells one expects it to be used.
+    """Refuse converters of operations that no Program of the model has: the name is probably misspelled.
 
     Raises:
-        ValueError: there is one.
+        ValueError: a converter has no operation.
     """
     if not converters:
         return
@@ -209,7 +209,7 @@ def convert_topology(
 
     Args:
         topology: from `parse_mil`, after `compile`.
-        raw: what it was parsed from.
+        raw: the raw model that it was parsed from.
         weights: where the constants are.
         opset, converters, zipmap, precision: as `convert`.
 
@@ -252,7 +252,7 @@ def convert_operators(
     """Run the converters of operators, in Program order.
 
     Raises:
-        MilblobError: whatever a converter raises, with the place of the operation.
+        MilblobError: any error of a converter, with the place of the operation.
     """
     for operator in operators:
         container.purpose = f"{operator.type} {operator.name}"

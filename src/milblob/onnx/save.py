@@ -1,4 +1,4 @@
-"""Writing a converted model: the .onnx file and what lies beside it, whole or not at all."""
+"""Writing a converted model: the .onnx file and the files beside it, all or none."""
 
 import os
 from contextlib import suppress
@@ -51,14 +51,14 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
             raise DestinationExistsError(name)
         require_no_part(weights.sources, name, ".onnx")
     if not path.lower().endswith(".onnx"):
-        words = f"output {path}: expected a name that ends in .onnx, by which milblob and others know the file"
+        words = f"output {path}: expected a name that ends in .onnx, so that programs recognise the file"
         raise ValueError(f"{words}, got another")
     with together() as parts:
         new = NewFile(path, force=force)
         parts.append(new)
         if large or copied:
             other = NewFile(beside, force=force)
-            parts.insert(0, other)  # the file that says where the weights are comes last
+            parts.insert(0, other)  # the file that refers to the weights comes last
             at = 0
             for mapping in copied:
                 at = weights.files[mapping]

@@ -41,7 +41,7 @@ class Compression(Result):
         group_shape: how many indices along each axis share a palette.
         vector_size: elements of a palette's entry.
         sparsity: the share of elements that are zero and not stored.
-        element_dtype: DType of an index, a quantized or a nonzero element, or of what a cast reads.
+        element_dtype: DType of an index, a quantized or a nonzero element, or of the input of a cast.
         label: what `str` returns.
     """
 
@@ -90,7 +90,7 @@ def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compres
     if _kind(weight) == "sparse_to_dense" and size and nonzero is not None:
         found["sparsity"] = 1 - nonzero / size
     link = weight
-    for _ in chain:  # follow the elements: the compression of a palette or a scale says nothing about the weight
+    for _ in chain:  # follow the elements: the compression of a palette or a scale is not that of the weight
         _describe(link, found, number)
         inner = link.parts.get(_ELEMENTS.get(_kind(link), ""))
         if not isinstance(inner, Compressed):
@@ -133,7 +133,7 @@ def _describe(link: Compressed, found: dict[str, Any], number: Callable[[Any], i
 
 
 def _label(scheme: str, found: dict[str, Any], shape: Shape | None) -> str:
-    """Say in a few characters what the elements are, and how many share a scale or a palette."""
+    """Describe in a few characters the elements, and how many share a scale or a palette."""
     words = []
     block_shape, vector_size, sparsity = (found.get(name) for name in ("block_shape", "vector_size", "sparsity"))
     if any(operation in ("sparse_to_dense", *_MASKS) for operation in found["operations"]):

@@ -1,8 +1,8 @@
 """The view of a Program: functions, blocks, operations, values, to walk and to ask.
 
-A view is a table of rows (`_codec.Graph`), made in one pass over the Program's bytes when somebody asks for it.
-All else is read from the bytes when it is asked for. Objects of the view refer to it, and it to none of them: they are
-made again each time, and are equal if they are the same thing of the same view.
+A view is a table of rows (`_codec.Graph`), made in one pass over the Program's bytes at the first access. Everything
+else is read from the bytes on request. Objects refer to their view, which refers to none of them: each access makes new
+ones, and two are equal if they are the same row of the same view.
 """
 
 from collections.abc import Iterator, Sequence
@@ -100,7 +100,7 @@ class ProgramView:
         return self._buffer, self._span
 
     def release(self) -> None:
-        """Let go of the bytes."""
+        """Release the bytes."""
         self.graph.release()
         self._buffer, self._span = _codec.Buffer(b""), (0, 0)
 
@@ -140,7 +140,7 @@ class ProgramView:
         return found.get((-1 - function, name))
 
     def definer(self, row: int | None) -> "Operation | Block | Function | None":
-        """Return who defines a row of names; None if there is no such row: -1 or None."""
+        """Return the owner of the definition in a row of names; None if the row is -1 or None."""
         if row is None or row < 0:
             return None
         kind, owner = self.graph.owner(row)
@@ -149,7 +149,7 @@ class ProgramView:
         return Block(self, owner) if kind == _codec.GRAPH_INPUT else Function(self, owner)
 
     def consumers(self, first: int, count: int) -> tuple["Consumer", ...]:
-        """Return who reads rows of names, in Program order of each."""
+        """Return the readers of rows of names, in Program order of each."""
         self.require()
         return tuple(
             [
@@ -355,7 +355,7 @@ class Block(_Row):
         return _codec.GraphOperations(self.view.graph, self.view, self.row, True)
 
     def statements(self, *, nested: bool = False) -> list[_codec.Statement]:
-        """Return its operations as plain text, without objects behind it: the fastest way to list a Program.
+        """Return its operations as plain text, without objects of the view: the fastest way to list a Program.
 
         Args:
             nested: also those of its operations' blocks.
@@ -368,16 +368,16 @@ class Block(_Row):
         return self.view.graph.statements(self.row, nested)
 
     def defining(self, name: str) -> "Operation | Block | Function | None":
-        """Return who defines a name that is read in this block: an operation, or a block or function by its inputs.
+        """Return the definer of a name that is read in this block: an operation, or a block or function by its inputs.
 
-        A name may be defined in this block or around it, in the nearest block that does. None: nobody defines it.
+        A name may be defined in this block or around it, in the nearest block that does. None: it is not defined.
         """
         self.view.require()
         return self.view.definer(self.view.defining(self.view.graph.block(self.row)[2], self.row, name))
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
-        """Who reads its inputs."""
+        """The readers of its inputs."""
         return self.view.consumers(*self.view.graph.block(self.row)[5])
 
     @property
@@ -448,7 +448,7 @@ class Operation(_codec.GraphOperation):
 
     @property
     def label(self) -> str:
-        """What it is called in messages: its first output, or its type if it has none."""
+        """Its name in messages: its first output, or its type if it has none."""
         return self.name if self.output_rows[1] else self.type
 
     @property
@@ -480,7 +480,7 @@ class Operation(_codec.GraphOperation):
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
-        """Who reads its outputs, by output and then in Program order; blocks that return them are among them."""
+        """The readers of its outputs, by output and then in Program order; blocks that return them are among them."""
         return self.view.consumers(*self.output_rows)
 
     @property
@@ -499,7 +499,7 @@ class Operation(_codec.GraphOperation):
 
 
 class Binding(_codec.GraphBinding):
-    """What an input of an operation is bound to: a name, or a value written there.
+    """The binding of an input of an operation: a name, or a value written there.
 
     Attributes:
         name: the name that is read; None for a value.
@@ -516,7 +516,7 @@ class Binding(_codec.GraphBinding):
 
     @property
     def constant(self) -> Value | None:
-        """The value, or that of the const operation whose name is read; None for what is computed."""
+        """The value, or that of the const operation whose name is read; None for a computed one."""
         if self.is_value:
             return self.value
         found = self.definition
@@ -539,7 +539,7 @@ class Binding(_codec.GraphBinding):
 
     @property
     def definition(self) -> "Operation | Block | Function | None":
-        """Who defines the name: an operation, or a block or function by its inputs; None if nobody, or for a value."""
+        """The definer of the name: an operation, or a block or function by its inputs; None for a value too."""
         if self.is_value:
             return None
         self.view.require()

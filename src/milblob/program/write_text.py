@@ -56,7 +56,7 @@ def write_program(
         graph = _codec.graph_program(buffer, *span, flags)
         if graph is not None:
             if version is not None and int(version.partition(".")[0]) != graph.version:
-                raise ValueError(f"version: expected {graph.version}.N, as the Program says, got {version}")
+                raise ValueError(f"version: expected {graph.version}.N, as in the Program, got {version}")
             rows = _rows(graph, functions)
             path = partial(_path, buffer, span, is_plain)
             end = b"}\n" if newline else b"}"

@@ -30,8 +30,9 @@ def refit(
     """Give parameters of an archive new values: all of them or none, as `milblob.refit` does.
 
     Raises:
-        KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError that lists
-            them. UnsupportedError: an archive without parameters of its own (AOT, operator style). Nothing is written.
+        KeyError, TypeError, ValueError, OverflowError: an array that does not fit; of several problems one ValueError
+            that lists them. UnsupportedError: an archive without parameters of its own (AOT, operator style). Nothing
+            is written.
         Otherwise as `Library.with_params`.
     """
     if how.unshare:
