@@ -353,7 +353,7 @@ def plan_with(name="head_weight", row=None, **changes):
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (plan_with("haed_weight"), "plan: expected names of weights in .*, got 'haed_weight'; did you mean head_weight"),
+        (plan_with("haed_weight"), "plan: .* has no weight 'haed_weight'; did you mean head_weight"),
         (plan_with("haed_weight", {"recipe": None}), "plan: expected names of weights in .*, got 'haed_weight'"),
         (plan_with("head_bias"), "plan: expected recipes only for weights that can be compressed so, got one for head_bias: expected two dim"),
         (plan_with(row={"recipe": {"recipe": "Round"}}), "head_weight in plan: recipe: expected one of .*, got 'Round'"),

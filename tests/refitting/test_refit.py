@@ -147,7 +147,7 @@ def test_all_problems_are_reported_and_nothing_is_written(package):
         milblob.refit(package, bad)
     assert str(caught.value) == (
         "weights: expected all to fit, got 3 problems: floats: expected shape (3, 100), got (100, 3); bytes: expected "
-        f"elements of uint8, got float64; {package} has no weight 'more' (`milblob match` finds which "
+        f"elements of uint8, got float64; {package} has no weight 'more' (it has floats, bytes, ints) (`milblob match` finds which "
         "weight an array is for)"
     )
     many = {f"w{i}": given["ints"] for i in range(50)}

@@ -247,7 +247,7 @@ def test_int4_changes_the_half_that_counts(tmp_path):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"p1": NEW}, KeyError, f"{PARAMS} has no parameter 'p1'; did you mean p0?"),
+        ({"p1": NEW}, KeyError, rf"{PARAMS} has no parameter 'p1' \(it has p0\)"),
         ({"p0": NEW.astype("f8")}, TypeError, "p0: expected elements of float32, got float64"),
         ({"p0": NEW.astype(">f4")}, TypeError, "p0: expected elements of float32, got >f4"),
         ({"p0": NEW[0]}, ValueError, r"p0: expected shape \(1, 2\), got \(2,\)"),
