@@ -64,6 +64,6 @@ def test_parts_can_be_compared():
 
 def test_statistics(tmp_path):
     found = milblob.statistics(bundle("linear_f32"))
-    assert found.count == 1328 and found.dtype is milblob.DType.FLOAT32
+    assert found.total.count == 1328 and found.total.dtype is milblob.DType.FLOAT32
     with pytest.raises(milblob.FormatError, match="one byte for each value"):
         milblob.statistics(bundle("bare_f16_fp4_mx"))

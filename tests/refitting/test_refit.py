@@ -352,7 +352,7 @@ def test_command(cli, tmp_path, package):
     assert status == 0 and number_of(package) == 1
     keys = ["source", "output", "done", "nbytes", "tensors", "note", "constant", "unused", "without_effect", "left"]
     keys.append("unchanged")
-    assert list(document) == keys and document["done"] is True
+    assert set(document) == set(keys) and document["done"] is True
     assert [row["name"] for row in document["tensors"]] == ["floats", "bytes", "ints"]
     assert document["tensors"][0] == {
         "name": "floats", "given": "floats", "dtype": "float32", "shape": [3, 100], "nbytes": 1200,
