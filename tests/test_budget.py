@@ -120,7 +120,7 @@ CALLS = {
     "statistics": lambda path, out, **how: [milblob.statistics(t) for t in milblob.open(path, **how).values()],
     "content_hash": lambda path, out, **how: milblob.content_hash(path, dense=True, **how),
     "diff": lambda path, out, **how: milblob.diff(path, other_values(path), **how),
-    "match": lambda path, out, **how: milblob.match(other_values(path), path, **how),
+    "match": lambda path, out, **how: milblob.match(path, other_values(path), **how),
     "decompress": lambda path, out, **how: milblob.repack(path, out / "d.mlmodel", decompress=True, force=True, **how),
     "write_weights": lambda path, out, **how: milblob.write_weights(dict(milblob.open(path, **how)), out / "w.bin", force=True),
 }  # fmt: skip
@@ -170,7 +170,7 @@ READERS = {
     "statistics": lambda path, out, **how: main(["stats", str(path), *flags(how)]),
     "content_hash": lambda path, out, **how: main(["hash", str(path), *flags(how)]),
     "diff": lambda path, out, **how: main(["diff", str(path), str(out / "other.npz"), *flags(how)]),
-    "match": lambda path, out, **how: main(["match", str(out / "other.npz"), str(path), *flags(how)]),
+    "match": lambda path, out, **how: main(["match", str(path), str(out / "other.npz"), *flags(how)]),
     "check": lambda path, out, **how: main(["check", "--values", str(path), *flags(how)]),
     "npz": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.npz"), *flags(how)]),
     "safetensors": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.safetensors"), *flags(how)]),

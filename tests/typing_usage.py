@@ -70,7 +70,7 @@ def editing(path: str) -> None:
         assert_type(model, milblob.EditableModel)
         model["w"] = np.zeros((2, 3), np.float16)
         model.flush()
-    report = milblob.refit(path, {"w": np.zeros(3)}, mapping={"w": "v"}, cast=True, output="copy", dry_run=True)
+    report = milblob.refit(path, {"w": np.zeros(3)}, mapping={"w": "v"}, cast=True, destination="copy", dry_run=True)
     assert_type(report, milblob.RefitReport)
     assert_type(report.changes[0].name, str)
     milblob.refit(path, {}, select=["a", "b*"], progress=print_progress)

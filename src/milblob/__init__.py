@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .compressing.compress_plan import CompressPlan, PlannedWeight
     from .compressing.frontier import Frontier, compress_frontier
     from .compressing.linear_recipe import Linear
+    from .compressing.options import Goal, Guidance, Scope
     from .compressing.palette_recipe import Palette
     from .compressing.prune_recipe import Prune
     from .compressing.recipe import Joint
@@ -91,6 +92,8 @@ __all__ = [
     "FormatError",
     "Frontier",
     "Function",
+    "Goal",
+    "Guidance",
     "Info",
     "Joint",
     "LimitError",
@@ -116,6 +119,7 @@ __all__ = [
     "Refitted",
     "RepackReport",
     "ResolveError",
+    "Scope",
     "Session",
     "SessionInput",
     "SessionOutput",
@@ -170,6 +174,7 @@ _LATER = {
         "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
         "compressing.frontier": ("Frontier", "compress_frontier"),
         "compressing.linear_recipe": ("Linear",),
+        "compressing.options": ("Goal", "Guidance", "Scope"),
         "compressing.palette_recipe": ("Palette",),
         "compressing.prune_recipe": ("Prune",),
         "compressing.recipe": ("Joint",),

@@ -67,7 +67,7 @@ def test_extract_convert_diff_and_match(say, tmp_path):
     assert say("extract", LINEAR, "-o", tmp_path / "w.npz")[0] == 0
     assert say("convert", bundle("bare_f16_int4_symm_per_block"), tmp_path / "w.safetensors")[0] == 0
     assert say("diff", LINEAR, tmp_path / "w.npz")[0] == 0 and say("diff", LINEAR, bundle("linear_f16"))[0] == 1
-    status, out, _ = say("match", tmp_path / "w.npz", bundle("linear_f32_again"))
+    status, out, _ = say("match", bundle("linear_f32_again"), tmp_path / "w.npz")
     assert status == 0 and "4 matched" in out
 
 

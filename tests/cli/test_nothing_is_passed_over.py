@@ -68,7 +68,7 @@ def match_and_refit(*options):
 
     def run(folder, model, arrays):
         return [
-            ["match", arrays, model, "-o", folder / "found.json", *options],
+            ["match", model, arrays, "-o", folder / "found.json", *options],
             ["refit", model, arrays, "--mapping", folder / "found.json", "--cast", *options],
             ["diff", arrays, model, "--mapping", folder / "found.json", *options],
         ]
@@ -225,7 +225,7 @@ def test_match_counts_what_has_no_weight(tmp_path, capsys):
     values = milblob.load(DEMO)
     arrays = {name: values[name] for name in NAMES} | {"extra": np.linspace(0, 1, 50, dtype=np.float32)}
     np.savez(tmp_path / "a.npz", **arrays)
-    argv = ["match", str(tmp_path / "a.npz"), str(DEMO), "-k", "head_*", "-k", "embedding_weight"]
+    argv = ["match", str(DEMO), str(tmp_path / "a.npz"), "-k", "head_*", "-k", "embedding_weight"]
     assert main(argv) == 0
     assert "given, not matched: 1 array" in capsys.readouterr().out
     assert main([*argv, "-q"]) == 0

@@ -37,7 +37,7 @@ COMMANDS = {
     "merge-functions": ["{ios18}", "-o", "{out}.mlpackage"],
     "tvm params": ["{archive}", "--with", "{parameters}", "-o", "{out}.tar"],
     "repack": ["{model}", "-o", "{out}.mlpackage", "--align", "4096"],
-    "compress": ["{ios18}", "-o", "{out}.mlpackage", "--int8", "--least", "0"],
+    "compress": ["{ios18}", "-o", "{out}.mlpackage", "--int8", "--min-size", "0"],
 }
 WRITING = ("extract", "convert", "pack", "repack", "compress", "merge-functions", "tvm params")
 

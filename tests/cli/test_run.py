@@ -171,7 +171,7 @@ def test_a_difference_is_shown_kept_and_run_again(cli, folder, compressed):
     assert json.loads(out)["outputs"][0]["relative"] == found["outputs"][0]["relative"]
     status, out, _ = cli("verify", "m.mlpackage", compressed)
     assert status == 1 and "beyond" in out and "different: 4 runs, 1 of 1 output beyond the limit, most logits" in out
-    status, out, _ = cli("verify", "m.mlpackage", compressed, "--limit", 0.05, "--runs", 2)
+    status, out, _ = cli("verify", "m.mlpackage", compressed, "--max-error", 0.05, "--runs", 2)
     assert status == 0 and "same: 2 runs, all outputs within their limits" in out
 
 
@@ -183,7 +183,7 @@ def test_the_worst_run_of_a_model_with_states_comes_with_those_before_it(cli, tm
     with milblob.open(other, "r+") as opened:
         name = next(iter(opened))
         opened[name] = opened[name].read() * opened[name].dtype.type(1.25)
-    argv = ["verify", model, other, "--limit", 0, "--json"]
+    argv = ["verify", model, other, "--max-error", 0, "--json"]
     status, out, _ = cli(*argv, "-i", tmp_path / "x.npz", "--worst", tmp_path / "w.npz")
     first = json.loads(out)
     assert status == 1 and first["runs"] == 4

@@ -283,7 +283,7 @@ def test_retrained_weights_without_compiling(kind, tmp_path, cli):
     path = with_weights(tmp_path, kind, compiled)
     names = {"p0": "fc.weight", "p1": "head.weight", "p2": "head.bias"}
     first = npz(tmp_path / "first.npz", **{names[name]: array for name, array in compiled.items()}, steps=np.ones(3))
-    status, out, _ = cli("match", first, path, "-o", tmp_path / "map.json", "--json")
+    status, out, _ = cli("match", path, first, "-o", tmp_path / "map.json", "--json")
     document = json.loads(out)
     assert status == 0 and {row["given"]: row["name"] for row in document["matches"]} == {
         v: k for k, v in names.items()

@@ -297,7 +297,7 @@ def test_commands_take_onnx(tmp_path, capsys):
     assert run("hash", path, "-k", "head*")[0] == 0
     status, found = run("diff", DEMO, path)
     assert status == 0 and "69 the same" in found.out
-    status, found = run("match", path, DEMO)
+    status, found = run("match", DEMO, path)
     assert status == 0, found.err
     assert "75 tensors: 75 the same" in run("diff", path, path)[1].out  # beside another of its kind, all is compared
     with open_arrays(tmp_path / "w.safetensors") as arrays, open_arrays(path) as own:

@@ -78,7 +78,7 @@ def test_one_changed_weight_is_found_and_measured(demo, tmp_path):
     np.testing.assert_array_equal(found.worst[0]["tokens"], runs[one.run]["tokens"])
     again = milblob.verify(demo, other, found.worst[0])
     assert (again.runs, again.outputs[0].relative) == (1, one.relative)
-    assert milblob.verify(demo, other, limit=1).is_same
+    assert milblob.verify(demo, other, max_error=1).is_same
     assert json.loads(json.dumps(found.to_dict()))["outputs"][0]["is_within"] is False
 
 
@@ -143,7 +143,7 @@ def test_integers_must_be_equal(tmp_path):
     (one,) = milblob.verify(*paths, {"at": [0, 1, 2, 3]}).outputs
     assert (one.limit, one.relative, one.differing, one.largest, one.is_within) == (0, 0.25, 1, 1, False)
     assert milblob.verify(*paths, {"at": [0, 1, 2, 2]}).is_same
-    assert milblob.verify(*paths, {"at": [0, 1, 2, 3]}, limit=0.25).is_same
+    assert milblob.verify(*paths, {"at": [0, 1, 2, 3]}, max_error=0.25).is_same
 
 
 # ------------------------------------------------------------------------------------------------------- random inputs

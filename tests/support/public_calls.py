@@ -21,6 +21,7 @@ import milblob.cli
 import milblob.cli.terminal.failures
 import milblob.onnx
 import milblob.tvm
+from compress_options import grouped
 from file_damage import SOURCES, write_files
 from model_damage import Choices, damaged_weights, hostile
 from paths import DATA, DEMO
@@ -84,7 +85,7 @@ def _refit(requantize, is_in_place=False):
         if is_in_place:
             milblob.refit(_copied(path, out), _values(path), cast=True, requantize=requantize, unshare=True)
         else:
-            milblob.refit(path, _values(path), cast=True, requantize=requantize, output=out / "refitted.mlpackage")
+            milblob.refit(path, _values(path), cast=True, requantize=requantize, destination=out / "refitted.mlpackage")
 
     return call
 
@@ -149,7 +150,7 @@ def _repack(**options):
 
 
 def _compress(recipe=None, **options):
-    return lambda path, out: milblob.compress(path, out / "small.mlpackage", recipe, least=8, **options)
+    return lambda path, out: milblob.compress(path, out / "small.mlpackage", recipe, **grouped(min_size=8, **options))
 
 
 CALLS = {
@@ -165,8 +166,8 @@ CALLS = {
     "diff": lambda path, out: milblob.diff(path, path),
     "diff with another": lambda path, out: milblob.diff(DEMO, path, stored=True),
     "match": lambda path, out: milblob.match(path, path),
-    "match arrays": lambda path, out: milblob.match(BASE, path),
-    "match with a model": lambda path, out: milblob.match(path, DEMO),
+    "match arrays": lambda path, out: milblob.match(path, BASE),
+    "match with a model": lambda path, out: milblob.match(DEMO, path),
     "to_text": lambda path, out: milblob.to_text(path, io.BytesIO()),
     "recover": lambda path, out: milblob.recover(path),
     "to_text with weights": lambda path, out: milblob.to_text(path, weights="all"),
@@ -175,12 +176,12 @@ CALLS = {
     "repack inline": _repack(inline=True, nan="error", overflow="clamp", cast={"float16": "float32"}),
     "repack outside": _repack(externalize=1, split="function", merge=False),
     "compress": _compress(milblob.Linear("int8")),
-    "compress blocks": _compress(milblob.Linear("int4", granularity="per_block", block=2), requantize=True),
+    "compress blocks": _compress(milblob.Linear("int4", granularity="per_block", block=2), recompress=True),
     "compress palette": _compress(milblob.Palette(2, granularity="per_grouped_channel", group_size=2), nan="keep"),
     "compress vectors": _compress(milblob.Palette(2, vector=2)),
     "compress pruned": _compress(milblob.Joint((milblob.Prune(0.5), milblob.Linear("uint8")))),
     "compress goal": _compress(bits=5.0),
-    "compress_frontier": lambda path, out: milblob.compress_frontier(path, least=8),
+    "compress_frontier": lambda path, out: milblob.compress_frontier(path, scope=milblob.Scope(min_size=8)),
     "merge_functions": lambda path, out: milblob.merge_functions([(path, "a"), (path, "b")], out / "merged.mlpackage"),
     "merge_functions with another": lambda path, out: milblob.merge_functions(
         [(path, "a"), (LATE, "b")], out / "merged.mlpackage"
@@ -224,7 +225,7 @@ COMMANDS = {
     "stats": ["M", "--histogram", "--would-overflow", "float16"], "stats as JSON": ["M", "--json", "--stored"],
     "recover": ["M"], "hash": ["M"], "hash of two": ["M", "D", "--dense"],
     "diff": ["M", "D"], "diff as JSON": ["D", "M", "--json", "--stored"], "diff with arrays": ["M", "B"],
-    "match": ["B", "M", "-o", "O/mapping.json"], "match as JSON": ["B", "M", "--json"],
+    "match": ["M", "B", "-o", "O/mapping.json"], "match as JSON": ["M", "B", "--json"],
     "extract": ["M", "-o", "O/a.npz", "--constants"], "extract a directory": ["M", "-o", "O/a", "--stored"],
     "convert": ["M", "O/a.safetensors"], "convert for TVM": ["M", "O/a.params"], "convert to a weight file": ["M", "O/w.bin", "--listing", "O/w.json"],
     "pack": ["M", "-o", "O/w.bin", "--listing", "O/w.json"],
@@ -232,8 +233,8 @@ COMMANDS = {
      "refit": ["M", "V", "--cast", "-o", "O/r.mlpackage"], "refit with a base": ["M", "B", "--base", "B", "-n"],
     "refit with the model": ["D", "M", "-n"],
     "repack": ["M", "-o", "O/r.mlpackage", "--cast", "float32=float16", "--gc", "--dedupe"], "repack plan": ["M", "-o", "O/r.mlpackage", "--decompress", "-n", "--json"],
-    "compress": ["M", "-o", "O/c.mlpackage", "--palette", "4", "--least", "8"], "compress plan": ["M", "-o", "O/c.mlpackage", "--bits", "6", "--least", "8", "--plan", "O/p.json"],
-    "compress frontier": ["M", "--frontier", "O/f.svg", "--least", "8"],
+    "compress": ["M", "-o", "O/c.mlpackage", "--palette", "4", "--min-size", "8"], "compress plan": ["M", "-o", "O/c.mlpackage", "--bits", "6", "--min-size", "8", "--plan", "O/p.json"],
+    "compress frontier": ["M", "--frontier", "O/f.svg", "--min-size", "8"],
     "merge-functions": ["M", "L", "-o", "O/m.mlpackage", "--as", f"{LATE}:main=other"],
     "to-onnx": ["M", "O/m.onnx", "--weights", "copy"], "to-onnx coverage": ["M", "--coverage"], "to-onnx as JSON": ["M", "O/m.onnx", "--json", "--weights", "embed"],
     "run": ["M", "-i", "F", "-o", "O/a.npz"], "verify": ["M", "M", "--runs", "1", "--max-nbytes", "16MiB"],

@@ -471,7 +471,7 @@ WRITERS = {
         compiled, command("repack", "/m.mlmodelc", "-o", "/m.mlmodelc", "--inline", "2000"), ("m.mlmodelc",), tree_at("m.mlmodelc")
     ),
     "compress compiled model": Writer(
-        pairs.compiled_models, command("compress", "/m.mlmodelc", "-o", "/out.mlmodelc", "--int8", "--least", "0", "--force"),
+        pairs.compiled_models, command("compress", "/m.mlmodelc", "-o", "/out.mlmodelc", "--int8", "--min-size", "0", "--force"),
         ("out.mlmodelc",), tree_at("out.mlmodelc"),
     ),
     "complete an edit": Writer(pending, twice(lambda f: complete(f, "")), ("m.mlpackage",), model_at("m.mlpackage")),
@@ -536,7 +536,7 @@ WRITERS = {
         arrays_only, command("pack", "/w.npz", "-o", "/out.bin", "--force"), ("out.bin", "out.json"), pair_at("out.json", "out.bin")
     ),
     "match": Writer(
-        package_and_arrays, command("match", "/w.npz", "/m.mlpackage", "-o", "/map.json", good=(0, 1)), ("map.json",), bytes_at("map.json"),
+        package_and_arrays, command("match", "/m.mlpackage", "/w.npz", "-o", "/map.json", good=(0, 1)), ("map.json",), bytes_at("map.json"),
     ),
     "pack, MIL text": Writer(
         lambda f: (arrays_only(f), milblob.write_weights(OLD_ARRAYS, f / "out.bin", listing=f / "l.mil")),
@@ -584,16 +584,16 @@ WRITERS = {
     "plan": Writer(nothing, twice(pairs.save_plan), ("plan.json",), bytes_at("plan.json")),
     "compress": Writer(
         pairs.compressed,
-        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--palette", "4", "--least", "0", "--plan", "/plan.json", "--force"),
+        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--palette", "4", "--min-size", "0", "--plan", "/plan.json", "--force"),
         ("out.mlpackage", "plan.json"), all_at(bytes_at("plan.json"), tree_at("out.mlpackage")), is_ordered=True,
     ),
     "compress with new values": Writer(
         pairs.model_and_values,
-        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--int8", "--least", "0", "--weights", "/w.npz", "--plan", "/plan.json", "--force"),
+        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--int8", "--min-size", "0", "--weights", "/w.npz", "--plan", "/plan.json", "--force"),
         ("out.mlpackage", "plan.json"), all_at(bytes_at("plan.json"), tree_at("out.mlpackage")), is_ordered=True,
     ),
     "frontier": Writer(
-        pairs.package("control_flow"), command("compress", "/m.mlpackage", "--frontier", "/out.svg", "--least", "0"), ("out.svg",),
+        pairs.package("control_flow"), command("compress", "/m.mlpackage", "--frontier", "/out.svg", "--min-size", "0"), ("out.svg",),
         bytes_at("out.svg"),
     ),
     "run": Writer(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
-from ..arguments import array_of, require, require_flags
+from ..arguments import array_of, require, require_flags, source_of
 from ..dtypes import DType, as_dtype, dtype_of
 from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
 from ..model.lazy import LazyTensor
@@ -121,6 +121,7 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
             elements are not of `dtype` (integers may be narrowed).
     """
     require_flags(histogram=histogram, distinct=distinct)
+    source = source_of(source)
     if isinstance(source, str | os.PathLike | Mapping):
         if dtype is not None:
             raise ValueError("dtype: expected none for the tensors of a file or a mapping, which have their own")

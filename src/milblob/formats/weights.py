@@ -36,7 +36,7 @@ _NATIVE = frozenset(dtype for dtype in DType if dtype.blob_code is not None)
 
 def write_weights(
     tensors: Mapping[str, Any],
-    path: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
     *,
     listing: str | os.PathLike[str] | None = None,
     dtypes: Mapping[str, Any] | None = None,
@@ -49,7 +49,7 @@ def write_weights(
     Args:
         tensors: name -> anything NumPy makes an array of, a Tensor of a model, or a StoredArray or Parameter of another
             file. Read one at a time, and written from the mapped file where it holds the values.
-        path: the weight file; appears whole or not at all.
+        destination: the weight file; appears whole or not at all.
         listing: a file beside it, or above, that says which record is which: .json, or .mil for MIL text. Either of
             them is what `open` takes to find the tensors by name.
         dtypes: name -> DType, name or NumPy dtype to store instead of the array's own: uint3 and uint6, whose arrays
@@ -89,12 +89,12 @@ def write_weights(
     if lacking:
         names = some(f"{dtype} of {name}" for name, dtype in lacking.items())
         raise TypeError(escape(f"dtypes: expected ones that weight files hold, got {names}"))
-    return save(readable, path, listing=listing, align=align, force=force, progress=progress, dtypes=given)
+    return save(readable, destination, listing=listing, align=align, force=force, progress=progress, dtypes=given)
 
 
 def save(
     tensors: Mapping[str, LazyTensor],
-    path: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
     *,
     listing: str | os.PathLike[str] | None = None,
     align: int = 64,
@@ -111,7 +111,7 @@ def save(
     Raises:
         As `write_weights`; ProgramError: MIL text cannot describe such a tensor.
     """
-    path = as_path(path)
+    path = as_path(destination)
     listing = None if listing is None else as_path(listing)
     file = "" if listing is None else _file_in_listing(path, listing)
     require_name(path, "blob")
