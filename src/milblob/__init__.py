@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from .compressing.palette_recipe import Palette
     from .compressing.prune_recipe import Prune
     from .compressing.recipe import Joint
+    from .formats.read import open_arrays
     from .formats.weights import write_weights
+    from .formats.write import save
     from .matching.match import match
     from .matching.match_report import Match, Matching, Tie
     from .model.editable import EditableModel
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
+    from .rewrite.convert import ConvertedTensor, ConvertReport, convert, extract
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
@@ -82,6 +85,8 @@ __all__ = [
     "Compression",
     "Consumer",
     "ContentHash",
+    "ConvertReport",
+    "ConvertedTensor",
     "DType",
     "DictionaryType",
     "Diff",
@@ -140,16 +145,20 @@ __all__ = [
     "compress",
     "compress_frontier",
     "content_hash",
+    "convert",
     "diff",
+    "extract",
     "info",
     "load",
     "match",
     "merge_functions",
     "open",
+    "open_arrays",
     "pack_tensor",
     "recover",
     "refit",
     "repack",
+    "save",
     "statistics",
     "to_text",
     "unpack_tensor",
@@ -178,7 +187,9 @@ _LATER = {
         "compressing.palette_recipe": ("Palette",),
         "compressing.prune_recipe": ("Prune",),
         "compressing.recipe": ("Joint",),
+        "formats.read": ("open_arrays",),
         "formats.weights": ("write_weights",),
+        "formats.write": ("save",),
         "matching.match": ("match",),
         "matching.match_report": ("Match", "Matching", "Tie"),
         "model.editable": ("EditableModel",),
@@ -188,6 +199,7 @@ _LATER = {
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert", "extract"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),

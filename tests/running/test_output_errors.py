@@ -102,10 +102,10 @@ def test_weights_that_matter_get_the_bits(unequal, tmp_path):
     recipes = [milblob.Palette(nbits) for nbits in (2, 4, 8)]
     options = {"bits": 6.2, "recipes": recipes, "dry_run": True}
     plain = milblob.compress(unequal, tmp_path / "o.mlpackage", **grouped(**options))
-    assert {one.recipe.nbits for one in plain.weights} == {4}  # by their own errors both are alike
+    assert {one.recipe.bits for one in plain.weights} == {4}  # by their own errors both are alike
     errors = OutputErrors(unequal, inputs)
     measured = milblob.compress(unequal, tmp_path / "o.mlpackage", **grouped(**options, errors=errors))
-    found = {one.name: one.recipe.nbits for one in measured.weights}
+    found = {one.name: one.recipe.bits for one in measured.weights}
     assert found[second] == 8 and found[first] < 8
     frontier = milblob.compress_frontier(unequal, recipes=recipes, errors=errors)
     assert frontier.points[-1].error < frontier.points[0].error

@@ -288,7 +288,7 @@ WRONG = {
     "more runs than anybody can wait for": ({"runs": 10**30}, f"runs: expected less than 2^31, got {10**30}"),
     "no random run": ({"runs": 0}, "runs: expected 1 or more, got 0"),
     "a negative seed": ({"seed": -1}, "seed: expected 0 or more, got -1"),
-    "a limit that is NaN": ({"limit": math.nan}, "limit: expected 0 or more, got nan"),
+    "a limit that is NaN": ({"max_error": math.nan}, "max_error: expected 0 or more, got nan"),
     "a token that is none": ({"inputs": {"tokens": np.full((1, 16), 999)}}, "run 0: onnxruntime: expected inputs that"),
 }
 

@@ -4,12 +4,11 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import UnsupportedError
-from ..model.lazy import LazyTensor
+from ..model.lazy import LazyTensor, dtype_text
+from ..rewrite.convert import ConvertReport
 from ..wording import some
 from .terminal import output
 
-_WIDENED = ("int4", "uint1", "uint2", "uint3", "uint4", "uint6")
 _MAX_NAMES = 20
 
 
@@ -28,13 +27,6 @@ def refuse_model(target: str) -> None:
         raise ValueError(
             f"output {target}: expected a file of arrays, got a model; `milblob repack MODEL -o` writes one"
         )
-
-
-def with_hint(error: UnsupportedError, tensors: Mapping[str, LazyTensor], arguments: Namespace) -> UnsupportedError:
-    """Add to an error about a compressed weight how to extract its parts."""
-    if not arguments.stored and any(getattr(tensor, "compression", "") for tensor in tensors.values()):
-        return UnsupportedError(f"{error} (--stored extracts the parts)")
-    return error
 
 
 def report(
@@ -73,25 +65,15 @@ def report(
     return say
 
 
-def widened(target: str, tensors: Mapping[str, LazyTensor]) -> list[str]:
-    """Return which tensors a .params file, which has no integers below a byte, holds as int8 and uint8."""
-    if not target.lower().endswith(".params"):
-        return []
-    return [name for name, tensor in tensors.items() if dtype_text(tensor) in _WIDENED]
-
-
-def say_widened(arguments: Namespace, names: list[str]) -> None:
-    """Say which tensors these are."""
-    if names and not arguments.quiet:
-        output.say(f"as int8 or uint8, one element to a byte: {some(names, _MAX_NAMES)}")
-
-
-def dtype_text(tensor: LazyTensor) -> str:
-    """Return the name of a dtype; of one that MIL lacks, its name in its own format."""
-    try:
-        return str(tensor.mil_dtype)
-    except UnsupportedError:
-        own = getattr(tensor, "dtype_text", None)
-        if own is None:
-            raise
-        return str(own)
+def say_converted(arguments: Namespace, done: ConvertReport) -> None:
+    """Say what was written, as -v, -q and --json ask."""
+    if arguments.verbose:
+        for tensor in done.tensors:
+            output.say(f"{tensor.name} {tensor.dtype} {output.shape_text(tensor.shape)}")
+    if done.widened and not arguments.quiet:
+        output.say(f"as int8 or uint8, one element to a byte: {some(done.widened, _MAX_NAMES)}")
+    if arguments.json:
+        output.print_json(done.to_dict())
+    elif not arguments.quiet:
+        sizes = f"{output.plural(len(done.tensors), 'tensor')}, {output.size(done.nbytes)}"
+        output.say(f"{sizes}, to {done.destination}")

@@ -1,12 +1,12 @@
 """Selection of tensors: -k, -f, and names with close matches."""
 
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, NamedTuple
 
 from ..closeness import hint
 from ..formats.read import array_kind, has_views, open_arrays
+from ..formats.selecting import ChosenTensors, Selected, check_function, is_in, open_tensors, select_from
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -19,27 +19,6 @@ _VIEWS = ((False, False), (False, True), (True, False), (True, True))
 """`constants` and `stored` of every view of a model, the usual one first."""
 
 
-def _is_in(tensor: Tensor, function: str) -> bool:
-    """Whether a tensor belongs to a function; in a pipeline the function may be named without its model."""
-    return tensor.function == function or tensor.function.rpartition("/")[2] == function
-
-
-class ChosenTensors(NamedTuple):
-    """What a command is about.
-
-    Attributes:
-        path: as given.
-        kind: of a model `Model.kind`; of arrays see `array_kind`.
-        tensors: those that -k and -f leave, in the order of the file.
-        model: that has them; None for arrays.
-    """
-
-    path: str
-    kind: str
-    tensors: Mapping[str, LazyTensor]
-    model: Model | None
-
-
 def open_chosen(
     stack: ExitStack,
     source: str,
@@ -48,46 +27,12 @@ def open_chosen(
     constants: bool = False,
     stored: bool = False,
     noted: bool = False,
-    tvm: str | None = None,
 ) -> ChosenTensors:
-    """Open a model or a file of arrays, and choose from it.
-
-    Args:
-        stack: that closes it.
-        source: a path.
-        arguments: of the command: `max_nbytes`, and see `select`.
-        constants, stored: see `milblob.open`.
-        tvm: see `open_arrays`.
-        noted: give what the notes of a listing say that records stand for.
-
-    Raises:
-        ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
-    """
-    kind = array_kind(source)
-    if kind is None:
-        model = stack.enter_context(
-            opening.open_model(source, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes)
-        )
-        chosen = select(model, arguments)
-        if not noted:
-            return ChosenTensors(source, model.kind, chosen, model)
-        from ..formats.weights import with_notes  # brings what writes weight files: a listing needs none of it
-
-        return ChosenTensors(source, model.kind, with_notes(chosen, model), model)
-    if (arguments.function is not None or constants or stored) and not has_views(source):
-        raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
-    options: dict[str, Any] = {"tvm": tvm, "constants": constants, "stored": stored}
-    arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, **options))
-    names = kept(_of_function(arrays, arguments.function, source), arguments, source)
-    return ChosenTensors(source, kind, {name: arrays[name] for name in names}, None)
-
-
-def _of_function(arrays: Any, function: str | None, source: str) -> list[str]:
-    """Return the names of the arrays of a function; of all, if None is asked for."""
-    if function is None:
-        return list(arrays)
-    _require_function(arrays.functions, function, source)
-    return [name for name in arrays if arrays[name].function == function]
+    """Open a model or a file of arrays, and choose from it what -k and -f leave: see `open_tensors`."""
+    return open_tensors(
+        stack, source, lambda names, where: kept(names, arguments, where), function=arguments.function,
+        constants=constants, stored=stored, noted=noted, max_nbytes=arguments.max_nbytes,
+    )  # fmt: skip
 
 
 def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> LazyTensor:
@@ -105,40 +50,13 @@ def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None 
     return arrays[name]
 
 
-class Selected(Mapping[str, Tensor]):
-    """Some tensors of a model, each made when it is asked for."""
-
-    def __init__(self, model: Model, names: Iterable[str]) -> None:
-        self._tensors = model.tensors
-        self._names = dict.fromkeys(names)
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._tensors[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 def select(model: Model, arguments: Namespace) -> Selected:
     """Return the tensors that -k and -f select, in the model's order.
 
     Raises:
         KeyError: no function has that name.
     """
-    wanted = arguments.function
-    names = list(model)
-    if wanted is not None:
-        check_function(model, wanted)
-        names = [tensor.name for tensor in model.values() if _is_in(tensor, wanted)]
-    return Selected(model, kept(names, arguments, str(model.path)))
+    return select_from(model, lambda names, where: kept(names, arguments, where), arguments.function)
 
 
 def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:
@@ -197,20 +115,6 @@ def check_keep(arguments: Namespace, *sources: str, stored: bool | None = None) 
     kept(names, arguments, " and ".join(sources))
 
 
-def check_function(model: Model, wanted: str) -> None:
-    """Raise KeyError, with close matches, if no function of the model has the name `wanted`."""
-    _require_function(model.functions, wanted, model.path)
-
-
-def _require_function(functions: Iterable[str], wanted: str, where: str | None) -> None:
-    every = list(functions)
-    known = {*every, *(name.rpartition("/")[2] for name in every)}
-    if wanted not in known:
-        names = ", ".join(every[:8]) + (", ..." if len(every) > 8 else "")
-        expected = f"one of {names}" if names else "none, in a weight file"
-        raise KeyError(f"function: expected {expected}, got {wanted!r} in {where}{hint(wanted, known)}")
-
-
 def describe_filter(arguments: Namespace) -> str:
     """Describe -k and -f, for the message that nothing was found."""
     words = [f"-k {glob}" for glob in arguments.keep]
@@ -237,7 +141,7 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
             tensor = _lookup(model, name, function)
             if tensor is not None:
                 return model, tensor
-            known.update((t.name, None) for t in model.values() if function is None or _is_in(t, function))
+            known.update((t.name, None) for t in model.values() if function is None or is_in(t, function))
         model.close()
         if model.kind == "blob":
             break
@@ -247,7 +151,7 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
 
 def _lookup(model: Model, name: str, function: str | None) -> Tensor | None:
     if function is not None:
-        inside = [t for t in model.values() if _is_in(t, function)]
+        inside = [t for t in model.values() if is_in(t, function)]
         exact = [t for t in inside if t.name == name] or [t for t in inside if t.name.endswith(f"/{name}")]
         if len(exact) > 1:
             raise KeyError(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ..arguments import array_of, as_mapping, as_path, require, require_calls, require_flags
+from ..arguments import as_mapping, as_path, require, require_calls, require_flags
 from ..blobs.writer import BlobWriter
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, ResolveError
@@ -17,7 +17,7 @@ from ..model.model import Model
 from ..model.package import Package
 from ..model.recovery import settle
 from ..model.replaceable import require_name
-from ..model.stored import Arrays, StoredArray, restored
+from ..model.stored import Arrays, StoredArray, readable_of, restored
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
 from ..storage import journal, paths, pending
@@ -80,7 +80,7 @@ def write_weights(
     for name in given:
         if name not in tensors:
             raise KeyError(f"tensor: expected a name among those to be written, got {name!r}")
-    readable = {name: _readable(name, tensor) for name, tensor in tensors.items()}
+    readable = {name: readable_of(name, tensor) for name, tensor in tensors.items()}
     lacking = {
         name: dtype
         for name, tensor in readable.items()
@@ -262,14 +262,6 @@ def _naming(name: str) -> Iterator[None]:
         yield
     except (TypeError, OverflowError) as error:
         raise type(error)(f"tensor {name}: {error}") from None
-
-
-def _readable(name: str, tensor: Any) -> LazyTensor:
-    if isinstance(tensor, LazyTensor):
-        return tensor
-    array = array_of(tensor)
-    # Not made contiguous: BlobWriter copies strided arrays in pieces.
-    return StoredArray(name, as_dtype(array.dtype), array.shape, lambda: array, "memory")
 
 
 def _file_in_listing(path: str, listing: str) -> str:

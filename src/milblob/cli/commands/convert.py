@@ -1,18 +1,11 @@
 """milblob convert: between models, weight files and other formats, lossless."""
 
-import os
 from argparse import ArgumentParser, Namespace
-from contextlib import ExitStack
 
-from ...errors import UnsupportedError
-from ...formats import weights
-from ...formats.write import save
-from ...model.identify import BLOB_SUFFIXES
-from ...rewrite.destination import require_outside
-from ...storage import paths
+from ...rewrite.convert import convert
 from .. import options
-from ..saving import refuse_model, report, say_widened, widened, with_hint
-from ..selection import describe_filter, open_chosen
+from ..saving import say_converted
+from ..selection import check_keep
 from ..terminal.progress import shown
 
 EXAMPLES = ("convert Model.mlpackage weights.npz", "convert new.safetensors weight.bin")
@@ -31,6 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_views(parser)
     options.add_listing(parser)
     options.add_align(parser)
+    parser.set_defaults(align=None)  # it is refused where it was given and nothing is aligned
     tvm = "version of TVM that wrote, or is to read, a .params file, such as 0.14; default: 0.23 or later"
     parser.add_argument("--tvm", metavar="VERSION", help=tvm)
     options.add_force(parser)
@@ -41,43 +35,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    source, target = arguments.source, arguments.target
-    refuse_model(target)
-    to_weights = os.path.splitext(target)[1].lower() in BLOB_SUFFIXES and not paths.is_directory(target)
-    listing = None
-    if to_weights:
-        listing = arguments.listing or os.path.splitext(target)[0] + ".json"
-        require_outside(source, listing)
-    elif arguments.listing or arguments.align != 64:
-        raise ValueError(f"output {target}: expected a weight file (.bin), which --listing and --align are about")
-    if arguments.tvm is not None and not {".params"} & {os.path.splitext(path)[1].lower() for path in (source, target)}:
-        raise ValueError(f"{source}, {target}: expected a .params file, which --tvm is about")
-    require_outside(source, target)
-    with ExitStack() as stack:
-        chosen = open_chosen(
-            stack,
-            source,
-            arguments,
-            constants=arguments.constants,
-            stored=arguments.stored,
-            noted=True,
-            tvm=arguments.tvm,
-        ).tensors
-        if not chosen:
-            wanted = describe_filter(arguments)
-            raise ValueError(f"tensors to convert: expected at least one, got none{' for ' if wanted else ''}{wanted}")
-        more = {"listing": listing} if to_weights else {}
-        say, names = report(arguments, source, target, chosen, **more), widened(target, chosen)
-        try:
-            with shown(arguments) as progress:
-                if to_weights:
-                    weights.save(
-                        chosen, target, listing=listing, align=arguments.align, force=arguments.force, progress=progress
-                    )
-                else:
-                    save(chosen, target, force=arguments.force, progress=progress, packed=True, tvm=arguments.tvm)
-        except UnsupportedError as error:
-            raise with_hint(error, chosen, arguments) from None
-        say_widened(arguments, names)
-        say()
+    check_keep(arguments, arguments.source)
+    with shown(arguments) as progress:
+        done = convert(
+            arguments.source, arguments.target, select=arguments.keep or None, function=arguments.function,
+            constants=arguments.constants, stored=arguments.stored, listing=arguments.listing,
+            align=arguments.align, tvm=arguments.tvm,
+            force=arguments.force, progress=progress, max_nbytes=arguments.max_nbytes,
+        )  # fmt: skip
+    say_converted(arguments, done)
     return 0

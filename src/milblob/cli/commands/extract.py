@@ -1,14 +1,11 @@
 """milblob extract: write tensors to another format."""
 
 from argparse import ArgumentParser, Namespace
-from contextlib import ExitStack
 
-from ...errors import UnsupportedError
-from ...formats.write import save
-from ...rewrite.destination import require_outside
+from ...rewrite.convert import extract
 from .. import options
-from ..saving import refuse_model, report, say_widened, widened, with_hint
-from ..selection import describe_filter, open_chosen
+from ..saving import say_converted
+from ..selection import check_keep
 from ..terminal.progress import shown
 
 EXAMPLES = ("extract Model.mlpackage -o weights.safetensors", "extract Model.mlpackage -k 'head*' -o head/")
@@ -29,22 +26,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    target = arguments.output
-    refuse_model(target)
-    require_outside(arguments.model, target)
-    with ExitStack() as stack:
-        chosen = open_chosen(
-            stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored, noted=True
-        ).tensors
-        if not chosen:
-            wanted = describe_filter(arguments)
-            raise ValueError(f"tensors to extract: expected at least one, got none{' for ' if wanted else ''}{wanted}")
-        say, names = report(arguments, arguments.model, target, chosen), widened(target, chosen)
-        try:
-            with shown(arguments) as progress:
-                save(chosen, target, force=arguments.force, progress=progress)
-        except UnsupportedError as error:
-            raise with_hint(error, chosen, arguments) from None
-        say_widened(arguments, names)
-        say()
+    check_keep(arguments, arguments.model)
+    with shown(arguments) as progress:
+        done = extract(
+            arguments.model, arguments.output, select=arguments.keep or None, function=arguments.function,
+            constants=arguments.constants, stored=arguments.stored, force=arguments.force, progress=progress,
+            max_nbytes=arguments.max_nbytes,
+        )  # fmt: skip
+    say_converted(arguments, done)
     return 0

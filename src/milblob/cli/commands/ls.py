@@ -8,11 +8,11 @@ from math import prod
 from typing import Any
 
 from ...errors import UnsupportedError
-from ...model.lazy import LazyTensor
+from ...formats.selecting import ChosenTensors
+from ...model.lazy import LazyTensor, dtype_text
 from ...model.rows import Listed
 from .. import options
-from ..saving import dtype_text
-from ..selection import ChosenTensors, describe_filter, open_chosen
+from ..selection import describe_filter, open_chosen
 from ..several import run_each
 from ..terminal import output, tables
 from ..terminal.patterns import fold, scopes
