@@ -129,7 +129,8 @@ def _predict(path, out):
     feeds = _feeds(path)
     if feeds is not None:
         with milblob.Session(path) as session:
-            session.predict(feeds)
+            session.run(None, feeds)
+            session(**feeds)
 
 
 def _errors(path, out):
@@ -150,7 +151,23 @@ def _repack(**options):
 
 
 def _compress(recipe=None, **options):
-    return lambda path, out: milblob.compress(path, out / "small.mlpackage", recipe, **grouped(min_size=8, **options))
+    return lambda path, out: milblob.compress(path, out / "small.mlpackage", **_asked(recipe, options))
+
+
+def _asked(recipe, options):
+    return {"recipe": recipe} | grouped(**({} if "plan" in options else {"min_size": 8}), **options)
+
+
+def _read_arrays(path, out):
+    with milblob.open_arrays(path) as arrays:
+        for name in arrays:
+            with contextlib.suppress(milblob.MilblobError):
+                arrays[name].read()
+
+
+def _save(path, out):
+    with milblob.open(path) as model:
+        milblob.save(model, out / "s.npz")
 
 
 CALLS = {
@@ -193,6 +210,11 @@ CALLS = {
     "refit with a base": _refit_base,
     "refit a model": lambda path, out: milblob.refit(_copied(DEMO, out), path),
     "verify": lambda path, out: milblob.verify(path, path, runs=1, max_nbytes=1 << 24),
+    "open_arrays": _read_arrays,
+    "save": _save,
+    "convert": lambda path, out: milblob.convert(path, out / "c.safetensors"),
+    "convert to a weight file": lambda path, out: milblob.convert(path, out / "c.bin", stored=True, constants=True),
+    "extract": lambda path, out: milblob.extract(path, f"{out}/folder/"),
     "onnx.convert": _convert(),
     "onnx.convert a copy": _convert(weights="copy", precision="float32", compressed="dense"),
     "onnx.convert all in one": _convert(weights="embed", opset=18, zipmap=True),

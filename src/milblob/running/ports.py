@@ -169,7 +169,7 @@ def _image(array: "np.ndarray[Any, Any]", output: SessionOutput) -> Any:
 
 def _other_batch(own: tuple[int | None, ...], shape: tuple[int, ...]) -> str:
     """Return what to do about a shape that differs in its first axis alone; "" of another."""
-    if len(own) != len(shape) or not own or own[0] in (None, shape[0]):
+    if len(own) != len(shape) or len(own) < 2 or own[0] in (None, shape[0]):
         return ""
     if any(n not in (None, given) for n, given in zip(own[1:], shape[1:], strict=True)):
         return ""
