@@ -218,7 +218,7 @@ def test_wrong_arguments_name_the_right_ones(demo, tmp_path, options, error, wor
 
 
 def test_copies_need_a_path(demo):
-    with pytest.raises(ValueError, match="without a path"):
+    with pytest.raises(ValueError, match="without a destination"):
         milblob.onnx.convert(demo, weights="copy")
 
 
