@@ -121,7 +121,7 @@ CALLS = {
     "statistics of a path": lambda path, out, **how: milblob.statistics(path, **how),
     "content_hash": lambda path, out, **how: milblob.content_hash(path, dense=True, **how),
     "diff": lambda path, out, **how: milblob.diff(path, other_values(path), **how),
-    "match": lambda path, out, **how: milblob.match(other_values(path), path, **how),
+    "match": lambda path, out, **how: milblob.match(path, other_values(path), **how),
     "decompress": lambda path, out, **how: milblob.repack(path, out / "d.mlmodel", decompress=True, force=True, **how),
     "write_weights": lambda path, out, **how: milblob.write_weights(dict(milblob.open(path, **how)), out / "w.bin", force=True),
 }  # fmt: skip

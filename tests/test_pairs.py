@@ -116,7 +116,12 @@ def open_part(folder, name, part):
     """A package whose weights are pruned, with the parts in the Program, one of them of a dimension that is not said."""
     from coremltools.proto import Model_pb2
 
-    milblob.compress(DATA / "control_flow" / "model.mlpackage", folder / "pruned", milblob.Prune(0.5), least=0)
+    milblob.compress(
+        DATA / "control_flow" / "model.mlpackage",
+        folder / "pruned",
+        milblob.Prune(0.5),
+        scope=milblob.Scope(min_size=0),
+    )
     milblob.repack(folder / "pruned", folder / name, inline=10**6)
     path = next((folder / name).rglob("*.mlmodel"))
     spec = Model_pb2.Model()
@@ -144,9 +149,11 @@ def test_the_report_of_a_compression_is_made_before_its_result(tmp_path, part):
     """The size of a part of open shape is read from the model: after the result had its name, that was closed."""
     pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     model = open_part(tmp_path, "m.mlpackage", part)
-    report = milblob.compress(model, tmp_path / "out.mlpackage", milblob.Linear("int8"), least=0, requantize=True)
+    report = milblob.compress(
+        model, tmp_path / "out.mlpackage", milblob.Linear("int8"), recompress=True, scope=milblob.Scope(min_size=0)
+    )
     assert report.weights and all(one.nbytes > 0 for one in report.weights)
-    assert milblob.compress(model, model, milblob.Linear("int8"), least=0, requantize=True).done
+    assert milblob.compress(model, model, milblob.Linear("int8"), recompress=True, scope=milblob.Scope(min_size=0)).done
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -176,9 +183,9 @@ def test_a_plan_that_cannot_be_written_leaves_the_model_alone(tmp_path, monkeypa
                 tmp_path / "m.mlpackage",
                 out,
                 milblob.Linear("int8"),
-                least=0,
                 force=True,
                 save_plan=tmp_path / "plan.json",
+                scope=milblob.Scope(min_size=0),
             )
     real = files.NewDirectory.named
     with monkeypatch.context() as patch:

@@ -52,10 +52,10 @@ def write_listed(package, progress):
 WORK = {
     "diff": lambda package, progress: milblob.diff(milblob.load(package), others(), progress=progress),
     "diff of models": lambda package, progress: milblob.diff(package, package, progress=progress),
-    "match": lambda package, progress: milblob.match(milblob.load(package), package, progress=progress),
+    "match": lambda package, progress: milblob.match(package, milblob.load(package), progress=progress),
     "refit": lambda package, progress: milblob.refit(package, others(), progress=progress),
     "refit to a copy": lambda package, progress: milblob.refit(
-        package, others(), output=package.parent / "copy.mlpackage", progress=progress
+        package, others(), destination=package.parent / "copy.mlpackage", progress=progress
     ),
     "refit of a file of two names": lambda package, progress: milblob.refit(package, others(), progress=progress),
     "repack": lambda package, progress: milblob.repack(

@@ -57,11 +57,11 @@ def repack_compiled(folder, out, force):
 
 
 def refit(folder, out, force):
-    milblob.refit(PACKAGE, first_weight(PACKAGE), output=out, force=force)
+    milblob.refit(PACKAGE, first_weight(PACKAGE), destination=out, force=force)
 
 
 def refit_compiled(folder, out, force):
-    milblob.refit(COMPILED, first_weight(COMPILED), output=out, force=force)
+    milblob.refit(COMPILED, first_weight(COMPILED), destination=out, force=force)
 
 
 def merge(folder, out, force):
@@ -182,10 +182,10 @@ def test_what_the_source_has_too_may_be_replaced(tmp_path):
     put(source / INNER / "notes.txt")
     for number in (4096, 16384):
         milblob.repack(source, out, align=number, force=True)
-        milblob.refit(source, first_weight(source), output=out, force=True)
+        milblob.refit(source, first_weight(source), destination=out, force=True)
     put(out / "Data/mine.txt")
     with pytest.raises(FileExistsError, match="Data/mine.txt"):
-        milblob.refit(source, first_weight(source), output=out, force=True)
+        milblob.refit(source, first_weight(source), destination=out, force=True)
 
 
 def test_every_package_of_the_samples_is_understood(tmp_path):

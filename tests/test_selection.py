@@ -66,7 +66,7 @@ def by_statistics(package, select):
 
 
 def by_match(package, select):
-    return {match.name for match in milblob.match(milblob.load(package), package, select=select).matches}
+    return {match.name for match in milblob.match(package, milblob.load(package), select=select).matches}
 
 
 def by_refit(package, select):

@@ -72,7 +72,7 @@ def editing(path: str) -> None:
         assert_type(model, milblob.EditableModel)
         model["w"] = np.zeros((2, 3), np.float16)
         model.flush()
-    report = milblob.refit(path, {"w": np.zeros(3)}, mapping={"w": "v"}, cast=True, output="copy", dry_run=True)
+    report = milblob.refit(path, {"w": np.zeros(3)}, mapping={"w": "v"}, cast=True, destination="copy", dry_run=True)
     assert_type(report, milblob.RefitReport)
     assert_type(report.changes[0].name, str)
     milblob.refit(path, {}, select=["a", "b*"], progress=print_progress)
@@ -87,6 +87,23 @@ def selected(path: str) -> None:
     assert_type(milblob.match(path, path, select=lambda name: name != "w", progress=print_progress), milblob.Matching)
     assert_type(milblob.repack(path, "out", select=str.isidentifier, progress=print_progress), milblob.RepackReport)
     assert_type(milblob.write_weights({}, "w.bin", progress=print_progress), dict[str, int])
+
+
+def compressed(path: str) -> None:
+    goal = milblob.Goal(size="40MB", recipes=["int8", milblob.Palette(bits=4)])
+    scope, guidance = milblob.Scope(select="a*", min_size=0), milblob.Guidance(importance={"a": np.ones(3)})
+    assert_type(milblob.compress(path, "out", goal, scope=scope, guidance=guidance), milblob.CompressReport)
+    assert_type(milblob.compress(path, "out", "int8", recompress=True), milblob.CompressReport)
+    assert_type(milblob.compress(path, "out", milblob.CompressPlan.load("plan.json")), milblob.CompressReport)
+    assert_type(milblob.compress_frontier(path, recipes=[milblob.Linear(8)], scope=scope), milblob.Frontier)
+
+
+def arrays_of_files(path: str) -> None:
+    assert_type(milblob.convert(path, "w.npz", select="a*"), milblob.ConvertReport)
+    assert_type(milblob.extract(path, "w.npz").tensors[0].dtype, str)
+    with milblob.open_arrays("w.npz") as arrays:
+        assert_type(arrays["w"].read(), Array)
+        milblob.save(arrays, "w.safetensors")
 
 
 def values() -> None:

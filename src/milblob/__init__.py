@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .compressing.compress_plan import CompressPlan, PlannedWeight
     from .compressing.frontier import Frontier, compress_frontier
     from .compressing.linear_recipe import Linear
+    from .compressing.options import Goal, Guidance, Scope
     from .compressing.palette_recipe import Palette
     from .compressing.prune_recipe import Prune
     from .compressing.recipe import Joint
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
         ResolveError,
         UnsupportedError,
     )
+    from .formats.read import open_arrays
     from .formats.weights import write_weights
+    from .formats.write import save
     from .matching.match import match
     from .matching.match_report import Match, Matching, Tie
     from .model.editable import EditableModel
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
     from .results import Result
+    from .rewrite.convert import ConvertedTensor, ConvertReport, convert, extract
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
@@ -86,6 +90,8 @@ __all__ = [
     "Compression",
     "Consumer",
     "ContentHash",
+    "ConvertReport",
+    "ConvertedTensor",
     "DType",
     "DictionaryType",
     "Diff",
@@ -96,6 +102,8 @@ __all__ = [
     "FormatError",
     "Frontier",
     "Function",
+    "Goal",
+    "Guidance",
     "Info",
     "Joint",
     "LimitError",
@@ -122,6 +130,7 @@ __all__ = [
     "RepackReport",
     "ResolveError",
     "Result",
+    "Scope",
     "Session",
     "SessionInput",
     "SessionOutput",
@@ -143,16 +152,20 @@ __all__ = [
     "compress",
     "compress_frontier",
     "content_hash",
+    "convert",
     "diff",
+    "extract",
     "info",
     "load",
     "match",
     "merge_functions",
     "open",
+    "open_arrays",
     "pack_tensor",
     "recover",
     "refit",
     "repack",
+    "save",
     "statistics",
     "to_text",
     "unpack_tensor",
@@ -179,6 +192,7 @@ _LATER = {
         "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
         "compressing.frontier": ("Frontier", "compress_frontier"),
         "compressing.linear_recipe": ("Linear",),
+        "compressing.options": ("Goal", "Guidance", "Scope"),
         "compressing.palette_recipe": ("Palette",),
         "compressing.prune_recipe": ("Prune",),
         "compressing.recipe": ("Joint",),
@@ -192,7 +206,9 @@ _LATER = {
             "ResolveError",
             "UnsupportedError",
         ),
+        "formats.read": ("open_arrays",),
         "formats.weights": ("write_weights",),
+        "formats.write": ("save",),
         "matching.match": ("match",),
         "matching.match_report": ("Match", "Matching", "Tie"),
         "model.editable": ("EditableModel",),
@@ -207,6 +223,7 @@ _LATER = {
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
         "results": ("Result",),
+        "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert", "extract"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),

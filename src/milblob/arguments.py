@@ -87,6 +87,21 @@ def as_path(value: str | os.PathLike[Any]) -> str:
     return text if type(text) is str else str.__str__(text)
 
 
+def source_of(source: Any) -> Any:
+    """Return what to read for a source: of an MLModel of coremltools the path of its package, else the source itself.
+
+    Raises:
+        TypeError: an MLModel without a package, which has no weights in files.
+    """
+    if type(source).__module__.partition(".")[0] != "coremltools" or not hasattr(source, "get_spec"):
+        return source
+    path = getattr(source, "package_path", None)
+    if path is None:
+        words = "an ML Program, which has a package, got an MLModel of another type, in memory only"
+        raise TypeError(f"source: expected {words}; its `save` writes a file")
+    return path
+
+
 def array_of(values: Any) -> "np.ndarray[Any, Any]":
     """Convert the caller's values to an array with NumPy.
 
@@ -132,6 +147,22 @@ def as_mapping(what: str, value: Any, words: str) -> Mapping[str, Any]:
         require(what, name, str, f"{words}, with text as keys")
     found: Mapping[str, Any] = value
     return found
+
+
+NAN_POLICIES = ("keep", "skip", "error")
+"""What is done with a weight that has NaN: `keep` its NaN, `skip` the weight, or refuse it."""
+
+
+def require_nan(nan: object) -> None:
+    """Refuse an argument `nan` that is not one of `NAN_POLICIES`.
+
+    Raises:
+        TypeError: it is not a text. ValueError: another word.
+    """
+    words = ", ".join(NAN_POLICIES)
+    require("nan", nan, str, f"one of {words}")
+    if nan not in NAN_POLICIES:
+        raise ValueError(f"nan: expected one of {words}, got {nan!r}")
 
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

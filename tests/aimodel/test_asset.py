@@ -291,7 +291,7 @@ def test_bytecode_in_memory_is_taken_by_all_that_read(make):
     assert milblob.load(make(data)).keys() == expected.keys()
     assert milblob.content_hash(make(data)).model == milblob.content_hash(path).model
     assert milblob.diff(make(data), path).is_same and milblob.diff(path, make(data)).is_same
-    assert not milblob.match(expected, make(data)).unmatched_names
+    assert not milblob.match(make(data), expected).unmatched_names
 
 
 def test_a_file_object_keeps_its_position_and_one_that_is_text_is_refused(tmp_path):

@@ -44,22 +44,22 @@ def test_a_copy_holds_what_a_change_in_place_does(tmp_path):
     folder, weights = copy_of("linear_f32", tmp_path), new_values(bundle("linear_f32"))
     (folder / "notes.txt").write_text("kept")
     before = contents(folder)
-    report = milblob.refit(folder, weights, output=tmp_path / "new.aimodel")
+    report = milblob.refit(folder, weights, destination=tmp_path / "new.aimodel")
     assert contents(folder) == before and report.output.endswith("new.aimodel") and not report.changes[0].in_place
     milblob.refit(folder, weights)
     assert contents(folder) == contents(tmp_path / "new.aimodel")
     with pytest.raises(FileExistsError):
-        milblob.refit(folder, weights, output=tmp_path / "new.aimodel")
-    milblob.refit(folder, weights, output=tmp_path / "new.aimodel", force=True)
+        milblob.refit(folder, weights, destination=tmp_path / "new.aimodel")
+    milblob.refit(folder, weights, destination=tmp_path / "new.aimodel", force=True)
     for place in (folder / "inside.aimodel", tmp_path):
         with pytest.raises((ValueError, FileExistsError)):
-            milblob.refit(folder, weights, output=place, force=True)
+            milblob.refit(folder, weights, destination=place, force=True)
     (tmp_path / "user").mkdir()
     (tmp_path / "user" / "thesis.txt").write_text("x")
     with pytest.raises(FileExistsError):
-        milblob.refit(folder, weights, output=tmp_path / "user", force=True)
+        milblob.refit(folder, weights, destination=tmp_path / "user", force=True)
     with pytest.raises(ValueError, match="expected a name for a aimodel"):
-        milblob.refit(folder, weights, output=tmp_path / "new.mlpackage")
+        milblob.refit(folder, weights, destination=tmp_path / "new.mlpackage")
 
 
 def test_a_dry_run_writes_nothing(tmp_path):
@@ -187,7 +187,7 @@ def test_a_bare_file_and_the_bytecode_of_a_bundle(tmp_path):
     values = np.arange(10, dtype="f4").reshape(m.SHAPE)
     milblob.refit(tmp_path / "x.mlirb", {"#0": values})
     assert milblob.load(tmp_path / "x.mlirb")["main/output_0.0"].tolist() == values.tolist()
-    milblob.refit(tmp_path / "x.mlirb", {"#0": values + 1}, output=tmp_path / "y.mlirb")
+    milblob.refit(tmp_path / "x.mlirb", {"#0": values + 1}, destination=tmp_path / "y.mlirb")
     assert milblob.load(tmp_path / "y.mlirb")["main/output_0.0"].tolist() == (values + 1).tolist()
     folder = copy_of("linear_f32", tmp_path)
     before = contents(folder)
@@ -256,7 +256,7 @@ def test_the_bytecode_of_a_bundle_is_no_place_to_write_to(place, dry_run, tmp_pa
     before = (folder / "main.mlirb").read_bytes()
     for call in (
         lambda: milblob.repack(bare, target, gc=True, force=True, dry_run=dry_run),
-        lambda: milblob.refit(bare, weights, output=target, force=True, dry_run=dry_run),
+        lambda: milblob.refit(bare, weights, destination=target, force=True, dry_run=dry_run),
         lambda: milblob.refit(target, milblob.load(folder), dry_run=dry_run),
         lambda: milblob.repack(target, target, gc=True, force=True, dry_run=dry_run),
     ):

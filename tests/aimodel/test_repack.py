@@ -181,3 +181,13 @@ def test_a_change_that_was_interrupted_is_completed_before_a_bundle_is_repacked_
         "main.mlirb",
         "metadata.json",
     ]
+
+
+def test_nan_skip_leaves_a_resource_with_nan_as_it_is(tmp_path):
+    values = np.array([np.nan, *range(9)], "<f4")
+    data = cast_file(b"primitive.cast_v1").replace(m.VALUES, values.tobytes())
+    (tmp_path / "x.mlirb").write_bytes(data)
+    report = milblob.repack(tmp_path / "x.mlirb", tmp_path / "y.mlirb", cast="float16", nan="skip")
+    assert report.counts() == {}
+    (found,) = milblob.load(tmp_path / "y.mlirb").values()
+    assert found.reshape(-1).tobytes() == values.tobytes()

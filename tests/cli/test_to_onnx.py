@@ -99,7 +99,9 @@ def test_values_to_decode_count_against_the_budget(cli, demo, tmp_path):
 
 def test_weights_that_a_newer_opset_keeps_compressed_are_a_message(cli, tmp_path):
     package = tmp_path / "m.mlpackage"
-    milblob.compress(DATA / "opset_ios18_fp16/model.mlpackage", package, milblob.Linear("int4"), least=10)
+    milblob.compress(
+        DATA / "opset_ios18_fp16/model.mlpackage", package, milblob.Linear("int4"), scope=milblob.Scope(min_size=10)
+    )
     status, _, err = cli("to-onnx", package, "-o", tmp_path / "m.onnx", "--opset", 19)
     assert status == 0 and "milblob: 1 weight had to be decoded, which opset 21 keeps compressed" in err
     assert "Warning" not in err and all(line.startswith("milblob: ") for line in err.splitlines())

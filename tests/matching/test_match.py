@@ -35,7 +35,7 @@ def matched(tmp_path):
     """A function that matches weights with a weight file of other arrays, and checks each Match by applying it."""
 
     def run(weights, model, **options):
-        found = milblob.match(weights, listed(tmp_path, f"m{len(os.listdir(tmp_path))}", **model), **options)
+        found = milblob.match(listed(tmp_path, f"m{len(os.listdir(tmp_path))}", **model), weights, **options)
         for match in found.matches:
             if match.how != "similar":
                 result, wanted = match.apply(weights[match.given]), np.asarray(model[match.name])
@@ -136,7 +136,7 @@ def test_a_weight_of_two_functions():
     arrays = milblob.load(path)
     weight = arrays["alpha/base_weight"]
     assert (arrays["beta/base_weight"] == weight).all()
-    found = milblob.match({"w": weight}, path)
+    found = milblob.match(path, {"w": weight})
     assert found.mapping == {"w": "alpha/base_weight"} and not found.ties
     assert "beta/base_weight" not in found.unmatched_names
 
@@ -169,10 +169,10 @@ def test_similar_values(matched):
         moved, wanted = match.apply(w[match.given]).astype(float), model[match.name].astype(float)
         assert match.correlation == pytest.approx(np.corrcoef(moved.reshape(-1), wanted.reshape(-1))[0, 1], abs=2e-3)
     assert by_name["two"].needs == ["transpose (1, 0)"] and by_name["three"].needs[0] == "reshape [768]"
-    strict = matched(w, model, threshold=0.998)
+    strict = matched(w, model, min_correlation=0.998)
     assert set(strict.mapping) == {"a"}
-    with pytest.raises(ValueError, match="threshold"):
-        matched(w, model, threshold=0)
+    with pytest.raises(ValueError, match="min_correlation"):
+        matched(w, model, min_correlation=0)
 
 
 def test_what_is_as_similar_is_a_tie(matched):
@@ -322,7 +322,7 @@ def test_match_command_finds_problems(files, cli, tmp_path):
     status, out, _ = cli("match", model, tmp_path / "ones.npz")
     assert status == 1
     assert "ambiguous: p, q for a, b" in out and "of the model, not matched: c" in out
-    for options in ([model, "nowhere.npz"], ["nowhere", tmp_path / "ones.npz"], [*files, "--threshold", "2"], [*files, "-o", tmp_path / "x.txt"]):  # fmt: skip
+    for options in ([model, "nowhere.npz"], ["nowhere", tmp_path / "ones.npz"], [*files, "--min-correlation", "2"], [*files, "-o", tmp_path / "x.txt"]):  # fmt: skip
         assert cli("match", *options)[0] == 2
 
 
@@ -387,7 +387,7 @@ def test_a_converted_model(converted, tmp_path):
 
     w, folder = converted
     save_file(w, tmp_path / "w.safetensors")
-    found = milblob.match(tmp_path / "w.safetensors", folder / "model.mlpackage")
+    found = milblob.match(folder / "model.mlpackage", tmp_path / "w.safetensors")
     arrays = milblob.load(folder / "model.mlpackage")
     assert set(found.mapping) == set(w) - {"num_batches_tracked"}
     assert not found.unmatched_names and found.unmatched_given == ["num_batches_tracked"]
@@ -399,7 +399,9 @@ def test_a_converted_model(converted, tmp_path):
     # The mapping, fed to refit with other values.
     other = {name: array * 2 for name, array in load_file(tmp_path / "w.safetensors").items()}
     target = tmp_path / "new.mlpackage"
-    report = milblob.refit(folder / "model.mlpackage", other, mapping=found.refit_mapping, cast=True, output=target)
+    report = milblob.refit(
+        folder / "model.mlpackage", other, mapping=found.refit_mapping, cast=True, destination=target
+    )
     assert len(report.changes) == sum(match.is_direct for match in found.matches) == 4
     values = milblob.load(target)
     for match in found.matches:
@@ -413,8 +415,8 @@ def test_a_converted_model(converted, tmp_path):
 
 def test_a_palettized_model(converted):
     w, folder = converted
-    exact = milblob.match(w, folder / "model.mlpackage")
-    found = milblob.match(w, folder / "small.mlpackage")
+    exact = milblob.match(folder / "model.mlpackage", w)
+    found = milblob.match(folder / "small.mlpackage", w)
     by_given = {match.given: match for match in found.matches}
     assert set(by_given) == set(exact.mapping) and not found.unmatched_names
     compressed = [match for match in found.matches if match.compression]
@@ -442,6 +444,6 @@ def test_match_in_a_process(files):
 
 def test_what_is_no_array():
     with pytest.raises(TypeError, match="^array 'a': expected numbers or text, got object$"):
-        milblob.match({"a": object()}, DATA / "quant_int8" / "model.mlmodelc")
-    with pytest.raises(TypeError, match="^threshold: expected a number, got str$"):
-        milblob.match({"a": np.zeros(3)}, DATA / "quant_int8" / "model.mlmodelc", threshold="x")
+        milblob.match(DATA / "quant_int8" / "model.mlmodelc", {"a": object()})
+    with pytest.raises(TypeError, match="^min_correlation: expected a number, got str$"):
+        milblob.match(DATA / "quant_int8" / "model.mlmodelc", {"a": np.zeros(3)}, min_correlation="x")

@@ -324,7 +324,7 @@ def test_the_sample_is_of_the_cases():
 def linear_model(path, build, feeds, recipe, opset="iOS18"):
     """A model whose weights milblob compresses."""
     whole = save(path.with_name(f"{path.stem}-whole.mlpackage"), build, feeds, opset=opset, precision="fp32")
-    milblob.compress(whole, path, recipe, least=16)
+    milblob.compress(whole, path, recipe, scope=milblob.Scope(min_size=16))
     return path
 
 

@@ -196,7 +196,7 @@ def test_weights_stay_where_they_are_and_go_home(package, tmp_path):
 def test_compressed_weights(recipe, opset, tmp_path):
     make, shapes = NETWORKS["layers"]
     half = save(tmp_path / "m.mlpackage", make, numbers(shapes, np.float16), precision="fp16", opset="iOS18")
-    small = milblob.compress(half, tmp_path / "small.mlpackage", recipe, least=100).output
+    small = milblob.compress(half, tmp_path / "small.mlpackage", recipe, scope=milblob.Scope(min_size=100)).output
     milblob.onnx.convert(small, tmp_path / "half.onnx", opset=opset)
     milblob.onnx.convert(small, tmp_path / "single.onnx", opset=opset, precision="float32")
     assert half_values(tmp_path / "single.onnx") == []

@@ -80,7 +80,7 @@ def test_one_constant_becomes_three(tmp_path, blob, output):
         milblob.refit(package, given, mapping=mapping)
     assert files_of(package) == before
     target = tmp_path / "out.mlpackage" if output else package
-    report = milblob.refit(package, given, mapping=mapping, unshare=True, output=target if output else None)
+    report = milblob.refit(package, given, mapping=mapping, unshare=True, destination=target if output else None)
     assert [a.tobytes() for a in read_by(target)] == [a.tobytes() for a in new]
     assert [(c.name, c.given, c.unshared) for c in report.changes] == [
         ("beta", "ln.0.bias", ""), ("beta_2", "ln.1.bias", "beta"), ("beta_3", "ln.2.bias", "beta"),

@@ -316,7 +316,7 @@ def test_progress(tmp_path, options, least):
 @pytest.mark.parametrize(("options", "error", "words"), [
     ({"align": 100}, ValueError, "align: expected one of 64, 4096, 16384, got 100"),
     ({"overflow": "wrap"}, ValueError, "overflow: expected one of error, inf, clamp, got 'wrap'"),
-    ({"nan": "drop"}, ValueError, "nan: expected one of keep, error, got 'drop'"),
+    ({"nan": "drop"}, ValueError, "nan: expected one of keep, skip, error, got 'drop'"),
     ({"split": "layer"}, ValueError, "split: expected 'function' or a size, such as '500M' or '1G', got 'layer'"),
     ({"split": "100"}, ValueError, "split: expected 'function' or a size of 192 bytes or more, got 100"),
     ({"split": 100}, ValueError, "split: expected 'function' or a size of 192 bytes or more, got 100"),
@@ -341,12 +341,12 @@ def test_options_that_make_no_sense(tmp_path, options, error, words):
 
 @pytest.mark.parametrize("source", [b"weights", bytearray(3), memoryview(b"abc"), 5, None, [b"x"], [3], iter(())])
 def test_sources_that_are_no_paths(tmp_path, source):
-    with pytest.raises(TypeError, match=r"^src: expected .*, got "):
+    with pytest.raises(TypeError, match=r"^source: expected .*, got "):
         milblob.repack(source, tmp_path / "out.bin")
 
 
 def test_no_source(tmp_path):
-    with pytest.raises(ValueError, match="src: expected a path or several, got none"):
+    with pytest.raises(ValueError, match="source: expected a path or several, got none"):
         milblob.repack([], tmp_path / "out.bin")
     with pytest.raises(FileNotFoundError):
         milblob.repack(tmp_path / "none.mlpackage", tmp_path / "out.mlpackage")

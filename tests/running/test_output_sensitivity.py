@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import milblob
+from compress_options import grouped
 from draws import restarts
 from milblob import OutputSensitivity, Session
 from onnx_models import save
@@ -77,7 +78,7 @@ def test_outputs_are_nearer_at_the_same_size(tmp_path, bits):
     paths = {}
     for name, more in (("plain", {}), ("measured", {"errors": OutputSensitivity(DEMO, {"tokens": TOKENS})})):
         paths[name] = tmp_path / f"{name}.mlpackage"
-        milblob.compress(DEMO, paths[name], bits=bits, **more)
+        milblob.compress(DEMO, paths[name], **grouped(bits=bits, **more))
     found = {name: milblob.verify(DEMO, path, {"tokens": OTHERS}).outputs[0].sqnr for name, path in paths.items()}
     assert found["measured"] > found["plain"] + 2
 
@@ -100,11 +101,11 @@ def test_weights_that_matter_get_the_bits(unequal, tmp_path):
     inputs = {"x": RANDOM.normal(size=(3, 1, 64))}
     recipes = [milblob.Palette(nbits) for nbits in (2, 4, 8)]
     options = {"bits": 6.2, "recipes": recipes, "dry_run": True}
-    plain = milblob.compress(unequal, tmp_path / "o.mlpackage", **options)
-    assert {one.recipe.nbits for one in plain.weights} == {4}  # by their own errors both are alike
+    plain = milblob.compress(unequal, tmp_path / "o.mlpackage", **grouped(**options))
+    assert {one.recipe.bits for one in plain.weights} == {4}  # by their own errors both are alike
     errors = OutputSensitivity(unequal, inputs)
-    measured = milblob.compress(unequal, tmp_path / "o.mlpackage", **options, errors=errors)
-    found = {one.name: one.recipe.nbits for one in measured.weights}
+    measured = milblob.compress(unequal, tmp_path / "o.mlpackage", **grouped(**options, errors=errors))
+    found = {one.name: one.recipe.bits for one in measured.weights}
     assert found[second] == 8 and found[first] < 8
     frontier = milblob.compress_frontier(unequal, recipes=recipes, errors=errors)
     assert frontier.points[-1].error < frontier.points[0].error
@@ -210,7 +211,7 @@ def test_calibrate_on_the_command_line(cli, files):
     argv = ["compress", "m.mlpackage", "-o", "o.mlpackage", "--bits", "4", "--calibrate", "data.npz"]
     status, out, err = cli(*argv, "--json", "-n")
     errors = OutputSensitivity("m.mlpackage", {"tokens": TOKENS})
-    expected = milblob.compress("m.mlpackage", "o.mlpackage", bits=4, errors=errors, dry_run=True)
+    expected = milblob.compress("m.mlpackage", "o.mlpackage", milblob.Goal(bits=4, errors=errors), dry_run=True)
     assert (status, err) == (0, "")
     found, wanted = ({row["name"]: row["recipe"] for row in rows} for rows in (json.loads(out)["weights"], expected.to_dict()["weights"]))  # fmt: skip
     assert found == wanted

@@ -316,7 +316,7 @@ def repack(path, folder):
 
 
 def refit(path, folder):
-    milblob.refit(path, {"w": np.full(16, 3, np.float32)}, output=folder / "out.mlpackage", force=True)
+    milblob.refit(path, {"w": np.full(16, 3, np.float32)}, destination=folder / "out.mlpackage", force=True)
     return folder / "out.mlpackage"
 
 

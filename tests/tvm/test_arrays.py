@@ -122,7 +122,7 @@ def test_diff_and_match_take_parameters_of_modules(model):
         found = library.modules["default"].params
         assert milblob.diff(found, {"p0": made.C}).is_same and not milblob.diff(found, {"p0": NEW}).is_same
     assert milblob.diff(model, model).is_same
-    matching = milblob.match({"weight": made.C}, model)
+    matching = milblob.match(model, {"weight": made.C})
     assert [(row.given, row.name) for row in matching.matches] == [("weight", "p0")]
     assert matching.refit_mapping == {"weight": "p0"}
     report = milblob.refit(model, {"weight": made.C + 1}, mapping=matching.refit_mapping)
@@ -132,10 +132,10 @@ def test_diff_and_match_take_parameters_of_modules(model):
 
 
 def test_match_reports_what_is_left(model):
-    found = milblob.match({"weight": NEW}, model)
+    found = milblob.match(model, {"weight": NEW})
     assert (found.matches, found.unmatched_given, found.unmatched_names) == ([], ["weight"], ["p0"])
     with pytest.raises(ValueError, match="select: no tensor in "):
-        milblob.match({"weight": NEW}, model, select=lambda name: False)
+        milblob.match(model, {"weight": NEW}, select=lambda name: False)
 
 
 def test_refit_reports(model, tmp_path):

@@ -356,7 +356,7 @@ def test_what_cannot_be_written(tmp_path):
         tvm.write_params({1: np.zeros(2)}, path)
     with pytest.raises(TypeError, match="no name that UTF-8"):
         tvm.write_params({"\ud800": np.zeros(2)}, path)
-    with pytest.raises(TypeError, match="arrays: expected a mapping"):
+    with pytest.raises(TypeError, match="tensors: expected a mapping"):
         tvm.write_params([np.zeros(2)], path)
     with pytest.raises(TypeError, match="force: expected True or False"):
         tvm.write_params({}, path, force="no")

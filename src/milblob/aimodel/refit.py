@@ -50,7 +50,7 @@ def refit(
     given: Mapping[str, Any],
     how: How,
     *,
-    output: str | None,
+    destination: str | None,
     force: bool,
     dry_run: bool,
     max_nbytes: int | None = None,
@@ -64,7 +64,7 @@ def refit(
         KeyError, TypeError, ValueError, OverflowError, UnsupportedError: what does not fit. Nothing is written.
         Otherwise as `saving.save`.
     """
-    target = path if output is None else output
+    target = path if destination is None else destination
     with Asset(path, constants=True, stored=True, max_nbytes=max_nbytes) as asset:
         asset.opened.require_readable()
         require_target(asset, target, force)

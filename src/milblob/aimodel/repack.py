@@ -114,6 +114,8 @@ class _Repacking:
             if dtypes != {DType.FLOAT32} or (select is not None and not any(select(t.name) for t in users)):
                 continue
             reader = next((use for tensor in users for use in tensor.consumers if use.type != "cast"), None)
+            if self._options.is_skipped(users[0]):
+                continue
             if reader is not None:
                 refused.append(f"{users[0].name} (read by {reader.label})")
             else:
@@ -131,7 +133,7 @@ class _Repacking:
 
     def _cast(self, number: int, users: list[AssetTensor], to: DType) -> None:
         def cast() -> tuple[Any, CastCounts]:
-            return cast_array(users[0].read(), to, overflow=self._options.overflow, nan=self._options.nan)
+            return cast_array(users[0].read(), to, overflow=self._options.overflow, nan=self._options.cast_nan)
 
         def make() -> Any:
             return stored_bytes(np.ascontiguousarray(cast()[0]), to)

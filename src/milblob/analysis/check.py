@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from .. import _codec
-from ..arguments import as_path, require_calls, require_flags
+from ..arguments import as_path, require_calls, require_flags, source_of
 from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, PendingChangeError, ResolveError
@@ -36,7 +36,7 @@ _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 
 
 def check(
-    path: Any,
+    source: Any,
     *,
     values: bool = False,
     rules: Select = None,
@@ -50,7 +50,7 @@ def check(
     hides no other. Bytes 24..63 of records with byte-sized dtypes are ignored, since real files hold noise there.
 
     Args:
-        path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or listing of one; or a buffer or file
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or listing of one; or a buffer or file
             object that holds one of the latter four (references to weight files cannot be followed from there).
         values: check values too, which reads all weights: NaNs, infinities, indices outside their palette, masks whose
             number of ones differs from that of the nonzero values, bits set after the last element.
@@ -72,14 +72,15 @@ def check(
     """
     require_flags(values=values)
     require_calls(progress=progress)
-    name = as_path(path) if isinstance(path, str | os.PathLike) else None
+    source = source_of(source)
+    name = as_path(source) if isinstance(source, str | os.PathLike) else None
     if name is not None:
         row = format_of(name)
         if row is not None and row.check:
             return _check_other(name, row, values, rules, ignore, max_nbytes)
     checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
     if name is None:
-        checker.check_file(path, None)
+        checker.check_file(source, None)
     elif stat.S_ISDIR(os.stat(name).st_mode):
         checker.check_directory(name)
     else:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, overload
 import numpy as np
 
 from .. import _codec
-from ..arguments import array_of, require, require_calls, require_flags
+from ..arguments import array_of, require, require_calls, require_flags, source_of
 from ..dtypes import DType, as_dtype, dtype_of
 from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
 from ..model.lazy import LazyTensor
@@ -193,6 +193,7 @@ def statistics(
     """
     require_flags(histogram=histogram, distinct=distinct)
     require_calls(progress=progress)
+    source = source_of(source)
     if isinstance(source, str | os.PathLike | Mapping):
         if dtype is not None:
             raise ValueError("dtype: expected none for the tensors of a file or a mapping, which have their own")

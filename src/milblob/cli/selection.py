@@ -1,13 +1,14 @@
 """Selection of tensors: -k, -f, and names with close matches."""
 
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..closeness import ambiguous, hint, unknown
 from ..errors import UnsupportedError
 from ..formats.read import array_kind, has_views, open_arrays
+from ..formats.selecting import ChosenTensors, Selected, check_function, is_in, require_function
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -18,27 +19,6 @@ from .terminal import output
 
 _VIEWS = ((False, False), (False, True), (True, False), (True, True))
 """`constants` and `stored` of every view of a model, the usual one first."""
-
-
-def _is_in(tensor: Tensor, function: str) -> bool:
-    """Whether a tensor belongs to a function; in a pipeline the function may be named without its model."""
-    return tensor.function == function or tensor.function.rpartition("/")[2] == function
-
-
-class ChosenTensors(NamedTuple):
-    """What a command is about.
-
-    Attributes:
-        path: as given.
-        kind: of a model `Model.kind`; of arrays see `array_kind`.
-        tensors: those that -k and -f leave, in the order of the file.
-        model: that has them; None for arrays.
-    """
-
-    path: str
-    kind: str
-    tensors: Mapping[str, LazyTensor]
-    model: Model | None
 
 
 def open_chosen(
@@ -140,14 +120,14 @@ def _of_model(model: Model, wanted: str | None) -> list[str]:
     if wanted is None:
         return list(model)
     check_function(model, wanted)
-    return [tensor.name for tensor in model.values() if _is_in(tensor, wanted)]
+    return [tensor.name for tensor in model.values() if is_in(tensor, wanted)]
 
 
 def _of_function(arrays: Any, function: str | None, source: str) -> list[str]:
     """Return the names of the arrays of a function; of all, if None is asked for."""
     if function is None:
         return list(arrays)
-    _require_function(arrays.functions, function, source)
+    require_function(arrays.functions, function, source)
     return [name for name in arrays if arrays[name].function == function]
 
 
@@ -164,28 +144,6 @@ def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None 
     if name not in arrays:
         raise KeyError(unknown("array", name, arrays, source))
     return arrays[name]
-
-
-class Selected(Mapping[str, Tensor]):
-    """Some tensors of a model, each made when it is asked for."""
-
-    def __init__(self, model: Model, names: Iterable[str]) -> None:
-        self._tensors = model.tensors
-        self._names = dict.fromkeys(names)
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._tensors[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:
@@ -244,18 +202,6 @@ def check_select(arguments: Namespace, *sources: str, stored: bool | None = None
     kept(names, arguments, " and ".join(sources))
 
 
-def check_function(model: Model, wanted: str) -> None:
-    """Raise KeyError, with close matches, if no function of the model has the name `wanted`."""
-    _require_function(model.functions, wanted, model.path)
-
-
-def _require_function(functions: Iterable[str], wanted: str, where: str | None) -> None:
-    every = list(functions)
-    known = {*every, *(name.rpartition("/")[2] for name in every)}
-    if wanted not in known:
-        raise KeyError(unknown("function", wanted, every, where))
-
-
 def describe_filter(arguments: Namespace) -> str:
     """Describe -k and -f, for the message that nothing was found."""
     words = [f"-k {glob}" for glob in arguments.select]
@@ -282,7 +228,7 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
             tensor = _lookup(model, name, function)
             if tensor is not None:
                 return model, tensor
-            known.update((t.name, None) for t in model.values() if function is None or _is_in(t, function))
+            known.update((t.name, None) for t in model.values() if function is None or is_in(t, function))
         model.close()
         if model.kind == "blob":
             break
@@ -291,7 +237,7 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
 
 def _lookup(model: Model, name: str, function: str | None) -> Tensor | None:
     if function is not None:
-        inside = [t for t in model.values() if _is_in(t, function)]
+        inside = [t for t in model.values() if is_in(t, function)]
         exact = [t for t in inside if t.name == name] or [t for t in inside if t.name.endswith(f"/{name}")]
         if len(exact) > 1:
             raise KeyError(ambiguous(name, (tensor.name for tensor in exact)))

@@ -16,6 +16,7 @@ from ..model.tensor import Tensor
 from ..program import cast_edits, compress_edits
 from ..program.view import Operation
 from ..storage.scratch import Scratch
+from ..values.strided import is_finite
 from ..wording import escape
 from .candidates import KEPT, Candidate, Option
 from .recipe import Recipe
@@ -47,11 +48,11 @@ class Request(NamedTuple):
         op_types: type of an operation -> recipe for the weights that it reads, or None: they stay.
         per_name: the first that fits the name of a weight counts; else, for each operation that reads it, the first
             that is its name; both before `op_types`.
-        least: only weights of more elements are compressed; those of a plan in any size.
+        min_size: only weights of more elements are compressed; those of a plan in any size.
         plan: name -> recipe, or None: it stays; instead of all of the above.
         importance: name -> weights of its elements, or of its input channels.
-        nan: "skip" or "keep": what happens to weights with NaN or infinity.
-        requantize: whether weights that are compressed already may go through their dense values.
+        nan: "skip", "keep" or "error": what happens to weights with NaN or infinity.
+        recompress: whether weights that are compressed already may go through their dense values.
         blocks: name -> integers and scales that the values of a weight are.
     """
 
@@ -59,11 +60,11 @@ class Request(NamedTuple):
     is_selected: Callable[[str], bool] | None
     op_types: Mapping[str, Recipe | None]
     per_name: Sequence[NamedRecipe]
-    least: int
+    min_size: int
     plan: Mapping[str, Recipe | None] | None = None
     importance: Mapping[str, Any] = {}  # never changed
     nan: str = "skip"
-    requantize: bool = False
+    recompress: bool = False
     blocks: Mapping[str, HeldBlocks] = {}  # never changed
 
 
@@ -103,6 +104,22 @@ class CandidateSearch:
         found = list(self._candidates(model))
         self._require_used(model, [*(one.tensor.name for one in found), *(name for name, _ in self.skipped)])
         return found
+
+    def require_finite(self, candidates: Sequence[Candidate], firsts: Sequence[int]) -> None:
+        """Refuse weights with NaN or infinity if the request says so.
+
+        Args:
+            firsts: for each candidate the number of the first that is alike.
+
+        Raises:
+            ValueError: there is one; it is named.
+        """
+        if self._request.nan != "error":
+            return
+        for number in sorted(set(firsts)):
+            if not is_finite(candidates[number].weight().array):
+                words = "expected finite elements (nan='skip' leaves the weight as it is), got NaN or infinity"
+                raise ValueError(escape(f"{candidates[number].tensor.name}: {words}"))
 
     def take(self, chosen: Sequence[tuple[Candidate, str]]) -> list[Candidate]:
         """Return the candidates without a reason to stay; note the others."""
@@ -151,7 +168,7 @@ class CandidateSearch:
 
     def _candidates(self, model: Model) -> Iterator[Candidate]:
         weights, is_selected, plan = list(all_weights(model)), self._request.is_selected, self._request.plan
-        least = self._request.least if plan is None else 0  # a plan names the weights
+        least = self._request.min_size if plan is None else 0  # a plan names the weights
         names = {tensor.name for tensor in weights}
         for name in self._request.importance:
             if name not in names:
@@ -197,12 +214,11 @@ class CandidateSearch:
             for recipe in recipes:
                 _require_opset(recipe, opset, model, tensor)
             objections = dict.fromkeys(recipes) if constant is not None else not_continued(tensor, recipes)
-            if not self._request.requantize and all(objections.values()):
+            if not self._request.recompress and all(objections.values()):
                 reason = str(objections[recipes[0]])
                 if len(objections) > 1:
-                    reason = (
-                        f"expected a dense weight, or requantize, got one that no recipe continues from ({tensor.op})"
-                    )
+                    message = "expected a dense weight, or recompress"
+                    reason = f"{message}, got one that no recipe continues from ({tensor.op})"
                 self.skipped.append(Skipped(tensor.name, reason))
                 continue
             require_edits(program)
@@ -210,7 +226,7 @@ class CandidateSearch:
             options = tuple(
                 Option(one, axes or (1, 0), constant is None and objection is None)
                 for one, objection in objections.items()
-                if (objection is None or self._request.requantize) and (axes is not None or not one.needs_axes)
+                if (objection is None or self._request.recompress) and (axes is not None or not one.needs_axes)
             )
             if not options:
                 words = "expected operations that agree on its channels, got some that read them along different axes"

@@ -26,10 +26,10 @@ _MAX_LACKING = 100  # names listed in `Match.without`
 
 
 def match(
-    weights: Any,
     model: Any,
+    weights: Any,
     *,
-    threshold: float = MIN_CORRELATION,
+    min_correlation: float = MIN_CORRELATION,
     select: Select = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
@@ -42,12 +42,12 @@ def match(
     correlate best. Names decide between equal tensors where they agree.
 
     Args:
-        weights: path of a .safetensors, .npz, .npy, .gguf or .onnx file, of a directory of .npy files, or of a model;
-            or a mapping from names to arrays.
         model: what `open` takes, or an open Model; or a Model Library Format archive of TVM, or another file of arrays.
             Where weights share one blob, as those of two functions may, each is matched: with the training tensor of
             its name, else with one that matches the blob.
-        threshold: correlation (the cosine once the means are taken off) from which values count as similar.
+        weights: path of a .safetensors, .npz, .npy, .gguf or .onnx file, of a directory of .npy files, or of a model;
+            or a mapping from names to arrays.
+        min_correlation: least correlation (the cosine once the means are taken off) of values that are similar.
         select: glob, several, or a function of a name: the weights of the model to look for.
         progress: called as each training tensor has been looked at (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
@@ -56,13 +56,13 @@ def match(
         Matching.
 
     Raises:
-        ValueError: a threshold outside (0, 1]; a `select` that selects nothing. As `diff`.
+        ValueError: a min_correlation outside (0, 1]; a `select` that selects nothing. As `diff`.
     """
     require_calls(progress=progress)
     is_selected = selector(select)
-    require("threshold", threshold, Real, "a number")
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold: expected a number above 0, up to 1, got {threshold}")
+    require("min_correlation", min_correlation, Real, "a number")
+    if not 0 < min_correlation <= 1:
+        raise ValueError(f"min_correlation: expected a number above 0, up to 1, got {min_correlation}")
     with contextlib.ExitStack() as stack:
         side = Side.open(weights, False, stack, max_nbytes)
         whole = _target(model, stack, max_nbytes)
@@ -77,7 +77,7 @@ def match(
         done.settle_equal(search.equalities)
         if whole.has_program:
             done.settle_derived(search)
-        Similarity(search.checkpoint, done, threshold).settle()
+        Similarity(search.checkpoint, done, min_correlation).settle()
         found = [match for name in given for match in done.found.get(name, ())]
         if whole.model is not None:
             found = _with_what_lacks(whole.model, found)

@@ -44,12 +44,12 @@ class Similarity:
 
     Args:
         checkpoint: the arrays. to: the decisions so far; similar arrays are added.
-        threshold: correlation from which values count as similar.
+        min_correlation: correlation from which values count as similar.
     """
 
-    def __init__(self, checkpoint: Checkpoint, to: Ownership, threshold: float) -> None:
+    def __init__(self, checkpoint: Checkpoint, to: Ownership, min_correlation: float) -> None:
         self._arrays, self._weights, self._may = checkpoint.floats, to.weights, checkpoint.may
-        self._work, self._to, self._threshold = checkpoint.work, to, threshold
+        self._work, self._to, self._min_correlation = checkpoint.work, to, min_correlation
 
     def settle(self) -> None:
         """Assign arrays to the weights whose values correlate."""
@@ -94,7 +94,7 @@ class Similarity:
         self, new: list[str], old: list[str], sketches: Values, samples: Values
     ) -> Iterator[tuple[str, str, float]]:
         """Yield for each weight the arrays that correlate best, and how much; a few rows are in memory at a time."""
-        least, step = self._threshold - _SLACK, max(_PRODUCTS_COUNT // len(old), 1)
+        least, step = self._min_correlation - _SLACK, max(_PRODUCTS_COUNT // len(old), 1)
         for begin in range(0, len(new), step):
             found = sketches[begin : begin + step] @ samples.T
             for row in np.flatnonzero(found.max(axis=1) >= least):
@@ -119,7 +119,7 @@ class Similarity:
                     break
                 figures = measure(moved_elements(self._arrays[array], layout), Elements(self._weights[name]))
                 correlation = figures.correlation
-                if correlation is not None and correlation >= self._threshold and (figures.relative or 0) < 1:
+                if correlation is not None and correlation >= self._min_correlation and (figures.relative or 0) < 1:
                     confirmed.append(_Pair(correlation, name, array, layout))
         confirmed.sort(key=lambda pair: -pair.correlation)
         of_name, of_array = defaultdict(list), defaultdict(list)

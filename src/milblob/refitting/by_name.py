@@ -57,11 +57,11 @@ class GivenValues:
         Raises:
             OverflowError: a number that is too large, unless the cast may change it.
         """
-        array = self._source.read() if is_lazy(self._source) else self._source
+        array = self._source.read() if is_lazy(self._source) else array_of(self._source)
         done, self.is_read = self.is_read, lambda: None  # a file that may not change at all is compared first
         done()
         if not self.is_cast:
-            return np.asarray(array)
+            return array
         try:
             values, self.counts = cast_array(array, self._wanted, overflow=self._overflow)
         except MilblobError:

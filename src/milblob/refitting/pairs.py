@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ..arguments import Names, names_in
+from ..arguments import Names, array_of, names_in
 from ..closeness import ambiguous, unknown
 from ..dtypes import DType
 from ..errors import UnsupportedError
@@ -257,4 +257,4 @@ def described(tensor: Tensor) -> str:
 
 def read(values: Any) -> np.ndarray[Any, Any]:
     """Return the values of an array, or of a tensor that is not read yet."""
-    return cast("np.ndarray[Any, Any]", values.read() if hasattr(values, "mil_dtype") else np.asarray(values))
+    return cast("np.ndarray[Any, Any]", values.read() if hasattr(values, "mil_dtype") else array_of(values))

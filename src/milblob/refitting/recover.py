@@ -24,7 +24,7 @@ class RecoverReport(Result):
     changes: tuple[Recovered, ...]
 
 
-def recover(path: str | os.PathLike[str]) -> RecoverReport:
+def recover(source: str | os.PathLike[str]) -> RecoverReport:
     """Complete a change of a model that a killed process began: `milblob.open(path, "r+")`, `refit`, `write_weights`.
 
     The change is applied as its journal says, whole: the model then has all new values. The next writer that changes
@@ -32,8 +32,8 @@ def recover(path: str | os.PathLike[str]) -> RecoverReport:
     this waits for it.
 
     Args:
-        path: of the model, weight file or unpacked archive; or of a file or folder of it. Weight files that the model
-            names are looked at too.
+        source: path of the model, weight file or unpacked archive; or of a file or folder of it. Weight files that the
+            model names are looked at too.
 
     Returns:
         RecoverReport.
@@ -44,7 +44,7 @@ def recover(path: str | os.PathLike[str]) -> RecoverReport:
         BlockingIOError: another process is still writing to the model after ten seconds.
         OSError: the path does not exist; or the files cannot be written here: the message says what to do.
     """
-    name = as_path(path)
+    name = as_path(source)
     changes = settle(name)
     if not changes:
         os.stat(name)

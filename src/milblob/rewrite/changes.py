@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import _codec
 from ..dtypes import DType
+from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..results import plain
+from ..values.strided import ranges
 from .tasks import Item
 
 WEIGHT_COUNT = 10
@@ -46,6 +50,15 @@ class Options(NamedTuple):
     nan: str = "keep"
     decompress: bool = False
     compress: bool = False
+
+    def is_skipped(self, tensor: LazyTensor) -> bool:
+        """Whether a cast leaves a tensor as it is because it has NaN."""
+        return self.nan == "skip" and any(np.isnan(piece).any() for _, piece in ranges(tensor.read()))
+
+    @property
+    def cast_nan(self) -> str:
+        """What a cast does with NaN in a tensor that is not skipped."""
+        return "keep" if self.nan == "skip" else self.nan
 
     @property
     def moves(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from .. import _codec
-from ..arguments import as_path, require, require_calls, require_flags
+from ..arguments import as_path, require, require_calls, require_flags, source_of
 from ..blobs.equal import Stretch, first_equal
 from ..errors import ProgramError, UnsupportedError
 from ..model.manifest import new_manifest
@@ -88,7 +88,7 @@ class MergeReport(Result):
 
 def merge_functions(
     sources: Sequence[_Path | tuple[_Path, str | Mapping[str, str]]],
-    dst: _Path,
+    destination: _Path,
     *,
     default: str | None = None,
     force: bool = False,
@@ -105,7 +105,7 @@ def merge_functions(
             the same opset; or (path, name) for a model of one function, or (path, {function: name}). Functions keep
             their names unless a name occurs twice; those functions then get the name of their file, followed by
             `_<function>` if the model has several.
-        dst: the new .mlpackage. Written atomically.
+        destination: the new .mlpackage. Written atomically.
         default: name (in the new package) of the default function; default: that of the first source.
         force: replace a package that exists.
         progress: called as weights and files are written (see `Progress`).
@@ -115,18 +115,19 @@ def merge_functions(
         UnsupportedError: a source that is a pipeline, a compiled model or not an ML Program, has an older opset or one
             different from the first source's, or has its Program split into several messages.
         ProgramError: a duplicate name, a name that MIL does not allow, or an unknown default function.
-        ValueError: no sources; `dst` is not a .mlpackage, or is (in) a source.
-        FileExistsError: `dst` exists, and `force` is False, or it is not a package, or it has other files in it.
+        ValueError: no sources; `destination` is not a .mlpackage, or is (in) a source.
+        FileExistsError: `destination` exists, and `force` is False, or it is not a package, or it has other files in
+            it.
         FormatError, ResolveError, OSError: a source cannot be read or changed meanwhile, or the output cannot be
             written.
     """
-    target = as_path(dst)
+    target = as_path(destination)
     require_flags(force=force)
     require_calls(progress=progress)
     require("default", default, str | None, "the name of a function")
     if isinstance(sources, str) or not isinstance(sources, Iterable):
         raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
-    given = [item if isinstance(item, tuple) else (item, {}) for item in sources]
+    given = [item if isinstance(item, tuple) else (source_of(item), {}) for item in sources]
     if not given:
         raise ValueError("sources: expected at least one model, got none")
     for _, names in given:

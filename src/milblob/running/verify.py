@@ -104,7 +104,7 @@ def verify(
     function: str | None = None,
     runs: int | None = None,
     seed: int = 0,
-    limit: float | None = None,
+    max_error: float | None = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> VerifyReport:
@@ -121,7 +121,7 @@ def verify(
             model, the one that it is.
         runs: how many random runs, less than 2^31; default: four, or one for each enumerated shape if there are more.
         seed: of the random inputs.
-        limit: that the relative error of each output may reach (see `OutputDifference`); default: 2e-5 of the
+        max_error: that the relative error of each output may reach (see `OutputDifference`); default: 2e-5 of the
             range, 8e-3 where a model computes in half precision, and none for integers and labels.
         progress: called as runs are done, with the bytes of their outputs.
         max_nbytes: as for `Session`, of the models that are opened here.
@@ -134,9 +134,9 @@ def verify(
     require_calls(progress=progress)
     runs = None if runs is None else as_count("runs", runs, 1, nbits=31)
     seed = as_count("seed", seed)
-    require("limit", 0.0 if limit is None else limit, Real, "a number")
-    if limit is not None and not limit >= 0:
-        raise ValueError(f"limit: expected 0 or more, got {limit}")
+    require("max_error", 0.0 if max_error is None else max_error, Real, "a number")
+    if max_error is not None and not max_error >= 0:
+        raise ValueError(f"max_error: expected 0 or more, got {max_error}")
     if inputs is not None and runs is not None:
         raise ValueError("runs: expected none with inputs, which say how many there are, got both")
     if max_nbytes is not None and isinstance(a, Session) and isinstance(b, Session):
@@ -154,7 +154,7 @@ def verify(
         elif not (chosen := given_runs(inputs, first.inputs)):
             raise ValueError("inputs: expected one run or more, got none")
         float_limit = HALF_LIMIT if _is_half(first) or _is_half(second) else LIMIT
-        return _compare(first, second, chosen, float_limit, limit, inputs is None, ProgressCounter(progress))
+        return _compare(first, second, chosen, float_limit, max_error, inputs is None, ProgressCounter(progress))
 
 
 def _opened(model: Any, function: str | None, max_nbytes: int | None) -> Session:

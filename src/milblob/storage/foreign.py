@@ -139,8 +139,8 @@ def bundle(name: str | None) -> Foreign:
 
 def _arrays(suffix: str, words: str, name: str) -> Foreign:
     advice = f"{ARRAY_COMMANDS} take it, and milblob refit gives its values to a model"
-    if not name.lower().endswith(f".{suffix}"):
-        advice = f"if its name ends in .{suffix}, {advice}"
+    is_named = name.lower().endswith(f".{suffix}")
+    advice = f"milblob.open_arrays opens it; {advice}" if is_named else f"if its name ends in .{suffix}, {advice}"
     return Foreign(suffix, words, advice)
 
 

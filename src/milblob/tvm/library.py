@@ -14,9 +14,11 @@ __all__ = ["Library", "Module", "open"]
 class Library(OpenLibrary):
     """A Model Library Format archive, opened by `milblob.tvm.open`: see `OpenLibrary`."""
 
-    def with_params(self, arrays: Mapping[str, Any], path: str | os.PathLike[str], *, force: bool = False) -> None:
+    def with_params(
+        self, arrays: Mapping[str, Any], destination: str | os.PathLike[str], *, force: bool = False
+    ) -> None:
         """Write this archive with other values of parameters; see `milblob.tvm.edit.write_edited`."""
-        write_edited(self, arrays, as_path(path), force)
+        write_edited(self, arrays, as_path(destination), force)
 
 
 def open(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> Library:

@@ -22,7 +22,7 @@ def refit(
     given: Mapping[str, Any],
     how: How,
     *,
-    output: str | None,
+    destination: str | None,
     force: bool,
     dry_run: bool,
     max_nbytes: int | None = None,
@@ -51,8 +51,8 @@ def refit(
             return name, module.params[key]
 
         targets = pair_by_name(given, find, library.path or "", how)
-        in_place = output is None or is_in_place([path], output)
-        target = path if output is None else output
+        in_place = destination is None or is_in_place([path], destination)
+        target = path if destination is None else destination
         rows = [_row(row, find(row.name)[1], library, target, in_place) for row in targets]
         report = RefitReport(path, target, rows, not dry_run).without(given)
         if not dry_run:

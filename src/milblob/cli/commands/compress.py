@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ...compressing.compress import LEAST, CompressReport, compress
+from ...compressing.compress import CompressReport, compress
 from ...compressing.linear_recipe import Linear
+from ...compressing.options import MIN_SIZE, Guidance, Scope
 from ...compressing.palette_recipe import Palette
 from ...compressing.prune_recipe import Prune
 from ...compressing.recipe import Joint, Recipe
@@ -102,8 +103,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--keep-nan", action="store_true", help="keep NaN and infinity, in palettes and pruned weights")
     add("--recompress", action="store_true", help="re-compress compressed weights from their decoded values")
     options.add_select(parser, "compress only weights whose name matches")
-    least = f"compress only weights of more than N elements; default: {LEAST}"
-    add("--min-size", metavar="N", type=options.count, default=LEAST, help=least)
+    min_size = f"compress only weights of more than N elements; default: {MIN_SIZE}"
+    add("--min-size", metavar="N", type=options.count, default=MIN_SIZE, help=min_size)
     options.add_force(parser)
     options.add_dry_run(parser, "compute and measure, write nothing")
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every weight, also those that stay")
@@ -123,14 +124,15 @@ def run(arguments: Namespace) -> int:
     compress_goals.check(arguments)
     if arguments.frontier is not None:
         with _extras(arguments) as extras:
-            return compress_goals.run_frontier(arguments, extras | named)
+            return compress_goals.run_frontier(arguments, _scope(arguments, named), extras)
     complete_first(arguments, arguments.model)
     check_select(arguments, arguments.model)
     with shown(arguments) as progress, _extras(arguments) as extras:
         report = compress(
-            arguments.model, arguments.output, recipe, select=arguments.select or None, least=arguments.min_size,
+            arguments.model, arguments.output, compress_goals.goal(arguments, extras.pop("errors")) or recipe,
+            scope=_scope(arguments, named), guidance=Guidance(**given, importance=extras.pop("importance")),
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
-            save_plan=arguments.save_plan, **compress_goals.goal(arguments), **extras, **given, **named,
+            save_plan=arguments.save_plan, **extras,
         )  # fmt: skip
     # Where all weights stay, a size or a plan has what it asked for; a quality, which asks to compress, has not.
     is_idle = not report.weights and (arguments.sqnr is not None or not report.kept)
@@ -151,11 +153,10 @@ def run(arguments: Namespace) -> int:
 
 @contextlib.contextmanager
 def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
-    """What the options say besides recipes, as arguments of `compress`; the file of importance is open meanwhile."""
-    found: dict[str, Any] = {"nan": "keep" if arguments.keep_nan else "skip", "requantize": arguments.recompress}
+    """Yield what the options give besides recipes; the file of importance is open until the end."""
+    found: dict[str, Any] = {"nan": "keep" if arguments.keep_nan else "skip", "recompress": arguments.recompress}
     errors = compress_goals.calibration(arguments)
-    if errors is not None:
-        found["errors"] = errors
+    found |= {"errors": errors, "importance": None}
     if arguments.importance is None:
         yield found
         compress_goals.say_unmeasured(errors)
@@ -167,8 +168,13 @@ def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
         compress_goals.say_unmeasured(errors)
 
 
+def _scope(arguments: Namespace, named: dict[str, Any]) -> Scope:
+    """Which weights, and those with recipes of their own."""
+    return Scope(arguments.keep or None, min_size=arguments.min_size, **named)
+
+
 def _new_values(arguments: Namespace) -> dict[str, Any]:
-    """The new values of the model, as arguments of `compress`.
+    """The new values of the model, as arguments of `Guidance`.
 
     Raises:
         ValueError: renames without a file, or a file for the frontier. As `mapping`.
@@ -184,7 +190,7 @@ def _new_values(arguments: Namespace) -> dict[str, Any]:
 
 
 def _named(arguments: Namespace) -> dict[str, Any]:
-    """The recipes for some weights, as arguments of `compress`."""
+    """Return the recipes for some weights, as arguments of `Scope`."""
     pairs = {"per_name": arguments.per_name, "op_types": arguments.op_types}
     return {key: value for key, value in pairs.items() if value}
 
@@ -243,7 +249,7 @@ def _prune(arguments: Namespace, is_in_blocks: bool) -> Recipe:
     block = arguments.block if is_in_blocks else None
     if isinstance(block, tuple):
         raise ValueError(f"--block: expected one number with --sparsity, got {','.join(map(str, block))}")
-    least: dict[str, Any] = {} if arguments.min_sparsity is None else {"least_sparsity": arguments.min_sparsity}
+    least: dict[str, Any] = {} if arguments.min_sparsity is None else {"min_sparsity": arguments.min_sparsity}
     return Prune(arguments.sparsity, arguments.threshold, arguments.n_m, block, arguments.dim, **least)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...arguments import parse_nbytes
 from ...closeness import hint
-from ...compressing.compress import LEAST
 from ...compressing.linear_recipe import Linear
+from ...compressing.options import MIN_SIZE
 from ...compressing.palette_recipe import Palette
 from ...compressing.parse_recipe import as_recipe
 from ...compressing.recipe import Joint, Recipe
@@ -151,7 +151,7 @@ def _number(value: Any) -> float:
 
 
 _WAYS = ("recipe", "size", "bits", "sqnr")
-_DEFAULTS: dict[str, Any] = {"min_size": LEAST}
+_DEFAULTS: dict[str, Any] = {"min_size": MIN_SIZE}
 _KEYS: dict[str, Callable[[Any], Any]] = {
     "recipe": recipe,
     "recipes": _recipes,

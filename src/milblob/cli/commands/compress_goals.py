@@ -4,9 +4,10 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ... import decibels
-from ...compressing.compress import LEAST
+from ...compressing.compress_plan import CompressPlan
 from ...compressing.frontier import Frontier, compress_frontier
 from ...compressing.frontier_svg import short
+from ...compressing.options import MIN_SIZE, Goal, Guidance, Scope
 from ...model import open as opening
 from ...rewrite.destination import require_outside
 from ...storage.output import NewFile
@@ -77,7 +78,7 @@ def check(arguments: Namespace) -> None:
             raise ValueError(f"{option}: expected --size, --bits, --sqnr or --frontier, which it is for, got none")
     not_of_plans = (
         ("-k", arguments.select),
-        ("--min-size", arguments.min_size != LEAST),
+        ("--min-size", arguments.min_size != MIN_SIZE),
         ("per_name of --config", arguments.per_name),
         ("op_types of --config", arguments.op_types),
     )
@@ -100,12 +101,16 @@ def check(arguments: Namespace) -> None:
             raise ValueError(f"{option}: expected none with --frontier, which compresses nothing, got one")
 
 
-def goal(arguments: Namespace) -> dict[str, Any]:
-    """Return the arguments of `compress` that the options stand for."""
-    found = {name: getattr(arguments, name) for name in GOALS if getattr(arguments, name) is not None}
+def goal(arguments: Namespace, errors: "OutputSensitivity | None") -> Goal | CompressPlan | None:
+    """Return the goal or the plan that the options describe; None without one.
+
+    Raises:
+        As `Goal` and `CompressPlan.load`.
+    """
     if arguments.plan is not None:
-        found["plan"] = arguments.plan
-    return found | ladder(arguments)
+        return CompressPlan.load(arguments.plan)
+    found = {name: getattr(arguments, name) for name in GOALS if getattr(arguments, name) is not None}
+    return Goal(**found, **ladder(arguments), errors=errors) if found else None
 
 
 def ladder(arguments: Namespace) -> dict[str, Any]:
@@ -137,18 +142,19 @@ def say_unmeasured(errors: "OutputSensitivity | None") -> None:
         output.say(f"--calibrate: measured by their own error, for they cannot be replaced alone: {names}")
 
 
-def run_frontier(arguments: Namespace, extras: dict[str, Any]) -> int:
+def run_frontier(arguments: Namespace, scope: Scope, extras: dict[str, Any]) -> int:
     """Draw the frontier and print its table.
 
     Args:
-        extras: importance and the like, as arguments of `compress`.
+        scope: which weights.
+        extras: importance, errors, nan and recompress.
     """
     check_select(arguments, arguments.model)
     with NewFile(arguments.frontier, force=arguments.force) as new:
         with shown(arguments) as progress:
             frontier = compress_frontier(
-                arguments.model, select=arguments.select or None, least=arguments.min_size, progress=progress,
-                max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
+                arguments.model, scope=scope, guidance=Guidance(importance=extras.pop("importance")),
+                progress=progress, max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
             )  # fmt: skip
         if not frontier.alone:
             raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")

@@ -8,13 +8,13 @@ from math import prod
 from typing import Any
 
 from ...errors import MilblobError, UnsupportedError
-from ...model.lazy import LazyTensor
+from ...formats.selecting import ChosenTensors
+from ...model.lazy import LazyTensor, dtype_text
 from ...model.model import Model
 from ...model.rows import Listed
 from ...program.compression import scheme_of
 from .. import options
-from ..saving import dtype_text
-from ..selection import ChosenTensors, describe_filter, open_chosen
+from ..selection import describe_filter, open_chosen
 from ..several import run_each
 from ..terminal import consumers, output, tables
 from ..terminal.patterns import fold, scopes

@@ -31,14 +31,14 @@ EXAMPLES = ("match Model.mlpackage new.safetensors", "match Model.mlpackage new.
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
     given = (
         ".safetensors, .npz, .npy, .params, .gguf or .onnx file, directory of .npy files, archive of TVM, or a model"
     )
-    parser.add_argument("model", metavar="MODEL", help=options.ANY)
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
     options.add_select(parser)
     similar = "lowest correlation at which values count as similar, up to 1; default: 0.7"
-    parser.add_argument("--threshold", metavar="R", type=float, default=0.7, help=similar)
+    parser.add_argument("--min-correlation", metavar="R", type=float, default=0.7, help=similar)
     options.add_output(
         parser, "-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object"
     )
@@ -49,16 +49,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command: 0 if every weight of the model was found, 1 if not."""
     if arguments.output is not None:
-        for source in (arguments.weights, arguments.model):
+        for source in (arguments.model, arguments.weights):
             require_outside(source, arguments.output)
     check_select(arguments, arguments.model, stored=False)
     with ExitStack() as stack:
         new = None if arguments.output is None else stack.enter_context(_new_file(arguments))
         progress = stack.enter_context(shown(arguments))
         found = match(
-            arguments.weights,
             arguments.model,
-            threshold=arguments.threshold,
+            arguments.weights,
+            min_correlation=arguments.min_correlation,
             select=arguments.select or None,
             progress=progress,
             max_nbytes=arguments.max_nbytes,

@@ -72,7 +72,7 @@ def run(arguments: Namespace) -> int:
             requantize=arguments.requantize,
             min_sqnr=arguments.min_sqnr,
             select=arguments.select or None,
-            output=arguments.output,
+            destination=arguments.output,
             force=arguments.force,
             dry_run=arguments.dry_run,
             progress=progress,

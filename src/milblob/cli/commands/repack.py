@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from ...arguments import NAN_POLICIES
 from ...rewrite.changes import TensorChange
 from ...rewrite.repack import repack
 from ...rewrite.repack_report import RepackReport
@@ -43,7 +44,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     casts = "store float32, float16 or bfloat16 weights as another of them; may be repeated"
     add("--cast", metavar="[FROM=]TO", action="append", default=[], help=casts)
     options.add_overflow(parser)
-    add("--nan", choices=("keep", "error"), default="keep", help="what a cast does with NaNs; default: keep")
+    add(
+        "--nan", choices=NAN_POLICIES, default="keep", help="what a cast does with tensors that have NaN; default: keep"
+    )
     add("--decompress", action="store_true", help="make compressed weights dense")
     add("--dedupe", action="store_true", help="store equal weights once")
     add("--gc", action="store_true", help="drop records that nothing refers to")

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 from ...analysis.statistics import Statistics, statistics_of
 from ...dtypes import DType, as_dtype
+from ...formats.selecting import ChosenTensors
 from ...model.lazy import LazyTensor
 from ...model.tensor import Tensor
 from ...program.compression import Compression
 from ...progress import ProgressCounter
 from .. import options
-from ..selection import ChosenTensors, describe_filter, open_chosen
+from ..selection import describe_filter, open_chosen
 from ..several import run_each
 from ..terminal import output, tables
 from ..terminal.figures import histogram_json, print_histogram, short, to_dict, totals_by

@@ -98,7 +98,7 @@ def _take_in(arguments: Namespace) -> int:
             mapping=_mapping(arguments),
             cast=arguments.cast,
             select=arguments.select or None,
-            output=arguments.output,
+            destination=arguments.output,
             force=arguments.force,
             dry_run=arguments.dry_run,
             progress=progress,

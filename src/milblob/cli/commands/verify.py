@@ -44,8 +44,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--runs", metavar="N", type=options.count, help="random runs; default: 4, or one for each shape"
     )
     parser.add_argument("--seed", metavar="N", type=options.count, help="seed of the random inputs; default: 0")
-    limit = "largest difference allowed, as a share of the output's range; default: 2e-5, or 8e-3 in half precision"
-    parser.add_argument("--max-error", metavar="X", type=options.at_least_0, help=limit)
+    max_error = "largest difference allowed, as a share of the output's range; default: 2e-5, or 8e-3 in half precision"
+    parser.add_argument("--max-error", metavar="X", type=options.at_least_0, help=max_error)
     options.add_output(
         parser, "--worst", metavar="FILE", help="write the inputs of the worst run to this .npz file, for -i"
     )
@@ -74,7 +74,7 @@ def run(arguments: Namespace) -> int:
         inputs = read_inputs(arguments, first.inputs) if arguments.inputs else None
         with shown(arguments) as progress:
             found = verify(
-                first, second, inputs, runs=arguments.runs, seed=arguments.seed or 0, limit=arguments.max_error,
+                first, second, inputs, runs=arguments.runs, seed=arguments.seed or 0, max_error=arguments.max_error,
                 progress=progress,
             )  # fmt: skip
         if worst is not None:
