@@ -68,7 +68,7 @@ then. [bench/README.md](../bench/README.md) lists the requirements.
 - **Disk.** Jobs that write and sync are measured on the file system of the temporary directory (`TMPDIR`); their times depend as
   much on the disk as on the code. Compare them with their limit.
 
-There are no times for arm64; [neon.md](neon.md) counts instructions instead."""
+There are no times for arm64; [kernels.md](kernels.md) counts instructions instead."""
 
 
 def page(found: Results, source: str) -> str:
