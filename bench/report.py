@@ -47,7 +47,7 @@ METHOD = """\
 `bench/bench_*.py` in a process of its own and prints a table of all rows. `make bench JOB=list` runs one file,
 `MILBLOB_BENCH_SCALE=0.02 make bench` a smoke run. `make performance` writes these pages and the plot from the results of the last
 `make bench`, and keeps the results in `bench/results/`; `make bench AGAINST=bench/results/NAME.json` also prints what changed since
-then. [bench/README.md](../bench/README.md) lists the requirements.
+then. `bench/README.md` lists the requirements.
 
 - **Right before fast.** Each row runs once and its result is checked, value by value where it gives values, before it is
   timed. A row with a wrong result has no time and is listed as absent.
@@ -87,7 +87,7 @@ def page(found: Results, source: str) -> str:
         f"<!-- Written by bench/report.py from {source}; `make performance` rewrites it. Do not edit. -->",
         "",
         f"Every figure on this page is from {runs} on the machine below. A script writes the page from the",
-        f"[results](../{source}); [every row](../{rows}) has a page of its own. Times are medians.",
+        f"`{source}`; `{rows}` has every row. Times are medians.",
         "",
         *machine(found),
     ]
@@ -157,7 +157,7 @@ def glance(found: Results, rows: str) -> Iterator[str]:
     yield ""
     yield from summary(first[file] for file in GLANCE if file in first)
     yield ""
-    yield f"[All {len(found.jobs)} jobs](../{rows})."
+    yield f"All {len(found.jobs)} jobs: `{rows}`."
 
 
 def summary(jobs: Iterable[Job]) -> Iterator[str]:

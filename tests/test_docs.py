@@ -162,7 +162,7 @@ def test_the_reference_is_what_the_docstrings_say():
 
 
 def test_no_page_but_the_references_is_longer_than_300_lines():
-    references = {"api.md", "cli.md", "onnx-operations.md"}
+    references = {"api.md", "cli.md", "onnx-operations.md", "conformance.md"}  # each written by a program, or a table
     pages = [page for page in ROOT.glob("docs/**/*.md") if page.name not in references]
     lines = {page.name: len(page.read_text("utf-8").splitlines()) for page in pages}
     assert not {name: count for name, count in lines.items() if count > 300}
