@@ -53,5 +53,5 @@ def require_selected(select: Select, is_any: bool, where: str) -> None:
     """
     if select is None or is_any:
         return
-    words = "is selected" if callable(select) else f"matches {select!r:.200}"
-    raise ValueError(f"select: no tensor in {where} {words}")
+    message = "is selected" if callable(select) else f"matches {select!r:.200}"
+    raise ValueError(f"select: no tensor in {where} {message}")
