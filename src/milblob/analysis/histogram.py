@@ -44,7 +44,7 @@ class Histogram:
         self._counts = np.zeros(bins, np.int64)
 
     def add(self, values: np.ndarray[Any, Any], counts: np.ndarray[Any, Any] | None = None) -> None:
-        """Count an array of one dimension; with `counts`, each value so many times."""
+        """Count an array of one dimension; `counts` holds the multiplicity of each value."""
         for start in range(0, len(values), _CHUNK_COUNT):
             part = values[start : start + _CHUNK_COUNT]
             times = None if counts is None else counts[start : start + _CHUNK_COUNT]
