@@ -170,7 +170,7 @@ def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
 
 def _scope(arguments: Namespace, named: dict[str, Any]) -> Scope:
     """Which weights, and those with recipes of their own."""
-    return Scope(arguments.keep or None, min_size=arguments.min_size, **named)
+    return Scope(arguments.select or None, min_size=arguments.min_size, **named)
 
 
 def _new_values(arguments: Namespace) -> dict[str, Any]:
