@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
     from .results import Result
-    from .rewrite.convert import ConvertedTensor, ConvertReport, convert, extract
+    from .rewrite.convert import ConvertedTensor, ConvertReport, convert
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
@@ -154,7 +154,6 @@ __all__ = [
     "content_hash",
     "convert",
     "diff",
-    "extract",
     "info",
     "load",
     "match",
@@ -223,7 +222,7 @@ _LATER = {
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
         "results": ("Result",),
-        "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert", "extract"),
+        "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),

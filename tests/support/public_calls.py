@@ -214,7 +214,7 @@ CALLS = {
     "save": _save,
     "convert": lambda path, out: milblob.convert(path, out / "c.safetensors"),
     "convert to a weight file": lambda path, out: milblob.convert(path, out / "c.bin", stored=True, constants=True),
-    "extract": lambda path, out: milblob.extract(path, f"{out}/folder/"),
+    "convert to an unpacked directory": lambda path, out: milblob.convert([path], f"{out}/folder/", unpack=True),
     "onnx.convert": _convert(),
     "onnx.convert a copy": _convert(weights="copy", precision="float32", compressed="dense"),
     "onnx.convert all in one": _convert(weights="embed", opset=18, zipmap=True),
