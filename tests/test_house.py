@@ -37,6 +37,7 @@ FOLDERS = [
     "analysis",
     "matching",
     "rewrite",
+    "chunking",
     "refitting",
     "compressing",
     "tvm",

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from .analysis.statistics import Statistics, statistics
     from .analysis.tensor_diff import Figures, TensorDiff
     from .blobs.writer import BlobWriter
+    from .chunking.chunk import chunk
+    from .chunking.join import join
+    from .chunking.report import Chunk, ChunkReport, Cut, JoinReport, RepeatedWeight
     from .compressing.compress import CompressReport, WeightReport, compress
     from .compressing.compress_plan import CompressPlan, PlannedWeight
     from .compressing.frontier import Frontier, compress_frontier
@@ -76,11 +79,14 @@ __all__ = [
     "BlobWriter",
     "Block",
     "Change",
+    "Chunk",
+    "ChunkReport",
     "CompressPlan",
     "CompressReport",
     "Compression",
     "Consumer",
     "ContentHash",
+    "Cut",
     "DType",
     "DictionaryType",
     "Diff",
@@ -92,6 +98,7 @@ __all__ = [
     "Frontier",
     "Function",
     "Info",
+    "JoinReport",
     "Joint",
     "LimitError",
     "Linear",
@@ -115,6 +122,7 @@ __all__ = [
     "RefitReport",
     "Refitted",
     "RepackReport",
+    "RepeatedWeight",
     "ResolveError",
     "Session",
     "SessionInput",
@@ -133,11 +141,13 @@ __all__ = [
     "VerifyReport",
     "WeightReport",
     "check",
+    "chunk",
     "compress",
     "compress_frontier",
     "content_hash",
     "diff",
     "info",
+    "join",
     "load",
     "match",
     "merge_functions",
@@ -166,6 +176,9 @@ _LATER = {
         "analysis.limits": ("Failure",),
         "analysis.statistics": ("Statistics", "statistics"),
         "blobs.writer": ("BlobWriter",),
+        "chunking.chunk": ("chunk",),
+        "chunking.join": ("join",),
+        "chunking.report": ("Chunk", "ChunkReport", "Cut", "JoinReport", "RepeatedWeight"),
         "compressing.compress": ("CompressReport", "WeightReport", "compress"),
         "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
         "compressing.frontier": ("Frontier", "compress_frontier"),
