@@ -28,11 +28,12 @@ from ..storage.output import NewDirectory, Whole, together
 from .cutting import Cutter, Record, key_of
 from .describe import Description, array_feature, encode, record_of
 from .flow import LiveValue
-from .parts import FunctionPart, operations_of, part_edits, parts_of
+from .parts import FunctionPart, last_edit, operations_of, part_edits, parts_of
 from .report import Chunk, ChunkReport, Cut, RepeatedWeight
 
 _SPEC_VERSION, _DESCRIPTION, _PIPELINE = 1, 2, 202
 _MAX_PARTS = 1000
+_MUCH_LARGER = 1.5  # than the mean, which a note explains
 
 
 def chunk(
@@ -154,9 +155,9 @@ class _Chunking:
             self._sizes.append(records.lay_out())
             edits = [edit for part in parts.values() for edit in part_edits(self.buffer, part)]
             edits.append(self._described(number))
-            self.models.append([self._spliced(edits, references, WEIGHT_FILE)])
+            self.models.append([self._spliced(number, edits, references, WEIGHT_FILE)])
             if pipeline:
-                member = self._spliced(edits, references, f"{number}-{WEIGHT_FILE}")
+                member = self._spliced(number, edits, references, f"{number}-{WEIGHT_FILE}")
                 members += [varint(1 << 3 | 2) + varint(member.nbytes), member]
         if pipeline:
             names = b"".join(field(2, os.path.splitext(name)[0]) for name in self._names()[:count])
@@ -192,9 +193,17 @@ class _Chunking:
                     found += constants
         return sorted(found, key=lambda one: one.value[0])
 
-    def _spliced(self, edits: list[Edit], references: list[tuple[_codec.Constant, Item]], weight_file: str) -> Spliced:
+    def _spliced(
+        self, number: int, edits: list[Edit], references: list[tuple[_codec.Constant, Item]], weight_file: str
+    ) -> Spliced:
         file = reference_to(weight_file)
-        moved = [reference_edit(self.buffer, constant, file, item.offset) for constant, item in references]
+        found = (reference_edit(self.buffer, constant, file, item.offset) for constant, item in references)
+        moved = [edit for edit in found if edit is not None]
+        for part in self.parts[number].values():
+            last = last_edit(self.buffer, part, moved)
+            if last is not None:
+                inside = range(last.offset, last.offset + last.nbytes)
+                moved = [*(edit for edit in moved if edit.offset not in inside), last]
         mapping = self.program.mapping
         return splice(mapping, (0, mapping.nbytes), combined([*edits, *moved]))
 
@@ -203,19 +212,16 @@ class _Chunking:
         for name, part in self.parts[number].items():
             inputs, outputs, states = (self.description.features(name, what) for what in ("input", "output", "state"))
             whole[name] = (list(inputs), list(outputs))
-            own = {value.name for value in part.inputs}
+            own = set(part.input_names)
             given = [data for feature, data in inputs.items() if feature in own]
             given += [array_feature(value, True) for value in part.inputs if value.step >= 0]
-            made = [data for feature, data in outputs.items() if feature in set(part.output_names)]
-            made += [
-                array_feature(value, False) for value in part.outputs
-                if isinstance(value, LiveValue) and value.name not in outputs
-            ]  # fmt: skip
+            made = [data for feature, data in outputs.items() if feature in part.returned]
+            made += [array_feature(value, False) for value in part.passed]
             label, probabilities = (self.description.text(name, what) for what in ("label", "probabilities"))
             signatures[name] = {
                 "input": given, "output": made, "state": [data for state, data in states.items() if state in own],
-                "label": label if label in part.output_names else "",
-                "probabilities": probabilities if probabilities in part.output_names else "",
+                "label": label if label in part.returned else "",
+                "probabilities": probabilities if probabilities in part.returned else "",
             }  # fmt: skip
         record = record_of(number + 1, len(self.parts), whole, self.description.record)
         span = self.source.description
@@ -308,7 +314,22 @@ class _Chunking:
             if len(set(numbers)) > 1
         ]
         pipeline = os.path.join(self.folder, names[-1]) if self.has_pipeline else None
-        return ChunkReport(self.name, self.folder, chunks, self._cuts(cuts), repeated, pipeline, is_written)
+        notes = self._notes([one.nbytes for one in chunks])
+        return ChunkReport(self.name, self.folder, chunks, self._cuts(cuts), repeated, pipeline, notes, is_written)
+
+    def _notes(self, sizes: list[int]) -> list[str]:
+        """Explain a chunk that is much larger than the mean by what bars the cuts in it."""
+        largest = max(range(len(sizes)), key=sizes.__getitem__)
+        if len(sizes) == 1 or sizes[largest] * len(sizes) < _MUCH_LARGER * sum(sizes):
+            return []
+        found = []
+        for part in self.parts[largest].values():
+            barred = [cut for cut in range(part.start + 1, part.stop) if cut in part.flow.barred]
+            if barred:
+                share = round(100 * sizes[largest] / sum(sizes))
+                reason = part.flow.barred[barred[len(barred) // 2]]
+                found.append(f"chunk {largest + 1} has {share}% of the bytes; it cannot be cut where {reason}")
+        return found
 
     def _cuts(self, cuts: dict[str, list[int]]) -> list[Cut]:
         found = []
@@ -318,7 +339,7 @@ class _Chunking:
                 values = flow.crossing(place)
                 steps = {flow.steps[step].op.row for step in range(place)}
                 again = len(steps & self.parts[number + 1][name].rows)
-                crossing = {value.name: str(value.type) for value in values}
+                crossing = {value.port: str(value.type) for value in values}
                 nbytes = sum(value.nbytes for value in values)
                 found.append(Cut(name, flow.steps[place - 1].op.label, crossing, nbytes, again))
         return found
@@ -329,4 +350,4 @@ def _states_of(values: Iterable[LiveValue]) -> list[str]:
 
 
 def _inputs_of(part: FunctionPart) -> list[str]:
-    return [value.name for value in part.inputs if not value.is_state]
+    return [value.port for value in part.inputs if not value.is_state]

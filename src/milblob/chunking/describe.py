@@ -150,10 +150,10 @@ def array_feature(value: LiveValue, is_input: bool) -> bytes:
     """
     kind = value.type
     assert isinstance(kind, TensorType)
-    dtype = field(2, _DTYPES[DType(kind.dtype)])
+    dtype = field(2, _DTYPES[DType.FLOAT32 if value.is_cast else DType(kind.dtype)])
     is_open = None in kind.shape
     if is_open and not is_input:
-        return _feature(value.name, dtype)
+        return _feature(value.port, dtype)
     shape = field(1, b"".join(varint(1 if size is None else size) for size in kind.shape))
     ranges = b""
     if is_open:
@@ -162,7 +162,7 @@ def array_feature(value: LiveValue, is_input: bool) -> bytes:
             for size in kind.shape
         )
         ranges = field(31, b"".join(field(1, row) for row in rows))
-    return _feature(value.name, shape + dtype + ranges)
+    return _feature(value.port, shape + dtype + ranges)
 
 
 def _feature(name: str, array: bytes) -> bytes:

@@ -19,6 +19,8 @@ from ..program.view import Block, Consumer, Function, Operation
 _FLOAT16_SPEC_VERSION = 7  # iOS 16: the first with inputs and outputs of float16
 NOT_REPEATABLE = ("random_", "classify")
 """How the types of operations begin that may give other values, or no tensors, when they are computed again."""
+CAST_SUFFIX = "__fp32"
+"""How the names of values end that are passed on as float32."""
 _MAX_REPEATED = 64
 """Most operations that are computed again for one value that cannot be passed on."""
 
@@ -35,6 +37,8 @@ class LiveValue:
         uses: numbers of the operations that need it, directly or to compute a value again that cannot be passed on.
         is_returned: whether the function returns it.
         passed: whether it can be an output of one package and an input of the next.
+        port: what it is called as such. Before iOS 16, values of float16 are cast to float32 and back for that, which
+            is exact, and the float32 has a name of its own.
     """
 
     name: str
@@ -44,6 +48,15 @@ class LiveValue:
     uses: set[int] = field(default_factory=set)
     is_returned: bool = False
     passed: bool = True
+    port: str = ""
+
+    def __post_init__(self) -> None:
+        self.port = self.port or self.name
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether it is passed on as float32."""
+        return self.port != self.name
 
     @property
     def is_state(self) -> bool:
@@ -52,11 +65,12 @@ class LiveValue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements; an open dimension counts as 1."""
+        """Bytes of the elements as they are passed on; an open dimension counts as 1."""
         kind = self.type
         if not isinstance(kind, TensorType) or not isinstance(kind.dtype, DType):
             return 0
-        return int(kind.dtype.nbytes(prod(1 if size is None else size for size in kind.shape)))
+        dtype = DType.FLOAT32 if self.is_cast else kind.dtype
+        return int(dtype.nbytes(prod(1 if size is None else size for size in kind.shape)))
 
 
 @dataclass(eq=False)
@@ -153,6 +167,9 @@ class Flow:
         if value.name in self.values or value.name in self.constants:
             raise self._twice(value.name)
         value.passed = value.step < 0 or self._can_pass(value.type)
+        is_half = isinstance(value.type, TensorType) and value.type.dtype is DType.FLOAT16
+        if is_half and value.passed and value.step >= 0 and self.spec_version < _FLOAT16_SPEC_VERSION:
+            value.port = value.name + CAST_SUFFIX
         self.values[value.name] = value
 
     def _twice(self, name: str) -> FormatError:
@@ -171,17 +188,14 @@ class Flow:
         """Whether Core ML has inputs and outputs of a type."""
         if not isinstance(kind, TensorType) or not kind.shape or kind.variadic or kind.rank < 0:
             return False
-        if kind.dtype is DType.FLOAT16:
-            return self.spec_version >= _FLOAT16_SPEC_VERSION
-        return kind.dtype in (DType.FLOAT32, DType.INT32)
+        return kind.dtype in (DType.FLOAT32, DType.FLOAT16, DType.INT32)
 
     # ---------------------------------------------------------------------------------------------------- what it reads
 
     def _read(self) -> None:
         """Find out who reads what: uses of values, and steps that need each constant."""
-        view, graph = self.function.view, self.function.view.graph
         later: list[tuple[str, str]] = []  # (constant, output of a constant that reads it)
-        self._note(view.consumers(*graph.function(self.function.row)[4]), later)
+        self._note(self.function.consumers, later)
         for op in self.block.operations:
             self._note(op.consumers, later)
         for name, reader in reversed(later):  # the readers of a constant come after it
@@ -274,8 +288,6 @@ class Flow:
             return None
         if any(not isinstance(self.values[name].type, TensorType) for name in op.output_names):
             return None
-        if any(_is_large_half(self.values[name].type) for name in op.output_names):
-            return None
         steps, base = {number}, set()
         for name in step.reads:
             value = self.values.get(name)
@@ -307,8 +319,6 @@ class Flow:
             elif not value.passed and self.steps[value.step].repeated is None:
                 first, last = value.step, max(value.uses)
                 words = f"{value.name!r} ({value.type}) would have to cross it, and is not a type of inputs and outputs"
-                if _is_large_half(value.type):
-                    words += " before iOS 16"
             elif value.name in images:
                 first, last = value.step, max(value.uses)
                 words = f"output {value.name!r}, which is not an array, is read after it"
@@ -354,10 +364,6 @@ class Flow:
 def _inside(op: Operation) -> Iterator[Operation]:
     for block in op.blocks:
         yield from block.walk()
-
-
-def _is_large_half(kind: ValueType | None) -> bool:
-    return isinstance(kind, TensorType) and kind.dtype is DType.FLOAT16 and bool(kind.shape)
 
 
 def _file(function: Function) -> str | None:

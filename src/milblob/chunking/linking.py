@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from .. import _codec
 from ..blobs.equal import Stretch, first_equal
+from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
 from ..program.splice import Edit, splice
-from ..program.types import StateType, ValueType
+from ..program.types import StateType, TensorType, ValueType
 from ..program.view import Block, Function, Operation, Variable
 from ..program.wire_edits import combined, fields_of, reference_edit
 from ..wording import escape
-from .flow import NOT_REPEATABLE
+from .flow import CAST_SUFFIX, NOT_REPEATABLE
 
 # Operation {2 inputs, 3 outputs, 4 blocks}; Block {1 inputs, 2 outputs, 3 operations}; Argument.Binding {1 name}.
 _INPUTS, _OUTPUTS, _BLOCKS = 2, 3, 4
@@ -58,6 +60,11 @@ class Stage:
         """Return what a value is called in the joined function."""
         return self.names.get(name, name)
 
+    def rename(self, name: str, new: str) -> None:
+        """Give a value another name in the joined function."""
+        if new != name:
+            self.names[name] = new
+
 
 @dataclass(eq=False)
 class Interface:
@@ -67,12 +74,14 @@ class Interface:
         inputs, states: name -> number of the stage whose description it has.
         outputs: name -> number of the stage that computes it.
         linked: (number of the stage that takes it, name) -> number of the stage that computes it.
+        uncast: those links whose casts are dropped: the value before the cast is taken.
     """
 
     inputs: dict[str, int] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
     linked: dict[tuple[int, str], int] = field(default_factory=dict)
+    uncast: set[tuple[int, str]] = field(default_factory=set)
 
 
 def interface_of(stages: Sequence[Stage], kept: Sequence[str]) -> Interface:
@@ -162,41 +171,85 @@ def settle_names(stages: Sequence[Stage], interface: Interface) -> int:
         The number of values with a new name.
     """
     used = {*interface.inputs, *interface.states, *interface.outputs}
+    every = used | {name for stage in stages for op in stage.block.operations for name in _defined(op)}
     known: dict[str, tuple[Stage, Operation]] = {}
     renamed = 0
+    _drop_casts(stages, interface)
     for number, stage in enumerate(stages):
-        for name, _ in _inputs(stage):
-            maker = interface.linked.get((number, name))
-            if maker is not None and (new := stages[maker].name(name)) != name:
-                stage.names[name] = new
+        own = {name for name, _ in _inputs(stage)}
+        own.update(name for op in stage.block.operations for name in op.output_names)
+        outer = set(used)  # what a nested block of this stage would hide
+        for name in _links(number, stages, interface):
+            maker = stages[interface.linked[number, name]]
+            name = name.removesuffix(CAST_SUFFIX) if (number, name) in interface.uncast else name
+            stage.rename(name, maker.name(name))
         for op in stage.block.operations:
-            is_returned = any(interface.outputs.get(name) == number for name in op.output_names)
-            before = known.get(op.name)
-            if before is not None and not is_returned and _is_shared(stage, op, *before):
-                stage.dropped.add(op.row)
-                changed = ((name, before[0].name(name)) for name in op.output_names)
-                stage.names.update((name, new) for name, new in changed if new != name)
+            if op.row in stage.dropped:
                 continue
-            for name in _defined(op):
-                if interface.outputs.get(name) == number and name in op.output_names:
-                    continue
-                new = name
-                while new in used:
-                    renamed_to = new.rpartition("__")
-                    is_numbered = renamed_to[1] and renamed_to[2].isdigit()
-                    new = f"{renamed_to[0]}__{int(renamed_to[2]) + 1}" if is_numbered else f"{new}__1"
-                used.add(new)
-                if new != name:
-                    stage.names[name] = new
-                    renamed += 1
-            if op.name:
-                known.setdefault(op.name, (stage, op))
+            before = known.setdefault(op.name, (stage, op))
+            is_returned = any(interface.outputs.get(name) == number for name in op.output_names)
+            if before[0] is not stage and not is_returned and _is_shared(stage, op, *before):
+                stage.dropped.add(op.row)
+                for name in op.output_names:
+                    stage.rename(name, before[0].name(name))
+                continue
+            taken = [name for name in op.output_names if name in used and interface.outputs.get(name) != number]
+            taken += [name for name in _nested(op) if name in outer and name not in own and name not in stage.names]
+            for name in taken:
+                new = next(f"{name}__{n}" for n in count(1) if f"{name}__{n}" not in every)
+                every.add(new)
+                stage.rename(name, new)
+                renamed += 1
+            used.update(map(stage.name, op.output_names))
     return renamed
+
+
+def _links(number: int, stages: Sequence[Stage], interface: Interface) -> list[str]:
+    """Return the inputs of a stage that earlier ones compute."""
+    return [name for name, _ in _inputs(stages[number]) if (number, name) in interface.linked]
+
+
+def _drop_casts(stages: Sequence[Stage], interface: Interface) -> None:
+    """Drop the casts to float32 and back that `chunk` made to pass float16 on."""
+    for port, maker in {(port, maker) for (_, port), maker in interface.linked.items()}:
+        name = port.removesuffix(CAST_SUFFIX)
+        takers = [taker for (taker, one), origin in interface.linked.items() if (one, origin) == (port, maker)]
+        before = stages[maker].block.defining(port)
+        if name == port or not isinstance(before, Operation) or not _is_cast(before, name, port, DType.FLOAT32):
+            continue
+        after = []
+        for taker in takers:
+            readers = [one.reader for one in stages[taker].function.consumers if one.name == port]
+            after += [op for op in readers if isinstance(op, Operation) and _is_cast(op, port, name, DType.FLOAT16)]
+            if len(readers) != 1:
+                after.clear()
+                break
+        if len(after) != len(takers):
+            continue
+        for taker, op in zip(takers, after, strict=True):
+            stages[taker].dropped.add(op.row)
+            interface.uncast.add((taker, port))
+        others = [one for one in before.consumers if isinstance(one.reader, Operation)]
+        if interface.outputs.get(port) != maker and not others:
+            stages[maker].dropped.add(before.row)
+
+
+def _is_cast(op: Operation, source: str, target: str, dtype: DType) -> bool:
+    """Whether an operation does nothing but cast a value to a value of a dtype."""
+    x = op.inputs.get("x", ())
+    kind = op.outputs[0].type if len(op.outputs) == 1 else None
+    is_named = len(x) == 1 and x[0].name == source and op.output_names == (target,)
+    return op.type == "cast" and is_named and isinstance(kind, TensorType) and kind.dtype is dtype
 
 
 def _defined(op: Operation) -> Iterator[str]:
     """Yield the names that an operation defines, in its blocks too."""
     yield from op.output_names
+    yield from _nested(op)
+
+
+def _nested(op: Operation) -> Iterator[str]:
+    """Yield the names that the blocks of an operation define."""
     for block in op.blocks:
         for variable in block.inputs:
             yield variable.name

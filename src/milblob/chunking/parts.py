@@ -5,16 +5,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import _codec
+from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..program.splice import Edit
-from ..program.types import repeated
+from ..program.types import TensorType, repeated
 from ..program.view import Operation
-from ..program.wire_edits import field, field_start, fields_of, removed_operation
+from ..program.wire_edits import (
+    INPUTS,
+    field,
+    field_start,
+    fields_of,
+    followed_operation,
+    immediate_value,
+    new_operation,
+    removed_operation,
+    tensor_type,
+)
+from ..values.tensorvalue import pack_tensor
 from .flow import Flow, LiveValue, constant_closure
 
-# Function {1 inputs, 2 opset}; NamedValueType {1 name, 2 type}; Block {2 outputs}.
+# Function {1 inputs, 2 opset}; NamedValueType {1 name, 2 type}; Block {2 outputs, 3 operations}.
 _INPUTS, _OPSET = 1, 2
-_OUTPUTS = 2
+_OUTPUTS, _OPERATIONS = 2, 3
+_MIL_NAMES = {DType.FLOAT16: "fp16", DType.FLOAT32: "fp32"}
 
 
 @dataclass(eq=False)
@@ -27,7 +40,8 @@ class FunctionPart:
         rows: of the operations of the function's own block that it has: its steps, those that are computed again, and
             the constants that these read.
         inputs: what it takes: inputs of the function, states among them, then values of earlier parts.
-        outputs: what it returns: outputs of the function, then values that later parts take.
+        returned: outputs of the function that it returns.
+        passed: values that later parts take, those that are outputs of the function left out.
     """
 
     flow: Flow
@@ -35,17 +49,18 @@ class FunctionPart:
     stop: int
     rows: set[int]
     inputs: list[LiveValue]
-    outputs: list[LiveValue | str]
+    returned: list[str]
+    passed: list[LiveValue]
 
     @property
     def input_names(self) -> list[str]:
         """Names of the inputs."""
-        return [value.name for value in self.inputs]
+        return [value.port for value in self.inputs]
 
     @property
     def output_names(self) -> list[str]:
         """Names of the outputs."""
-        return [value if isinstance(value, str) else value.name for value in self.outputs]
+        return [*self.returned, *(value.port for value in self.passed)]
 
 
 def parts_of(flow: Flow, cuts: Sequence[int]) -> list[FunctionPart]:
@@ -63,13 +78,10 @@ def parts_of(flow: Flow, cuts: Sequence[int]) -> list[FunctionPart]:
     for number, part in enumerate(parts):
         is_last = number == len(parts) - 1
         later = set().union(*taken[number + 1 :])
-        returned = list(dict.fromkeys(name for name in flow.returned if _returns(flow, part, name, is_last)))
-        made = (
-            value.name for value in flow.values.values()
-            if part.start <= value.step < part.stop and value.name in later and value.name not in returned
-        )  # fmt: skip
-        part.outputs = [flow.values.get(name, name) for name in (*returned, *made)]
-        if not part.outputs:
+        part.returned = list(dict.fromkeys(name for name in flow.returned if _returns(flow, part, name, is_last)))
+        made = (value for value in flow.values.values() if part.start <= value.step < part.stop)
+        part.passed = [value for value in made if value.port in later and value.port not in part.returned]
+        if not part.output_names:
             words = f"function {flow.name}: expected parts that return something, got part {number + 1} that does not"
             raise UnsupportedError(words, file=flow.function.view.held()[0].name)
     _leave_unused(flow, parts)
@@ -106,7 +118,7 @@ def _part(flow: Flow, start: int, stop: int) -> FunctionPart:
     rows = {flow.steps[number].op.row for number in steps}
     rows |= {flow.constants[name].row for name in constant_closure(flow, reads)}
     inputs = [value for value in flow.values.values() if value.name in taken]  # inputs of the function come first
-    return FunctionPart(flow, start, stop, rows, inputs, [])
+    return FunctionPart(flow, start, stop, rows, inputs, [], [])
 
 
 def _leave_unused(flow: Flow, parts: list[FunctionPart]) -> None:
@@ -131,7 +143,7 @@ def part_edits(buffer: _codec.Buffer, part: FunctionPart) -> list[Edit]:
     flow = part.flow
     view = flow.function.view
     edits = [removed_operation(buffer, op) for op in flow.block.operations if op.row not in part.rows]
-    kept = {value.name for value in part.inputs}
+    kept = set(part.input_names)
     new = b"".join(field(_INPUTS, _named(buffer, value)) for value in part.inputs if value.step >= 0)
     listed = fields_of(buffer, view.graph.function(flow.function.row)[2])
     names = [value.name for value in flow.values.values() if value.step < 0]
@@ -143,17 +155,52 @@ def part_edits(buffer: _codec.Buffer, part: FunctionPart) -> list[Edit]:
     if new:
         whole = bytes(memoryview(buffer)[opset.start : opset.end])
         edits.append(Edit(opset.start, opset.end - opset.start, new + whole))
-    if part.output_names != list(flow.returned):
+    before = [value for value in part.inputs if value.is_cast]
+    if before or part.output_names != list(flow.returned):
         data = b"".join(field(_OUTPUTS, name) for name in part.output_names)
+        data += b"".join(field(_OPERATIONS, _cast(value, value.port, value.name, DType.FLOAT16)) for value in before)
         for _, span in repeated(buffer, view.graph.block(flow.block.row)[1], {_OUTPUTS: 2}, "outputs"):
             start = field_start(buffer, _OUTPUTS, span, f"outputs of function {flow.name}")
+            if before and start > flow.block.operations[0].message[0]:
+                words = f"outputs of function {flow.name}: expected before its operations, got them after"
+                raise UnsupportedError(words, offset=start, file=buffer.name)
             edits.append(Edit(start, sum(span) - start, data))
             data = b""
     return edits
 
 
+def last_edit(buffer: _codec.Buffer, part: FunctionPart, inside: Sequence[Edit]) -> Edit | None:
+    """Return the edit that puts casts after the last operation of a part; None if no value is cast.
+
+    Args:
+        buffer: the model file.
+        inside: all other edits; those in that operation are part of this one.
+    """
+    after = [value for value in part.passed if value.is_cast]
+    if not after:
+        return None
+    op = operations_of(part)[-1]
+    own = [edit for edit in inside if op.message[0] <= edit.offset < sum(op.message)]
+    return followed_operation(buffer, op, own, [_cast(one, one.name, one.port, DType.FLOAT32) for one in after])
+
+
+def _cast(value: LiveValue, source: str, target: str, dtype: DType) -> bytes:
+    """Serialize an operation that casts a value."""
+    kind = value.type
+    assert isinstance(kind, TensorType)
+    text = immediate_value(tensor_type(DType.STRING, ()), pack_tensor(_MIL_NAMES[dtype]))
+    parameters = [
+        (INPUTS, field(1, "dtype") + field(2, field(1, field(2, text)))),
+        (INPUTS, field(1, "x") + field(2, field(1, field(1, source)))),
+    ]
+    return new_operation("cast", target, [(target, dtype, kind.shape)], parameters)
+
+
 def _named(buffer: _codec.Buffer, value: LiveValue) -> bytes:
     at, nbytes = value.type_span
+    kind = value.type
+    if value.is_cast and isinstance(kind, TensorType):
+        return field(1, value.port) + field(2, tensor_type(DType.FLOAT32, kind.shape))
     return field(1, value.name) + field(2, memoryview(buffer)[at : at + nbytes])
 
 

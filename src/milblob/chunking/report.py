@@ -70,6 +70,7 @@ class ChunkReport:
         cuts: between them, of each function.
         repeated: weights that several chunks store.
         pipeline: path of the package that has all of them; None if there is none.
+        notes: of a chunk that is much larger than the others, why it could not be cut.
         is_written: False for a dry run.
     """
 
@@ -79,6 +80,7 @@ class ChunkReport:
     cuts: list[Cut]
     repeated: list[RepeatedWeight]
     pipeline: str | None
+    notes: list[str]
     is_written: bool
 
     def to_dict(self) -> dict[str, Any]:

@@ -298,7 +298,9 @@ def removed_operation(buffer: _codec.Buffer, op: _codec.Op | _codec.GraphOperati
     return Edit(start, sum(op.message) - start, b"")
 
 
-def followed_operation(buffer: _codec.Buffer, op: _codec.Op, inside: Iterable[Edit], new: Iterable[bytes]) -> Edit:
+def followed_operation(
+    buffer: _codec.Buffer, op: _codec.Op | _codec.GraphOperation, inside: Iterable[Edit], new: Iterable[bytes]
+) -> Edit:
     """Put new operations behind one of a block.
 
     Args:

@@ -87,6 +87,8 @@ def _print(report: "ChunkReport", is_verbose: bool) -> None:
         for weight in report.repeated:
             numbers = ", ".join(map(str, weight.chunks))
             output.say(f"{weight.name} ({output.size(weight.nbytes)}) is stored in packages {numbers}")
+    for note in report.notes:
+        output.say(note)
     nbytes = sum(weight.nbytes * (len(weight.chunks) - 1) for weight in report.repeated)
     again = f", {output.size(nbytes)} of weights stored again" if nbytes else ""
     written = "written" if report.is_written else "planned"
