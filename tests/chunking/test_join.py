@@ -174,7 +174,7 @@ def test_an_output_has_its_name_although_an_earlier_model_has_a_value_of_that_na
 
 def test_kept_outputs_are_returned(tmp_path):
     paths = [stage(tmp_path / "a", "x", "p"), stage(tmp_path / "b", "p", "q")]
-    report = milblob.join(paths, tmp_path / "whole.mlpackage", keep=["p"])
+    report = milblob.join(paths, tmp_path / "whole.mlpackage", also=["p"])
     assert report.outputs == {"main": ["p", "q"]}
     spec = ct.models.MLModel(report.destination, skip_model_load=True).get_spec()
     assert [one.name for one in spec.description.output] == ["p", "q"]
@@ -230,10 +230,10 @@ def test_arguments_that_are_wrong_are_refused(models, tmp_path):
         sources, destination = arguments
         with pytest.raises(error, match=message):
             milblob.join(sources, tmp_path / destination)
-    with pytest.raises(milblob.ProgramError, match="keep: expected an output"):
-        milblob.join([a, b], tmp_path / "w.mlpackage", keep=["w0"])
-    with pytest.raises(TypeError, match="keep"):
-        milblob.join([a, b], tmp_path / "w.mlpackage", keep="p")
+    with pytest.raises(milblob.ProgramError, match="also: expected an output"):
+        milblob.join([a, b], tmp_path / "w.mlpackage", also=["w0"])
+    with pytest.raises(TypeError, match="also"):
+        milblob.join([a, b], tmp_path / "w.mlpackage", also="p")
     assert sorted(os.listdir(tmp_path)) == ["a.mlpackage", "b.mlpackage"]
 
 

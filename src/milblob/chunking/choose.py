@@ -118,6 +118,9 @@ def cheapest_cuts(course: Course, parts: int, limit: int | None = None) -> list[
     Args:
         parts: at most one more than there are possible cuts; with a limit, as many as `fill` needs or more.
         limit: that no part may exceed; default: none but that of `smallest_limit`, with some room.
+
+    Raises:
+        ValueError: more or fewer parts than that.
     """
     if parts == 1:
         return []
@@ -129,7 +132,7 @@ def cheapest_cuts(course: Course, parts: int, limit: int | None = None) -> list[
             found = _cheapest(course, parts, course.starts(upper), course.starts(lower - 1) if lower else None)
             if found is not None:
                 return found
-    raise AssertionError("unreachable: `fill` found cuts")  # pragma: no cover
+    raise ValueError(f"parts: expected what the possible cuts and the limit allow, got {parts}")
 
 
 def _cheapest(course: Course, parts: int, first: Sequence[int], last: Sequence[int] | None) -> list[int] | None:
@@ -170,17 +173,16 @@ def _cheapest(course: Course, parts: int, first: Sequence[int], last: Sequence[i
     return cuts[::-1][1:]
 
 
-def matching_cuts(course: Course, before: list[set[int]], after: list[set[int]]) -> list[int] | None:
+def matching_cuts(course: Course, before: list[set[int]], after: list[set[int]]) -> list[int]:
     """Return the cuts of a function that put the things it shares with another one where that has them.
 
     Args:
-        course: of the function.
+        course: of the function; it has at least as many possible cuts as the other one has cuts.
         before, after: for each cut of the other function, the shared things that only its earlier, or only its later
             parts need.
 
     Returns:
-        For each cut, among those with the fewest bytes on the wrong side, the one with the fewest that cross; None if
-        there are too few possible cuts.
+        For each cut, among those with the fewest bytes on the wrong side, the one with the fewest that cross.
     """
     first = [course.count] * len(course.sizes)
     last = [-1] * len(course.sizes)
@@ -201,7 +203,5 @@ def matching_cuts(course: Course, before: list[set[int]], after: list[set[int]])
         left = len(before) - number - 1
         possible = [cut for cut in course.cuts if not found or cut > found[-1]]
         possible = possible[: len(possible) - left] if left else possible
-        if not possible:
-            return None
         found.append(min(possible, key=lambda cut: (wrong[cut], course.cost[cut])))
     return found

@@ -100,9 +100,10 @@ def chunk(
             else:
                 cuts = work.cutter.by_name(work.default, places or [])
             work.plan(cuts, pipeline)
+            report = work.report(cuts, not dry_run)
             if not dry_run:
                 work.write(force, ProgressCounter(progress))
-            return work.report(cuts, not dry_run)
+            return report
 
 
 def _names(at: str | Sequence[str]) -> list[str]:
@@ -162,7 +163,7 @@ class _Chunking:
         if pipeline:
             names = b"".join(field(2, os.path.splitext(name)[0]) for name in self._names()[:count])
             nbytes = nbytes_of(members) + len(names)
-            span = self.source.description or (0, 0)
+            span = self.description.span
             about = bytes(memoryview(self.buffer)[span[0] : sum(span)])
             head = field(_SPEC_VERSION, self.source.spec_version) + field(_DESCRIPTION, about)
             self.pipeline = [head + varint(_PIPELINE << 3 | 2) + varint(nbytes), *members, names]
@@ -224,9 +225,7 @@ class _Chunking:
                 "probabilities": probabilities if probabilities in part.returned else "",
             }  # fmt: skip
         record = record_of(number + 1, len(self.parts), whole, self.description.record)
-        span = self.source.description
-        assert span is not None, "it was described"
-        return Edit(*span, encode(self.description, signatures, record))
+        return Edit(*self.description.span, encode(self.description, signatures, record))
 
     # ---------------------------------------------------------------------------------------------------------- writing
 
@@ -260,19 +259,19 @@ class _Chunking:
                 require_destination([self.name], "mlpackage", os.path.join(self.folder, name), force)
                 self._require_outside(os.path.join(self.folder, name))
         with together() as outputs:
-            if is_new:
-                outputs.append(NewDirectory(self.folder))
+            folder = NewDirectory(self.folder) if is_new else None
+            if folder is not None:
+                outputs.append(folder)
             for name, (weights, model) in zip(names, packages, strict=True):
-                write_package(self._directory(name, outputs, is_new), weights, model, counter)
+                write_package(self._directory(name, folder, outputs), weights, model, counter)
             for one in (*self.models, self.pipeline):
                 one.clear()  # they hold bytes of the source
             for records in self.records:
                 records.require_same()
 
-    def _directory(self, name: str, outputs: list[Whole], is_new: bool) -> str:
-        if is_new:
-            (folder,) = outputs
-            assert isinstance(folder, NewDirectory)
+    def _directory(self, name: str, folder: NewDirectory | None, outputs: list[Whole]) -> str:
+        """Return an empty directory for a package, in a new folder or in the one that is there."""
+        if folder is not None:
             path = os.path.join(folder.name, name)
             os.mkdir(path)
             return path

@@ -166,9 +166,7 @@ class Cutter:
         own = {thing for needs in course.needs for thing in needs}
         if not any(own & (early | late) for early, late in zip(before, after, strict=True)):
             return cheapest_cuts(course, len(before) + 1)
-        found = matching_cuts(course, before, after)
-        assert found is not None, "there are enough places"
-        return found
+        return matching_cuts(course, before, after)
 
     def _require_places(self, name: str, parts: int) -> None:
         course, flow = self._courses[name], self.flows[name]

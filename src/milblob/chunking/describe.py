@@ -7,7 +7,6 @@ from typing import Any
 from .. import _codec
 from ..dtypes import DType
 from ..errors import ProgramError
-from ..program.types import TensorType
 from ..program.wire_edits import Field, Span, field, fields_of, text_of, varint
 from .flow import LiveValue
 
@@ -33,6 +32,7 @@ class Description:
         functions: names of the Program's functions.
 
     Attributes:
+        span: of the ModelDescription.
         is_listed: whether functions have descriptions of their own; else the model has one function.
 
     Raises:
@@ -54,6 +54,7 @@ class Description:
         if missing or not functions:
             words = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
             raise ProgramError(words, file=buffer.name)
+        self.span: Span = span or (0, 0)
 
     def features(self, function: str, what: str) -> dict[str, bytes]:
         """Return the FeatureDescriptions of the inputs, outputs or states of a function, by name."""
@@ -148,8 +149,7 @@ def array_feature(value: LiveValue, is_input: bool) -> bytes:
 
     An open dimension of an input may have any size from 1 on; an output with one states no shape.
     """
-    kind = value.type
-    assert isinstance(kind, TensorType)
+    kind = value.tensor
     dtype = field(2, _DTYPES[DType.FLOAT32 if value.is_cast else DType(kind.dtype)])
     is_open = None in kind.shape
     if is_open and not is_input:

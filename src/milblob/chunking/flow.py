@@ -59,6 +59,17 @@ class LiveValue:
         return self.port != self.name
 
     @property
+    def tensor(self) -> TensorType:
+        """Its type, of a value that is passed on.
+
+        Raises:
+            TypeError: it is not a tensor.
+        """
+        if not isinstance(self.type, TensorType):
+            raise TypeError(f"value {self.name!r}: expected a tensor, got {self.type}")
+        return self.type
+
+    @property
     def is_state(self) -> bool:
         """Whether it is a state, which is an input of the function."""
         return isinstance(self.type, StateType)
@@ -74,7 +85,7 @@ class LiveValue:
 
 
 @dataclass(eq=False)
-class Step:
+class Computation:
     """An operation that computes something.
 
     Attributes:
@@ -121,7 +132,7 @@ class Flow:
             words = f"block specializations of function {self.name}: expected one, got {', '.join(blocks) or 'none'}"
             raise UnsupportedError(f"{words} (keep one of them)", file=_file(function))
         self.block = function.block
-        self.steps: list[Step] = []
+        self.steps: list[Computation] = []
         self.constants: dict[str, Operation] = {}
         self.read_by: dict[str, set[int]] = {}
         self.values: dict[str, LiveValue] = {}
@@ -158,7 +169,7 @@ class Flow:
                     self.read_by[name] = set()
                 continue
             number = self._number[op.row] = len(self.steps)
-            self.steps.append(Step(op))
+            self.steps.append(Computation(op))
             rows = graph.names(*op.output_rows)
             for variable, (_, at, nbytes) in zip(op.outputs, rows, strict=True):
                 self._add(LiveValue(variable.name, variable.type, (at, nbytes), number))
@@ -280,7 +291,7 @@ class Flow:
                         self._need(name, user)
 
     def _again(
-        self, number: int, step: Step, needs: dict[int, tuple[frozenset[int], frozenset[str]] | None]
+        self, number: int, step: Computation, needs: dict[int, tuple[frozenset[int], frozenset[str]] | None]
     ) -> tuple[frozenset[int], frozenset[str]] | None:
         """Return the steps to compute again, and the values that these need, which can be passed on."""
         op = step.op

@@ -43,7 +43,7 @@ from ..storage.output import NewDirectory
 from ..wording import escape
 from .describe import Description, encode, is_array
 from .flow import constants_by_row
-from .linking import Interface, Stage, interface_of, rename_edits, settle_names
+from .linking import Interface, JoinedPart, interface_of, rename_edits, settle_names
 from .report import JoinReport
 
 _SPEC_VERSION, _DESCRIPTION = 1, 2
@@ -57,9 +57,10 @@ def join(
     sources: Sequence[str | os.PathLike[str]],
     destination: str | os.PathLike[str],
     *,
-    keep: Sequence[str] = (),
+    also: Sequence[str] = (),
     force: bool = False,
     progress: Progress | None = None,
+    max_nbytes: int | None = None,
 ) -> JoinReport:
     """Make one package of packages that run one after another, such as those that `chunk` made.
 
@@ -74,9 +75,10 @@ def join(
         sources: .mlpackage (or .mlmodel) files with one ML Program each, in the order in which they run, all with the
             same functions for the same operation sets.
         destination: the new .mlpackage. Written atomically.
-        keep: outputs that the new model returns although a later model takes them.
+        also: outputs that the new model returns although a later model takes them.
         force: replace a package that exists.
         progress: called as weights and files are written (see `Progress`).
+        max_nbytes: as for `open`, of each source.
 
     Raises:
         ProgramError: inputs and outputs of one name and different types, or of two models; a state of two models;
@@ -92,8 +94,8 @@ def join(
     require_calls(progress=progress)
     if isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable):
         raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
-    if isinstance(keep, str) or not isinstance(keep, Iterable):
-        raise TypeError(f"keep: expected a list of names, got {type(keep).__name__}")
+    if isinstance(also, str) or not isinstance(also, Iterable):
+        raise TypeError(f"also: expected a list of names, got {type(also).__name__}")
     names = [as_path(source) for source in sources]
     if len(names) < 2:
         raise ValueError(f"sources: expected two models or more, got {len(names)}")
@@ -101,19 +103,20 @@ def join(
     with contextlib.ExitStack() as stack:
         models = []
         for name in names:
-            package = stack.enter_context(contextlib.closing(Package(name)))
+            package = stack.enter_context(contextlib.closing(Package(name, max_nbytes=max_nbytes)))
             require_one_program(package)
             models.append(_Source(stack.enter_context(Model(package, stored=True)), name))
-        work = _Joining(models, list(keep))
+        work = _Joining(models, list(also))
         model = work.model()
         counter = ProgressCounter(progress)
         counter.total_nbytes = sum(item.nbytes for item in work.records.items) + nbytes_of(model)
         _require_target(target, names, force)  # again: another process may have created it
+        report = work.report(target)
         with NewDirectory(target, replace=paths.is_directory(target)) as directory:
             write_package(directory.name, [(WEIGHT_FILE, work.records.items, work.file_nbytes)], model, counter)
             model.clear()  # it holds bytes of the sources
             work.records.require_same()
-        return work.report(target)
+        return report
 
 
 def _require_target(target: str, sources: list[str], force: bool) -> None:
@@ -169,7 +172,7 @@ class _Joining:
     def __init__(self, sources: list[_Source], keep: list[str]) -> None:
         self.sources = sources
         self.renamed = 0
-        self.stages: dict[str, list[Stage]] = {}
+        self.stages: dict[str, list[JoinedPart]] = {}
         self.interfaces: dict[str, Interface] = {}
         first = sources[0]
         for source in sources:
@@ -194,7 +197,7 @@ class _Joining:
         stages = []
         for source in self.sources:
             held = constants_by_row(source.functions[name], source.constants)
-            stages.append(Stage(source.path, source.buffer, source.functions[name], held, source.stretch))
+            stages.append(JoinedPart(source.path, source.buffer, source.functions[name], held, source.stretch))
         records = [source.record.get("functions", {}).get(name) for source in self.sources]
         noted = records[0]["outputs"] if records[0] and all(row == records[0] for row in records) else []
         interface = interface_of(stages, [*noted, *keep])
@@ -230,7 +233,7 @@ class _Joining:
     def _require_kept(self, keep: list[str]) -> None:
         for name in keep:
             if not any(name in interface.outputs for interface in self.interfaces.values()):
-                raise ProgramError(escape(f"keep: expected an output of a model, got {name!r:.200}"))
+                raise ProgramError(escape(f"also: expected an output of a model, got {name!r:.200}"))
 
     # ---------------------------------------------------------------------------------------------------------- weights
 
@@ -328,13 +331,13 @@ class _Joining:
                 pieces += _whole(first, one, edits)
         return pieces
 
-    def _input(self, stage: Stage, name: str) -> bytes:
+    def _input(self, stage: JoinedPart, name: str) -> bytes:
         graph = stage.function.view.graph
         rows = graph.names(*graph.function(stage.function.row)[4])
         at, nbytes = next((at, nbytes) for one, at, nbytes in rows if one == name)
         return field(_FUNCTION_INPUTS, field(1, name) + field(2, memoryview(stage.buffer)[at : at + nbytes]))
 
-    def _operations(self, number: int, stage: Stage) -> Bytes:
+    def _operations(self, number: int, stage: JoinedPart) -> Bytes:
         """Return the operations of a stage, as they are in the new function."""
         source = self.sources[number]
         span = stage.function.view.graph.block(stage.block.row)[1]

@@ -22,7 +22,7 @@ _SHARED = "@shared"
 
 
 @dataclass(eq=False)
-class Stage:
+class JoinedPart:
     """A function of one of the models that are joined.
 
     Attributes:
@@ -84,7 +84,7 @@ class Interface:
     uncast: set[tuple[int, str]] = field(default_factory=set)
 
 
-def interface_of(stages: Sequence[Stage], kept: Sequence[str]) -> Interface:
+def interface_of(stages: Sequence[JoinedPart], kept: Sequence[str]) -> Interface:
     """Link outputs of each stage to inputs of later ones that have their names.
 
     Args:
@@ -138,12 +138,12 @@ def interface_of(stages: Sequence[Stage], kept: Sequence[str]) -> Interface:
     return found
 
 
-def _inputs(stage: Stage) -> Iterator[tuple[str, ValueType | None]]:
+def _inputs(stage: JoinedPart) -> Iterator[tuple[str, ValueType | None]]:
     for variable in stage.function.inputs:
         yield variable.name, variable.type
 
 
-def _outputs(stage: Stage) -> Iterator[tuple[str, ValueType | None]]:
+def _outputs(stage: JoinedPart) -> Iterator[tuple[str, ValueType | None]]:
     block = stage.block
     for name in block.outputs:
         definer = block.defining(name)
@@ -155,14 +155,14 @@ def _outputs(stage: Stage) -> Iterator[tuple[str, ValueType | None]]:
         yield name, next(one.type for one in variables if not isinstance(one, str) and one.name == name)
 
 
-def _is_input(stage: Stage, name: str) -> bool:
+def _is_input(stage: JoinedPart, name: str) -> bool:
     return isinstance(stage.block.defining(name), Function)
 
 
 # ---------------------------------------------------------------------------------------------------------------- names
 
 
-def settle_names(stages: Sequence[Stage], interface: Interface) -> int:
+def settle_names(stages: Sequence[JoinedPart], interface: Interface) -> int:
     """Find the operations that several stages have, and give new names to values whose names are in use.
 
     Sets `names` and `dropped` of every stage.
@@ -172,7 +172,7 @@ def settle_names(stages: Sequence[Stage], interface: Interface) -> int:
     """
     used = {*interface.inputs, *interface.states, *interface.outputs}
     every = used | {name for stage in stages for op in stage.block.operations for name in _defined(op)}
-    known: dict[str, tuple[Stage, Operation]] = {}
+    known: dict[str, tuple[JoinedPart, Operation]] = {}
     renamed = 0
     _drop_casts(stages, interface)
     for number, stage in enumerate(stages):
@@ -204,12 +204,12 @@ def settle_names(stages: Sequence[Stage], interface: Interface) -> int:
     return renamed
 
 
-def _links(number: int, stages: Sequence[Stage], interface: Interface) -> list[str]:
+def _links(number: int, stages: Sequence[JoinedPart], interface: Interface) -> list[str]:
     """Return the inputs of a stage that earlier ones compute."""
     return [name for name, _ in _inputs(stages[number]) if (number, name) in interface.linked]
 
 
-def _drop_casts(stages: Sequence[Stage], interface: Interface) -> None:
+def _drop_casts(stages: Sequence[JoinedPart], interface: Interface) -> None:
     """Drop the casts to float32 and back that `chunk` made to pass float16 on."""
     for port, maker in {(port, maker) for (_, port), maker in interface.linked.items()}:
         name = port.removesuffix(CAST_SUFFIX)
@@ -257,7 +257,7 @@ def _nested(op: Operation) -> Iterator[str]:
             yield from _defined(inner)
 
 
-def _is_shared(stage: Stage, op: Operation, other: Stage, before: Operation) -> bool:
+def _is_shared(stage: JoinedPart, op: Operation, other: JoinedPart, before: Operation) -> bool:
     """Whether two operations of one name compute the same from the same values."""
     if op.type != before.type or op.block_rows or before.block_rows or op.type.startswith(NOT_REPEATABLE):
         return False
@@ -274,11 +274,11 @@ def _is_shared(stage: Stage, op: Operation, other: Stage, before: Operation) -> 
     return all(first_equal([other.stretch(b), stage.stretch(a)])[1] == 0 for a, b in zip(own, theirs, strict=True))
 
 
-def _of(stage: Stage, name: str) -> Iterator[Variable]:
+def _of(stage: JoinedPart, name: str) -> Iterator[Variable]:
     return (variable for variable in stage.function.inputs if variable.name == name)
 
 
-def _without_places(stage: Stage, op: Operation, held: Sequence[_codec.Constant]) -> bytes:
+def _without_places(stage: JoinedPart, op: Operation, held: Sequence[_codec.Constant]) -> bytes:
     """Return the bytes of an operation, with its references to weight files all the same."""
     edits = [reference_edit(stage.buffer, constant, _SHARED, 1) for constant in held]
     return splice(stage.buffer, op.message, combined(edits)).tobytes()
@@ -287,7 +287,7 @@ def _without_places(stage: Stage, op: Operation, held: Sequence[_codec.Constant]
 # ---------------------------------------------------------------------------------------------------------------- edits
 
 
-def rename_edits(stage: Stage) -> Iterator[Edit]:
+def rename_edits(stage: JoinedPart) -> Iterator[Edit]:
     """Yield the edits that give values their new names, where they are computed and where they are read."""
     if not stage.names:
         return
@@ -310,7 +310,7 @@ def _mentioned(op: Operation) -> Iterator[str]:
             yield from _mentioned(inner)
 
 
-def _in_operation(stage: Stage, span: tuple[int, int]) -> Iterator[Edit]:
+def _in_operation(stage: JoinedPart, span: tuple[int, int]) -> Iterator[Edit]:
     for one in fields_of(stage.buffer, span):
         if one.wire != 2:
             continue
@@ -326,7 +326,7 @@ def _in_operation(stage: Stage, span: tuple[int, int]) -> Iterator[Edit]:
                             yield from _texts(stage, binding.span, 1)
 
 
-def _in_block(stage: Stage, span: tuple[int, int]) -> Iterator[Edit]:
+def _in_block(stage: JoinedPart, span: tuple[int, int]) -> Iterator[Edit]:
     yield from _texts(stage, span, _BLOCK_OUTPUTS)
     for one in fields_of(stage.buffer, span):
         if one.number == _BLOCK_INPUTS and one.wire == 2:
@@ -335,7 +335,7 @@ def _in_block(stage: Stage, span: tuple[int, int]) -> Iterator[Edit]:
             yield from _in_operation(stage, one.span)
 
 
-def _texts(stage: Stage, span: tuple[int, int], number: int) -> Iterator[Edit]:
+def _texts(stage: JoinedPart, span: tuple[int, int], number: int) -> Iterator[Edit]:
     """Yield edits of the string fields of a number in a message."""
     view = memoryview(stage.buffer)
     for one in fields_of(stage.buffer, span):

@@ -8,7 +8,7 @@ from .. import _codec
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..program.splice import Edit
-from ..program.types import TensorType, repeated
+from ..program.types import repeated
 from ..program.view import Operation
 from ..program.wire_edits import (
     INPUTS,
@@ -186,8 +186,7 @@ def last_edit(buffer: _codec.Buffer, part: FunctionPart, inside: Sequence[Edit])
 
 def _cast(value: LiveValue, source: str, target: str, dtype: DType) -> bytes:
     """Serialize an operation that casts a value."""
-    kind = value.type
-    assert isinstance(kind, TensorType)
+    kind = value.tensor
     text = immediate_value(tensor_type(DType.STRING, ()), pack_tensor(_MIL_NAMES[dtype]))
     parameters = [
         (INPUTS, field(1, "dtype") + field(2, field(1, field(2, text)))),
@@ -198,9 +197,8 @@ def _cast(value: LiveValue, source: str, target: str, dtype: DType) -> bytes:
 
 def _named(buffer: _codec.Buffer, value: LiveValue) -> bytes:
     at, nbytes = value.type_span
-    kind = value.type
-    if value.is_cast and isinstance(kind, TensorType):
-        return field(1, value.port) + field(2, tensor_type(DType.FLOAT32, kind.shape))
+    if value.is_cast:
+        return field(1, value.port) + field(2, tensor_type(DType.FLOAT32, value.tensor.shape))
     return field(1, value.name) + field(2, memoryview(buffer)[at : at + nbytes])
 
 

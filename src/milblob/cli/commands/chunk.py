@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from ... import ChunkReport
 
 EXAMPLES = (
-    "chunk LLM.mlpackage -o parts --parts 3",
-    "chunk LLM.mlpackage -o parts --max-nbytes 1G --pipeline",
-    "chunk LLM.mlpackage -o parts --at layers_7_out --at layers_15_out --dry-run",
+    "chunk Model.mlpackage -o parts --parts 2 --pipeline",
+    "chunk Model.mlpackage -o parts --max-nbytes 60K --dry-run",
 )
 _CUTS = (
     tables.Column("cut", is_name=True),

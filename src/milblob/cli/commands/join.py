@@ -7,8 +7,8 @@ from ..terminal import output
 from ..terminal.progress import shown
 
 EXAMPLES = (
-    "join LLM_chunk1.mlpackage LLM_chunk2.mlpackage -o LLM.mlpackage",
-    "join Encoder.mlpackage Decoder.mlpackage -o Both.mlpackage --keep features",
+    "join Model_chunk1.mlpackage Model_chunk2.mlpackage -o Whole.mlpackage",
+    "join Model_chunk*.mlpackage -o Whole.mlpackage -v",
 )
 
 
@@ -18,9 +18,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
     options.add_output(parser, "-o", "--output", required=True, help="the new .mlpackage")
     keep = "also return this output, although a later model takes it; may be repeated"
-    parser.add_argument("--keep", metavar="NAME", action="append", default=[], help=keep)
+    parser.add_argument("--also", metavar="NAME", action="append", default=[], help=keep)
     options.add_force(parser, "replace an existing package")
-    options.add_messages(parser, verbose="also inputs, outputs and what is linked")
+    options.add_reporting(parser, verbose="also inputs, outputs and what is linked")
 
 
 def run(arguments: Namespace) -> int:
@@ -28,7 +28,14 @@ def run(arguments: Namespace) -> int:
     from ... import join
 
     with shown(arguments) as progress:
-        joined = join(arguments.models, arguments.output, keep=arguments.keep, force=arguments.force, progress=progress)
+        joined = join(
+            arguments.models,
+            arguments.output,
+            also=arguments.also,
+            force=arguments.force,
+            progress=progress,
+            max_nbytes=arguments.max_nbytes,
+        )
     if arguments.json:
         output.print_json(joined.to_dict())
         return 0

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "verify Model.mlpackage Half.mlpackage --limit 0.01",
-    "verify Model.mlpackage Half.mlpackage -i inputs.npz",
-    "verify Model.mlpackage parts/Model_chunk1.mlpackage parts/Model_chunk2.mlpackage",
+    "verify Model.mlpackage Model_chunk*.mlpackage -i inputs.npz",
 )
 _EXIT_DIFFERENT = 1
 _COLUMNS = (
