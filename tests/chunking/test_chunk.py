@@ -56,6 +56,37 @@ def evaluated(path, values, folder):
     return dict(zip(evaluator.output_names, found, strict=True))
 
 
+@pytest.mark.parametrize("name", ["float32", "half"])
+def test_chunks_compute_what_those_of_coremltools_compute(models, tmp_path, name):
+    """bisect_model cuts once, and passes float16 on as float32."""
+    ct.models.utils.bisect_model(str(models[name]), str(tmp_path / "theirs"), check_output_correctness=False)
+    theirs = [str(tmp_path / "theirs" / f"{name}_chunk{number}.mlpackage") for number in (1, 2)]
+    ours = chunks_of(models[name], tmp_path, parts=2)
+    x = np.random.default_rng(5).standard_normal((1, 6, 32)).astype(np.float32 if name == "float32" else np.float16)
+    found = []
+    for paths in (theirs, ours):
+        values = {"x": x, "position": np.full((1, 1, 1), 2, np.int32)}
+        for path in paths:
+            values |= evaluated(path, values, tmp_path)
+        found.append(values["logits"])
+    assert np.array_equal(*found)
+
+
+def test_a_list_of_models_is_a_session(models, tmp_path):
+    paths = chunks_of(models["caches"], tmp_path, parts=3)
+    values = {"x": np.ones((1, 6, 32), np.float32), "position": np.zeros((1, 1, 1), np.int32)}
+    with milblob.Session(models["caches"]) as whole, milblob.Session(paths) as chain:
+        assert whole.inputs.keys() == chain.inputs.keys()
+        assert whole.outputs.keys() < chain.outputs.keys()  # what they pass on is there too
+        for _ in range(2):
+            expected, found = whole.predict(values), chain.predict(values)
+            assert np.array_equal(expected["logits"], found["logits"])
+        assert all(np.array_equal(whole.states[name], chain.states[name]) for name in whole.states)
+    for wrong, message in (([], "got none"), ([paths[0], paths[0]], "in several")):
+        with pytest.raises(ValueError, match=message):
+            milblob.Session(wrong)
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("half", np.float16), ("ios15", np.float32)])
 @pytest.mark.parametrize("parts", [2, 7])
 def test_chunks_compute_the_same_bit_for_bit_in_float16(models, tmp_path, name, dtype, parts):

@@ -120,8 +120,8 @@ class Flow:
         cost: bytes that live across each cut, by its number; the first and the last are 0.
 
     Raises:
-        UnsupportedError: several blocks, or outputs without an operation. FormatError: a value that is read before it
-            is computed.
+        UnsupportedError: several blocks, or no operation that computes something.
+        FormatError: a value that is read before it is computed.
     """
 
     def __init__(self, function: Function, spec_version: int, images: frozenset[str]) -> None:
@@ -141,6 +141,10 @@ class Flow:
         self._number: dict[int, int] = {}  # row of an operation -> its step
         self._tops: dict[int, Operation] = {}  # row of a nested block -> operation of the function's own block
         self._define()
+        if not self.steps:
+            raise UnsupportedError(
+                f"function {self.name}: expected operations, got constants only", file=_file(function)
+            )
         self._read()
         self.unread = [op for name, op in self.constants.items() if not self.read_by[name]]
         self._repeat()
@@ -188,9 +192,7 @@ class Flow:
         return FormatError(words, file=_file(self.function), where=self.name)
 
     def _is_constant(self, op: Operation) -> bool:
-        if op.type == "const":
-            return True
-        if not op.type.startswith("constexpr_") or op.block_rows:
+        if (op.type != "const" and not op.type.startswith("constexpr_")) or op.block_rows:
             return False
         names = (binding.name for bindings in op.inputs.values() for binding in bindings if not binding.is_value)
         return all(name in self.constants for name in names)

@@ -135,6 +135,7 @@ def merge_functions(
         records, file_nbytes = _arranged(parts)
         items = records.items
         nbytes = sum(item.nbytes for item in items)
+        shared_nbytes = sum(item.nbytes for item in records.every) - nbytes
         model = list(_model(parts, chosen))
         counter = ProgressCounter(progress)
         counter.total_nbytes = nbytes + nbytes_of(model)
@@ -143,7 +144,6 @@ def merge_functions(
             write_package(directory.name, [(WEIGHT_FILE, items, file_nbytes)], model, counter)
             model.clear()  # it holds bytes of the sources
             records.require_same()
-        shared_nbytes = sum(item.nbytes for item in records.every) - nbytes
         return MergeReport(target, functions, chosen, len(items), nbytes, shared_nbytes)
     finally:
         for part in parts:
