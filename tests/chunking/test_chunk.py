@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+import built_models
 import milblob
 from milblob.rewrite import new_package
 from paths import DATA
@@ -399,3 +400,20 @@ def test_the_report_is_json_and_a_dry_run_writes_nothing(models, tmp_path):
     done = milblob.chunk(models["caches"], tmp_path / "parts", parts=2)
     assert done.is_written and done.cuts == planned.cuts and done.chunks == planned.chunks
     assert json.loads(json.dumps(done.to_dict()))["chunks"][1]["states"] == {"main": ["cache2", "cache3"]}
+
+
+@pytest.mark.parametrize(
+    "name", ["comparisons", "conditional", "lists", "shapes"]
+)
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_every_chunk_returns_something(tmp_path, name, parts):
+    """Of operations whose results cannot be passed on (bools, lists), the chunk that reads them has a copy."""
+    path = tmp_path / "m.mlpackage"
+    built_models.makers()[f"{name} iOS18"]().save(str(path))
+    try:
+        report = milblob.chunk(path, tmp_path / "parts", parts=parts)
+    except milblob.ProgramError as error:
+        assert "expected at most" in str(error)
+        return
+    assert all(chunk.outputs["main"] for chunk in report.chunks)
+    assert milblob.verify(path, [chunk.path for chunk in report.chunks], runs=2).is_same

@@ -78,7 +78,7 @@ class Cutter:
             for number in set().union(*(flow.read_by[one] for one in op.output_names)):
                 needs[number] += things
         own = [step.op.message[1] for step in flow.steps]
-        return Course(own, [sorted(set(one)) for one in needs], sizes, flow.cost, frozenset(flow.barred))
+        return Course(own, [sorted(set(one)) for one in needs], sizes, flow.cost, flow.idle.union(flow.barred))
 
     # --------------------------------------------------------------------------------------------------------- choosing
 

@@ -117,6 +117,8 @@ class Flow:
         values: by name.
         returned: the names that the function returns, in order.
         barred: cut -> why the function cannot be cut there.
+        idle: cuts that are possible, but right after an operation whose results are neither passed on nor
+            returned: a part that ends there might return nothing. Cuts are not chosen there.
         cost: bytes that live across each cut, by its number; the first and the last are 0.
 
     Raises:
@@ -149,6 +151,7 @@ class Flow:
         self.unread = [op for name, op in self.constants.items() if not self.read_by[name]]
         self._repeat()
         self._bar(images)
+        self.idle = self._idle()
         self.cost = self._costs()
 
     @property
@@ -344,6 +347,18 @@ class Flow:
             done = max(done, stop)
 
     # ------------------------------------------------------------------------------------------------------------ costs
+
+    def _idle(self) -> frozenset[int]:
+        """Find the cuts before which the last operation has nothing to pass on, or after which nothing is returned."""
+        found = set()
+        for number, step in enumerate(self.steps):
+            own = [self.values[name] for name in step.op.output_names]
+            writes = any(name in self.values and self.values[name].is_state for name in step.reads)
+            if not writes and not any(value.is_returned or (value.passed and value.uses) for value in own):
+                found.add(number + 1)
+        ends = [self.values[name].step if name in self.values else self.count for name in self.returned]
+        last = max((self.count if step < 0 else step for step in ends), default=-1)
+        return frozenset(found | set(range(last + 1, self.count)))
 
     def crossing(self, cut: int) -> list[LiveValue]:
         """Return the values that are computed before a cut and needed after it."""
