@@ -402,9 +402,7 @@ def test_the_report_is_json_and_a_dry_run_writes_nothing(models, tmp_path):
     assert json.loads(json.dumps(done.to_dict()))["chunks"][1]["states"] == {"main": ["cache2", "cache3"]}
 
 
-@pytest.mark.parametrize(
-    "name", ["comparisons", "conditional", "lists", "shapes"]
-)
+@pytest.mark.parametrize("name", ["comparisons", "conditional", "lists", "shapes"])
 @pytest.mark.parametrize("parts", [2, 3, 5])
 def test_every_chunk_returns_something(tmp_path, name, parts):
     """Of operations whose results cannot be passed on (bools, lists), the chunk that reads them has a copy."""

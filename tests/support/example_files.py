@@ -24,7 +24,7 @@ def make_files(folder):
     np.savez(folder / "new.npz", **new)
     for chunk in milblob.chunk(model, folder / "chunks", parts=2).chunks:
         shutil.move(chunk.path, folder)
-    assert main(["convert", str(folder / "new.npz"), str(folder / "new.safetensors"), "-q"]) == 0
+    assert main(["convert", str(folder / "new.npz"), "-o", str(folder / "new.safetensors"), "-q"]) == 0
     for name in ("prefill", "decode"):
         shutil.copytree(DATA / "opset_ios18_fp16/model.mlpackage", folder / f"{name}.mlpackage")
     np.save(folder / "tokens.npy", np.arange(16)[None])

@@ -1,11 +1,12 @@
 """What `milblob.chunk` and `milblob.join` report."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from ..results import Result
 
 
-@dataclass(frozen=True)
-class Cut:
+@dataclass(frozen=True, repr=False)
+class Cut(Result):
     """A place where a function is cut.
 
     Attributes:
@@ -23,8 +24,8 @@ class Cut:
     repeated: int
 
 
-@dataclass(frozen=True)
-class Chunk:
+@dataclass(frozen=True, repr=False)
+class Chunk(Result):
     """One package of a model that was cut.
 
     Attributes:
@@ -44,8 +45,8 @@ class Chunk:
     states: dict[str, list[str]]
 
 
-@dataclass(frozen=True)
-class RepeatedWeight:
+@dataclass(frozen=True, repr=False)
+class RepeatedWeight(Result):
     """A weight that several chunks read, so each of them stores it.
 
     Attributes:
@@ -59,8 +60,8 @@ class RepeatedWeight:
     chunks: list[int]
 
 
-@dataclass(frozen=True)
-class ChunkReport:
+@dataclass(frozen=True, repr=False)
+class ChunkReport(Result):
     """The result of `chunk`.
 
     Attributes:
@@ -83,13 +84,9 @@ class ChunkReport:
     notes: list[str]
     is_written: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return asdict(self)
 
-
-@dataclass(frozen=True)
-class JoinReport:
+@dataclass(frozen=True, repr=False)
+class JoinReport(Result):
     """The result of `join`.
 
     Attributes:
@@ -115,7 +112,3 @@ class JoinReport:
     shared_nbytes: int
     blob_count: int
     nbytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return asdict(self)
