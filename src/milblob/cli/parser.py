@@ -133,8 +133,8 @@ def _parser() -> CommandParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    message = "print a script that completes commands, options, files and names of tensors, and exit"
-    parser.add_argument("--completion", action=_Completion, choices=SHELLS, help=message)
+    description = "print a script that completes commands, options, files and names of tensors, and exit"
+    parser.add_argument("--completion", action=_Completion, choices=SHELLS, help=description)
     add_commands(parser, COMMANDS)
     return parser
 

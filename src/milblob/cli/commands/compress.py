@@ -55,8 +55,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help=".mlpackage or .mlmodelc")
     options.add_output(parser, "-o", "--output", help="the result; may be MODEL itself, which is then replaced")
-    message = "how: one, or one each to prune, palettize and quantize, in this order"
-    kinds = parser.add_argument_group(message)
+    title = "how: one, or one each to prune, palettize and quantize, in this order"
+    kinds = parser.add_argument_group(title)
     kinds.add_argument("--sparsity", metavar="PART", type=float, help="make this part of the elements zero")
     kinds.add_argument("--threshold", metavar="X", type=float, help="make elements up to this magnitude zero")
     kinds.add_argument("--n-m", metavar="N:M", type=_pair, help="make N of every M neighbours zero")

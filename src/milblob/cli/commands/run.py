@@ -36,8 +36,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_inputs(parser, "required for each input without a default")
     options.add_output(parser, "-o", "--output", help="an .npz file for the outputs")
     add_function(parser)
-    message = "an .npz file with states to begin with; default: zeros"
-    parser.add_argument("--state-in", metavar="FILE", help=message)
+    description = "an .npz file with states to begin with; default: zeros"
+    parser.add_argument("--state-in", metavar="FILE", help=description)
     options.add_output(parser, "--state-out", metavar="FILE", help="an .npz file for the states afterwards")
     parser.add_argument("--optimize", action="store_true", help="let onnxruntime change the graph and copy weights")
     options.add_force(parser, "replace files that exist")

@@ -33,10 +33,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel or model.mil")
     parser.add_argument("-f", "--function", metavar="NAME", help="only this function")
     parser.add_argument("--op", metavar="NAME", help="only the operations around this one, by the name of an output")
-    message = "how many steps from it, along inputs and outputs; default: 1"
-    parser.add_argument("--around", metavar="N", type=options.count, help=message)
-    message = "immediates of ten elements or more: none, head, all; default: all, head with --op or on a terminal"
-    parser.add_argument("--weights", metavar="HOW", choices=tuple(WEIGHTS), help=message)
+    description = "how many steps from it, along inputs and outputs; default: 1"
+    parser.add_argument("--around", metavar="N", type=options.count, help=description)
+    description = "immediates of ten elements or more: none, head, all; default: all, head with --op or on a terminal"
+    parser.add_argument("--weights", metavar="HOW", choices=tuple(WEIGHTS), help=description)
     options.add_reporting(
         parser,
         quiet="check that text can hold the model, print nothing",

@@ -31,12 +31,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     kinds = "keep: weights are kept compressed where ONNX can decode the stored bytes; dense: all are decoded"
     parser.add_argument("--compressed", choices=("keep", "dense"), help=f"{kinds}; default: keep")
     parser.add_argument("--opset", metavar="N", type=int, default=21, help="opset of ONNX, 18 to 23; default: 21")
-    message = "give the probabilities of a classifier as a dictionary, label -> probability"
-    parser.add_argument("--zipmap", action="store_true", help=message)
-    message = "keep: that of the model; float32: inputs, outputs and all that is computed become float32; default: keep"
-    parser.add_argument("--precision", choices=("keep", "float32"), help=message)
-    message = "write nothing, list the operations without a converter; exit status 1 if there are any"
-    parser.add_argument("--coverage", action="store_true", help=message)
+    description = "give the probabilities of a classifier as a dictionary, label -> probability"
+    parser.add_argument("--zipmap", action="store_true", help=description)
+    description = (
+        "keep: that of the model; float32: inputs, outputs and all that is computed become float32; default: keep"
+    )
+    parser.add_argument("--precision", choices=("keep", "float32"), help=description)
+    description = "write nothing, list the operations without a converter; exit status 1 if there are any"
+    parser.add_argument("--coverage", action="store_true", help=description)
     options.add_force(parser, "replace files that exist")
     options.add_reporting(
         parser,
