@@ -359,7 +359,7 @@ def models_to_merge(folder):
 
 
 def model_to_chunk(folder):
-    """A network, and chunks of it made before; the folder has them."""
+    """A network; the folder for its chunks does not exist."""
     shutil.copytree(DATA / "opset_ios18_fp32" / "model.mlpackage", folder / "m.mlpackage")
 
 
@@ -369,7 +369,8 @@ def models_to_join(folder):
     shutil.move(first.path, folder / "a.mlpackage")
     shutil.move(last.path, folder / "b.mlpackage")
     shutil.rmtree(folder / "parts")
-    (folder / "m.mlpackage").rename(folder / "out.mlpackage")
+    shutil.rmtree(folder / "m.mlpackage")
+    shutil.copytree(DATA / "quant_int8" / "model.mlpackage", folder / "out.mlpackage")
 
 
 # ----------------------------------------------------------------------------------------------------------- commands
