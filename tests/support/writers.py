@@ -416,6 +416,11 @@ def extracted(suffix):
     return make
 
 
+def save_npz(folder):
+    with milblob.open(folder / "m.mlpackage") as model:
+        milblob.save(model, folder / "out.npz")
+
+
 # -------------------------------------------------------------------------------------------------------------- compat
 
 
@@ -546,9 +551,7 @@ WRITERS = {
     "extract npy": Writer(
         extracted("/"), command("convert", "/m.mlpackage", "-o", "/out/", "--force"), ("out",), arrays_at("out")
     ),
-    "extract to new npz": Writer(
-        package, command("convert", "/m.mlpackage", "-o", "/out.npz"), ("out.npz",), arrays_at("out.npz")
-    ),
+    "save to new npz": Writer(package, twice(save_npz), ("out.npz",), arrays_at("out.npz")),
     "convert to weights": Writer(
         listed, command("convert", "/w.npz", "-o", "/out.bin", "--listing", "/out.json", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
     ),
