@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from .analysis.tensor_diff import Figures, TensorDiff
     from .blobs.reader import RECORD, BlobReader, BlobRecord
     from .blobs.writer import BlobWriter
+    from .chunking.chunk import chunk
+    from .chunking.join import join
+    from .chunking.report import Chunk, ChunkReport, Cut, JoinReport, RepeatedWeight
     from .compressing.compress import CompressReport, WeightReport, compress
     from .compressing.compress_plan import CompressPlan, PlannedWeight
     from .compressing.frontier import Frontier, compress_frontier
@@ -64,7 +67,7 @@ if TYPE_CHECKING:
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
     from .results import Result
-    from .rewrite.convert import ConvertedTensor, ConvertReport, convert, extract
+    from .rewrite.convert import ConvertedTensor, ConvertReport, convert
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
@@ -85,6 +88,8 @@ __all__ = [
     "Block",
     "Change",
     "CheckReport",
+    "Chunk",
+    "ChunkReport",
     "CompressPlan",
     "CompressReport",
     "Compression",
@@ -92,6 +97,7 @@ __all__ = [
     "ContentHash",
     "ConvertReport",
     "ConvertedTensor",
+    "Cut",
     "DType",
     "DictionaryType",
     "Diff",
@@ -105,6 +111,7 @@ __all__ = [
     "Goal",
     "Guidance",
     "Info",
+    "JoinReport",
     "Joint",
     "LimitError",
     "Linear",
@@ -128,6 +135,7 @@ __all__ = [
     "RefitReport",
     "Refitted",
     "RepackReport",
+    "RepeatedWeight",
     "ResolveError",
     "Result",
     "Scope",
@@ -149,13 +157,14 @@ __all__ = [
     "VerifyReport",
     "WeightReport",
     "check",
+    "chunk",
     "compress",
     "compress_frontier",
     "content_hash",
     "convert",
     "diff",
-    "extract",
     "info",
+    "join",
     "load",
     "match",
     "merge_functions",
@@ -188,6 +197,9 @@ _LATER = {
         "analysis.statistics": ("Statistics", "StatisticsReport", "statistics"),
         "blobs.reader": ("RECORD", "BlobReader", "BlobRecord"),
         "blobs.writer": ("BlobWriter",),
+        "chunking.chunk": ("chunk",),
+        "chunking.join": ("join",),
+        "chunking.report": ("Chunk", "ChunkReport", "Cut", "JoinReport", "RepeatedWeight"),
         "compressing.compress": ("CompressReport", "WeightReport", "compress"),
         "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
         "compressing.frontier": ("Frontier", "compress_frontier"),
@@ -223,7 +235,7 @@ _LATER = {
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
         "results": ("Result",),
-        "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert", "extract"),
+        "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),

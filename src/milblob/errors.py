@@ -143,3 +143,21 @@ class DestinationExistsError(FileExistsError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.destination,)
+
+
+class SelectionError(ValueError):
+    """No tensor is selected, though a selection was given.
+
+    Attributes:
+        globs: as given; () for a function.
+        where: the owner of the names.
+        hint: the end of the message: names that may be meant, or "".
+    """
+
+    def __init__(self, globs: Iterable[str], where: str, hint: str = "") -> None:
+        self.globs, self.where, self.hint = tuple(globs), where, hint
+        matching = f"matches {' or '.join(map(repr, self.globs)):.200}" if self.globs else "is selected"
+        super().__init__(f"select: no tensor in {where} {matching}{hint}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.globs, self.where, self.hint)

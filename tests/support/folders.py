@@ -15,6 +15,7 @@ FOLDERS = [
     "analysis",
     "matching",
     "rewrite",
+    "chunking",
     "refitting",
     "compressing",
     "tvm",

@@ -28,6 +28,7 @@ from milblob.cli.parser import parse
 from milblob.compat.modelpackage import ModelPackage
 from milblob.compat.storage import _BlobStorageWriter
 from milblob.formats.read import open_arrays
+from paths import DATA
 from repacking import small_package, tree, values
 
 OLD_ARRAYS = {"a": np.arange(40, dtype="<f4"), "b": np.arange(900, dtype=np.uint8) % 7}
@@ -357,6 +358,21 @@ def models_to_merge(folder):
     milblob.merge_functions([folder / "a.mlpackage"], folder / "out.mlpackage")
 
 
+def model_to_chunk(folder):
+    """A network; the folder for its chunks does not exist."""
+    shutil.copytree(DATA / "opset_ios18_fp32" / "model.mlpackage", folder / "m.mlpackage")
+
+
+def models_to_join(folder):
+    shutil.copytree(DATA / "opset_ios18_fp32" / "model.mlpackage", folder / "m.mlpackage")
+    first, last = milblob.chunk(folder / "m.mlpackage", folder / "parts", parts=2).chunks
+    shutil.move(first.path, folder / "a.mlpackage")
+    shutil.move(last.path, folder / "b.mlpackage")
+    shutil.rmtree(folder / "parts")
+    shutil.rmtree(folder / "m.mlpackage")
+    shutil.copytree(DATA / "quant_int8" / "model.mlpackage", folder / "out.mlpackage")
+
+
 # ----------------------------------------------------------------------------------------------------------- commands
 
 
@@ -507,6 +523,14 @@ WRITERS = {
     ),
     "repack model file": Writer(
         model_file, command("repack", "/m.mlmodel", "-o", "/out.mlmodel"), ("out.mlmodel",), model_at("m.mlmodel", "out.mlmodel"),
+    ),
+    "chunk": Writer(
+        model_to_chunk, command("chunk", "/m.mlpackage", "-o", "/parts", "--parts", "2", "--force"),
+        ("parts",), model_at("parts/m_chunk1.mlpackage", "parts/m_chunk2.mlpackage"),
+    ),
+    "join": Writer(
+        models_to_join, command("join", "/a.mlpackage", "/b.mlpackage", "-o", "/out.mlpackage", "--force"),
+        ("out.mlpackage",), model_at("out.mlpackage"),
     ),
     "merge functions": Writer(
         models_to_merge, command("merge-functions", "/a.mlpackage", "/b.mlpackage", "-o", "/out.mlpackage", "--force"),

@@ -22,6 +22,8 @@ COMMANDS = {
     "repack": "rewrite a model: cast, deduplicate, split, merge, align",
     "compress": "quantize, palettize or prune weights, and say what is lost",
     "merge-functions": "merge several packages into one, equal weights stored once",
+    "chunk": "cut a model into packages that run one after another",
+    "join": "make one package of packages that run one after another",
     "to-onnx": "convert a model to ONNX, its weights by reference",
     "run": "compute a model's outputs, by onnxruntime",
     "verify": "say whether two models predict the same",

@@ -260,6 +260,11 @@ class Function(_Row):
         return self.view.values(self.view.graph.function(self.row)[2], 4, self.name)
 
     @property
+    def consumers(self) -> tuple["Consumer", ...]:
+        """Who reads its inputs, in all of its blocks."""
+        return self.view.consumers(*self.view.graph.function(self.row)[4])
+
+    @property
     def blocks(self) -> dict[str, "Block"]:
         """The block specializations by operator set, in Program order."""
         self.view.require()
