@@ -45,6 +45,8 @@ FOLDERS = [
     "running",
     "onnxmltools",
     "compat",
+    "reporting",
+    "plot",
     "cli",
 ]
 

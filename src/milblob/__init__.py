@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     __version__: str
     from . import aimodel as aimodel
     from . import onnx as onnx
+    from . import plot as plot
     from . import tvm as tvm
     from .about import Info, info
     from .analysis.changes import Change
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
+    from .reporting.report import ReportFile, report
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
@@ -115,6 +117,7 @@ __all__ = [
     "RefitReport",
     "Refitted",
     "RepackReport",
+    "ReportFile",
     "ResolveError",
     "Session",
     "SessionInput",
@@ -146,6 +149,7 @@ __all__ = [
     "recover",
     "refit",
     "repack",
+    "report",
     "statistics",
     "to_text",
     "unpack_tensor",
@@ -183,6 +187,7 @@ _LATER = {
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "reporting.report": ("ReportFile", "report"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),
@@ -201,7 +206,7 @@ def __getattr__(name: str) -> Any:
         from .about import version
 
         return version()
-    if name in ("aimodel", "onnx", "tvm"):  # packages, for other families of formats
+    if name in ("aimodel", "onnx", "plot", "tvm"):  # packages that are used by their name
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)
     if module is None:
@@ -216,4 +221,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "aimodel", "onnx", "tvm"])
+    return sorted([*__all__, "__version__", "aimodel", "onnx", "plot", "tvm"])

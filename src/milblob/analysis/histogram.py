@@ -1,5 +1,6 @@
 """Histograms: the number of elements in each of a few bins from the minimum to the maximum."""
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,21 +36,33 @@ class Histogram:
         # Bins of integers have whole widths: a width of 1.3 would hold sometimes one integer, sometimes two.
         self._width = 1 if self._is_float or high - low < 16 else -(-(high - low + 1) // BIN_COUNT)
         half = high / 2 - low / 2 if self._is_float else 0.0  # of the width, which itself may overflow
-        steps = np.arange(BIN_COUNT + 1) * (half / BIN_COUNT)
-        with np.errstate(over="ignore"):
-            self._edges = low + steps + steps  # in this order only the last may overflow, which is
-        self._edges[-1] = high  # exact anyhow
-        self._has_edges = self._is_float and bool(np.all(np.diff(self._edges) > 0))
+        steps = [at * (half / BIN_COUNT) for at in range(BIN_COUNT + 1)]
+        edges = [low + step + step for step in steps]  # in this order only the last may overflow, which is
+        edges[-1] = high  # exact anyhow
+        self._has_edges = self._is_float and all(a < b for a, b in pairwise(edges))
+        self._edges = edges
+        self._inner = np.array(edges[1:-1]) if self._has_edges else None
         bins = BIN_COUNT if self._has_edges else 1 if self._is_float else (high - low) // self._width + 1
         self._counts = np.zeros(bins, np.int64)
 
     def add(self, values: np.ndarray[Any, Any], counts: np.ndarray[Any, Any] | None = None) -> None:
-        """Count an array of one dimension; with `counts`, each value so many times."""
+        """Count the elements of a vector, none outside the range; with `counts`, each value that many times."""
         for start in range(0, len(values), _CHUNK_COUNT):
             part = values[start : start + _CHUNK_COUNT]
             times = None if counts is None else counts[start : start + _CHUNK_COUNT]
             with np.errstate(all="ignore"):  # signalling NaNs
                 self._add(part, times)
+
+    def add_ascending(self, values: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> None:
+        """Count each of some floats that often; they are in ascending order, the NaNs among them at either end."""
+        with np.errstate(all="ignore"):  # signalling NaNs
+            numbers = values.astype(np.float64)
+            is_finite = np.isfinite(numbers)
+        if not is_finite.all():
+            numbers, counts = numbers[is_finite], counts[is_finite]
+        below = np.concatenate(([0], np.cumsum(counts)))
+        ends = [] if self._inner is None else np.searchsorted(numbers, self._inner).tolist()
+        self._counts += np.diff(below[[0, *ends, len(counts)]]).astype(np.int64)
 
     def _add(self, part: np.ndarray[Any, Any], times: np.ndarray[Any, Any] | None) -> None:
         # Weights are whole numbers below 2^53: sums of them as float64 are exact.
@@ -61,9 +74,11 @@ class Histogram:
             return
         numbers = part.astype(np.float64)
         is_finite = np.isfinite(numbers)
-        numbers, times = numbers[is_finite], None if times is None else times[is_finite]
-        if self._has_edges:
-            self._counts += np.histogram(numbers, self._edges, weights=times)[0].astype(np.int64)
+        if not is_finite.all():
+            numbers, times = numbers[is_finite], None if times is None else times[is_finite]
+        if self._inner is not None:
+            index = np.searchsorted(self._inner, numbers, "right")  # as numpy.histogram, and it sorts nothing
+            self._counts += np.bincount(index, times, len(self._counts)).astype(np.int64)
         else:
             self._counts[0] += len(numbers) if times is None else int(times.sum())
 
@@ -76,6 +91,5 @@ class Histogram:
                 Bin(at, min(at + self._width - 1, self._high), n) for at, n in zip(starts, counts, strict=True)
             )
         if self._has_edges:
-            edges = self._edges.tolist()
-            return tuple(map(Bin, edges[:-1], edges[1:], counts))
+            return tuple(map(Bin, self._edges[:-1], self._edges[1:], counts))
         return (Bin(self._low, self._high, counts[0]),)

@@ -207,7 +207,13 @@ def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_code
         bins = ()
         if low is not None:
             whole = Histogram(low, high)
-            whole.add(values, np.frombuffer(counts, np.uint64))
+            times = np.frombuffer(counts, np.uint64)
+            if isinstance(low, float) and (bits[1:] > bits[:-1]).all():  # they rise, unless they are few
+                positive = int(np.searchsorted(bits, 1 << (dtype.nbits - 1)))  # negative numbers fall as patterns rise
+                ascending = [np.concatenate([row[positive:][::-1], row[:positive]]) for row in (values, times)]
+                whole.add_ascending(*ascending)
+            else:
+                whole.add(values, times)
             bins = whole.bins()
     return moments, distinct, True, bins
 
