@@ -195,26 +195,16 @@ def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_code
         else:
             for other in ordered(lambda part: count(part, _codec.Tally()), parts):
                 tally.merge(other)
-    moments, distinct, patterns, counts = tally.gather(dtype.mil_code)
-    _own.tally = tally
+    moments, distinct, *_ = tally.gather(dtype.mil_code)
     bins: tuple[Bin, ...] | None = None
     if histogram:
-        bits = np.frombuffer(patterns, "<u2" if dtype.nbits == 16 else np.uint16).astype(
-            f"<u{2 if dtype.nbits == 16 else 1}"
-        )
-        values = bits.view(dtype.numpy)
         low, high = _ends(moments, dtype)
         bins = ()
         if low is not None:
             whole = Histogram(low, high)
-            times = np.frombuffer(counts, np.uint64)
-            if isinstance(low, float) and (bits[1:] > bits[:-1]).all():  # they rise, unless they are few
-                positive = int(np.searchsorted(bits, 1 << (dtype.nbits - 1)))  # negative numbers fall as patterns rise
-                ascending = [np.concatenate([row[positive:][::-1], row[:positive]]) for row in (values, times)]
-                whole.add_ascending(*ascending)
-            else:
-                whole.add(values, times)
+            whole.add_counts(tally.bins(dtype.mil_code, whole.edges))
             bins = whole.bins()
+    _own.tally = tally
     return moments, distinct, True, bins
 
 

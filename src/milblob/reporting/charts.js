@@ -45,7 +45,7 @@ const Charts = (() => {
 
   /* Counts on a scale of log(1 + n), so that a single outlier is seen. `other` are counts over the same bins. */
   function histogram(parent, bins, { mean = null, std = null, other = null, label }) {
-    const width = 460, height = 220, [left, bottom] = [52, 190];
+    const width = 460, height = 238, [left, bottom] = [52, 190];
     const all = edges(bins), low = all[0][0], high = all[all.length - 1][1];
     const x = d3.scaleLinear().domain(low < high ? [low, high] : [low - 0.5, high + 0.5]).range([left, width - 10]);
     const most = Math.max(d3.max(bins[3]), other ? d3.max(other) : 0, 1);
@@ -70,7 +70,7 @@ const Charts = (() => {
     }
     axis(chart, d3.axisBottom(x).ticks(6), 0, bottom);
     axis(chart, d3.axisLeft(y).tickValues(powers(most).map((n) => Math.log10(1 + n))).tickFormat((value) => Format.count(Math.round(10 ** value - 1))), left, 0);
-    chart.append("text").attr("x", width - 10).attr("y", height - 2).attr("text-anchor", "end").text("value; bars: elements, log scale");
+    chart.append("text").attr("x", width - 10).attr("y", height - 8).attr("text-anchor", "end").text("value; bars: elements, log scale");
   }
 
   const powers = (most) => d3.range(0, Math.floor(Math.log10(most)) + 1).map((n) => 10 ** n);
@@ -80,7 +80,7 @@ const Charts = (() => {
   }
 
   function ranges(parent, [channels, least, most, lows, highs, count]) {
-    const width = 460, height = 220, shown = lows.length, indices = lows.map((_, i) => Math.floor((i * (channels - 1)) / (shown - 1)));
+    const width = 460, height = 238, shown = lows.length, indices = lows.map((_, i) => Math.floor((i * (channels - 1)) / (shown - 1)));
     const value = (step) => least + (most - least) * (step / 999);
     const known = indices.map((index, i) => [index, value(lows[i]), value(highs[i])]).filter((_, i) => lows[i] >= 0);
     if (!known.length) return;
@@ -93,7 +93,7 @@ const Charts = (() => {
     }
     axis(chart, d3.axisBottom(x).ticks(Math.min(8, indices.length)).tickFormat(d3.format("d")), 0, 192);
     axis(chart, d3.axisLeft(y).ticks(6), 58, 0);
-    chart.append("text").attr("x", width - 10).attr("y", height - 2).attr("text-anchor", "end").text("index along the first axis");
+    chart.append("text").attr("x", width - 10).attr("y", height - 8).attr("text-anchor", "end").text("index along the first axis");
   }
 
   const clipped = (text, room) => (text.length <= room ? text : room < 2 ? "" : [...text].slice(0, room - 1).join("") + "…");
@@ -158,7 +158,8 @@ const Charts = (() => {
       if (below.length) chart.append("circle").attr("class", "chosen").attr("cx", x(chosen)).attr("cy", y(d3.max(below, (point) => point[1]))).attr("r", 6);
       chart.append("text").attr("x", x(chosen) + 4).attr("y", 26).text(`chosen: ${Format.bytes(chosen)}`);
     }
-    axis(chart, d3.axisBottom(x).ticks(7).tickFormat(Format.bytes), 0, 332);
+    const unit = 1024 ** Math.floor(Math.log(x.domain()[1] || 1) / Math.log(1024)); // round numbers of it, not of bytes
+    axis(chart, d3.axisBottom(x).tickValues(d3.ticks(0, x.domain()[1] / unit, 7).map((value) => value * unit)).tickFormat(Format.bytes), 0, 332);
     axis(chart, d3.axisLeft(y).ticks(6), 58, 0);
     chart.append("text").attr("x", width - 10).attr("y", height - 8).attr("text-anchor", "end").text("bytes of all weights; upwards: SQNR in dB; rings: one recipe for all weights");
   }

@@ -1,6 +1,7 @@
 """The fields of statistics and of differences that a report shows: the one place that knows their names."""
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,22 +25,21 @@ _STATISTICS = {
 }
 """Column of the report -> attribute of Statistics."""
 STATISTICS = tuple(_STATISTICS)
+_figures = attrgetter(*_STATISTICS.values())
 _MAX_EXACT = 1 << 53
 """Numbers of JavaScript are float64: larger integers lose digits."""
 
 
 def number(value: Any) -> Any:
     """Return a number as the report holds it: of six significant digits, None if it is not finite."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) <= _MAX_EXACT else float(value)
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value if value is None or abs(value) <= _MAX_EXACT else float(value)
 
 
 def statistics_row(found: "Statistics") -> list[Any]:
     """Return the figures of one weight in the order of STATISTICS."""
-    return [number(getattr(found, attribute)) for attribute in _STATISTICS.values()]
+    return list(map(number, _figures(found)))
 
 
 def ends(found: "Statistics") -> tuple[Any, Any]:

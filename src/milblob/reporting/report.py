@@ -106,8 +106,9 @@ def report(
         require_selected(select, bool(first.tensors or (second and second.tensors)), first.side.words)
         document = _document(first, second, values, select, plan, frontier, progress, max_nbytes)
         data = page(document, document["title"])
+        written = _result(target, len(data), document)  # before the file has its name
         write_at(new.fd, [data], 0)
-    return _result(target, len(data), document)
+    return written
 
 
 def _chosen(side: Side, is_selected: Any) -> Subject:

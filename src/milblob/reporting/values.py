@@ -129,18 +129,24 @@ def channel_ranges(elements: Elements) -> list[Any] | None:
         part = np.concatenate([_run(elements, index * each + start, length) for index in indices])
     with np.errstate(all="ignore"):  # signalling NaNs
         values = part.reshape(shown, length).astype(np.float64 if elements.dtype.nbits > 16 else np.float32)
-        low, high = values.min(1).astype(np.float64), values.max(1).astype(np.float64)
-        if not np.isfinite(low + high).all():
+        extremes = np.empty((2, shown))
+        values.min(1, out=extremes[0])
+        values.max(1, out=extremes[1])
+        unknown = None
+        if not np.isfinite(extremes).all():
             is_finite = np.isfinite(values)
-            low = np.min(values, axis=1, where=is_finite, initial=np.inf).astype(np.float64)
-            high = np.max(values, axis=1, where=is_finite, initial=-np.inf).astype(np.float64)
-    is_known = low <= high
-    if not is_known.any():
-        return None
-    least, most = float(low[is_known].min()), float(high[is_known].max())
+            unknown = ~is_finite.any(1)
+            np.min(values, axis=1, where=is_finite, initial=np.inf, out=extremes[0])
+            np.max(values, axis=1, where=is_finite, initial=-np.inf, out=extremes[1])
+            if unknown.all():
+                return None
+    least, most = float(extremes[0].min()), float(extremes[1].max())
     scale = _STEPS / 2 / (most / 2 - least / 2) if most > least else 0.0  # the range itself may overflow
-    scaled = np.where(is_known, (np.stack([low, high]) / 2 - least / 2) * 2 * scale, -1)
-    minima, maxima = np.rint(scaled).astype(np.int64).tolist()
+    with np.errstate(invalid="ignore"):
+        steps = np.rint((extremes / 2 - least / 2) * 2 * scale)
+    if unknown is not None:
+        steps[:, unknown] = -1
+    minima, maxima = steps.astype(np.int64).tolist()
     return [channels, number(least), number(most), minima, maxima, length]
 
 
