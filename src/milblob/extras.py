@@ -13,6 +13,7 @@ _EXTRAS = {
     "onnxruntime": ("onnxruntime", "onnx-run"),
     "PIL": ("pillow", "onnx-run"),
     "safetensors": ("safetensors", "safetensors"),
+    "shtab": ("shtab", "completion"),
 }
 """Import name of a package -> its name on PyPI, and the extra that installs it; "" if no extra does."""
 
@@ -21,7 +22,7 @@ def require(module: str) -> Any:
     """Import an optional package or one of its modules, and return it.
 
     Raises:
-        ImportError: the package is not installed; the message says how to install it.
+        ImportError: the package is not installed; the message has the command that installs it.
     """
     try:
         return import_module(module)
@@ -38,5 +39,5 @@ def explained(error: ModuleNotFoundError) -> ImportError:
 def missing(package: str) -> ImportError:
     """Return the error for an optional package that is not installed; it names the extra."""
     name, extra = _EXTRAS[package]
-    wanted = f"'milblob[{extra}]'" if extra else name
-    return ImportError(f"{name} is not installed; run: pip install {wanted}")
+    more = f" (milblob's extra {extra} installs all that is needed)" if extra else ""
+    return ImportError(f"{name} is not installed; run: pip install {name}{more}")

@@ -12,8 +12,8 @@ from reports import Page, browser
 def main(folder):
     with tempfile.TemporaryDirectory() as made, browser() as opened:
         small, path = pathlib.Path(made) / "Small.mlpackage", pathlib.Path(made) / "report.html"
-        found = milblob.compress(DEMO, small, size=60_000, least=64)
-        frontier = milblob.compress_frontier(DEMO, least=64)
+        found = milblob.compress(DEMO, small, milblob.Goal(size=60_000), scope=milblob.Scope(min_size=64))
+        frontier = milblob.compress_frontier(DEMO, scope=milblob.Scope(min_size=64))
         milblob.report(DEMO, small, destination=path, plan=found, frontier=frontier)
         for scheme, section in (
             ("light", "map"),

@@ -28,8 +28,10 @@ def opened():
 def demo(tmp_path_factory):
     """A report of the demo beside one in fewer bits, with everything that a report can show."""
     folder = tmp_path_factory.mktemp("demo")
-    found = milblob.compress(DEMO, folder / "Small.mlpackage", size=60_000, least=64)
-    frontier = milblob.compress_frontier(DEMO, least=64)
+    found = milblob.compress(
+        DEMO, folder / "Small.mlpackage", milblob.Goal(size=60_000), scope=milblob.Scope(min_size=64)
+    )
+    frontier = milblob.compress_frontier(DEMO, scope=milblob.Scope(min_size=64))
     milblob.report(DEMO, folder / "Small.mlpackage", destination=folder / "r.html", plan=found, frontier=frontier)
     return folder / "r.html"
 

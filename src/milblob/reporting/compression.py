@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arguments import as_path, require
 from ..compressing.compress import CompressReport
-from ..compressing.compress_plan import as_plan
+from ..compressing.compress_plan import CompressPlan
 from ..compressing.frontier import Frontier
 from ..compressing.frontier_svg import short
 from ..compressing.parse_recipe import as_recipe
@@ -28,7 +28,7 @@ def compression_of(plan: Any, frontier: Any, names: Mapping[str, int]) -> dict[s
         names: name of a weight of the report -> its index.
 
     Raises:
-        As `as_plan`; FormatError, ValueError: the frontier is not one.
+        As `CompressPlan.load`; FormatError, ValueError: the frontier is not one.
     """
     rows = [] if plan is None else _of_report(plan) if isinstance(plan, CompressReport) else _of_plan(plan)
     outputs = plan.outputs_sqnr if isinstance(plan, CompressReport) else None
@@ -53,7 +53,7 @@ def _of_report(report: CompressReport) -> list[list[Any]]:
 
 def _of_plan(source: Any) -> list[list[Any]]:
     rows = []
-    for name, weight in as_plan(source).weights.items():
+    for name, weight in (source if isinstance(source, CompressPlan) else CompressPlan.load(source)).weights.items():
         recipe = "" if weight.recipe is None else short(weight.recipe)
         figures = [_figure(weight.figures.get(key)) for key in ("nbytes", "nbytes_after", "sqnr")]
         rows.append([escape(name), recipe, *figures, None, "" if recipe else "kept by the plan"])

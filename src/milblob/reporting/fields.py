@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from ..analysis.tensor_diff import TensorDiff
 
 _STATISTICS = {
-    "min": "minimum",
-    "max": "maximum",
+    "min": "min",
+    "max": "max",
     "mean": "mean",
-    "std": "deviation",
+    "std": "std",
     "absmax": "absmax",
     "smallest": "smallest",
     "zeros": "zeros",
@@ -44,7 +44,7 @@ def statistics_row(found: "Statistics") -> list[Any]:
 
 def ends(found: "Statistics") -> tuple[Any, Any]:
     """Return the least and the greatest finite value; None if there are none."""
-    return found.minimum, found.maximum
+    return found.min, found.max
 
 
 def histogram_row(bins: Any) -> list[Any] | None:
@@ -58,9 +58,9 @@ def histogram_row(bins: Any) -> list[Any] | None:
 
 def is_same(found: "Diff") -> bool:
     """Whether nothing differs."""
-    return found.same
+    return found.is_same
 
 
 def message(row: "TensorDiff") -> str:
     """What differs, in one line."""
-    return row.words
+    return row.message

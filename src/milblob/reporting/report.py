@@ -6,24 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..about import version
 from ..analysis.sides import Side
 from ..arguments import as_path, require_calls, require_flags
 from ..model.lazy import LazyTensor
 from ..progress import Progress, ProgressCounter
+from ..results import Result
 from ..selection import Select, require_selected, selector
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
+from ..version import VERSION
 from ..wording import escape
 from .document import Subject, findings_of, model_of, weights_of
 from .page import library, page
 
-VERSION = 1
+_FORMAT = 1
 """Of the data in the file."""
 
 
-@dataclass(frozen=True)
-class ReportFile:
+@dataclass(frozen=True, repr=False)
+class ReportFile(Result):
     """A report that was written.
 
     Attributes:
@@ -41,20 +42,6 @@ class ReportFile:
     sampled: tuple[str, ...]
     unreadable: dict[str, str]
     findings: dict[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return {
-            "destination": self.destination,
-            "nbytes": self.nbytes,
-            "weights": self.weights,
-            "sampled": list(self.sampled),
-            "unreadable": dict(self.unreadable),
-            "findings": dict(self.findings),
-        }
-
-    def __repr__(self) -> str:
-        return f"<ReportFile {self.destination!r}: {self.weights:,} weights, {self.nbytes:,} bytes>"
 
 
 def report(
@@ -135,8 +122,8 @@ def _document(
     models = [model_of(one) for one in (first, second) if one is not None]
     document: dict[str, Any] = {
         "milblob": "report",
-        "version": VERSION,
-        "made_by": f"milblob {version()}",
+        "version": _FORMAT,
+        "made_by": f"milblob {VERSION}",
         "title": " and ".join(model["title"] for model in models),
         "values": values,
         "models": models,

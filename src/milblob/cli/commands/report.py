@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from ...reporting.report import ReportFile, report
 from .. import options
-from ..selection import check_keep
+from ..selection import check_select
 from ..terminal import output
 from ..terminal.progress import shown
 
@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=options.ANY)
     parser.add_argument("other", metavar="OTHER", nargs="?", help="another one to compare with it")
     options.add_output(parser, "-o", "--output", metavar="FILE", required=True, help="the HTML file to write")
-    options.add_keep(parser)
+    options.add_select(parser)
     parser.add_argument("--no-values", action="store_true", help="read the Program alone, no weights")
     parser.add_argument("--plan", metavar="FILE", help="plan of a compression: show the recipe of each weight")
     frontier = "what `compress --frontier SVG --json` printed: draw it, with the size of --plan"
@@ -33,14 +33,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command; status 1 if a weight could not be read."""
     sources = [one for one in (arguments.model, arguments.other) if one is not None]
-    check_keep(arguments, *sources, stored=False)
+    check_select(arguments, *sources, stored=False)
     with shown(arguments) as progress:
         written = report(
             arguments.model,
             arguments.other,
             destination=arguments.output,
             values=not arguments.no_values,
-            select=arguments.keep or None,
+            select=arguments.select or None,
             plan=arguments.plan,
             frontier=arguments.frontier,
             force=arguments.force,
