@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     __version__: str
     from . import aimodel as aimodel
     from . import onnx as onnx
+    from . import plot as plot
     from . import tvm as tvm
     from .about import Info, info
     from .analysis.changes import Change
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
+    from .reporting.report import ReportFile, report
     from .results import Result
     from .rewrite.convert import ConvertedTensor, ConvertReport, convert
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
@@ -136,6 +138,7 @@ __all__ = [
     "Refitted",
     "RepackReport",
     "RepeatedWeight",
+    "ReportFile",
     "ResolveError",
     "Result",
     "Scope",
@@ -174,6 +177,7 @@ __all__ = [
     "recover",
     "refit",
     "repack",
+    "report",
     "save",
     "statistics",
     "to_text",
@@ -234,6 +238,7 @@ _LATER = {
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "reporting.report": ("ReportFile", "report"),
         "results": ("Result",),
         "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
@@ -255,7 +260,7 @@ def __getattr__(name: str) -> "Any":
         from .version import VERSION
 
         return VERSION
-    if name in ("aimodel", "onnx", "tvm"):  # packages, for other families of formats
+    if name in ("aimodel", "onnx", "plot", "tvm"):  # packages that are used by their name
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)
     if module is None:
@@ -270,4 +275,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "aimodel", "onnx", "tvm"])
+    return sorted([*__all__, "__version__", "aimodel", "onnx", "plot", "tvm"])

@@ -17,7 +17,8 @@ NAMED = {
     ("blobs/reader.py", "BlobReader.__init__", "map_settled"), ("blobs/writer.py", "BlobWriter._open_existing", "os.open"),
     ("cli/inputs.py", "_read_image", "Image.open"), ("cli/names.py", "mapping", "open"), ("cli/commands/compress_config.py", "_read", "open"),
     ("compat/modelpackage.py", "ModelPackage._read", "Path(path).read_bytes"), ("compat/storage.py", "_BlobStorageWriter.__init__", "os.open"),
-    ("compressing/compress_plan.py", "CompressPlan.load", "open"), ("formats/gguf.py", "open_arrays", "MappedFile"),
+    ("compressing/compress_plan.py", "CompressPlan.load", "open"), ("reporting/compression.py", "_frontier", "open"),
+    ("formats/gguf.py", "open_arrays", "MappedFile"),
     ("formats/npz.py", "open_arrays", "MappedFile"), ("formats/onnx.py", "open_arrays", "MappedFile"),
     ("formats/params.py", "open_params", "map_settled"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
     ("running/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
@@ -50,7 +51,7 @@ COMPARED = {
 OTHERS = {
     ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/commands/run.py", "save", "zipfile.ZipFile"), ("cli/commands/run.py", "save", "open"),
     ("compat/modelpackage.py", "ModelPackage._write", "Path(unfinished).write_text"), ("formats/npy_dir.py", "save", "open"),
-    ("model/editable.py", "EditableModel._lock", "os.open"),
+    ("model/editable.py", "EditableModel._lock", "os.open"), ("reporting/page.py", "library", "open"), ("reporting/page.py", "_part", "open"),
     ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
     ("rewrite/repack.py", "_lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),

@@ -24,5 +24,7 @@ FOLDERS = [
     "running",
     "onnxmltools",
     "compat",
+    "reporting",
+    "plot",
     "cli",
 ]

@@ -623,6 +623,10 @@ WRITERS = {
         pairs.package("control_flow"), command("compress", "/m.mlpackage", "--frontier", "/out.svg", "--min-size", "0"), ("out.svg",),
         bytes_at("out.svg"),
     ),
+    "report": Writer(
+        pairs.package("control_flow"), command("report", "/m.mlpackage", "-o", "/report.html", "--force"), ("report.html",),
+        bytes_at("report.html"),
+    ),
     "run": Writer(
         pairs.earlier_run, pairs.without_runtime(command("run", "/m.mlpackage", "-o", "/y.npz", "--state-out", "/s.npz", "--force")),
         ("y.npz", "s.npz"), all_at(arrays_at("y.npz"), arrays_at("s.npz")), is_ordered=True,

@@ -286,20 +286,16 @@ def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_code
         else:
             for other in ordered(lambda part: count(part, _codec.Tally()), parts):
                 tally.merge(other)
-    moments, distinct, patterns, counts = tally.gather(dtype.mil_code)
-    _own.tally = tally
+    moments, distinct, *_ = tally.gather(dtype.mil_code)
     bins: tuple[Bin, ...] | None = None
     if histogram:
-        bits = np.frombuffer(patterns, "<u2" if dtype.nbits == 16 else np.uint16).astype(
-            f"<u{2 if dtype.nbits == 16 else 1}"
-        )
-        values = bits.view(dtype.numpy)
         low, high = _ends(moments, dtype)
         bins = ()
         if low is not None:
             whole = Histogram(low, high)
-            whole.add(values, np.frombuffer(counts, np.uint64))
+            whole.add_counts(tally.bins(dtype.mil_code, whole.edges))
             bins = whole.bins()
+    _own.tally = tally
     return moments, distinct, True, bins
 
 
