@@ -27,6 +27,7 @@ MAX_LINES = 600
 FOLDERS = [
     "",
     "storage",
+    "remote",
     "values",
     "lossy",
     "blobs",

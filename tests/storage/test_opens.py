@@ -51,7 +51,7 @@ OTHERS = {
     ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/commands/run.py", "save", "zipfile.ZipFile"), ("cli/commands/run.py", "save", "open"),
     ("compat/modelpackage.py", "ModelPackage._write", "Path(unfinished).write_text"), ("formats/npy_dir.py", "save", "open"),
     ("model/editable.py", "EditableModel._lock", "os.open"),
-    ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),
+    ("model/identify.py", "identify", "MappedFile"), ("remote/mirror.py", "Mirror._add", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
     ("rewrite/repack.py", "_lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
     ("tvm/edit.py", "_change_directory", "os.open"), ("aimodel/saving.py", "_change", "os.open"),

@@ -14,6 +14,7 @@ from typing import NoReturn, Self
 
 from .. import _codec
 from ..errors import ResolveError
+from ..mirrored import ROOTS, provide, shown
 from . import paths
 
 OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
@@ -100,6 +101,8 @@ class Location:
             ResolveError: it escapes, or there is a link where none may be. OSError: it cannot be opened.
         """
         outer = self._outer
+        if ROOTS:
+            self._provide()
         if outer is None:
             return os.open(self.path or os.curdir, flags)
         sys.audit("open", self.path, None, flags)
@@ -118,6 +121,13 @@ class Location:
             return self._walk(directory, flags)
         finally:
             os.close(directory)
+
+    def _provide(self) -> None:
+        """Make what represents a remote file, once a model names it; refuse one that does not exist."""
+        for directory in list(ROOTS):
+            is_missing = self.path.startswith(directory + os.sep) and not paths.is_there(self.path)
+            if is_missing and not provide(self.path, is_named=True):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), shown(self.path))
 
     def _walk(self, root: int, flags: int) -> int:
         """Open it component by component; no component is a link at the moment it is opened."""

@@ -7,11 +7,13 @@ import os
 import stat
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from .._codec import Buffer
 from ..errors import FormatError
+from ..mirrored import FILES, Backing, Spans
 from . import paths
 from .beneath import OPEN_FLAGS, Location, final_path
 
@@ -38,6 +40,24 @@ def closed_on_error(opened: Any) -> Iterator[None]:
 class Opened:
     """What holds open files: like a file object, it is neither copied nor pickled."""
 
+    path: str | None
+
+    def keep(self, mirror: Any, owner: Any = None) -> None:
+        """Keep what represents a remote source as long as its bytes may be asked for, and call the model by its name.
+
+        Args:
+            mirror: a `remote.mirror.Mirror`; closed when `owner` goes, or by `release`.
+            owner: what reads from it; None for this object.
+        """
+        self._kept = weakref.finalize(owner or self, mirror.close)
+        self.path = mirror.name
+
+    def release(self) -> None:
+        """Close what `keep` keeps, if anything."""
+        kept = getattr(self, "_kept", None)
+        if kept is not None:
+            kept()
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse, in words that say what to do."""
         words = f"{type(self).__name__}: expected to stay where it was opened, got a copy of it or its pickle"
@@ -55,6 +75,10 @@ class MappedFile:
     Threads may share it, and one may close it while others read: each of these gets its values, or a ValueError that
     says that the file is closed.
 
+    Of a file that represents a remote one (`mirrored`), only the bytes that were asked for are there, so that each
+    method says how much of the buffer that it returns may be read: `live` and `check_size` fetch the whole file, `need`
+    fetches a range.
+
     Attributes:
         buffer: what `_codec` reads from and arrays are made over; None after close.
         name: the path as given, or None for memory.
@@ -65,7 +89,7 @@ class MappedFile:
             number for the next file.
     """
 
-    __slots__ = ("_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "name")
+    __slots__ = ("_backing", "_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "name")
 
     def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True, small_nbytes: int = 0) -> None:
         """Map, or read, a path, a file object or a buffer.
@@ -83,6 +107,7 @@ class MappedFile:
             FormatError: not a regular file, a Git LFS pointer, or it shrank while it was read.
             BufferError: a strided buffer. TypeError: any other object.
         """
+        self._backing: Backing | None = None
         self._mmap: mmap.mmap | None = None
         self._lock = threading.Lock()
         self._users = 0
@@ -93,6 +118,11 @@ class MappedFile:
 
         def take() -> Any:
             nbytes = self._file_nbytes()
+            backing = self._backing
+            if backing is not None and (not is_mapped or nbytes < small_nbytes):
+                backing.fetch([(0, nbytes)])
+            if backing is not None and backing.memory is not None:
+                return backing.memory if is_mapped else bytes(backing.memory)
             return self._map(nbytes) if is_mapped and nbytes >= small_nbytes else self._read(nbytes)
 
         if isinstance(source, Location):
@@ -115,6 +145,8 @@ class MappedFile:
             raise TypeError(words) from None
         self.buffer: Buffer | None = buffer
         view = memoryview(buffer)  # of bytes, whatever the elements of the source are
+        if self._backing is not None and buffer.nbytes < 1024:
+            self._backing.fetch([(0, buffer.nbytes)])
         if buffer.nbytes < 1024 and view[: len(LFS_PREFIX)] == LFS_PREFIX:
             raise FormatError(self._lfs_words(bytes(view)), offset=0, file=self.name, code="lfs-pointer")
 
@@ -135,6 +167,11 @@ class MappedFile:
             kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "special file")
             raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name, code="not-a-model")
         self.identity, self.changed_ns = (status.st_dev, status.st_ino), status.st_mtime_ns
+        if FILES and (backing := FILES.get(self.identity)) is not None:
+            os.close(self.fd)
+            self.fd = -1 if backing.fd < 0 else os.dup(backing.fd)
+            self._backing, self.name = backing, backing.name
+            return backing.nbytes
         return status.st_size
 
     def _map(self, nbytes: int) -> Any:
@@ -172,30 +209,62 @@ class MappedFile:
     @property
     def nbytes(self) -> int:
         """Size in bytes when it was mapped."""
-        return self.live().nbytes
+        return self._open_buffer().nbytes
 
-    def live(self) -> Buffer:
-        """Return the buffer, or raise ValueError after close."""
+    def _open_buffer(self) -> Buffer:
         if self.buffer is None:
             raise ValueError("I/O operation on closed file" + (f" {self.name}" if self.name else ""))
         return self.buffer
 
-    def check_size(self) -> Buffer:
-        """Return the buffer if the file still has all the bytes that were mapped.
+    def live(self) -> Buffer:
+        """Return the buffer, or raise ValueError after close; all bytes of a remote file are fetched before."""
+        if self.buffer is None or self._backing is not None:
+            self.need([(0, self._open_buffer().nbytes)])
+        return self._open_buffer()
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it represents a remote file, of which only what was asked for is here."""
+        return self._backing is not None
+
+    def need(self, spans: Spans) -> Buffer:
+        """Return the buffer, of which some ranges may be read; those of a remote file are fetched before.
+
+        Args:
+            spans: (offset, nbytes) of each; what lies outside of the file is left out.
 
         Raises:
-            FormatError: the file has shrunk since it was opened.
+            ValueError: it is closed. OSError: they cannot be fetched. FormatError: the remote file has changed.
         """
-        buffer = self.live()
+        buffer = self._open_buffer()
+        if self._backing is not None:
+            end = buffer.nbytes
+            inside = [(offset, min(nbytes, end - offset)) for offset, nbytes in spans if 0 <= offset < end]
+            self._backing.fetch(inside)
+        return buffer
+
+    def check_size(self) -> Buffer:
+        """Return the buffer if the file still has all the bytes that were mapped; a remote file is fetched whole.
+
+        Raises:
+            FormatError: the file has shrunk since it was opened. As `need`.
+        """
+        return self.check_range(0, None)
+
+    def check_range(self, offset: int, nbytes: int | None) -> Buffer:
+        """As `check_size`; of a remote file, only this range is fetched, and may be read. None: all from the offset."""
+        buffer = self._open_buffer()
+        if self._backing is not None:
+            return self.need([(offset, buffer.nbytes if nbytes is None else nbytes)])
         mapped = self._mmap  # another thread may close it
         if mapped is not None:
             try:
                 now = mapped.size()
             except (ValueError, OSError):
-                self.live()  # raises if it was closed meanwhile
+                self._open_buffer()  # raises if it was closed meanwhile
                 raise
             if now < buffer.nbytes:
-                self.live()
+                self._open_buffer()
                 raise FormatError(
                     f"size: expected {buffer.nbytes} bytes as when it was opened, got {now}", offset=now, file=self.name
                 )
@@ -211,8 +280,9 @@ class MappedFile:
             The bytes; None where only the mapping can give them: a buffer, a platform without positioned reads, an
             offset outside the file, a file that has shrunk.
         """
-        last = self.live().nbytes - nbytes
-        with self.held() as fd:
+        last = self.nbytes - nbytes
+        self.need([(offset, nbytes) for offset in offsets])
+        with self._held() as fd:
             if fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
                 return None
             data = b"".join([os.pread(fd, nbytes, offset) for offset in offsets])
@@ -223,10 +293,16 @@ class MappedFile:
         """Yield `fd`, which stays open until the block ends, even if another thread closes; -1 if there is none.
 
         Raises:
-            ValueError: it is closed.
+            ValueError: it is closed. As `need`, of the whole file.
         """
+        self.live()
+        with self._held() as fd:
+            yield fd
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[int]:
         with self._lock:
-            self.live()
+            self._open_buffer()
             self._users += 1
         try:
             yield self.fd
@@ -236,8 +312,11 @@ class MappedFile:
                 self._drop()
 
     @contextlib.contextmanager
-    def held_name(self) -> Iterator[str | None]:
+    def held_name(self, *, is_whole: bool = True) -> Iterator[str | None]:
         """Yield a path that leads to the open file itself until the block ends, for libraries that open files by name.
+
+        Args:
+            is_whole: of a remote file, fetch all of it before; else the library reads zeros where bytes are missing.
 
         `name` may lead elsewhere by now. On Linux the descriptor has a path; on Windows nobody can rename an open file,
         nor a directory above it. Other systems have no such path, nor has a file without a name.
@@ -245,7 +324,7 @@ class MappedFile:
         Yields:
             The absolute path; None if there is none.
         """
-        with self.held() as fd:
+        with self.held() if is_whole else self._held() as fd:
             yield self._name_of(fd) if fd >= 0 else None
 
     def _name_of(self, fd: int) -> str | None:
@@ -280,7 +359,7 @@ class MappedFile:
             try:
                 mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
             except ValueError:
-                self.live()  # raises if it was closed meanwhile
+                self._open_buffer()  # raises if it was closed meanwhile
                 raise
 
     def close(self) -> None:

@@ -1,0 +1,197 @@
+"""A private local directory that represents a remote one: with a file for each remote file that was asked for.
+
+Models are opened by local paths. `open_mirror` returns one that represents a source; what is looked up below it is
+asked for where it really is, and what is read of it is fetched.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ..arguments import as_path
+from ..mirrored import FILES, PREFIX, ROOTS, Backing, Root, enter, is_remote, is_url
+from . import urls
+from .origin import RemoteDirectory
+from .sparse import SparseFile
+
+_PACKAGE, _COMPILED = ".mlpackage", ".mlmodelc"
+_MODEL_NUMBER = re.compile(r"model\d{1,6}\Z")
+_TRIED = {
+    _PACKAGE: ("Manifest.json",),
+    _COMPILED: ("model.mil", "model.espresso.net", "coremldata.bin", "metadata.json"),
+}
+"""Names in a model's directory that are looked for although nothing names them; there is no request for others."""
+
+
+class Mirror:
+    """The local stand-in of a remote directory.
+
+    Args:
+        origin: the directory; closed by `close`.
+        name: of the file or directory in it that was asked for.
+        make: returns what represents a remote file; by default a new SparseFile.
+
+    Attributes:
+        path: local path that represents that file or directory.
+        name: what messages call it.
+
+    Raises:
+        OSError: the origin lists its files, and that failed; or there is no directory for temporary files.
+    """
+
+    def __init__(self, origin: RemoteDirectory, name: str, make: Any = SparseFile) -> None:
+        self._origin, self._make, self._start = origin, make, name
+        self._lock = threading.RLock()
+        self._made: dict[str, tuple[int, int]] = {}
+        self._folders: set[str] = set()
+        self._missing: set[str] = set()
+        self._is_listed = False
+        self.root = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
+        self.path = os.path.join(self.root, name)
+        self.name = f"{origin.name}/{name}"
+        try:
+            self._start_up()
+            enter(self.root, Root(origin.name, self._provide))
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_up(self) -> None:
+        files = self._origin.files(self._start)
+        if files is not None:
+            for relative, file in files.items():
+                self._add(relative, self._make(file).backing)
+            self._is_listed = list(files) != [self._start]  # else a file, which may name others
+            if self._is_listed:
+                os.makedirs(self.path, exist_ok=True)
+        elif self._start.endswith((_PACKAGE, _COMPILED)):
+            os.mkdir(self.path)
+            self._folders.add(self._start)
+
+    def _provide(self, relative: str, is_named: bool) -> bool:
+        """See mirrored.Root."""
+        parts = relative.split("/")
+        if self._is_listed or any(part in ("", ".", "..") or "\0" in part for part in parts):
+            return False
+        if not (is_named or self._is_tried(parts)):
+            return False
+        with self._lock:
+            if relative in self._made or relative in self._folders:
+                return True
+            if relative in self._missing:
+                return False
+            found = self._ask(relative) or self._is_directory(relative)
+            if not found:
+                self._missing.add(relative)
+            if not found and relative == self._start:
+                words = f"{os.strerror(errno.ENOENT)}, nor {self._start}/Manifest.json or {self._start}/model.mil"
+                raise FileNotFoundError(errno.ENOENT, words, self.name)
+            return found
+
+    def _is_tried(self, parts: list[str]) -> bool:
+        """Whether to ask for a name that no model names."""
+        if parts == [self._start]:
+            return True
+        names = _TRIED.get(os.path.splitext(self._start)[1])
+        if parts[0] != self._start or names is None:
+            return names is None and parts[0] == self._start and parts[-1] in ("Manifest.json", *_TRIED[_COMPILED])
+        inside = parts[1:]
+        while inside and _MODEL_NUMBER.match(inside[0]):
+            inside = inside[1:]
+        return not inside or (len(inside) == 1 and inside[0] in names)
+
+    def _ask(self, relative: str) -> bool:
+        file = self._origin.file(relative)
+        if file is None:
+            return False
+        self._add(relative, self._make(file).backing)
+        return True
+
+    def _is_directory(self, relative: str) -> bool:
+        """Whether a name is that of a model's directory: a server that lists nothing has a file in it."""
+        last = relative.rpartition("/")[2]
+        if relative == self._start:
+            tried: tuple[str, ...] = ("Manifest.json", "model.mil", "coremldata.bin")
+        elif _MODEL_NUMBER.match(last):
+            tried = ("model.mil", "coremldata.bin")
+        else:
+            return False
+        return any(self._provide(f"{relative}/{name}", True) for name in tried)
+
+    def _add(self, relative: str, backing: Backing) -> None:
+        path = os.path.join(self.root, *relative.split("/"))
+        folder = relative.rpartition("/")[0]
+        if folder not in self._folders:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        while folder and folder not in self._folders:
+            self._folders.add(folder)
+            folder = folder.rpartition("/")[0]
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        identity = status.st_dev, status.st_ino
+        self._made[relative] = identity
+        FILES[identity] = backing
+
+    def close(self) -> None:
+        """Remove the directory. What is mapped stays readable, and is fetched as before."""
+        ROOTS.pop(self.root, None)
+        with self._lock:
+            for identity in self._made.values():
+                FILES.pop(identity, None)
+            self._made.clear()
+            self._is_listed = True  # nothing is provided any more
+        import shutil
+
+        shutil.rmtree(self.root, ignore_errors=True)
+        self._origin.close()
+
+
+def open_mirror(source: Any, options: dict[str, Any] | None = None) -> Mirror | None:
+    """Return what represents a source that is no local file; None for a local file or directory.
+
+    Args:
+        source: a URL, or the path of a zip archive; see `mirrored.is_remote`.
+        options: for the file system, as fsspec takes them; also "cache" and "cache_nbytes" (see `cache`).
+
+    Raises:
+        ValueError: a URL that cannot be one; an option that its file system does not have. ImportError: fsspec, or
+        what it needs for this URL, is not installed. OSError: it cannot be listed.
+    """
+    text = as_path(source)
+    options = dict(options or {})
+    if not is_url(text):
+        if options:
+            raise ValueError(f"storage options: expected a URL, which they are for, got the path {text}")
+        return None
+    scheme = text.partition(":")[0].lower()
+    make: Any = SparseFile
+    if scheme in ("http", "https") and "::" not in text:
+        from .http import HttpOrigin
+
+        split = urls.split(text)
+        return Mirror(HttpOrigin(split, options), split.name, make)
+    from .filesystem import open_origin
+
+    origin, name = open_origin(text, options)
+    return Mirror(origin, name, make)
+
+
+@contextlib.contextmanager
+def local(source: Any, options: dict[str, Any] | None = None) -> Iterator[Any]:
+    """Yield the local path that represents a source until the block ends; the source itself, where it is local."""
+    mirror = open_mirror(source, options) if is_remote(source) or options else None
+    if mirror is None:
+        yield source
+        return
+    try:
+        yield mirror.path
+    finally:
+        mirror.close()
