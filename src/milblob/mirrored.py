@@ -39,10 +39,12 @@ class Root(NamedTuple):
         name: what messages call it.
         provide: makes the file of a path, relative to the directory with "/", if there is one; returns whether there
             is. The flag says whether a model names the path; else it is one of several that milblob tries.
+        is_listed: whether every file is known at once; else only those that are asked for by name.
     """
 
     name: str
     provide: Callable[[str, bool], bool]
+    is_listed: bool
 
 
 FILES: dict[tuple[int, int], Backing] = {}
@@ -99,6 +101,16 @@ def enter(directory: str, root: Root) -> None:
     _NAMES[directory] = root.name
     while len(_NAMES) > _MAX_NAMES + len(ROOTS):
         del _NAMES[next(iter(_NAMES))]
+
+
+def represents(path: str) -> bool:
+    """Whether a path is below a directory of representing files."""
+    return any(path.startswith(directory + os.sep) for directory in ROOTS)
+
+
+def is_unlisted(path: str) -> bool:
+    """Whether a path is below a directory of which only what is asked for by name is known."""
+    return any(path.startswith(directory + os.sep) and not root.is_listed for directory, root in list(ROOTS.items()))
 
 
 def shown(text: str) -> str:

@@ -9,6 +9,7 @@ from ..budget import Budget
 from ..closeness import hint
 from ..errors import FormatError
 from ..jsontext import parse_json
+from ..mirrored import shown
 from ..model.stored import Arrays
 from ..storage import paths
 from ..storage.beneath import Location
@@ -50,7 +51,7 @@ class Asset(Opened, Arrays[AssetTensor]):
         """Open a bundle; see `open`."""
         require_flags(constants=constants, stored=stored, mmap=mmap)
         self.path = as_path(source) if isinstance(source, str | os.PathLike) else None
-        self._place = self.path or ""  # where it is opened; `path` is what it is called
+        self._place, self.path = self.path or "", self.path and shown(self.path)  # the latter is what it is called
         self.given = {"constants": constants, "stored": stored, "max_nbytes": max_nbytes}
         self.is_directory = self.path is not None and paths.is_directory(self.path)
         self.mapping = map_settled(_main(self.path) if self.is_directory else source, is_mapped=mmap)

@@ -12,6 +12,7 @@ from ..arguments import as_path, require_calls, require_flags
 from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, PendingChangeError, ResolveError
+from ..mirrored import is_unlisted
 from ..model.listing import Stamp
 from ..model.manifest import read_json
 from ..model.model import Model
@@ -19,6 +20,7 @@ from ..model.package import REFUSALS, Package, Source, resolve
 from ..model.table import Format, format_of
 from ..program.scan import Compressed, ProgramScan
 from ..progress import Progress
+from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
 from ..selection import Select
 from ..storage import paths
@@ -35,6 +37,7 @@ _SMALL_NBYTES = 1024
 _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 
 
+@takes_urls("path")
 def check(
     path: Any,
     *,
@@ -43,6 +46,7 @@ def check(
     ignore: Select = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> list[Finding]:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
@@ -59,6 +63,7 @@ def check(
         ignore: report no findings with these codes.
         progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
+        storage_options: as for `open`, of a URL.
 
     A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm (docs/tvm.md has the codes), a
     bundle of Core AI by milblob.aimodel (docs/aimodel.md).
@@ -80,7 +85,7 @@ def check(
     checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
     if name is None:
         checker.check_file(path, None)
-    elif stat.S_ISDIR(os.stat(name).st_mode):
+    elif paths.is_directory(name):
         checker.check_directory(name)
     else:
         check_permissions(checker.found, [name])
@@ -285,6 +290,8 @@ class _Checker:
         check_strays(self.found, root, others, [item for item in items if isinstance(item, str)])
 
     def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
+        if is_unlisted(root):  # a server that does not say which folders there are
+            return
         try:
             if paths.status(Location(root).beneath("Data/" + relative).real()) is None:
                 words = f"manifest item {key!r}: expected a file or folder at {relative!r}, got none"
@@ -345,7 +352,7 @@ class _Checker:
         try:
             place = resolve(source.directory, name)
             place.real()
-            if not paths.is_there(place.path):
+            if not place.is_there():
                 words = f"weight file {name}: expected at {place.path}, got no such file"
                 self.found.add("error", "missing-file", words, file=source.mapping.name, where=reference.where)
                 self._unresolved.add(key)

@@ -11,6 +11,7 @@ from .. import _codec
 from ..blobs.reader import RECORD
 from ..dtypes import BY_BLOB_CODE
 from ..errors import FormatError
+from ..mirrored import shown
 from ..model.identify import is_blob_head
 from ..storage.foreign import foreign, refusal
 from ..wording import bounded, escape
@@ -96,7 +97,7 @@ class Findings:
         self._counts[key] += 1
         self._severities.setdefault(key, severity)
         if self._counts[key] <= MAX_ALIKE:
-            self.items.append(Finding(severity, code, bounded(message), file, offset, where))
+            self.items.append(Finding(severity, code, bounded(shown(message)), file and shown(file), offset, where))
 
     def close(self) -> list[Finding]:
         """Return all findings, with one more for each kind that was cut short."""

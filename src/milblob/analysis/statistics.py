@@ -13,8 +13,10 @@ from .. import _codec
 from ..arguments import array_of, require, require_flags
 from ..dtypes import DType, as_dtype, dtype_of
 from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
+from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
+from ..remote.reading import takes_urls
 from ..threads import ordered
 from .histogram import Bin, Histogram
 from .sides import Side
@@ -101,7 +103,15 @@ class Statistics(NamedTuple):
         return _merge(given)
 
 
-def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, distinct: bool = True) -> Statistics:
+@takes_urls("source")
+def statistics(
+    source: Any,
+    dtype: Any = None,
+    *,
+    histogram: bool = False,
+    distinct: bool = True,
+    storage_options: dict[str, Any] | None = None,
+) -> Statistics:
     """Examine every value of a tensor once, without the GIL and, if there are many, in several threads.
 
     Args:
@@ -112,6 +122,7 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
             uint6 must be named, their arrays are uint8.
         histogram: count into bins too. A second pass, by NumPy, for dtypes of 32 and 64 bits; at no cost for others.
         distinct: count different values, which is most of the work for dtypes of 32 and 64 bits.
+        storage_options: as for `open`, of a URL.
 
     Returns:
         Statistics. For strings, only count and shape.
@@ -147,6 +158,8 @@ def statistics_of(tensors: Iterable[LazyTensor], **options: Any) -> Iterator[Sta
     A record that is several tensors is examined once (or a few times, if several threads reach it at the same time).
     """
     known: dict[Any, Statistics] = {}
+    tensors = list(tensors)
+    fetch(tensors)
 
     def work(tensor: LazyTensor) -> Statistics:
         if not isinstance(tensor, Tensor) or not tensor.is_blob:

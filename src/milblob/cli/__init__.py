@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from .parser import parse
+from .sources import local_sources
 from .terminal.failures import EXIT_ERROR, report
 
 EXIT_INTERRUPTED = 130
@@ -29,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             with suppress(AttributeError, ValueError, OSError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         arguments = parse(argv)
-        status = int(arguments.run(arguments))
+        with local_sources(arguments):
+            status = int(arguments.run(arguments))
         sys.stdout.flush()
         return status
     except BrokenPipeError:

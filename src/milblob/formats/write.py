@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Protocol
 
+from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..progress import Progress
 from ..storage import paths
@@ -80,5 +81,6 @@ def save(
             words += " (milblob tvm params --with and milblob refit change an archive; nothing makes a new one)"
         raise ValueError(words)
     require_texts(tensors)
+    fetch(tensors.values())
     write: Save = saver
     write(tensors, path, force=force, progress=progress, packed=packed)

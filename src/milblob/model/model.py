@@ -12,7 +12,7 @@ from .. import _codec
 from ..arguments import require_flags
 from ..blobs.reader import BlobReader
 from ..errors import MilblobError, UnsupportedError
-from ..mirrored import FILES
+from ..mirrored import FILES, shown
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import Opened
@@ -62,7 +62,7 @@ class Model(Opened, MappingABC[str, Tensor]):
             self.package = source
         else:
             self.package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
-        self.path = self.package.path
+        self.path = self.package.path and shown(self.package.path)
         self.kind = self.package.kind
         self.tensors = Tensors()
         self._short: dict[str, list[str]] | None = None

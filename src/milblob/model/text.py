@@ -9,6 +9,7 @@ from ..errors import UnsupportedError
 from ..program.view import Operation
 from ..program.wire_edits import field
 from ..program.write_text import WEIGHTS, Write, version_of, write_operations, write_program
+from ..remote.reading import takes_urls
 from .model import Model
 from .open_program import OpenProgram
 
@@ -26,6 +27,7 @@ def to_text(
     weights: str | None = None,
     version: str | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> str: ...
 @overload
 def to_text(
@@ -38,7 +40,9 @@ def to_text(
     weights: str | None = None,
     version: str | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> None: ...
+@takes_urls("source")
 def to_text(
     source: Any,
     out: BinaryIO | None = None,
@@ -49,6 +53,7 @@ def to_text(
     weights: str | None = None,
     version: str | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> str | None:
     """Write a Program as MIL text, as Apple's compiler does.
 
@@ -63,7 +68,7 @@ def to_text(
             can be read again. Default: "all", "head" for the surroundings of an operation.
         version: of the language: "1.0" spells scalars ``tensor<fp16, []>``, "1.3" ``fp16``. Default: that of the source
             if it is text, else the latest.
-        max_nbytes: as for `open`.
+        max_nbytes, storage_options: as for `open`.
 
     Returns:
         The text; None with `out`. Of a model that is text, and all of which is asked for, it is that text.

@@ -16,7 +16,9 @@ from ..analysis.check_rules import described_breaches
 from ..arguments import as_integer, as_mapping, as_path, require, require_flags
 from ..closeness import hint
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
+from ..mirrored import represents, shown
 from ..model.open import open_model
+from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
 from ..rules.program_rules import Signature, breaches
 from ..wording import escape, some
@@ -47,6 +49,7 @@ class DecodedWarning(UserWarning):
     """Weights had to be decoded that a newer opset of ONNX keeps compressed."""
 
 
+@takes_urls("model")
 def convert(
     model: "str | os.PathLike[str] | Model",
     path: str | os.PathLike[str] | None = None,
@@ -60,6 +63,7 @@ def convert(
     precision: str = "keep",
     force: bool = False,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> ir.Model:
     """Convert one function of an ML Program to ONNX.
 
@@ -80,6 +84,7 @@ def convert(
             for runtimes that compute no float16. Weights stay as they are stored, and a Cast reads them.
         force: replace files that exist.
         max_nbytes: as for `open`: it counts what a conversion makes as well. An open model has its own.
+        storage_options: as for `open`, of a URL; its weights are copied or embedded.
 
     Returns:
         The model; its large weights are ExternalTensors, read when they are asked for.
@@ -105,6 +110,8 @@ def convert(
     _require_opset(opset)
     converters = as_mapping("converters", converters, "converters by type of operation")
     target = None if path is None else as_path(path)
+    if isinstance(model, str) and represents(model) and weights == "reference":
+        raise ValueError(f'weights: expected "copy" or "embed" of a remote model, got "reference" to {shown(model)}')
     if target is None and weights == "copy":
         raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
     if target is None and zipmap:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from typing import Any
 
 from ..extras import require
@@ -17,6 +18,8 @@ class FileSystemOrigin:
 
     def __init__(self, system: Any, directory: str, name: str) -> None:
         self._system, self._directory, self.name = system, directory, name
+
+    can_list = True
 
     def file(self, relative: str) -> "FileSystemFile | None":
         """See RemoteDirectory."""
@@ -54,23 +57,32 @@ class FileSystemOrigin:
 class FileSystemFile:
     """A file of a file system of fsspec; see RemoteFile.
 
-    fsspec does not say which version a range is of. So the file is asked for its version after each range: the bytes
-    are of the version that was opened, unless it changed and changed back.
+    fsspec does not say which version a range is of. So the file is asked for its version before the first range and
+    after each: the bytes are of one version, unless it changed and changed back. A listing may state less than the
+    file itself, so that only the size of the file is taken from there.
     """
 
     def __init__(self, system: Any, path: str, info: dict[str, Any], name: str) -> None:
         self._system, self._path, self.name = system, path, name
         self.version = _version(info, name)
         self.head = b""
+        self._first: Version | None = None
+        self._lock = threading.Lock()
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See RemoteFile."""
+        with self._lock, _named(self.name):
+            if self._first is None:
+                self._first = self._now()
         with _named(self.name, f"bytes {offset} to {offset + nbytes - 1}: "):
             data = bytes(self._system.cat_file(self._path, start=offset, end=offset + nbytes))
-            self._system.invalidate_cache(self._path)  # or `info` answers what it knows
-            now = _version(self._system.info(self._path), self.name)
-        self.version.require_same(now, self.name)
+            now = self._now()
+        Version(self.version.nbytes, self._first.etag, self._first.changed).require_same(now, self.name)
         return data
+
+    def _now(self) -> Version:
+        self._system.invalidate_cache(self._path)  # or `info` answers what it knows
+        return _version(self._system.info(self._path), self.name)
 
 
 def _version(info: dict[str, Any], name: str) -> Version:
@@ -126,6 +138,7 @@ def open_origin(url: str, options: dict[str, Any]) -> tuple[FileSystemOrigin, st
         raise ValueError(f"storage options of {text}: expected those of its file system, got {names}") from None
     path = path.rstrip("/")
     directory, _, name = path.rpartition("/")
+    whole = text.rstrip("/")
     if not name:
         raise ValueError(f"URL: expected one whose path ends with a name, got {text!r:.200}")
-    return FileSystemOrigin(system, directory, text.rstrip("/").removesuffix(name).rstrip("/")), name
+    return FileSystemOrigin(system, directory, whole[: -len(name) - 1] if whole.endswith(name) else whole), name

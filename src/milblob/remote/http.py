@@ -75,6 +75,8 @@ class HttpOrigin:
         self.connections = Connections()
         self.slots = threading.Semaphore(MAX_REQUESTS)
 
+    can_list = False
+
     def file(self, relative: str) -> "HttpFile | None":
         """See RemoteDirectory: one request, for the first bytes."""
         try:
@@ -82,9 +84,9 @@ class HttpOrigin:
         except FileNotFoundError:
             return None
 
-    def files(self, relative: str) -> None:
+    def files(self, relative: str) -> "dict[str, HttpFile]":
         """See RemoteDirectory: HTTP lists nothing."""
-        return
+        return {}
 
     def close(self) -> None:
         """See RemoteDirectory."""
@@ -297,7 +299,8 @@ def _place(url: str) -> tuple[str, str]:
 
 def _backoff(attempt: int) -> float:
     """Return seconds to wait after a failed attempt: exponential, with jitter, so that clients do not march in step."""
-    return min(_FIRST_WAIT_S * 2 ** (attempt - 1), _LAST_WAIT_S) * random.uniform(0.5, 1.0)
+    longest = min(_FIRST_WAIT_S * float(2 ** (attempt - 1)), _LAST_WAIT_S)
+    return longest * random.uniform(0.5, 1.0)
 
 
 def _wait_of(header: str | None) -> float:

@@ -41,7 +41,7 @@ class Mirror:
         name: what messages call it.
 
     Raises:
-        OSError: the origin lists its files, and that failed; or there is no directory for temporary files.
+        OSError: there is no directory for temporary files.
     """
 
     def __init__(self, origin: RemoteDirectory, name: str, make: Any = SparseFile) -> None:
@@ -50,40 +50,40 @@ class Mirror:
         self._made: dict[str, tuple[int, int]] = {}
         self._folders: set[str] = set()
         self._missing: set[str] = set()
-        self._is_listed = False
+        self._was_listed = self._is_closed = False
         self.root = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
         self.path = os.path.join(self.root, name)
         self.name = f"{origin.name}/{name}"
         try:
-            self._start_up()
-            enter(self.root, Root(origin.name, self._provide))
+            if not origin.can_list and name.endswith((_PACKAGE, _COMPILED)):
+                os.mkdir(self.path)
+                self._folders.add(name)
+            enter(self.root, Root(origin.name, self._provide, origin.can_list))
         except BaseException:
             self.close()
             raise
 
-    def _start_up(self) -> None:
+    def _list(self) -> None:
+        """Make a file for each one that the directory lists."""
         files = self._origin.files(self._start)
-        if files is not None:
-            for relative, file in files.items():
-                self._add(relative, self._make(file).backing)
-            self._is_listed = list(files) != [self._start]  # else a file, which may name others
-            if self._is_listed:
-                os.makedirs(self.path, exist_ok=True)
-        elif self._start.endswith((_PACKAGE, _COMPILED)):
+        for relative, file in files.items():
+            self._add(relative, self._make(file).backing)
+        self._is_closed = list(files) != [self._start]  # else a file, which may name others
+        if not files:
             os.mkdir(self.path)
-            self._folders.add(self._start)
 
     def _provide(self, relative: str, is_named: bool) -> bool:
         """See mirrored.Root."""
         parts = relative.split("/")
-        if self._is_listed or any(part in ("", ".", "..") or "\0" in part for part in parts):
-            return False
-        if not (is_named or self._is_tried(parts)):
+        if self._is_closed or any(part in ("", ".", "..") or "\0" in part for part in parts):
             return False
         with self._lock:
+            if self._origin.can_list and not self._was_listed:
+                self._was_listed = True
+                self._list()
             if relative in self._made or relative in self._folders:
                 return True
-            if relative in self._missing:
+            if self._is_closed or relative in self._missing or not (is_named or self._is_tried(parts)):
                 return False
             found = self._ask(relative) or self._is_directory(relative)
             if not found:
@@ -115,6 +115,8 @@ class Mirror:
     def _is_directory(self, relative: str) -> bool:
         """Whether a name is that of a model's directory: a server that lists nothing has a file in it."""
         last = relative.rpartition("/")[2]
+        if self._origin.can_list:
+            return False
         if relative == self._start:
             tried: tuple[str, ...] = ("Manifest.json", "model.mil", "coremldata.bin")
         elif _MODEL_NUMBER.match(last):
@@ -147,7 +149,7 @@ class Mirror:
             for identity in self._made.values():
                 FILES.pop(identity, None)
             self._made.clear()
-            self._is_listed = True  # nothing is provided any more
+            self._is_closed = True
         import shutil
 
         shutil.rmtree(self.root, ignore_errors=True)

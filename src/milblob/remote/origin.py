@@ -69,9 +69,11 @@ class RemoteDirectory(Protocol):
 
     Attributes:
         name: what messages call it.
+        can_list: whether `files` lists what is in it.
     """
 
     name: str
+    can_list: bool
 
     def file(self, relative: str) -> RemoteFile | None:
         """Return a file, by its path with "/"; None if there is none.
@@ -80,8 +82,8 @@ class RemoteDirectory(Protocol):
             OSError: its server cannot be asked.
         """
 
-    def files(self, relative: str) -> Mapping[str, RemoteFile] | None:
-        """Return every file below a path, by its path from the directory; None where nothing can be listed.
+    def files(self, relative: str) -> Mapping[str, RemoteFile]:
+        """Return every file below a path, or the file at it, by its path from the directory.
 
         Raises:
             OSError: it cannot be listed. FormatError: names that no file can have, or too many.

@@ -122,6 +122,10 @@ class Location:
         finally:
             os.close(directory)
 
+    def is_there(self) -> bool:
+        """Return whether its name exists, as `paths.is_there`; of a remote file, whether there is one."""
+        return paths.is_there(self.path) or (bool(ROOTS) and provide(self.path, is_named=True))
+
     def _provide(self) -> None:
         """Make what represents a remote file, once a model names it; refuse one that does not exist."""
         for directory in list(ROOTS):

@@ -312,11 +312,8 @@ class MappedFile:
                 self._drop()
 
     @contextlib.contextmanager
-    def held_name(self, *, is_whole: bool = True) -> Iterator[str | None]:
+    def held_name(self) -> Iterator[str | None]:
         """Yield a path that leads to the open file itself until the block ends, for libraries that open files by name.
-
-        Args:
-            is_whole: of a remote file, fetch all of it before; else the library reads zeros where bytes are missing.
 
         `name` may lead elsewhere by now. On Linux the descriptor has a path; on Windows nobody can rename an open file,
         nor a directory above it. Other systems have no such path, nor has a file without a name.
@@ -324,11 +321,13 @@ class MappedFile:
         Yields:
             The absolute path; None if there is none.
         """
-        with self.held() if is_whole else self._held() as fd:
+        with self.held() as fd:
             yield self._name_of(fd) if fd >= 0 else None
 
     def _name_of(self, fd: int) -> str | None:
         path = f"/proc/self/fd/{fd}"
+        if self._backing is not None:  # a file without a name
+            return path if sys.platform == "linux" else None
         try:
             real = final_path(fd)
             status = os.stat(real)  # of a removed file, readlink gives a path that leads nowhere

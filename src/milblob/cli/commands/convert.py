@@ -13,6 +13,7 @@ from ...storage import paths
 from .. import options
 from ..saving import refuse_model, report, say_widened, widened, with_hint
 from ..selection import describe_filter, open_chosen
+from ..sources import add_sources
 from ..terminal.progress import shown
 
 EXAMPLES = ("convert Model.mlpackage weights.npz", "convert new.safetensors weight.bin")
@@ -34,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     tvm = "version of TVM that wrote, or is to read, a .params file, such as 0.14; default: 0.23 or later"
     parser.add_argument("--tvm", metavar="VERSION", help=tvm)
     options.add_force(parser)
+    add_sources(parser, "source")
     options.add_reporting(
         parser, verbose="name each tensor that was written", json="print what was written as one JSON object"
     )

@@ -9,6 +9,7 @@ from ...rewrite.destination import require_outside
 from .. import options
 from ..saving import refuse_model, report, say_widened, widened, with_hint
 from ..selection import describe_filter, open_chosen
+from ..sources import add_sources
 from ..terminal.progress import shown
 
 EXAMPLES = ("extract Model.mlpackage -o weights.safetensors", "extract Model.mlpackage -k 'head*' -o head/")
@@ -22,6 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_selection(parser)
     options.add_views(parser)
     options.add_force(parser)
+    add_sources(parser, "model")
     options.add_reporting(
         parser, verbose="name each tensor that was written", json="print what was written as one JSON object"
     )

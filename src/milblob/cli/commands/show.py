@@ -13,6 +13,7 @@ from ...program.compression import Compression
 from ...program.view import Consumer, Operation
 from .. import options
 from ..selection import find
+from ..sources import add_sources
 from ..terminal import output, tables
 from ..terminal.tables import LAST, Column
 from ..terminal.values import show_values
@@ -33,6 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=options.ANY)
     parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
     parser.add_argument("-f", "--function", metavar="NAME", help="the function that the tensor belongs to")
+    add_sources(parser, "model")
     options.add_reporting(
         parser,
         quiet="read no values; omit user-defined metadata",

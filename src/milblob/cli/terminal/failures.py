@@ -1,6 +1,7 @@
 """Reports an error, whatever it is, in one line."""
 
 from ...errors import MilblobError
+from ...mirrored import shown
 from .output import say
 
 EXIT_ERROR = 2
@@ -15,7 +16,7 @@ def words_of(error: BaseException) -> str | None:
     if isinstance(error, KeyError):
         return str(error.args[0]) if error.args else "unknown name"
     if isinstance(error, OSError):
-        file = f": {error.filename}" if error.filename is not None else ""
+        file = f": {shown(str(error.filename))}" if error.filename is not None else ""
         return f"{error.strerror}{file}" if error.strerror else str(error)
     if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):  # an extra that is missing
         return str(error)

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from ...wording import escape as escape
+from ...mirrored import shown
+from ...wording import escape as _escape
+
+
+def escape(text: str) -> str:
+    """Return a text that is safe for a terminal, with remote files called by their URLs."""
+    return _escape(shown(text))
 
 
 def size(nbytes: int | None) -> str:
@@ -59,7 +65,7 @@ def print_json(document: Any) -> None:
     the document stays the same.
     """
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
-    text = json.dumps(document, ensure_ascii=encoding != "utf8", indent=1)
+    text = shown(json.dumps(document, ensure_ascii=encoding != "utf8", indent=1))
     print("\n".join(map(_escaped_json, text.split("\n"))))
 
 

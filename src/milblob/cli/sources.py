@@ -1,0 +1,64 @@
+"""Sources of commands that are URLs or zip archives: --storage-option, and the local paths that represent them."""
+
+import contextlib
+import json
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from ..mirrored import is_remote
+from . import options
+
+
+def add_sources(parser: options.Parser, *names: str) -> None:
+    """Add --storage-option to a command; `names` are the arguments that are sources."""
+    words = "for the file system of a URL, such as anon=true; VALUE is JSON or text; may be repeated"
+    parser.add_argument(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        dest="storage_options",
+        type=_option,
+        action="append",
+        default=[],
+        help=words,
+    )
+    parser.set_defaults(sources=names)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Parse KEY=VALUE. What is wrong with it is said without the value, which may be a secret."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ArgumentTypeError("expected KEY=VALUE, got no key or no value")
+    try:
+        return key, json.loads(value)
+    except (ValueError, RecursionError):
+        return key, value
+
+
+@contextlib.contextmanager
+def local_sources(arguments: Namespace) -> Iterator[None]:
+    """Replace the URLs and zip archives among a command's sources by local paths, until the block ends.
+
+    Raises:
+        ValueError: options without a URL. As `remote.mirror.open_mirror`.
+    """
+    names = getattr(arguments, "sources", ())
+    given = {name: getattr(arguments, name) for name in names}
+    every = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
+    stored = dict(getattr(arguments, "storage_options", ()))
+    if not stored and not any(map(is_remote, every)):
+        yield
+        return
+    from ..remote.mirror import local
+
+    if not any(map(is_remote, every)):
+        raise ValueError(f"--storage-option: expected a URL, which it is for, got {every[0]}")
+    with contextlib.ExitStack() as stack:
+
+        def opened(text: Any) -> Any:
+            return stack.enter_context(local(text, stored)) if is_remote(text) else text
+
+        for name, value in given.items():
+            setattr(arguments, name, list(map(opened, value)) if isinstance(value, list) else opened(value))
+        yield
