@@ -117,5 +117,6 @@ def shown(text: str) -> str:
     """Return a text with the private directories in it replaced by what messages call them."""
     if PREFIX in text:
         for directory, name in list(_NAMES.items()):
-            text = text.replace(directory, name)
+            inside = f"{name}/" if name else ""
+            text = text.replace(directory + os.sep, inside).replace(directory, name or os.curdir)
     return text

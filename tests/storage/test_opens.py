@@ -37,7 +37,7 @@ BENEATH = {
 HELD = {
     ("formats/npz.py", "save", "open"),
     ("formats/npz.py", "save", "zipfile.ZipFile"), ("formats/npz.py", "open_arrays", "open"), ("formats/npz.py", "open_arrays", "zipfile.ZipFile"),
-    ("formats/safetensors.py", "open_arrays", "safetensors.safe_open"), ("formats/safetensors.py", "_checkable", "open"), ("formats/weights.py", "_put_stamp", "open"),
+    ("formats/safetensors.py", "open_arrays", "safetensors.safe_open"), ("formats/weights.py", "_put_stamp", "open"),
     ("formats/weights.py", "_put_stamp", "MappedFile"), ("onnx/reference.py", "WeightReference.tofile", "self.held().tofile"),
     ("running/runtime.py", "Handover.start", "import_runtime().InferenceSession"), ("tvm/unzip.py", "decompress", "MappedFile"),
 }  # fmt: skip

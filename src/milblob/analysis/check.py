@@ -85,7 +85,7 @@ def check(
     checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
     if name is None:
         checker.check_file(path, None)
-    elif paths.is_directory(name):
+    elif stat.S_ISDIR((paths.status(name) or os.stat(name)).st_mode):
         checker.check_directory(name)
     else:
         check_permissions(checker.found, [name])

@@ -22,7 +22,7 @@ def add_sources(parser: options.Parser, *names: str) -> None:
         default=[],
         help=words,
     )
-    parser.set_defaults(sources=names)
+    parser.set_defaults(remote_sources=names)
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -43,7 +43,7 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
     Raises:
         ValueError: options without a URL. As `remote.mirror.open_mirror`.
     """
-    names = getattr(arguments, "sources", ())
+    names = getattr(arguments, "remote_sources", ())
     given = {name: getattr(arguments, name) for name in names}
     every = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
     stored = dict(getattr(arguments, "storage_options", ()))
@@ -57,7 +57,7 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
 
         def opened(text: Any) -> Any:
-            return stack.enter_context(local(text, stored)) if is_remote(text) else text
+            return stack.enter_context(local(text, stored, arguments.max_nbytes)) if is_remote(text) else text
 
         for name, value in given.items():
             setattr(arguments, name, list(map(opened, value)) if isinstance(value, list) else opened(value))

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -125,11 +124,10 @@ def _checkable(mapping: MappedFile, path: str) -> Iterator[str]:
     nbytes = 8 + min(int.from_bytes(data[:8], "little"), _MAX_HEADER_NBYTES)
     mapping.need([(0, nbytes)])
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
-        name = os.path.join(folder, "header.safetensors")
-        with open(name, "wb") as file:
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".safetensors", delete=False) as file:
             file.write(data[:nbytes])
             file.truncate(mapping.nbytes)
-        yield name
+        yield file.name
 
 
 def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:

@@ -104,7 +104,7 @@ def open(
     if storage_options or is_remote(source):
         from ..remote.mirror import open_mirror
 
-        mirror = open_mirror(source, storage_options)
+        mirror = open_mirror(source, storage_options, max_nbytes)
     found: Any = _open_local(source, mode, options) if mirror is None else _open_mirror(mirror, mode, options)
     return found  # type: ignore[no-any-return]
 
@@ -184,14 +184,19 @@ def load(
     Raises:
         As `open` and `Tensor.read`; all or nothing.
     """
+    options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
     if storage_options or is_remote(source):
         from ..remote.mirror import local
 
-        with local(source, storage_options) as path:
-            return load(path, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
+        with local(source, storage_options, max_nbytes) as path:
+            return _load_local(path, options)
+    return _load_local(source, options)
+
+
+def _load_local(source: Any, options: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     other = model_opener(source)
     if other is not None:
-        with other(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes) as found:
+        with other(source, **options) as found:
             return {name: tensor.read() for name, tensor in found.items()}
-    with Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes) as model:
+    with Model(source, **options) as model:
         return read_all(model)

@@ -10,11 +10,14 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..arguments import as_path
 from ..mirrored import FILES, PREFIX, ROOTS, Backing, Root, enter, is_remote, is_url
+from ..storage import paths
+from ..storage.beneath import Location
+from ..storage.mapped import MappedFile
 from . import urls
 from .origin import RemoteDirectory
 from .sparse import SparseFile
@@ -35,6 +38,7 @@ class Mirror:
         origin: the directory; closed by `close`.
         name: of the file or directory in it that was asked for.
         make: returns what represents a remote file; by default a new SparseFile.
+        whole_name: what messages call the file or directory; by default its name in the directory.
 
     Attributes:
         path: local path that represents that file or directory.
@@ -44,7 +48,7 @@ class Mirror:
         OSError: there is no directory for temporary files.
     """
 
-    def __init__(self, origin: RemoteDirectory, name: str, make: Any = SparseFile) -> None:
+    def __init__(self, origin: RemoteDirectory, name: str, make: Any = SparseFile, whole_name: str = "") -> None:
         self._origin, self._make, self._start = origin, make, name
         self._lock = threading.RLock()
         self._made: dict[str, tuple[int, int]] = {}
@@ -53,7 +57,7 @@ class Mirror:
         self._was_listed = self._is_closed = False
         self.root = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
         self.path = os.path.join(self.root, name)
-        self.name = f"{origin.name}/{name}"
+        self.name = whole_name or f"{origin.name}/{name}"
         try:
             if not origin.can_list and name.endswith((_PACKAGE, _COMPILED)):
                 os.mkdir(self.path)
@@ -67,7 +71,8 @@ class Mirror:
         """Make a file for each one that the directory lists."""
         files = self._origin.files(self._start)
         for relative, file in files.items():
-            self._add(relative, self._make(file).backing)
+            if relative not in self._made:  # of an attempt before, which failed
+                self._add(relative, self._make(file).backing)
         self._is_closed = list(files) != [self._start]  # else a file, which may name others
         if not files:
             os.mkdir(self.path)
@@ -79,8 +84,8 @@ class Mirror:
             return False
         with self._lock:
             if self._origin.can_list and not self._was_listed:
-                self._was_listed = True
                 self._list()
+                self._was_listed = True
             if relative in self._made or relative in self._folders:
                 return True
             if self._is_closed or relative in self._missing or not (is_named or self._is_tried(parts)):
@@ -156,40 +161,54 @@ class Mirror:
         self._origin.close()
 
 
-def open_mirror(source: Any, options: dict[str, Any] | None = None) -> Mirror | None:
+def open_mirror(source: Any, options: dict[str, Any] | None = None, max_nbytes: int | None = None) -> Mirror | None:
     """Return what represents a source that is no local file; None for a local file or directory.
+
+    Nothing is asked for yet.
 
     Args:
         source: a URL, or the path of a zip archive; see `mirrored.is_remote`.
-        options: for the file system, as fsspec takes them; also "cache" and "cache_nbytes" (see `cache`).
+        options: for the file system, as fsspec takes them.
+        max_nbytes: see `Budget`: of what is decoded of a zip archive.
 
     Raises:
-        ValueError: a URL that cannot be one; an option that its file system does not have. ImportError: fsspec, or
-        what it needs for this URL, is not installed. OSError: it cannot be listed.
+        ValueError: a URL that cannot be one; an option that its file system does not have; options without a URL.
+        ImportError: fsspec, or what it needs for this URL, is not installed.
     """
     text = as_path(source)
     options = dict(options or {})
     if not is_url(text):
         if options:
             raise ValueError(f"storage options: expected a URL, which they are for, got the path {text}")
-        return None
+        if not paths.is_file(text):
+            return None
+        return _zip(lambda: MappedFile(text), text, max_nbytes, lambda: None)
     scheme = text.partition(":")[0].lower()
-    make: Any = SparseFile
     if scheme in ("http", "https") and "::" not in text:
         from .http import HttpOrigin
 
         split = urls.split(text)
-        return Mirror(HttpOrigin(split, options), split.name, make)
-    from .filesystem import open_origin
+        mirror = Mirror(HttpOrigin(split, options), split.name)
+    else:
+        from .filesystem import open_origin
 
-    origin, name = open_origin(text, options)
-    return Mirror(origin, name, make)
+        mirror = Mirror(*open_origin(text, options))
+    if mirror.path[-4:].lower() != ".zip":
+        return mirror
+    return _zip(lambda: MappedFile(Location(mirror.path)), mirror.name, max_nbytes, mirror.close)
+
+
+def _zip(archive: Callable[[], MappedFile], name: str, max_nbytes: int | None, close: Callable[[], None]) -> Mirror:
+    from .zips import ZipDirectory
+
+    directory = ZipDirectory(archive, name, max_nbytes, close)
+    return Mirror(directory, os.path.basename(name), lambda member: member, name)
 
 
 @contextlib.contextmanager
-def local(source: Any, options: dict[str, Any] | None = None) -> Iterator[Any]:
+def local(source: Any, options: dict[str, Any] | None = None, max_nbytes: int | None = None) -> Iterator[Any]:
     """Yield the local path that represents a source until the block ends; the source itself, where it is local."""
-    mirror = open_mirror(source, options) if is_remote(source) or options else None
+    mirror = open_mirror(source, options, max_nbytes) if is_remote(source) or options else None
     if mirror is None:
         yield source
         return

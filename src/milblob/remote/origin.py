@@ -1,6 +1,6 @@
 """What a remote directory and a remote file can do: the same for HTTP, for fsspec's file systems, and for archives."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import FormatError
@@ -82,7 +82,7 @@ class RemoteDirectory(Protocol):
             OSError: its server cannot be asked.
         """
 
-    def files(self, relative: str) -> Mapping[str, RemoteFile]:
+    def files(self, relative: str) -> Mapping[str, Any]:
         """Return every file below a path, or the file at it, by its path from the directory.
 
         Raises:
@@ -93,8 +93,13 @@ class RemoteDirectory(Protocol):
         """Close connections. Files can be read all the same."""
 
 
-def require_names(names: list[str], where: str) -> None:
+def require_names(names: list[str], where: str, folders: Container[str] = ()) -> None:
     """Refuse paths of a listing or an archive that no model has, or that lead out of it.
+
+    Args:
+        names: with "/".
+        where: what has them, for messages.
+        folders: those of the names that are folders.
 
     Raises:
         FormatError: there is one, or there are too many.
@@ -113,5 +118,5 @@ def require_names(names: list[str], where: str) -> None:
     for name in names:
         while "/" in name:
             name = name.rpartition("/")[0]
-            if name in seen:
+            if name in seen and name not in folders:
                 raise FormatError(f"name {name!r:.200}: expected a file or a directory, got both", file=where)

@@ -34,7 +34,7 @@ def takes_urls(*names: str) -> Callable[[_F], _F]:
 
                 def opened(source: Any) -> Any:
                     options = storage_options if is_remote(source) or not is_any else None
-                    return stack.enter_context(local(source, options))
+                    return stack.enter_context(local(source, options, more.get("max_nbytes")))
 
                 first = [opened(source) for source in args[: len(names)]]
                 rest = {name: opened(value) if name in names else value for name, value in more.items()}

@@ -38,7 +38,7 @@ class SparseFile:
     ) -> None:
         self.remote = remote
         self.nbytes = remote.version.nbytes
-        self._fd = _unnamed() if fd is None else fd
+        self._fd = unnamed_file() if fd is None else fd
         self._held = Ranges() if held is None else held
         self._busy = Ranges()
         self._changed = threading.Condition()
@@ -130,6 +130,7 @@ class SparseFile:
             os.close(fd)
 
 
-def _unnamed() -> int:
+def unnamed_file() -> int:
+    """Return the descriptor, which the caller owns, of a new file without a name."""
     with tempfile.TemporaryFile(prefix="milblob-", buffering=0) as file:
         return os.dup(file.fileno())
