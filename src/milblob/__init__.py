@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
+    from .rewrite.download import Download, download
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
@@ -84,6 +85,7 @@ __all__ = [
     "DType",
     "DictionaryType",
     "Diff",
+    "Download",
     "EditableModel",
     "Failure",
     "Figures",
@@ -137,6 +139,7 @@ __all__ = [
     "compress_frontier",
     "content_hash",
     "diff",
+    "download",
     "info",
     "load",
     "match",
@@ -183,6 +186,7 @@ _LATER = {
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "rewrite.download": ("Download", "download"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),

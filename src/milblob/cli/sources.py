@@ -6,8 +6,10 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from ..mirrored import is_remote
+from ..mirrored import is_remote, is_url
 from . import options
+from .terminal import output
+from .terminal.progress import shown
 
 
 def add_sources(parser: options.Parser, *names: str) -> None:
@@ -22,6 +24,8 @@ def add_sources(parser: options.Parser, *names: str) -> None:
         default=[],
         help=words,
     )
+    words = "fetch the whole files of each URL to DIR first, or what is missing of them, and print the content hash"
+    options.add_output(parser, "--download", metavar="DIR", help=words)
     parser.set_defaults(remote_sources=names)
 
 
@@ -57,8 +61,21 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
 
         def opened(text: Any) -> Any:
+            if arguments.download is not None and is_url(text):
+                return _downloaded(text, stored, arguments)
             return stack.enter_context(local(text, stored, arguments.max_nbytes)) if is_remote(text) else text
 
         for name, value in given.items():
             setattr(arguments, name, list(map(opened, value)) if isinstance(value, list) else opened(value))
         yield
+
+
+def _downloaded(url: str, stored: dict[str, Any], arguments: Namespace) -> str:
+    from ..rewrite.download import download
+
+    with shown(arguments) as progress:
+        found = download(url, arguments.download, progress=progress, storage_options=stored)
+    if not arguments.quiet:
+        what = f"{output.plural(found.files, 'file')}, {output.size(found.nbytes)}, to {found.path}"
+        output.say(f"{found.source}: {what}, content hash {found.hash or 'none'}")
+    return found.path

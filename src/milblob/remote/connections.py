@@ -27,6 +27,7 @@ class Answer(NamedTuple):
         status: such as 206. reason: its text.
         headers: of the response; names in any case.
         body: reads it. finish: called when no more is read.
+        extend: called with the seconds from now on until the last byte must be there.
     """
 
     status: int
@@ -34,6 +35,7 @@ class Answer(NamedTuple):
     headers: Any
     body: http.client.HTTPResponse
     finish: Any
+    extend: Any
 
 
 class _Timed:
@@ -147,7 +149,10 @@ class Connections:
                 response.close()
                 connection.close()
 
-        return Answer(response.status, response.reason, response.headers, response, finish)
+        def extend(seconds: float) -> None:
+            timed.end = time.monotonic() + seconds
+
+        return Answer(response.status, response.reason, response.headers, response, finish, extend)
 
     def _proxy(self, scheme: str, netloc: str) -> str | None:
         proxy = self._proxies.get(scheme)

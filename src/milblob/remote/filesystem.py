@@ -80,6 +80,15 @@ class FileSystemFile:
         Version(self.version.nbytes, self._first.etag, self._first.changed).require_same(now, self.name)
         return data
 
+    def current(self) -> Version:
+        """Return the version that it is of now.
+
+        Raises:
+            OSError: it cannot be asked.
+        """
+        with _named(self.name):
+            return self._now()
+
     def _now(self) -> Version:
         self._system.invalidate_cache(self._path)  # or `info` answers what it knows
         return _version(self._system.info(self._path), self.name)

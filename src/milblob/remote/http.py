@@ -10,13 +10,17 @@ import base64
 import email.utils
 import errno
 import http.client
+import os
 import random
 import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
+from ..storage.disk import naming
+from ..storage.transfer import write_at
 from .connections import REFUSED, Answer, Connections
 from .origin import DOWNLOAD, Version
 from .urls import Split, shown, split
@@ -80,9 +84,13 @@ class HttpOrigin:
     def file(self, relative: str) -> "HttpFile | None":
         """See RemoteDirectory: one request, for the first bytes."""
         try:
-            return HttpFile(self, self.url.at(relative), self.url.shown_at(relative))
+            return self.named(relative).open()
         except FileNotFoundError:
             return None
+
+    def named(self, relative: str) -> "HttpFile":
+        """Return a file that was not asked for yet."""
+        return HttpFile(self, self.url.at(relative), self.url.shown_at(relative))
 
     def files(self, relative: str) -> "dict[str, HttpFile]":
         """See RemoteDirectory: HTTP lists nothing."""
@@ -105,7 +113,11 @@ class HttpFile:
         self._target = url  # where the last redirect led
         self.version = Version(-1)
         self.head = b""
+
+    def open(self) -> "HttpFile":
+        """Ask for the first bytes, which tells the size; return the file itself."""
         self.head = bytes(self._read(0, HEAD_NBYTES))
+        return self
 
     def read(self, offset: int, nbytes: int) -> bytearray:
         """See RemoteFile.
@@ -118,19 +130,28 @@ class HttpFile:
     def _read(self, offset: int, nbytes: int) -> bytearray:
         """Read a range, after a failure from where it ended; the first one of a file may be longer than the file."""
         data = bytearray()
+
+        def once() -> bool:
+            before = len(data)
+            is_whole, wanted = self._request(offset, nbytes, data)
+            if len(data) < wanted and not (is_whole and len(data) > before):
+                raise _CutError(f"{len(data)} bytes and the end of the connection")
+            return len(data) >= wanted  # else a server that sends less than it is asked for
+
+        self._retry(offset, nbytes, once)
+        return data
+
+    def _retry(self, offset: int, nbytes: int, once: Callable[[], bool]) -> None:
+        """Make requests until one says that it was the last, and again after failures that may pass."""
         attempt = 1
         error: BaseException | None
         while True:
             wait = 0.0
-            before = len(data)
             try:
                 with self._origin.slots:
-                    is_whole, wanted = self._request(offset, nbytes, data)
-                if len(data) >= wanted:
-                    return data
-                if is_whole and len(data) > before:  # a server that sends less than it is asked for
-                    continue
-                raise _CutError(f"{len(data)} bytes and the end of the connection")
+                    if once():
+                        return
+                continue
             except _StatusError as status:
                 got, error, wait = str(status), None, status.wait
             except (_CutError, http.client.HTTPException) as cut:
@@ -175,21 +196,84 @@ class HttpFile:
         finally:
             answer.finish()
 
-    def _ask(self, begin: int, end: int) -> Answer:
-        """Send the request, and follow redirects; those that a server gave before are tried first."""
+    def save(self, fd: int, begin: int, version: Version | None, progress: Callable[[int, int], None]) -> Version:
+        """Write the whole file to a local one; also from a server without ranges, and from where it ended before.
+
+        Args:
+            fd: of the local file, which holds the first `begin` bytes of `version`.
+            begin, version: what is there; 0 and None: nothing.
+            progress: called with the bytes that are there, and with all there are.
+
+        Returns:
+            The version that the local file is of now.
+
+        Raises:
+            As the class and `read`.
+        """
+        self.version, done = version or Version(-1), begin
+
+        def once() -> bool:
+            nonlocal done
+            answer = self._ask(done, None)
+            try:
+                first, end = self._checked_whole(answer, done)
+                done = first
+                answer.extend(self._origin.timeout + (end - first) / MIN_RATE)
+                while done < end:
+                    some = answer.body.read(min(end - done, _CHUNK_NBYTES))
+                    if not some:
+                        raise _CutError(f"{done} bytes and the end of the connection")
+                    with naming(self.name, fd, end):
+                        write_at(fd, [some], done)
+                    done += len(some)
+                    progress(done, end)
+            finally:
+                answer.finish()
+            return True
+
+        self._retry(begin, 0, once)
+        os.ftruncate(fd, self.version.nbytes)
+        return self.version
+
+    def _checked_whole(self, answer: Answer, begin: int) -> tuple[int, int]:
+        """Check the head of a response to a request for all from `begin`; return the range that its body holds."""
+        headers = answer.headers
+        self._refuse_status(answer, begin, 0)
+        if begin and answer.status in (206, 416):
+            text = headers.get("Content-Range", "").strip()
+            found, none = _RANGE.match(text), _NO_RANGE.match(text)
+            if answer.status == 206 and found and (int(found[1]), int(found[2]) + 1) == (begin, int(found[3])):
+                self._require_version(int(found[3]), headers)
+                return begin, int(found[3])
+            if answer.status == 416 and none and int(none[1]) == begin:  # nothing more
+                self._require_version(begin, headers)
+                return begin, begin
+        length = headers.get("Content-Length", "").strip()
+        if answer.status != 200 or not re.fullmatch(r"\d{1,18}", length):
+            raise self._failed(begin, 0, f"{answer.status} {answer.reason} with Content-Length {length!r:.40}", 1)
+        self._require_version(int(length), headers)
+        return 0, int(length)
+
+    def _ask(self, begin: int, end: int | None) -> Answer:
+        """Send the request, and follow redirects; those that a server gave before are tried first.
+
+        Args:
+            begin, end: the range; None: all from `begin`.
+        """
         url, is_short_cut = self._target, self._target != self._url
         for _ in range(_MAX_REDIRECTS + 1):
-            headers = {
-                "Accept-Encoding": "identity", "Range": f"bytes={begin}-{end - 1}", "User-Agent": "milblob",
-            }  # fmt: skip
+            headers = {"Accept-Encoding": "identity", "User-Agent": "milblob"}
+            if begin or end is not None:
+                headers["Range"] = f"bytes={begin}-{'' if end is None else end - 1}"
             if _place(url) == _place(self._url):  # credentials are for the server that the user named
                 headers |= self._origin.secret
-            seconds = self._origin.timeout + (end - begin) / MIN_RATE
+            nbytes = 0 if end is None else end - begin
+            seconds = self._origin.timeout + nbytes / MIN_RATE
             answer = self._origin.connections.ask(url, headers, seconds)
             if answer.status in _REDIRECTS:
                 location = answer.headers.get("Location")
                 answer.finish()
-                url = self._redirected(url, location, begin, end)
+                url = self._redirected(url, location, begin, nbytes)
                 continue
             if is_short_cut and answer.status in (400, 401, 403, 404, 410):  # a signed URL that has expired
                 answer.finish()
@@ -197,9 +281,9 @@ class HttpFile:
                 continue
             self._target = url
             return answer
-        raise self._failed(begin, end - begin, f"more than {_MAX_REDIRECTS} redirects", 1)
+        raise self._failed(begin, nbytes, f"more than {_MAX_REDIRECTS} redirects", 1)
 
-    def _redirected(self, url: str, location: str | None, begin: int, end: int) -> str:
+    def _redirected(self, url: str, location: str | None, begin: int, nbytes: int) -> str:
         parts = urlsplit(urljoin(url, location or ""))
         try:
             split(urlunsplit((parts.scheme, parts.netloc, "/name", "", "")))
@@ -208,28 +292,20 @@ class HttpFile:
         is_worse = urlsplit(url).scheme == "https" and parts.scheme != "https"
         if location is None or parts.scheme not in ("http", "https") or is_worse:
             words = "a redirect to no URL of https" if is_worse or location is None else "a redirect to another scheme"
-            raise self._failed(begin, end - begin, words, 1)
+            raise self._failed(begin, nbytes, words, 1)
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
 
     def _checked(self, answer: Answer, begin: int, end: int) -> tuple[int, int] | None:
         """Check the head of a response; return the range that its body has to hold, None for an empty file."""
         status, headers = answer.status, answer.headers
         nbytes = end - begin
-        if status in (404, 410):
-            raise FileNotFoundError(errno.ENOENT, f"{_asked(begin, nbytes)}, got {status} {answer.reason}", self.name)
-        if status in (401, 403):
-            raise PermissionError(errno.EACCES, f"{_asked(begin, nbytes)}, got {status} {answer.reason}", self.name)
-        if status in _AGAIN:
-            raise _StatusError(f"{status} {answer.reason}", _wait_of(headers.get("Retry-After")))
+        self._refuse_status(answer, begin, nbytes)
         if status == 416 and (found := _NO_RANGE.match(headers.get("Content-Range", ""))):
             self._require_version(int(found[1]), headers)
             if int(found[1]) == 0 and begin == 0:
                 return None
         if status not in (200, 206):
             raise self._failed(begin, nbytes, f"{status} {answer.reason}", 1)
-        encoding = headers.get("Content-Encoding", "identity").strip().lower()
-        if encoding not in ("", "identity"):
-            raise self._failed(begin, nbytes, f"a body with Content-Encoding {encoding!r:.40}", 1)
         length = headers.get("Content-Length")
         known = int(length) if length is not None and re.fullmatch(r"\d{1,18}", length.strip()) else None
         if status == 200:
@@ -251,6 +327,19 @@ class HttpFile:
             of = "" if known is None else f" and Content-Length {known}"
             raise self._failed(begin, nbytes, f"206 with Content-Range {text!r:.100}{of}", 1)
         return begin, last + 1
+
+    def _refuse_status(self, answer: Answer, begin: int, nbytes: int) -> None:
+        """Raise what a status or a Content-Encoding says is wrong, whatever was asked for."""
+        status, got = answer.status, f"{answer.status} {answer.reason}"
+        if status in (404, 410):
+            raise FileNotFoundError(errno.ENOENT, f"{_asked(begin, nbytes)}, got {got}", self.name)
+        if status in (401, 403):
+            raise PermissionError(errno.EACCES, f"{_asked(begin, nbytes)}, got {got}", self.name)
+        if status in _AGAIN:
+            raise _StatusError(got, _wait_of(answer.headers.get("Retry-After")))
+        encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
+        if status in (200, 206) and encoding not in ("", "identity"):
+            raise self._failed(begin, nbytes, f"a body with Content-Encoding {encoding!r:.40}", 1)
 
     def _require_version(self, nbytes: int, headers: Any) -> None:
         found = Version(nbytes, headers.get("ETag", ""), headers.get("Last-Modified", ""))
@@ -278,6 +367,8 @@ class _StatusError(Exception):
 
 
 def _asked(begin: int, nbytes: int) -> str:
+    if not nbytes:
+        return f"GET from byte {begin}: expected the file"
     return f"GET bytes {begin} to {begin + nbytes - 1}: expected 206 Partial Content"
 
 

@@ -24,10 +24,8 @@ from .sparse import SparseFile
 
 _PACKAGE, _COMPILED = ".mlpackage", ".mlmodelc"
 _MODEL_NUMBER = re.compile(r"model\d{1,6}\Z")
-_TRIED = {
-    _PACKAGE: ("Manifest.json",),
-    _COMPILED: ("model.mil", "model.espresso.net", "coremldata.bin", "metadata.json"),
-}
+COMPILED_NAMES = ("model.mil", "model.espresso.net", "coremldata.bin", "metadata.json")
+_TRIED = {_PACKAGE: ("Manifest.json",), _COMPILED: COMPILED_NAMES}
 """Names in a model's directory that are looked for although nothing names them; there is no request for others."""
 
 
