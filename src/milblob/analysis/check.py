@@ -78,14 +78,19 @@ def check(
     require_flags(values=values)
     require_calls(progress=progress)
     name = as_path(path) if isinstance(path, str | os.PathLike) else None
-    if name is not None:
-        row = format_of(name)
-        if row is not None and row.check:
-            return _check_other(name, row, values, rules, ignore, max_nbytes)
     checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
+    row, is_folder = None, False
+    try:
+        if name is not None:
+            row, is_folder = format_of(name), stat.S_ISDIR((paths.status(name) or os.stat(name)).st_mode)
+    except MilblobError as error:  # of a zip archive
+        checker.report(error)
+        return checker.found.close()
+    if name is not None and row is not None and row.check:
+        return _check_other(name, row, values, rules, ignore, max_nbytes)
     if name is None:
         checker.check_file(path, None)
-    elif stat.S_ISDIR((paths.status(name) or os.stat(name)).st_mode):
+    elif is_folder:
         checker.check_directory(name)
     else:
         check_permissions(checker.found, [name])
@@ -179,9 +184,9 @@ class _Checker:
         The model is opened once: its description and its values are read from the same open files.
         """
         try:
-            package = Package(source, report=self._report, max_nbytes=self._max_nbytes)
+            package = Package(source, report=self.report, max_nbytes=self._max_nbytes)
         except REFUSALS as error:
-            self._report(error)
+            self.report(error)
             return ""
         try:
             if package.kind == "blob":
@@ -204,7 +209,7 @@ class _Checker:
         finally:
             package.close()
 
-    def _report(self, error: Exception, prefix: str = "") -> None:
+    def report(self, error: Exception, prefix: str = "") -> None:
         """Record an exception as a finding."""
         self._is_sound = False
         if not isinstance(error, MilblobError):
@@ -236,7 +241,7 @@ class _Checker:
                     if status.st_size < _SMALL_NBYTES and self._is_pointer(place):
                         continue
                 except REFUSALS as error:
-                    self._report(error)
+                    self.report(error)
                     continue
                 yield place
 
@@ -251,7 +256,7 @@ class _Checker:
         try:
             MappedFile(place).close()
         except MilblobError as error:
-            self._report(error)
+            self.report(error)
         self._reported.add(os.path.realpath(place.path))
         return True
 
@@ -299,7 +304,7 @@ class _Checker:
         except ResolveError as error:
             self.found.add("error", "escaping-file", f"manifest item {key!r}: {error.what}", file=manifest)
         except REFUSALS as error:
-            self._report(error)
+            self.report(error)
 
     def _check_metadata(self, package: Package) -> None:
         """Report a description that cannot be read; the weights still can."""
@@ -308,7 +313,7 @@ class _Checker:
         except MilblobError as error:
             self.found.add("warning", "metadata", error.what, file=error.file, offset=error.offset, where=error.where)
         except (OSError, ValueError) as error:
-            self._report(error)
+            self.report(error)
 
     # ----------------------------------------------------------------------------------------------------- the Programs
 
@@ -317,7 +322,7 @@ class _Checker:
             scan = ProgramScan(source.program[0], source.program[1:], source.prefix, constants=True)
             scan.names()
         except REFUSALS as error:
-            self._report(error, source.prefix)
+            self.report(error, source.prefix)
             return
         file = source.mapping.name
         ends: list[Compressed] = []
@@ -336,7 +341,7 @@ class _Checker:
             try:
                 check_rules(self.found, source, scan)
             except REFUSALS as error:
-                self._report(error, source.prefix)
+                self.report(error, source.prefix)
         for constant in scan.constants:
             if constant.storage == _codec.BLOB:
                 self._add_reference(source, _Reference(scan, constant))
@@ -366,7 +371,7 @@ class _Checker:
             return
         except REFUSALS as error:
             self._unresolved.add(key)
-            self._report(error)
+            self.report(error)
             return
         self._resolved[key] = place.path
         self._references.setdefault(place.path, []).append(reference)
@@ -386,7 +391,7 @@ class _Checker:
         try:
             mapping = map_settled(place)
         except REFUSALS as error:
-            self._report(error)
+            self.report(error)
             if isinstance(error, MilblobError):
                 self._reported.add(real)
             return

@@ -19,6 +19,7 @@ from ..budget import Budget
 from ..errors import FormatError, UnsupportedError
 from ..mirrored import Backing, Spans
 from ..storage.disk import naming
+from ..storage.foreign import Foreign, foreign, refusal
 from ..storage.mapped import MappedFile
 from ..storage.transfer import write_at
 from .origin import MAX_FILES, require_names
@@ -31,6 +32,8 @@ _MAX_RATIO = 1032  # of deflate
 _CHUNK_NBYTES = 1 << 20
 _IGNORED = ("__MACOSX/", ".DS_Store")
 _MODEL = ("Manifest.json", "model.mil", "model0/", "coremldata.bin", "main.mlirb")
+_EXPECTED = "zip: expected one .mlpackage, .mlmodelc or .aimodel in it"
+_OTHER = Foreign("zip", "a zip archive of something else", "unzip it")
 _SUFFIXES = (".mlpackage", ".mlmodelc", ".aimodel")
 
 
@@ -60,7 +63,7 @@ class ZipDirectory:
         """See RemoteDirectory: those of the model.
 
         Raises:
-            FormatError: no zip, or a broken one; several models, or none. UnsupportedError: encrypted members, or
+            FormatError: no zip, or a broken one; several models. UnsupportedError: no model; encrypted members, or
             compressed in another way than deflate. LimitError: too much would be decoded.
         """
         archive: MappedFile = self._open()
@@ -68,6 +71,9 @@ class ZipDirectory:
         budget = Budget(self._max_nbytes, self._path)
         budget.add_file(self._path, archive.nbytes, archive.identity)
         inside = _root(list(members), self._path)
+        if inside is None:
+            head = memoryview(archive.need([(0, archive.nbytes)]))
+            raise refusal(foreign(head, self._path) or _OTHER, _EXPECTED, self._path)
         return {
             f"{relative}/{name[len(inside) :]}": ZipMember(archive, row, start, f"{self._path}/{name}", budget)
             for name, (row, start) in members.items()
@@ -245,11 +251,11 @@ def _start(data: memoryview, archive: MappedFile, row: zipfile.ZipInfo, path: st
     return start
 
 
-def _root(names: list[str], path: str) -> str:
-    """Return what the names of the only model in an archive begin with: "", or a folder and "/".
+def _root(names: list[str], path: str) -> str | None:
+    """Return what the names of the only model in an archive begin with: "", or a folder and "/"; None of no model.
 
     Raises:
-        FormatError: there is no model, or there are several.
+        FormatError: there are several.
     """
     folders = {""} | {name[: at + 1] for name in names for at in range(len(name)) if name[at] == "/"}
     found: list[str] = []
@@ -260,9 +266,8 @@ def _root(names: list[str], path: str) -> str:
         is_model = any(f"{folder}{name}" in (folders if name.endswith("/") else names) for name in _MODEL)
         if is_model or has_suffix:
             found.append(folder)
-    if len(found) != 1:
+    if len(found) > 1:
         some = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        got = f"{len(found)} of them ({some})" if found else "none"
-        words = f"zip: expected one .mlpackage, .mlmodelc or .aimodel in it, got {got}"
-        raise FormatError(f"{words} (unzip it to give what is in it)", file=path, code="not-a-model")
-    return found[0]
+        words = f"{_EXPECTED}, got {len(found)} of them ({some}; unzip it to give one of them)"
+        raise FormatError(words, file=path, code="not-a-model")
+    return found[0] if found else None

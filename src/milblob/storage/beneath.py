@@ -16,6 +16,7 @@ from .. import _codec
 from ..errors import ResolveError
 from ..mirrored import ROOTS, provide, shown
 from . import paths
+from .hub_cache import blob_of
 
 OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
 """For reading. O_NONBLOCK so that opening a FIFO returns at once and can be refused; regular files do not care."""
@@ -91,6 +92,16 @@ class Location:
             return Location(os.path.dirname(self.path) or ".")
         return self._outer.beneath("/".join(self._parts[:-1]))
 
+    def _cached(self) -> "Location | None":
+        """Return the blob that its link leads to in a cache of the Hugging Face Hub; None of all else."""
+        outer: Location | None = self
+        while outer is not None and outer._outer is not None:
+            if not outer._links:
+                return None
+            outer = outer._outer
+        found = None if outer is None or outer is self else blob_of(self.path, outer.path)
+        return None if found is None else Location(found[0]).entry(found[1], links=False)
+
     def open(self, flags: int = OPEN_FLAGS) -> int:
         """Open it and return a file descriptor, which the caller owns.
 
@@ -105,6 +116,15 @@ class Location:
             self._provide()
         if outer is None:
             return os.open(self.path or os.curdir, flags)
+        try:
+            return self._open(outer, flags)
+        except ResolveError:
+            cached = self._cached()
+            if cached is None:
+                raise
+            return cached.open(flags)
+
+    def _open(self, outer: "Location", flags: int) -> int:
         sys.audit("open", self.path, None, flags)
         if not _HAS_DIR_FDS:
             return self._open_and_compare(flags)
@@ -208,7 +228,10 @@ class Location:
         real, outer = _real(self.path), self._outer
         while outer is not None:
             if not _is_inside(real, _real(outer.path)):
-                self._refuse(real)
+                cached = self._cached()
+                if cached is None:
+                    self._refuse(real)
+                return cached.real()
             outer = outer._outer
         return real
 
