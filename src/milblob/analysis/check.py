@@ -78,16 +78,17 @@ def check(
     require_flags(values=values)
     require_calls(progress=progress)
     name = as_path(path) if isinstance(path, str | os.PathLike) else None
-    checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
     row, is_folder = None, False
     try:
         if name is not None:
             row, is_folder = format_of(name), stat.S_ISDIR((paths.status(name) or os.stat(name)).st_mode)
     except MilblobError as error:  # of a zip archive
+        checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
         checker.report(error)
         return checker.found.close()
     if name is not None and row is not None and row.check:
         return _check_other(name, row, values, rules, ignore, max_nbytes)
+    checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
     if name is None:
         checker.check_file(path, None)
     elif is_folder:
