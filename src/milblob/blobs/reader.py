@@ -256,8 +256,12 @@ class BlobReader(Opened):
             FormatError: there is no valid record, or the file has shrunk.
             ValueError: `out` does not fit, or the reader is closed.
         """
-        record = self.record(offset)
-        return array_over(self.data_of(record), record, (record.count,), out)
+        if self.mapping.is_partial:
+            record = self.record(offset)
+            return array_over(self.data_of(record), record, (record.count,), out)
+        buffer = self.mapping.check_size()
+        record = self.record_in(buffer, offset)
+        return array_over(buffer, record, (record.count,), out)
 
     def data_of(self, record: BlobRecord) -> _codec.Buffer:
         """Return the bytes of the file, among them the data of a record; for milblob's own modules."""

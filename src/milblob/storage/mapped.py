@@ -83,13 +83,14 @@ class MappedFile:
         buffer: what `_codec` reads from and arrays are made over; None after close.
         name: the path as given, or None for memory.
         identity: device and inode of the file, or None for memory.
+        is_partial: whether it represents a remote file, of which only what was asked for is here.
         changed_ns: when the file had been changed last as it was opened, or None for memory.
         fd: its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and
             after close. Where another thread may close, use it only inside `held`: after a close the system reuses the
             number for the next file.
     """
 
-    __slots__ = ("_backing", "_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "name")
+    __slots__ = ("_backing", "_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "is_partial", "name")
 
     def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True, small_nbytes: int = 0) -> None:
         """Map, or read, a path, a file object or a buffer.
@@ -108,6 +109,7 @@ class MappedFile:
             BufferError: a strided buffer. TypeError: any other object.
         """
         self._backing: Backing | None = None
+        self.is_partial = False
         self._mmap: mmap.mmap | None = None
         self._lock = threading.Lock()
         self._users = 0
@@ -170,7 +172,7 @@ class MappedFile:
         if FILES and (backing := FILES.get(self.identity)) is not None:
             os.close(self.fd)
             self.fd = -1 if backing.fd < 0 else os.dup(backing.fd)
-            self._backing, self.name = backing, backing.name
+            self._backing, self.is_partial, self.name = backing, True, backing.name
             return backing.nbytes
         return status.st_size
 
@@ -218,14 +220,10 @@ class MappedFile:
 
     def live(self) -> Buffer:
         """Return the buffer, or raise ValueError after close; all bytes of a remote file are fetched before."""
-        if self.buffer is None or self._backing is not None:
-            self.need([(0, self._open_buffer().nbytes)])
-        return self._open_buffer()
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether it represents a remote file, of which only what was asked for is here."""
-        return self._backing is not None
+        buffer = self.buffer
+        if buffer is None or self.is_partial:
+            return self.need([(0, self._open_buffer().nbytes)])
+        return buffer
 
     def need(self, spans: Spans) -> Buffer:
         """Return the buffer, of which some ranges may be read; those of a remote file are fetched before.
@@ -249,13 +247,9 @@ class MappedFile:
         Raises:
             FormatError: the file has shrunk since it was opened. As `need`.
         """
-        return self.check_range(0, None)
-
-    def check_range(self, offset: int, nbytes: int | None) -> Buffer:
-        """As `check_size`; of a remote file, only this range is fetched, and may be read. None: all from the offset."""
-        buffer = self._open_buffer()
-        if self._backing is not None:
-            return self.need([(offset, buffer.nbytes if nbytes is None else nbytes)])
+        buffer = self.buffer
+        if buffer is None or self.is_partial:
+            return self.live()
         mapped = self._mmap  # another thread may close it
         if mapped is not None:
             try:
@@ -269,6 +263,10 @@ class MappedFile:
                     f"size: expected {buffer.nbytes} bytes as when it was opened, got {now}", offset=now, file=self.name
                 )
         return buffer
+
+    def check_range(self, offset: int, nbytes: int) -> Buffer:
+        """As `check_size`; of a remote file, only this range is fetched, and may be read."""
+        return self.need([(offset, nbytes)]) if self.is_partial else self.check_size()
 
     def read_at(self, offsets: list[int], nbytes: int) -> bytes | None:
         """Read `nbytes` at each of the offsets from the file itself, one after another.
