@@ -16,7 +16,7 @@ SANITIZED := build/sanitize
 WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
-.PHONY: help demo test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks figures bench performance build clean
+.PHONY: help demo docs pages test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks figures bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -95,8 +95,17 @@ sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer
 	    $(PY) -m pytest $(WORKERS) --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
 	MILBLOB_THOROUGH=cases $(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
 
-figures: $(VENV)/.python ## how large milblob is: lines and classes of each folder
-	@$(PY) tests/figures.py
+docs: $(VENV)/.docs ## the site, from docs/ into build/site; a broken link is an error
+	$(PY) -m sphinx -q -W --keep-going -n -b html docs build/site
+	@echo "open build/site/index.html"
+
+pages: $(VENV)/.tools $(VENV)/.built ## write what a program writes: docs/api.md, docs/cli.md, docs/milblob.1, the examples of README and the tutorials
+	PYTHONPATH=tests/support $(PY) tests/support/api_page.py
+	PYTHONPATH=tests/support $(PY) tests/support/reference_pages.py
+	PYTHONPATH=tests/support $(PY) tests/support/walkthroughs.py
+
+figures: $(VENV)/.built $(VENV)/.tools ## how large milblob is: lines and classes of each folder, test cases, how far each call travels
+	@PYTHONPATH=tests/support $(PY) tests/figures.py
 
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
 	$(PY) tests/leaks.py
@@ -134,10 +143,10 @@ $(VENV)/.python:
 # A module of one Python's own ABI, left from before, would be preferred to the one that is built here.
 STALE := $(filter-out %.abi3.so,$(wildcard src/milblob/_codec.*.so))
 
-# The package itself, editable, with rich for tables; what is compiled comes after or, with make -j2, meanwhile. Bytecode is
+# The package itself, editable, with what README's examples need; what is compiled comes after or, with make -j2, meanwhile. Bytecode is
 # made of what is imported, when it is: of all files, many thousands, it would take longer than the downloads.
 $(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.python
-	MILBLOB_COMPILE=0 $(PY) -m pip install --quiet --no-compile --no-build-isolation --editable ".[tables]"
+	MILBLOB_COMPILE=0 $(PY) -m pip install --quiet --no-compile --no-build-isolation --editable ".[all]"
 	@touch $@
 
 # Only what has changed is compiled.
@@ -155,6 +164,10 @@ $(VENV)/.tools: pyproject.toml | $(VENV)/.installed
 # A cross compiler and an emulator, 56 MB, where they are missing and apt-get can get them; tests/codec/test_neon.py skips without.
 $(VENV)/.aarch64: tests/support/aarch64.py | $(VENV)/.python
 	@$(PY) tests/support/aarch64.py $(VENV)/aarch64
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.installed
+	$(PY) -m pip install --quiet --group docs
 	@touch $@
 
 $(VENV)/.fuzzer: pyproject.toml | $(VENV)/.built

@@ -141,7 +141,7 @@ def bench_choice(row: Any, layers: Path) -> None:
         nbytes = sum(t.nbytes for name, t in opened.items() if name.startswith("layers_") and name.endswith("_weight"))
     row(
         CHOICE_JOB, "milblob",
-        lambda: milblob.compress_frontier(layers, recipes=LADDER, select="layers_*_weight"),
+        lambda: milblob.compress_frontier(layers, recipes=LADDER, scope=milblob.Scope(select="layers_*_weight")),
         check=check, role="milblob", nbytes=nbytes,
     )  # fmt: skip
 

@@ -61,7 +61,7 @@ def numpy_figures(a: Path, b: Path) -> tuple[float, float, float, float, float]:
 
 
 def same(found: Any) -> None:
-    assert found.same and [row.kind for row in found.rows] == ["same"]
+    assert found.is_same and [row.kind for row in found.rows] == ["same"]
 
 
 def memcmp(a: Path, b: Path) -> int:

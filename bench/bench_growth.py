@@ -161,7 +161,7 @@ def content_hash(nbytes: int, made: Made, folder: Path) -> Any:
 
 def diff(nbytes: int, made: Made, folder: Path) -> Any:
     a, b = blob(made, nbytes), blob(made, nbytes, "-copy")
-    return lambda: milblob.diff(a, b), lambda got: got.same
+    return lambda: milblob.diff(a, b), lambda got: got.is_same
 
 
 def write(nbytes: int, made: Made, folder: Path) -> Any:

@@ -133,7 +133,7 @@ def refit_all(path: Path) -> Any:
 def refit_to_copy(path: Path) -> Any:
     """The copy is written with the new values."""
     target = path.with_name("refit-all.mlpackage")
-    milblob.refit(path, ALL, output=target, force=True)
+    milblob.refit(path, ALL, destination=target, force=True)
     return milblob.load(target)[FIRST]
 
 

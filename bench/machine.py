@@ -35,13 +35,15 @@ def milblob_facts() -> dict[str, str]:
     import milblob
 
     info = milblob.info()
-    version = info.version
-    if version == "unknown":  # a checkout that is not installed
-        pyproject = _read(str(Path(__file__).parent.parent / "pyproject.toml"))
-        version = (re.findall(r'^version = "(.+)"$', pyproject, re.M) or [version])[0]
     extension = f"{info.abi}, by {info.compiler}"
     tiers = ", ".join(info.tiers)
-    return {"version": version, "tier": info.tier, "tiers": tiers, "extension": extension, "threads": str(info.threads)}
+    return {
+        "version": info.version,
+        "tier": info.tier,
+        "tiers": tiers,
+        "extension": extension,
+        "threads": str(info.threads),
+    }
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from coremltools_view import trust_coremltools  # noqa: E402
 from faults import Faults, build_library  # noqa: E402
 from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
-from thorough import IS_THOROUGH  # noqa: E402 - and the profile of hypothesis
+from thorough import IS_THOROUGH, first_tier  # noqa: E402 - and the profile of hypothesis
 
 
 def pytest_configure():
@@ -37,8 +37,10 @@ def pytest_configure():
 def pytest_collection_modifyitems(config, items):
     """Leave out the second tier, unless this is `make thorough`."""
     if not IS_THOROUGH:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+        chosen = first_tier(items)
+        kept = set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = chosen
 
 
 def pytest_collection_finish():
@@ -50,6 +52,15 @@ def pytest_collection_finish():
     gc.freeze()
     gc.enable()
     trust_coremltools()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Keep the collector away from what a module has imported too, once its tests have run."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()  # which takes time for what is new only
+        gc.freeze()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 import milblob
 import milblob.tvm
+from compress_options import grouped
 from matrix import every
 from milblob.arguments import array_of, as_count, as_integer, require_flags
 from paths import DATA, DEMO
@@ -22,24 +23,22 @@ FLAGS = {
     "check": ("values",), "content_hash": ("dense",), "diff": ("names_only", "stored"),
     "statistics": ("histogram", "distinct"), "merge_functions": ("force",), "refit": ("cast", "force", "dry_run"),
     "repack": ("dedupe", "gc", "merge", "canonical", "decompress", "force", "dry_run"), "write_weights": ("force",),
-    "BlobWriter": ("sync",), "compress": ("requantize", "force", "dry_run"), "compress_frontier": ("requantize",),
+    "BlobWriter": ("sync",), "compress": ("recompress", "force", "dry_run"), "compress_frontier": ("recompress",),
 }  # fmt: skip
 FUNCTIONS = dict.fromkeys(
     ("check", "content_hash", "diff", "match", "merge_functions", "refit", "repack", "write_weights"), ("progress",)
-) | dict.fromkeys(("compress", "compress_frontier"), ("progress", "errors"))
-SELECTING = ("diff", "match", "refit", "repack", "compress", "compress_frontier")
+) | {"compress": ("progress",), "compress_frontier": ("progress", "errors"), "Goal": ("errors",)}
+SELECTING = ("diff", "match", "refit", "repack", "Scope")
 MAPPINGS = {
     "diff": {"mapping": "a mapping of names"},
     "refit": {"mapping": "a mapping of names"},
     "write_weights": {"dtypes": "a mapping of names to dtypes"},
-    "compress": {
+    "Scope": {
         "op_types": "a mapping from types of operations to recipes", "per_name": "a mapping from globs of names to recipes",
-        "importance": "arrays by name of weight",
     },
-    "compress_frontier": {
-        "op_types": "a mapping from types of operations to recipes", "per_name": "a mapping from globs of names to recipes",
-        "importance": "arrays by name of weight", "sensitivity": "a mapping from globs of names to numbers",
-    },
+    "Guidance": {"importance": "arrays by name of weight", "mapping": "a mapping of names"},
+    "Goal": {"sensitivity": "a mapping from globs of names to numbers"},
+    "compress_frontier": {"sensitivity": "a mapping from globs of names to numbers"},
 }  # fmt: skip
 OTHERS = [
     ("diff", "function", ["main"], "a name, got list"),
@@ -54,14 +53,17 @@ OTHERS = [
     ("repack", "align", np.array([]), "an integer, got ndarray"),
     ("refit", "requantize", np.array([]), "keep or fit, got ndarray"),
     ("merge_functions", "default", np.array([]), "the name of a function, got ndarray"),
-    ("compress", "nan", np.array([]), "skip or keep, got ndarray"),
+    ("compress", "nan", np.array([]), "one of keep, skip, error, got ndarray"),
+    ("compress", "scope", {}, "a Scope, got dict"),
+    ("compress", "guidance", {}, "a Guidance, got dict"),
+    ("repack", "nan", np.array([]), "one of keep, skip, error, got ndarray"),
     ("compress", "executor", 4, "a concurrent.futures.Executor, got int"),
-    ("compress_frontier", "nan", np.array([]), "skip or keep, got ndarray"),
-    ("compress_frontier", "least", None, "an integer, got NoneType"),
+    ("compress_frontier", "nan", np.array([]), "one of keep, skip, error, got ndarray"),
+    ("Scope", "min_size", None, "an integer, got NoneType"),
     ("compress_frontier", "recipes", milblob.Linear(), "several recipes, got Linear"),
     ("compress_frontier", "recipes", {}, "several recipes, got dict"),
     *[("to_text", name, 3, "text, got int") for name in ("function", "operation", "weights", "version")],
-    ("to_text", "out", 3, "a binary file, got int"),
+    ("to_text", "destination", 3, "a binary file, got int"),
     ("to_text", "around", "2", "an integer, got str"),
 ]
 
@@ -74,10 +76,10 @@ def given(tmp_path):
     milblob.write_weights(ARRAYS, weights)
     return {
         "open": (model,), "load": (model,), "BlobReader": (weights,), "check": (model,), "content_hash": (model,),
-        "diff": (ARRAYS, ARRAYS), "match": (ARRAYS, model), "statistics": ([1.0],), "merge_functions": ([model], new),
+        "diff": (ARRAYS, ARRAYS), "match": (model, ARRAYS), "statistics": ([1.0],), "merge_functions": ([model], new),
         "refit": (model, ARRAYS), "repack": (model, new), "write_weights": (ARRAYS, tmp_path / "new.bin"),
         "BlobWriter": (tmp_path / "new.bin",), "compress": (model, new, milblob.Linear()), "compress_frontier": (model,),
-        "to_text": (model,),
+        "to_text": (model,), "Goal": (100,), "Scope": (), "Guidance": ({},),
     }  # fmt: skip
 
 
@@ -131,7 +133,6 @@ def test_mappings(given, name, tmp_path):
     ("name", "option"),
     [
         ("repack", "overflow"),
-        ("repack", "nan"),
         ("refit", "overflow"),
         ("BlobWriter", "mode"),
         ("BlobWriter", "align"),
@@ -148,10 +149,10 @@ def test_choices(given, name, option):
 def test_goals_beyond_all_numbers(tmp_path):
     """The most bits and the least quality that anybody can ask for are no other answer than a lot and a little."""
     source = DATA / "opset_ios16_fp16" / "model.mlpackage"
-    options = {"recipes": [milblob.Linear()], "least": 0, "dry_run": True}
+    options = {"recipes": [milblob.Linear()], "min_size": 0, "dry_run": True}
 
     def chosen(**goal):
-        return milblob.compress(source, tmp_path / "new.mlpackage", **goal, **options).nbytes_after
+        return milblob.compress(source, tmp_path / "new.mlpackage", **grouped(**goal, **options)).nbytes_after
 
     assert chosen(bits=1e308) == chosen(bits=64) > chosen(sqnr=-1e308) == chosen(sqnr=0)
     assert chosen(sqnr=1e308) == chosen(sqnr=1e9)
@@ -197,10 +198,8 @@ def test_masked_arrays(tmp_path):
         "write_weights": lambda array: milblob.write_weights({"w": array}, f"{new}-w.bin"),
         "write_params": lambda array: milblob.tvm.write_params({"w": array}, f"{new}.params"),
         "diff": lambda array: milblob.diff({"fc_weight": array}, package),
-        "match": lambda array: milblob.match({"fc_weight": array}, package),
-        "importance": lambda array: milblob.compress(
-            package, f"{new}.mlpackage", milblob.Palette(4), importance={"fc_weight": abs(array)}, least=0, dry_run=True
-        ),
+        "match": lambda array: milblob.match(package, {"fc_weight": array}),
+        "importance": lambda array: milblob.compress(package, f"{new}.mlpackage", milblob.Palette(4), dry_run=True, scope=milblob.Scope(min_size=0), guidance=milblob.Guidance(importance={"fc_weight": abs(array)})),
     }  # fmt: skip
     before = state(tmp_path)
     for name, call in calls.items():
@@ -222,7 +221,13 @@ def test_importance_of_other_dtypes(dtype, tmp_path):
     shape = milblob.load(package)["fc_weight"].shape
     given = {"fc_weight": np.ones(shape, "i1").astype(dtype) if dtype != "V4" else np.zeros(shape, dtype)}
     with pytest.raises(TypeError, match="^importance: expected real numbers, got .* \\(importance of fc_weight\\)$"):
-        milblob.compress(package, tmp_path / "new.mlpackage", milblob.Palette(4), importance=given, least=0)
+        milblob.compress(
+            package,
+            tmp_path / "new.mlpackage",
+            milblob.Palette(4),
+            scope=milblob.Scope(min_size=0),
+            guidance=milblob.Guidance(importance=given),
+        )
 
 
 def test_buffers_of_other_elements():
@@ -264,7 +269,7 @@ def test_paths_of_every_kind(kind, tmp_path):
         "check": lambda path: [str(finding) for finding in milblob.check(path)],
         "content_hash": milblob.content_hash,
         "diff": lambda path: milblob.diff(path, model).to_dict(),
-        "match": lambda path: milblob.match(path, model).to_dict(),
+        "match": lambda path: milblob.match(model, path).to_dict(),
         "refit": lambda path: milblob.refit(model, path, dry_run=True).to_dict(),
         "repack": lambda path: milblob.repack(path, tmp_path / "new", dry_run=True).to_dict(),
         "to_text": milblob.to_text,
@@ -292,7 +297,7 @@ def test_a_new_file_whose_path_is_of_numpy(tmp_path):
         lambda: milblob.write_weights(ARRAYS, np.str_(path + ".bin"), listing=np.str_(path + ".json")),
     ):
         call()
-    assert milblob.diff(model, path + ".mlpackage").same
+    assert milblob.diff(model, path + ".mlpackage").is_same
     assert list(milblob.load(path + ".json")) == ["a"]
 
 
@@ -383,7 +388,7 @@ def test_parameters_of_torch(monkeypatch):
         given = TorchTensor(wanted, name)
         assert array_of(given).tobytes() == wanted.tobytes() and array_of(given).dtype == wanted.dtype
         assert milblob.pack_tensor(given) == milblob.pack_tensor(wanted)
-        assert milblob.statistics(given).maximum == 5.0
+        assert milblob.statistics(given).max == 5.0
 
 
 def test_a_path_is_no_array():
@@ -394,5 +399,7 @@ def test_a_path_is_no_array():
     with milblob.open(DEMO) as model:
         parts = [milblob.statistics(tensor) for tensor in model.values()]
         for whole in (DEMO, str(DEMO), model, {name: tensor.read() for name, tensor in model.items()}):
-            assert milblob.statistics(whole).count == sum(part.count for part in parts)
-            assert milblob.statistics(whole).maximum == max(part.maximum for part in parts)
+            found = milblob.statistics(whole)
+            assert list(found) == list(model) and list(found.values()) == parts
+            assert found.total.count == sum(part.count for part in parts)
+            assert found.total.max == max(part.max for part in parts)

@@ -64,7 +64,7 @@ def aliases(folder, count, nbytes, dtype="FLOAT16", spelled=lambda i: "", overla
 
 
 REFUSED = (
-    r"values in all: expected at most \d+ bytes made of \d+ stored ones, got \d+ or more; "
+    r"values in all: expected at most \d+ bytes made of \d+ bytes stored, got \d+ bytes or more; "
     r"max_nbytes \(--max-nbytes\) allows more"
 )
 
@@ -118,9 +118,10 @@ CALLS = {
     "open": lambda path, out, **how: [t.read() for t in milblob.open(path, **how).values()],
     "out": lambda path, out, **how: [t.read(out=np.empty(t.shape, t.dtype)) for t in milblob.open(path, **how).values()],
     "statistics": lambda path, out, **how: [milblob.statistics(t) for t in milblob.open(path, **how).values()],
+    "statistics of a path": lambda path, out, **how: milblob.statistics(path, **how),
     "content_hash": lambda path, out, **how: milblob.content_hash(path, dense=True, **how),
     "diff": lambda path, out, **how: milblob.diff(path, other_values(path), **how),
-    "match": lambda path, out, **how: milblob.match(other_values(path), path, **how),
+    "match": lambda path, out, **how: milblob.match(path, other_values(path), **how),
     "decompress": lambda path, out, **how: milblob.repack(path, out / "d.mlmodel", decompress=True, force=True, **how),
     "write_weights": lambda path, out, **how: milblob.write_weights(dict(milblob.open(path, **how)), out / "w.bin", force=True),
 }  # fmt: skip
@@ -170,13 +171,13 @@ READERS = {
     "statistics": lambda path, out, **how: main(["stats", str(path), *flags(how)]),
     "content_hash": lambda path, out, **how: main(["hash", str(path), *flags(how)]),
     "diff": lambda path, out, **how: main(["diff", str(path), str(out / "other.npz"), *flags(how)]),
-    "match": lambda path, out, **how: main(["match", str(out / "other.npz"), str(path), *flags(how)]),
+    "match": lambda path, out, **how: main(["match", str(path), str(out / "other.npz"), *flags(how)]),
     "check": lambda path, out, **how: main(["check", "--values", str(path), *flags(how)]),
-    "npz": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.npz"), *flags(how)]),
-    "safetensors": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.safetensors"), *flags(how)]),
-    "npy": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x") + "/", *flags(how)]),
-    "params": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.params"), *flags(how)]),
-    "weights": lambda path, out, **how: main(["convert", str(path), str(out / "x.bin"), *flags(how)]),
+    "npz": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x.npz"), *flags(how)]),
+    "safetensors": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x.safetensors"), *flags(how)]),
+    "npy": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x") + "/", *flags(how)]),
+    "params": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x.params"), *flags(how)]),
+    "weights": lambda path, out, **how: main(["convert", str(path), "-o", str(out / "x.bin"), *flags(how)]),
     "show": lambda path, out, **how: main(["show", str(path), "w0", *flags(how)]),
 }  # fmt: skip
 
@@ -268,7 +269,7 @@ def test_a_model_keeps_its_limit(tmp_path):
 def test_check_reports_what_it_did_not_look_at(tmp_path):
     path = tmp_path / "m.mlmodel"
     path.write_bytes(model(program(const(immediate(11, [10], hostile_bytes.FLOATS)))))
-    assert milblob.check(path, values=True) == []
+    assert list(milblob.check(path, values=True)) == []
     (found,) = milblob.check(path, values=True, max_nbytes=5)
     assert (found.severity, found.code) == ("warning", "limit") and "expected at most 5 bytes" in found.message
 
@@ -316,9 +317,9 @@ def test_one_array_under_many_names(tmp_path, capsys, kind):
         source = target = tmp_path / "a.json"
     target.write_text(json.dumps(document))
     out = tmp_path.parent / f"{tmp_path.name}.safetensors"
-    assert main(["convert", str(source), str(out)]) == 2
+    assert main(["convert", str(source), "-o", str(out)]) == 2
     assert "values in all" in capsys.readouterr().err
-    assert main(["convert", str(source), str(out), "--max-nbytes", "100M", "-q"]) == 0
+    assert main(["convert", str(source), "-o", str(out), "--max-nbytes", "100M", "-q"]) == 0
 
 
 @pytest.mark.parametrize("kind", ["params", "tar", "directory"])

@@ -1,38 +1,26 @@
-"""What the documents promise: the README's Python runs and prints what it shows, links lead somewhere, cited files
-exist, docs/api.md has every public name with its signature, and each promise of docs/security.md and docs/format.md
-names tests that `make test` runs."""
+"""What the documents promise: the examples of README and the tutorials print what they show, links lead somewhere, cited
+files exist, docs/api.md is what the docstrings say, and each promise of docs/security.md and docs/format.md names tests
+that `make test` runs."""
 
 import ast
-import contextlib
 import functools
-import inspect
-import io
 import pathlib
 import re
-import shutil
 
 import pytest
 
-import milblob
+import api_page
+import walkthroughs
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDERS = ("src", "include", "tests", "docs", "bench", "examples")
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench" / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"])
 
 
-def test_python_of_the_readme_prints_what_it_shows(tmp_path, monkeypatch):
-    """Every Python block runs, in order, in a directory that has the examples; a block after it without a language is its output."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "README.md").read_text("utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```\n(?:\n^```\n(.*?)^```)?", text, re.M | re.S)
-    assert len(blocks) >= 2 and all(shown for _, shown in blocks)
-    names = {}
-    for code, shown in blocks:
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            exec(code, names)
-        assert out.getvalue() == shown
+@pytest.mark.parametrize("page", walkthroughs.PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_examples_of_a_page_run_from_top_to_bottom_and_print_what_it_shows(page, tmp_path):
+    """`make pages` writes what they print now."""
+    assert walkthroughs.renew(page, tmp_path) == page.read_text("utf-8")
 
 
 def anchors(page):
@@ -168,26 +156,14 @@ def test_the_tree_names_every_folder_and_only_modules_that_exist():
     assert set(folders) == {path.parent.name for path in package.glob("*/__init__.py")}
 
 
-API = (ROOT / "docs" / "api.md").read_text("utf-8")
+def test_the_reference_is_what_the_docstrings_say():
+    """`make pages` writes it."""
+    assert api_page.page() == api_page.PAGE.read_text("utf-8")
 
 
-def arguments_of(function):
-    """The arguments of a function as docs/api.md writes them: no types, texts in double quotes."""
-    words = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
-            words.append("*")
-        text = f'"{parameter.default}"' if isinstance(parameter.default, str) else repr(parameter.default)
-        words.append(parameter.name if parameter.default is parameter.empty else f"{parameter.name}={text}")
-    return ", ".join(words)
-
-
-@pytest.mark.parametrize("name", milblob.__all__)
-def test_the_page_about_the_api_has_every_name_and_every_signature(name):
-    """A section of its own; for a function, and a class whose section has a call of it, the real arguments."""
-    section = re.search(rf"^## {name}\n(.*?)(?=^##? |\Z)", API, re.M | re.S)
-    assert section, "docs/api.md has no section about it"
-    call = re.search(rf"`{name}\(([^`]*)\)(?: -> [^`]+)?`", section[1])
-    if inspect.isfunction(getattr(milblob, name)) or call:
-        assert call, "its section has no line with its signature"
-        assert call[1] == arguments_of(getattr(milblob, name))
+def test_no_page_but_the_references_is_longer_than_300_lines():
+    references = {"api.md", "cli.md", "onnx-operations.md"}
+    pages = [page for page in ROOT.glob("docs/**/*.md") if page.name not in references]
+    lines = {page.name: len(page.read_text("utf-8").splitlines()) for page in pages}
+    assert not {name: count for name, count in lines.items() if count > 300}
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from children import run_child
+from thorough import some
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"),
@@ -98,7 +99,7 @@ BOMBS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("name", some(BOMBS, named=[name for name in BOMBS if name != "a million dimensions of 2^63"]))
 def test_bomb(name):
     source, options, outcome, allowed = BOMBS[name]
     code = (

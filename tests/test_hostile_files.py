@@ -89,6 +89,7 @@ BAD_REFERENCES = [
 
 
 @pytest.mark.parametrize(("number", "name", "words"), BAD_REFERENCES, ids=[row[0] for row in BAD_REFERENCES])
+@pytest.mark.sample(13)
 def test_bad_reference(number, name, words, tmp_path):
     if number == 19 and sys.platform in ("win32", "darwin"):
         pytest.skip("file names without case here: two that differ in case only cannot be made")

@@ -261,9 +261,9 @@ LOOK = """
         stop.set()
         watcher.join()
     for tensor, one in zip(milblob.open(sys.argv[1]).values(), figures):
-        assert (one.count, one.minimum, one.maximum, one.total) == (tensor.size, -2.5, 3.5, 2.5), one
+        assert (one.count, one.min, one.max, one.total) == (tensor.size, -2.5, 3.5, 2.5), one
         assert one.zeros == one.count - 3 and one.distinct == 4
-    assert same.same and [row.figures.unequal for row in found.rows] == [1, 1], found
+    assert same.is_same and [row.figures.unequal for row in found.rows] == [1, 1], found
     assert [row.figures.max_abs for row in found.rows] == [1.5, 1.5]
     print(most[0])
 """

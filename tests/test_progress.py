@@ -52,10 +52,10 @@ def write_listed(package, progress):
 WORK = {
     "diff": lambda package, progress: milblob.diff(milblob.load(package), others(), progress=progress),
     "diff of models": lambda package, progress: milblob.diff(package, package, progress=progress),
-    "match": lambda package, progress: milblob.match(milblob.load(package), package, progress=progress),
+    "match": lambda package, progress: milblob.match(package, milblob.load(package), progress=progress),
     "refit": lambda package, progress: milblob.refit(package, others(), progress=progress),
     "refit to a copy": lambda package, progress: milblob.refit(
-        package, others(), output=package.parent / "copy.mlpackage", progress=progress
+        package, others(), destination=package.parent / "copy.mlpackage", progress=progress
     ),
     "refit of a file of two names": lambda package, progress: milblob.refit(package, others(), progress=progress),
     "repack": lambda package, progress: milblob.repack(
@@ -64,6 +64,8 @@ WORK = {
     "repack in place": lambda package, progress: milblob.repack(package, package, align=4096, progress=progress),
     "content_hash": lambda package, progress: milblob.content_hash(package, progress=progress),
     "content_hash of arrays": lambda package, progress: milblob.content_hash(milblob.load(package), progress=progress),
+    "statistics": lambda package, progress: milblob.statistics(package, progress=progress),
+    "statistics of arrays": lambda package, progress: milblob.statistics(milblob.load(package), progress=progress),
     "check": lambda package, progress: milblob.check(package, values=True, progress=progress),
     "check of compressed weights": lambda _, progress: milblob.check(CHAINS, values=True, progress=progress),
     "merge_functions": lambda package, progress: milblob.merge_functions(

@@ -34,7 +34,7 @@ def test_every_public_function_is_called():
                 "BlobReader",
                 "BlobWriter",
                 "Session",
-                "OutputErrors",
+                "OutputSensitivity",
                 "Weights",
             ):
                 offered.add(f"{prefix}.{name}" if prefix else name)
@@ -47,14 +47,14 @@ def test_every_command_is_called():
     assert offered == {name if name.startswith("tvm ") else name.split(" ")[0] for name in COMMANDS}
 
 
-PARTS = 4
+PARTS = sized(2, 4)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_hostile_models(tmp_path, part):
     """As fuzz_public.py does it, with random bytes: each call in turn."""
     draw, found, called = random.Random(20261124 + part), [], set()
-    for number in range(sized(1200, 100_000) // PARTS):
+    for number in range(sized(600, 100_000) // PARTS):
         data = bytes([draw.randrange(256), number % len(NAMES)]) + draw.randbytes(draw.randrange(4, 80))
         name, error = case(data, tmp_path)
         called.add(name)
@@ -123,7 +123,7 @@ def test_what_is_open_is_not_copied():
         reader = milblob.BlobReader(DEMO / "Data/com.apple.CoreML/weights/weight.bin")
         for held in (model, session, reader):
             for call in (copy.copy, copy.deepcopy, pickle.dumps):
-                with pytest.raises(TypeError, match="expected to stay where it was opened"):
+                with pytest.raises(TypeError, match="cannot be copied or pickled"):
                     call(held)
         for whole in (
             milblob.check(DEMO),

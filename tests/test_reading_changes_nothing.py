@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 CALLS = {name: call for name, call in EVERY.items() if not name.startswith("onnx.convert ")}
 CALLS["onnx.convert"] = lambda path, out: milblob.onnx.convert(path, out / "m.onnx")  # not beside the model
 READERS = sorted(CALLS.keys() - {"recover"})
-RUNNING = ("Session", "OutputErrors", "verify", "onnx.")
+RUNNING = ("Session", "OutputSensitivity", "verify", "onnx.")
 """What these import is not forked."""
 
 
@@ -109,6 +109,7 @@ def out(tmp_path):
 
 
 @pytest.mark.parametrize("name", READERS)
+@pytest.mark.sample(24)
 def test_no_function_that_reads_changes_a_model(tmp_path, out, name):
     path = shutil.copytree(DEMO, tmp_path / "models" / "m.mlpackage")
     before = state_of(path.parent)
@@ -123,6 +124,7 @@ def test_no_function_that_reads_changes_a_model(tmp_path, out, name):
 
 
 @pytest.mark.parametrize("name", READERS)
+@pytest.mark.sample(24)
 def test_no_function_that_reads_changes_an_archive(tmp_path, out, name):
     files = tvm_archives.files_of()
     (tmp_path / "models").mkdir()
@@ -157,6 +159,7 @@ def test_a_file_of_parameters_is_refused_too(tmp_path, reader):
 
 @pytest.mark.parametrize("name", [name for name in READERS if not name.startswith(RUNNING)])
 @pytest.mark.parametrize("is_pending", [False, True])
+@pytest.mark.sample(21)
 def test_no_system_call_of_a_reader_changes_anything(faults, tmp_path, out, name, is_pending):
     """As the preloaded library counts them: create, write, truncate, rename, link, change of a mode, sync, removal."""
     path = shutil.copytree(DEMO, tmp_path / "models" / "m.mlpackage")

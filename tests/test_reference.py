@@ -85,6 +85,7 @@ def test_fixtures_are_the_ones_that_were_made():
 
 
 @pytest.mark.parametrize("case", MODEL_CASES)
+@pytest.mark.sample(16)
 def test_reads_blobs_of_models(case):
     expected, arrays, path = load_case(case)
     roots = [path.parent, *(folder for folder in path.glob("Data/*"))]
@@ -130,6 +131,7 @@ def merge_is_concatenation(case):
 
 
 @pytest.mark.parametrize("case", [case for case in MODEL_CASES if merge_is_concatenation(case)])
+@pytest.mark.sample(6)
 def test_reads_tensor_values_off_the_wire(case):
     expected, arrays, path = load_case(case)
     found = {(name, key): data for name, key, data in tensor_values((path.parent / "program.pb").read_bytes())}

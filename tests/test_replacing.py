@@ -31,11 +31,11 @@ def extract(folder, out, force):
 
 
 def extract_by_command(folder, out, force):
-    run("extract", PACKAGE, "-o", out, *["--force"] * force)
+    run("convert", PACKAGE, "-o", out, *["--force"] * force)
 
 
 def convert_by_command(folder, out, force):
-    run("convert", PACKAGE, out, *["--force"] * force)
+    run("convert", PACKAGE, "-o", out, *["--force"] * force)
 
 
 def run(*arguments):
@@ -57,11 +57,11 @@ def repack_compiled(folder, out, force):
 
 
 def refit(folder, out, force):
-    milblob.refit(PACKAGE, first_weight(PACKAGE), output=out, force=force)
+    milblob.refit(PACKAGE, first_weight(PACKAGE), destination=out, force=force)
 
 
 def refit_compiled(folder, out, force):
-    milblob.refit(COMPILED, first_weight(COMPILED), output=out, force=force)
+    milblob.refit(COMPILED, first_weight(COMPILED), destination=out, force=force)
 
 
 def merge(folder, out, force):
@@ -170,7 +170,7 @@ def test_a_model_of_another_kind_is_not_replaced(tmp_path):
     before = tree(out)
     with pytest.raises(FileExistsError, match="expected a .mlpackage to replace"):
         refit(tmp_path, out, True)
-    with pytest.raises(FileExistsError, match="a directory that milblob extract made"):
+    with pytest.raises(FileExistsError, match="a directory that milblob convert made"):
         extract(tmp_path, out, True)
     assert tree(out) == before
 
@@ -182,10 +182,10 @@ def test_what_the_source_has_too_may_be_replaced(tmp_path):
     put(source / INNER / "notes.txt")
     for number in (4096, 16384):
         milblob.repack(source, out, align=number, force=True)
-        milblob.refit(source, first_weight(source), output=out, force=True)
+        milblob.refit(source, first_weight(source), destination=out, force=True)
     put(out / "Data/mine.txt")
     with pytest.raises(FileExistsError, match="Data/mine.txt"):
-        milblob.refit(source, first_weight(source), output=out, force=True)
+        milblob.refit(source, first_weight(source), destination=out, force=True)
 
 
 def test_every_package_of_the_samples_is_understood(tmp_path):

@@ -253,7 +253,7 @@ def test_constants_of_a_text_are_those_of_its_statements(name):
 def test_text_without_a_file_around_it():
     with milblob.open(SAMPLES / "rebeckerspecialties+mlmodelc-export/quantized-constexpr/model.mil") as model:
         (tensor,) = model.values()
-        assert (tensor.op, tensor.compression) == ("constexpr_affine_dequantize", "affine_dequantize")
+        assert (tensor.op, tensor.compression.scheme) == ("constexpr_affine_dequantize", "affine_dequantize")
         assert set(tensor.parts) == {"axis", "quantized_data", "scale", "zero_point"}
 
 

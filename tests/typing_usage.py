@@ -20,7 +20,7 @@ def lazy(path: str) -> None:
     with milblob.open(path, constants=True, stored=True) as model:
         assert_type(model, milblob.Model)
         assert_type(list(model), list[str])
-        assert_type(model.functions[0], str)
+        assert_type(list(model.functions), list[str])
         assert_type(model.metadata, Metadata)
         assert_type(model.metadata.inputs, tuple[Feature, ...])
         tensor = model["w"]
@@ -44,6 +44,8 @@ def graph(path: str) -> None:
         for op in main.walk():
             assert_type(op.inputs["x"][0].name, str | None)
             assert_type(op.inputs["x"][0].value, milblob.Value | None)
+            assert_type(op["x"], milblob.Binding)
+            assert_type(op["x"].array(), Array)
             assert_type(op.outputs[0].name, str)
             assert_type(op.attributes["val"].array(), Array)
         for found in model.find("conv_*", type=["conv", "linear"]):
@@ -70,7 +72,7 @@ def editing(path: str) -> None:
         assert_type(model, milblob.EditableModel)
         model["w"] = np.zeros((2, 3), np.float16)
         model.flush()
-    report = milblob.refit(path, {"w": np.zeros(3)}, mapping={"w": "v"}, cast=True, output="copy", dry_run=True)
+    report = milblob.refit(path, {"w": np.zeros(3)}, mapping={"w": "v"}, cast=True, destination="copy", dry_run=True)
     assert_type(report, milblob.RefitReport)
     assert_type(report.changes[0].name, str)
     milblob.refit(path, {}, select=["a", "b*"], progress=print_progress)
@@ -85,6 +87,23 @@ def selected(path: str) -> None:
     assert_type(milblob.match(path, path, select=lambda name: name != "w", progress=print_progress), milblob.Matching)
     assert_type(milblob.repack(path, "out", select=str.isidentifier, progress=print_progress), milblob.RepackReport)
     assert_type(milblob.write_weights({}, "w.bin", progress=print_progress), dict[str, int])
+
+
+def compressed(path: str) -> None:
+    goal = milblob.Goal(size="40MB", recipes=["int8", milblob.Palette(bits=4)])
+    scope, guidance = milblob.Scope(select="a*", min_size=0), milblob.Guidance(importance={"a": np.ones(3)})
+    assert_type(milblob.compress(path, "out", goal, scope=scope, guidance=guidance), milblob.CompressReport)
+    assert_type(milblob.compress(path, "out", "int8", recompress=True), milblob.CompressReport)
+    assert_type(milblob.compress(path, "out", milblob.CompressPlan.load("plan.json")), milblob.CompressReport)
+    assert_type(milblob.compress_frontier(path, recipes=[milblob.Linear(8)], scope=scope), milblob.Frontier)
+
+
+def arrays_of_files(path: str) -> None:
+    assert_type(milblob.convert(path, "w.npz", select="a*"), milblob.ConvertReport)
+    assert_type(milblob.extract(path, "w.npz").tensors[0].dtype, str)
+    with milblob.open_arrays("w.npz") as arrays:
+        assert_type(arrays["w"].read(), Array)
+        milblob.save(arrays, "w.safetensors")
 
 
 def values() -> None:
@@ -109,7 +128,26 @@ def params(path: str) -> None:
         assert_type(read.tensors["p0"], milblob.tvm.Parameter)
     with milblob.tvm.open(path) as library:
         assert_type(library.modules["default"].params["p0"].read(), Array)
-        assert_type(library.validate(), list[milblob.Finding])
+        assert_type(library.validate(), milblob.CheckReport)
+
+
+def reports(path: str) -> None:
+    checked = milblob.check(path)
+    assert_type(checked, milblob.CheckReport)
+    assert_type(checked.is_sound, bool)
+    assert_type(checked.errors, tuple[milblob.Finding, ...])
+    assert_type(checked[0], milblob.Finding)
+    found = milblob.diff(path, path)
+    assert_type(found.is_same, bool)
+    assert_type(found.rows[0].message, str)
+    assert_type(found.to_dict(), dict[str, Any])
+    assert_type(milblob.verify(path, path).outputs, list[milblob.OutputDifference])
+    assert_type(milblob.statistics(path, max_nbytes=1 << 30), milblob.StatisticsReport)
+    assert_type(milblob.statistics({"a": np.zeros(3)}, select="a")["a"], milblob.Statistics)
+    assert_type(milblob.statistics(np.zeros(3)).std, float | None)
+    with milblob.open(path) as model:
+        assert_type(milblob.statistics(model).total.max, float | int | None)
+        assert_type(model["w"].compression, milblob.Compression | None)
 
 
 def errors(error: milblob.MilblobError) -> None:

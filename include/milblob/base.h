@@ -10,9 +10,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* a * b + c rounds twice in every tier: fusing the two operations where a CPU can would give each tier different bits. gcc
- * does not fuse with -std=c11 or c17; with gnu17, with C++, and where an option says `fast`, which clang puts above its pragma,
- * -ffp-contract=off is needed. Compilers that may take sums apart, or that believe there is no NaN, are of no use. */
+/* a * b + c rounds twice in every tier: if some CPUs fused the two operations, the tiers would give different bits. gcc
+ * does not fuse with -std=c11 or c17. With gnu17, with C++, and under an option `fast`, which clang ranks above its
+ * pragma, -ffp-contract=off is needed. Compilers that reorder sums, or assume that no NaN exists, cannot be used. */
 #if defined(__FAST_MATH__) || defined(_M_FP_FAST) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "milblob computes with NaNs, and every CPU gives the same bits: compile it without -ffast-math, -Ofast or /fp:fast"
 #endif
@@ -55,7 +55,7 @@
 
 typedef enum mb_status {
     MB_OK = 0,
-    MB_FULL,        /* not an error: the caller's output is too small; the result says how much is needed */
+    MB_FULL,        /* not an error: the caller's output is too small; the result gives the size needed */
     MB_SPLIT,       /* not an error: a singular message came in pieces, or a map key twice; normalise, then retry */
     MB_TRUNCATED,   /* a structure of `expected` bytes starts at `offset`, only `got` bytes are left */
     MB_SENTINEL,    /* record sentinel is `got`, not 0xDEADBEEF */
@@ -68,16 +68,16 @@ typedef enum mb_status {
     MB_PADDING,     /* `got` padding bits do not leave a whole number of elements */
     MB_VARINT,      /* a varint of more than 10 bytes, or of more than 64 bits */
     MB_TAG,         /* wire type `got` where `expected` belongs */
-    MB_NUMBER,      /* a tag that cannot be, with `got` in it; `detail` tells what was expected */
+    MB_NUMBER,      /* an impossible tag with the number `got`; `detail`: what was expected */
     MB_LENGTH,      /* a length prefix of `expected` bytes, only `got` bytes left in the message */
     MB_DEPTH,       /* messages, types or values nested deeper than `expected` */
     MB_RANGE,       /* element number `expected` has the value `got` (as its 64-bit pattern), outside its dtype */
     MB_UTF8,        /* bytes that are not UTF-8 */
-    MB_SYNTAX,      /* MIL text: `detail` tells what was expected at `offset` */
+    MB_SYNTAX,      /* MIL text: `detail`: what was expected at `offset` */
     MB_RANK,        /* a tensor type whose rank is `expected` lists `got` dimensions */
     MB_TYPE,        /* a value with no type, or whose type cannot hold it */
     MB_EDGE,        /* an edit of `got` bytes that does not begin and end where fields do */
-    MB_TEXTLESS,    /* something that MIL text has no form for: `detail` tells what */
+    MB_TEXTLESS,    /* MIL text has no form for this; `detail` names it */
     MB_CHANGED      /* a source changed between two readings: the first one counted `expected` */
 } mb_status;
 

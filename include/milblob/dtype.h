@@ -73,6 +73,14 @@ static const mb_dtype mb_dtypes[] = {
 
 enum { MB_DTYPE_COUNT = sizeof(mb_dtypes) / sizeof(mb_dtypes[0]) };
 
+/* Stands before a switch over dtypes whose `default` is for integers. With another number of dtypes the compiler stops at each of
+ * these switches, so that a new dtype gets its case. */
+#ifdef __cplusplus
+#define MB_FOR_ALL_DTYPES(count) static_assert(MB_DTYPE_COUNT == (count), "a dtype was added: give it a case in this switch")
+#else
+#define MB_FOR_ALL_DTYPES(count) _Static_assert(MB_DTYPE_COUNT == (count), "a dtype was added: give it a case in this switch")
+#endif
+
 /* The row of a code, or NULL. Twenty-two rows: a switch or an index table would not be measurably faster. */
 static inline const mb_dtype *mb_dtype_of_blob_code(uint32_t blob_code) {
     if (blob_code == 0) return NULL;

@@ -166,15 +166,18 @@ static
 const int mb_tier_count = sizeof(mb_tiers) / sizeof(mb_tiers[0]);
 #endif
 
+/* How many rows of mb_tiers, from the first, a CPU of each class can run. */
+enum { MB_ROWS_PLAIN = 1, MB_ROWS_AVX2 = 2, MB_ROWS_AVX512 = 3 };
+
 /* How many rows of mb_tiers, from the first, this machine can run. */
 static inline int mb_tier_usable(void) {
 #ifdef MB_HAS_AVX2
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("popcnt")) return 1;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("popcnt")) return MB_ROWS_PLAIN;
 #if !defined(__clang__) && __GNUC__ >= 11 /* others refuse the words; every CPU that has AVX2 has F16C and LZCNT */
-    if (!__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("lzcnt")) return 1;
+    if (!__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("lzcnt")) return MB_ROWS_PLAIN;
 #endif
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) return 2;
-    if (!__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vbmi2")) return 3;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) return MB_ROWS_AVX2;
+    if (!__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vbmi2")) return MB_ROWS_AVX512;
 #endif
     return mb_tier_count;
 }

@@ -8,65 +8,73 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
-from .blobs.reader import RECORD, BlobReader, BlobRecord
-from .dtypes import DType
-from .errors import (
-    FormatError,
-    LimitError,
-    MilblobError,
-    PendingChangeError,
-    ProgramError,
-    ResolveError,
-    UnsupportedError,
-)
-from .model.model import Model
-from .model.open import load, open
-from .model.tensor import Tensor
-from .program.compression import Compression
-from .values.tensorvalue import pack_tensor, unpack_tensor
+TYPE_CHECKING = False  # as that of typing, whose import takes as long as that of all of milblob that --version needs
 
 if TYPE_CHECKING:
+    from typing import Any
+
     __version__: str
     from . import aimodel as aimodel
     from . import onnx as onnx
     from . import tvm as tvm
     from .about import Info, info
     from .analysis.changes import Change
-    from .analysis.check import Finding, check
+    from .analysis.check import check
+    from .analysis.check_report import CheckReport, Finding
     from .analysis.diff import Diff, diff
     from .analysis.hash import ContentHash, content_hash
     from .analysis.limits import Failure
-    from .analysis.statistics import Statistics, statistics
+    from .analysis.statistics import Statistics, StatisticsReport, statistics
     from .analysis.tensor_diff import Figures, TensorDiff
+    from .blobs.reader import RECORD, BlobReader, BlobRecord
     from .blobs.writer import BlobWriter
     from .compressing.compress import CompressReport, WeightReport, compress
     from .compressing.compress_plan import CompressPlan, PlannedWeight
     from .compressing.frontier import Frontier, compress_frontier
     from .compressing.linear_recipe import Linear
+    from .compressing.options import Goal, Guidance, Scope
     from .compressing.palette_recipe import Palette
     from .compressing.prune_recipe import Prune
     from .compressing.recipe import Joint
+    from .dtypes import DType
+    from .errors import (
+        FormatError,
+        LimitError,
+        MilblobError,
+        PendingChangeError,
+        ProgramError,
+        ResolveError,
+        UnsupportedError,
+    )
+    from .formats.read import open_arrays
     from .formats.weights import write_weights
+    from .formats.write import save
     from .matching.match import match
     from .matching.match_report import Match, Matching, Tie
     from .model.editable import EditableModel
+    from .model.model import Model
+    from .model.open import load, open
+    from .model.tensor import Tensor
     from .model.text import to_text
+    from .program.compression import Compression
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
+    from .results import Result
+    from .rewrite.convert import ConvertedTensor, ConvertReport, convert, extract
     from .rewrite.download import Download, download
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
-    from .running.output_errors import OutputErrors
+    from .running.output_sensitivity import OutputSensitivity
     from .running.ports import SessionInput, SessionOutput
     from .running.session import Session, SessionState
-    from .running.verify import OutputError, VerifyReport, verify
+    from .running.verify import OutputDifference, VerifyReport, verify
     from .storage.journal import Recovered
+    from .values.tensorvalue import pack_tensor, unpack_tensor
 
 __all__ = [
     "RECORD",
@@ -77,11 +85,14 @@ __all__ = [
     "BlobWriter",
     "Block",
     "Change",
+    "CheckReport",
     "CompressPlan",
     "CompressReport",
     "Compression",
     "Consumer",
     "ContentHash",
+    "ConvertReport",
+    "ConvertedTensor",
     "DType",
     "DictionaryType",
     "Diff",
@@ -93,6 +104,8 @@ __all__ = [
     "FormatError",
     "Frontier",
     "Function",
+    "Goal",
+    "Guidance",
     "Info",
     "Joint",
     "LimitError",
@@ -105,8 +118,8 @@ __all__ = [
     "MilblobError",
     "Model",
     "Operation",
-    "OutputError",
-    "OutputErrors",
+    "OutputDifference",
+    "OutputSensitivity",
     "Palette",
     "PendingChangeError",
     "PlannedWeight",
@@ -118,12 +131,15 @@ __all__ = [
     "Refitted",
     "RepackReport",
     "ResolveError",
+    "Result",
+    "Scope",
     "Session",
     "SessionInput",
     "SessionOutput",
     "SessionState",
     "StateType",
     "Statistics",
+    "StatisticsReport",
     "Tensor",
     "TensorDiff",
     "TensorType",
@@ -138,17 +154,21 @@ __all__ = [
     "compress",
     "compress_frontier",
     "content_hash",
+    "convert",
     "diff",
     "download",
+    "extract",
     "info",
     "load",
     "match",
     "merge_functions",
     "open",
+    "open_arrays",
     "pack_tensor",
     "recover",
     "refit",
     "repack",
+    "save",
     "statistics",
     "to_text",
     "unpack_tensor",
@@ -156,55 +176,77 @@ __all__ = [
     "write_weights",
 ]  # fmt: skip
 
-# Whoever only reads does not wait for everything else to be imported.
+# Imported when first used: --help does not wait for NumPy, nor a program that only reads for the writers.
 _LATER = {
     name: module
     for module, names in {
         "about": ("Info", "info"),
         "analysis.changes": ("Change",),
-        "analysis.check": ("Finding", "check"),
+        "analysis.check": ("check",),
+        "analysis.check_report": ("CheckReport", "Finding"),
         "analysis.diff": ("Diff", "diff"),
         "analysis.tensor_diff": ("Figures", "TensorDiff"),
         "analysis.hash": ("ContentHash", "content_hash"),
         "analysis.limits": ("Failure",),
-        "analysis.statistics": ("Statistics", "statistics"),
+        "analysis.statistics": ("Statistics", "StatisticsReport", "statistics"),
+        "blobs.reader": ("RECORD", "BlobReader", "BlobRecord"),
         "blobs.writer": ("BlobWriter",),
         "compressing.compress": ("CompressReport", "WeightReport", "compress"),
         "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
         "compressing.frontier": ("Frontier", "compress_frontier"),
         "compressing.linear_recipe": ("Linear",),
+        "compressing.options": ("Goal", "Guidance", "Scope"),
         "compressing.palette_recipe": ("Palette",),
         "compressing.prune_recipe": ("Prune",),
         "compressing.recipe": ("Joint",),
+        "dtypes": ("DType",),
+        "errors": (
+            "FormatError",
+            "LimitError",
+            "MilblobError",
+            "PendingChangeError",
+            "ProgramError",
+            "ResolveError",
+            "UnsupportedError",
+        ),
+        "formats.read": ("open_arrays",),
         "formats.weights": ("write_weights",),
+        "formats.write": ("save",),
         "matching.match": ("match",),
         "matching.match_report": ("Match", "Matching", "Tie"),
         "model.editable": ("EditableModel",),
+        "model.model": ("Model",),
+        "model.open": ("load", "open"),
+        "model.tensor": ("Tensor",),
         "model.text": ("to_text",),
+        "program.compression": ("Compression",),
         "program.types": ("DictionaryType", "ListType", "StateType", "TensorType", "TupleType"),
         "program.value": ("BlobReference", "Value"),
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "results": ("Result",),
+        "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert", "extract"),
         "rewrite.download": ("Download", "download"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),
         "storage.journal": ("Recovered",),
-        "running.output_errors": ("OutputErrors",),
+        "running.output_sensitivity": ("OutputSensitivity",),
         "running.ports": ("SessionInput", "SessionOutput"),
         "running.session": ("Session", "SessionState"),
-        "running.verify": ("OutputError", "VerifyReport", "verify"),
+        "running.verify": ("OutputDifference", "VerifyReport", "verify"),
+        "values.tensorvalue": ("pack_tensor", "unpack_tensor"),
     }.items()
     for name in names
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
-        from .about import version
+        from .version import VERSION
 
-        return version()
+        return VERSION
     if name in ("aimodel", "onnx", "tvm"):  # packages, for other families of formats
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)

@@ -2,8 +2,8 @@
 # cython: embedsignature=True, freethreading_compatible=True, auto_pickle=False
 """The compiled core: owns buffers, drops the GIL for work that grows with the data, turns C statuses into exceptions.
 
-C knows bytes and counts (include/milblob); Python owns names and files. Offsets and sizes are in bytes unless a name says
-otherwise. Only `Buffer` holds a reference to a buffer, until the last array over it is gone.
+C knows bytes and counts (include/milblob); Python owns names and files. Offsets and sizes are in bytes unless a name
+has another unit. Only `Buffer` holds a reference to a buffer, until the last array over it is gone.
 """
 
 cimport cython
@@ -63,7 +63,7 @@ cdef class Buffer:
     cdef bint held
     cdef readonly uint64_t nbytes
     cdef readonly object name
-    cdef object origin  # stands for the buffer in rows that were found in it, and does not keep it
+    cdef object origin  # represents the buffer in rows that were found in it, without a reference to it
 
     def __cinit__(self, source, name=None):
         try:
@@ -130,7 +130,7 @@ cdef _error(C.mb_error *e, name, str where=""):
     return FormatError(message, offset=e.offset, file=name, where=where)
 
 
-# One module; its functions are grouped by subject in .pxi files. What they share is above.
+# One module; its functions are grouped by subject in .pxi files. Their shared code is above.
 include "codec/blobs.pxi"
 include "codec/casts.pxi"
 include "codec/differences.pxi"

@@ -4,20 +4,21 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from . import _codec, threads
+from .results import Result
+from .version import VERSION
 
 _VARIABLES = {"MILBLOB_TIER": "which kernels", threads.VARIABLE: "how many threads"}
 
 
-@dataclass(frozen=True)
-class Info:
+@dataclass(frozen=True, repr=False)
+class Info(Result):
     """This installation of milblob. `print` shows one fact per line, `to_dict` is JSON-able.
 
     Attributes:
-        version: of milblob; "unknown" if it is not installed.
+        version: of milblob.
         python: version of Python.
         packages: name -> version of the packages that milblob uses; None if one is not installed.
         platform: operating system and processor, as in the names of wheels.
@@ -44,10 +45,6 @@ class Info:
     threads: int
     processors: int
     variables: dict[str, str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields, JSON-able."""
-        return {**asdict(self), "tiers": list(self.tiers)}
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield (title, text) for printing."""
@@ -81,7 +78,7 @@ def info() -> Info:
     compiler, stable = _codec.build()
     tiers, tier = _codec.tiers()
     return Info(
-        version=version(),
+        version=VERSION,
         python=sys.version.split()[0],
         packages={name: _version(name) for name in ("numpy", "ml_dtypes", "protobuf")},
         platform=sysconfig.get_platform(),
@@ -95,11 +92,6 @@ def info() -> Info:
         processors=threads.processors(),
         variables={name: value for name, value in sorted(os.environ.items()) if name.startswith("MILBLOB_")},
     )
-
-
-def version() -> str:
-    """Return the version of milblob; "unknown" if it is not installed."""
-    return _version("milblob") or "unknown"
 
 
 def _version(name: str) -> str | None:

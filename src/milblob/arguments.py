@@ -33,7 +33,7 @@ def require_flags(**flags: object) -> None:
 
 
 def require_calls(**functions: object) -> None:
-    """Refuse callbacks that are not callable; None stands for no callback.
+    """Refuse callbacks that are not callable; None: no callback.
 
     Raises:
         TypeError: one is something else.
@@ -87,12 +87,27 @@ def as_path(value: str | os.PathLike[Any]) -> str:
     return text if type(text) is str else str.__str__(text)
 
 
-def array_of(values: Any) -> "np.ndarray[Any, Any]":
-    """Return the array that NumPy makes of what somebody gives.
+def source_of(source: Any) -> Any:
+    """Return what to read for a source: of an MLModel of coremltools the path of its package, else the source itself.
 
     Raises:
-        TypeError: a masked array with masked elements: NumPy would take what lies under the mask for their values. A
-            path, of which NumPy would make one object.
+        TypeError: an MLModel without a package, which has no weights in files.
+    """
+    if type(source).__module__.partition(".")[0] != "coremltools" or not hasattr(source, "get_spec"):
+        return source
+    path = getattr(source, "package_path", None)
+    if path is None:
+        words = "an ML Program, which has a package, got an MLModel of another type, in memory only"
+        raise TypeError(f"source: expected {words}; its `save` writes a file")
+    return path
+
+
+def array_of(values: Any) -> "np.ndarray[Any, Any]":
+    """Convert the caller's values to an array with NumPy.
+
+    Raises:
+        TypeError: a masked array with masked elements: NumPy would take the values under the mask. A path: NumPy would
+            make one object of it.
     """
     if isinstance(values, os.PathLike):
         raise TypeError(f"array: expected values, got the path {os.fspath(values)!r:.200}; milblob.load reads a file")
@@ -134,10 +149,47 @@ def as_mapping(what: str, value: Any, words: str) -> Mapping[str, Any]:
     return found
 
 
+NAN_POLICIES = ("keep", "skip", "error")
+"""What is done with a weight that has NaN: `keep` its NaN, `skip` the weight, or refuse it."""
+
+
+def require_nan(nan: object) -> None:
+    """Refuse an argument `nan` that is not one of `NAN_POLICIES`.
+
+    Raises:
+        TypeError: it is not a text. ValueError: another word.
+    """
+    words = ", ".join(NAN_POLICIES)
+    require("nan", nan, str, f"one of {words}")
+    if nan not in NAN_POLICIES:
+        raise ValueError(f"nan: expected one of {words}, got {nan!r}")
+
+
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
-def parse_nbytes(text: str) -> int:
+class Nbytes(int):
+    """A number of bytes that was given as text, with the unit in which messages about it are.
+
+    Attributes:
+        unit: "K", "M", "G", "T", or "" for bytes.
+        text: as given.
+    """
+
+    unit: str
+    text: str
+
+
+def in_unit_of(given: int, nbytes: int) -> str:
+    """Return a number of bytes in the unit in which another one was given, rounded up: "25.36K", "25960 bytes"."""
+    if not isinstance(given, Nbytes) or not given.unit:
+        return f"{nbytes} bytes"
+    if nbytes == given:
+        return given.text
+    return f"{-(-nbytes * 100 >> _UNITS[given.unit]) / 100:.15g}{given.unit}"
+
+
+def parse_nbytes(text: str) -> Nbytes:
     """Return the number of bytes in a text: "1000000", "64K", "16MiB", "2G".
 
     Raises:
@@ -146,9 +198,11 @@ def parse_nbytes(text: str) -> int:
     number = text.strip().upper().removesuffix("B").removesuffix("I")
     unit = number[-1:] if number[-1:] in _UNITS else ""
     try:
-        return int(float(number.removesuffix(unit)) * (1 << _UNITS[unit]))
+        found = Nbytes(float(number.removesuffix(unit)) * (1 << _UNITS[unit]))
     except (ValueError, OverflowError):
         raise ValueError(f"size: expected bytes, such as 64M or 2G, got {text!r:.40}") from None
+    found.unit, found.text = unit, text.strip()
+    return found
 
 
 Names = str | Sequence[str] | None

@@ -5,11 +5,11 @@ import os
 import threading
 from collections.abc import Hashable
 
-from .arguments import as_count
+from .arguments import as_count, in_unit_of
 from .errors import LimitError
 
 MIN_NBYTES = 1 << 30
-"""So much is always allowed."""
+"""This many bytes are always allowed."""
 
 MAX_GROWTH = 256
 """Bytes that each byte of the files may become. One-bit palettes of float16 make 16 of one, masks of float32 at most
@@ -17,11 +17,11 @@ MAX_GROWTH = 256
 
 
 class Budget:
-    """The bytes that may be made of the files of one model, or of one file of arrays.
+    """A limit on the bytes that may be made of the files of one model, or of one file of arrays.
 
-    What counts is what is decoded, unpacked, decompressed, looked through or written elsewhere; views of a mapped file
-    that nobody looks through do not. Each tensor counts once, however often its values are read: what a caller repeats
-    is the caller's doing, but that a file holds one value under a thousand names is the file's.
+    It includes bytes that are decoded, unpacked, decompressed, searched or written elsewhere, but not views of a mapped
+    file that nothing searches. Each tensor is included once, however often its values are read: repetition is the
+    caller's choice, but a file can hold one value under a thousand names.
 
     Args:
         max_nbytes: the most; None for MAX_GROWTH times the bytes of the files, and MIN_NBYTES at least.
@@ -33,12 +33,13 @@ class Budget:
         file: what messages call them.
 
     Raises:
-        TypeError, ValueError: `max_nbytes` is no number of bytes.
+        TypeError, ValueError: `max_nbytes` is not a number of bytes.
     """
 
-    __slots__ = ("_files", "_known", "_lock", "_spent", "file", "given_nbytes", "max_nbytes", "stored_nbytes")
+    __slots__ = ("_files", "_known", "_lock", "_spent", "_unit", "file", "given_nbytes", "max_nbytes", "stored_nbytes")
 
     def __init__(self, max_nbytes: int | None = None, file: str | None = None) -> None:
+        self._unit = 0 if max_nbytes is None else max_nbytes  # as given: messages are in its unit
         if max_nbytes is not None:
             max_nbytes = as_count("max_nbytes", max_nbytes, words="a number of bytes, or None for the default")
         self.given_nbytes = max_nbytes
@@ -51,7 +52,7 @@ class Budget:
         self._lock = threading.Lock()
 
     def add_file(self, name: str | None, nbytes: int, identity: Hashable = None) -> None:
-        """Count the bytes of a file once, whatever names and links lead to it; without a name, of a buffer.
+        """Count the bytes of a file once, for all names and links that lead to it; without a name, of a buffer.
 
         Args:
             name: path of the file.
@@ -71,21 +72,24 @@ class Budget:
                     self.max_nbytes = max(MIN_NBYTES, MAX_GROWTH * self.stored_nbytes)
 
     def require(self, nbytes: int) -> None:
-        """Refuse so many bytes more, before memory or time goes into them.
+        """Check that the limit allows `nbytes` more, before they take memory or time.
 
         Raises:
             LimitError: more than are left.
         """
         if self._spent + nbytes > self.max_nbytes:
-            words = f"values in all: expected at most {self.max_nbytes} bytes made of {self.stored_nbytes} stored ones"
-            words += f", got {self._spent + nbytes} or more; max_nbytes (--max-nbytes) allows more"
+            most, stored, got = (
+                in_unit_of(self._unit, count) for count in (self.max_nbytes, self.stored_nbytes, self._spent + nbytes)
+            )
+            words = f"values in all: expected at most {most} made of {stored} stored"
+            words += f", got {got} or more; max_nbytes (--max-nbytes) allows more"
             raise LimitError(words, file=self.file)
 
     def spend(self, key: Hashable, nbytes: int) -> None:
         """Count the bytes that are made of something, unless they were counted before.
 
         Args:
-            key: tells it from everything else in the files.
+            key: identifies it among everything in the files.
 
         Raises:
             LimitError: more than are left; nothing is counted then.
@@ -94,7 +98,7 @@ class Budget:
             return
         with self._lock:
             if key not in self._known:
-                if self._spent + nbytes > self.max_nbytes:  # before the call, of which most tensors need none
+                if self._spent + nbytes > self.max_nbytes:  # before the call, which most tensors do not need
                     self.require(nbytes)
                 self._known.add(key)
                 self._spent += nbytes

@@ -1,4 +1,4 @@
-"""Close matches of a name that was not found, for messages."""
+"""Messages about a name that is not known, or that several things have; close matches of it."""
 
 import re
 from collections.abc import Iterable
@@ -6,13 +6,14 @@ from collections.abc import Iterable
 _MAX_NCHARS = 200  # of a name that is compared: difflib takes the product of both lengths
 _MAX_COMPARED = 200  # names compared letter by letter; the rest is judged by the words that they share
 _MIN_RATIO = 0.6
+_MAX_LISTED = 8  # names that a message lists where none is like the one that was asked for
 _WORDS = r"[A-Za-z]{2,}|\d+"  # compiled with its first use
 
 
 def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Return up to `count` of the known names that are most like a name, the most similar first.
 
-    The time is bounded: a hundred thousand names take some hundredths of a second, whatever is in them.
+    The time is bounded: a hundred thousand names take some hundredths of a second, for any names.
     """
     if not 0 < len(name) <= _MAX_NCHARS:
         return []
@@ -34,3 +35,27 @@ def hint(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: which ones may be meant, or "" if none is like it."""
     close = close_names(name, known)
     return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def unknown(kind: str, name: object, known: Iterable[str], where: str | None = None) -> str:
+    """Return the message about a name that is not known: "m.mlpackage has no function 'man'; did you mean main?".
+
+    Args:
+        kind: what has the name.
+        name: as asked for.
+        known: names that there are. Up to 8 are listed where none is like `name`.
+        where: what has them.
+    """
+    names = list(known)
+    end = hint(name, names) if isinstance(name, str) else ""
+    if not end and 0 < len(names) <= _MAX_LISTED:
+        end = f" (it has {', '.join(names)})" if where else f" (there is {', '.join(names)})"
+    return f"{where} has no {kind} {name!r:.200}{end}" if where else f"there is no {kind} {name!r:.200}{end}"
+
+
+def ambiguous(name: str, found: Iterable[str]) -> str:
+    """Return the message about a name that several things have: "'w' is ambiguous: a/w or b/w"."""
+    names = list(found)
+    if len(names) > _MAX_LISTED:
+        return f"{name!r:.200} is ambiguous: {', '.join(names[:_MAX_LISTED])} or {len(names) - _MAX_LISTED:,} others"
+    return f"{name!r:.200} is ambiguous: {', '.join(names[:-1])} or {names[-1]}"

@@ -123,7 +123,7 @@ _BY_NUMPY: dict[Any, Any] = {m.numpy: m for m in DType if m.name not in _UNNAMED
 
 
 def as_dtype(value: Any) -> Any:
-    """Return the DType that a DType, a name ("float16", "FLOAT16", "fp16", "f16") or a NumPy dtype stands for.
+    """Return the DType of a DType, a name ("float16", "FLOAT16", "fp16", "f16") or a NumPy dtype.
 
     Raises:
         TypeError: nothing in the table corresponds.

@@ -1,4 +1,4 @@
-"""The errors that milblob raises about data, and how they say where.
+"""The errors that milblob raises about data, and their places in messages.
 
 One line each, no capital, no full stop: ``<what>: expected <X>, got <Y> at byte <offset> in <file> - at <path>``.
 Built-in exceptions keep their meaning: ``OSError`` passes through, ``TypeError`` and ``BufferError`` are for wrong
@@ -131,3 +131,18 @@ def program_path(
 def _short(name: str) -> str:
     """Abbreviate a name for a message; names from files may have any length."""
     return name if len(name) <= 120 else name[:100] + "..." + name[-17:]
+
+
+class DestinationExistsError(FileExistsError):
+    """There is already something at a destination, and `force` was not given.
+
+    Attributes:
+        destination: its path.
+    """
+
+    def __init__(self, destination: str) -> None:
+        super().__init__(f"{destination} already exists (use force=True to replace it)")
+        self.destination = destination
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.destination,)

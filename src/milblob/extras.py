@@ -12,6 +12,7 @@ _EXTRAS = {
     "onnxruntime": ("onnxruntime", "onnx-run"),
     "PIL": ("pillow", "onnx-run"),
     "safetensors": ("safetensors", "safetensors"),
+    "shtab": ("shtab", "completion"),
 }
 """Import name of a package -> its name on PyPI, and the extra that installs it; "" if no extra does."""
 
@@ -20,7 +21,7 @@ def require(module: str) -> Any:
     """Import an optional package or one of its modules, and return it.
 
     Raises:
-        ImportError: the package is not installed; the message says how to install it.
+        ImportError: the package is not installed; the message has the command that installs it.
     """
     try:
         return import_module(module)
@@ -34,5 +35,5 @@ def explained(error: ModuleNotFoundError) -> ImportError:
     if package not in _EXTRAS:
         return error
     name, extra = _EXTRAS[package]
-    wanted = f"'milblob[{extra}]'" if extra else name
-    return ImportError(f"{name} is not installed; run: pip install {wanted}")
+    more = f" (milblob's extra {extra} installs all that is needed)" if extra else ""
+    return ImportError(f"{name} is not installed; run: pip install {name}{more}")

@@ -19,7 +19,7 @@ def parse_json(
         what: its name in messages.
         file: where it comes from, for messages.
         code: of errors.
-        unique: refuse an object with a repeated key; otherwise the last one counts, as usual.
+        unique: refuse an object with a repeated key; otherwise the last value is taken, as usual.
 
     Raises:
         FormatError: too large, not JSON, nested too deep, a repeated key.

@@ -5,7 +5,7 @@ from typing import Protocol
 
 Progress = Callable[[str, int, int], None]
 """Called as `progress(name, done_nbytes, total_nbytes)` in the thread of the caller: the tensor or file that was done
-last, the bytes done so far, as stored, and those of all. What it raises ends the work like any other error."""
+last, the bytes done so far, as stored, and those of all. Its exception ends the work like any other error."""
 
 
 class Sized(Protocol):
@@ -17,10 +17,10 @@ class Sized(Protocol):
 
 
 class ProgressCounter:
-    """Adds up what is done, and tells `progress`.
+    """Adds up the work done, and calls `progress`.
 
     Args:
-        progress: to be told; None for nobody. Then no size is asked for, because that may read values.
+        progress: the callback; None: no calls. Then sizes are not computed, because that may read values.
         tensors: all that will be done.
 
     Attributes:

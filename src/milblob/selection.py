@@ -10,7 +10,7 @@ _WORDS = "a glob, several globs or a function"
 
 
 def selector(select: Select) -> Callable[[str], bool]:
-    """Return the function that says of a name whether it is selected.
+    """Return a function that returns whether a name is selected.
 
     A glob matches the whole name, case-sensitive: `*` any characters, also `/`; `?` one; `[ab]` one of several. Every
     text also matches itself, so that a name with `[` in it needs no escape.
@@ -26,7 +26,7 @@ def selector(select: Select) -> Callable[[str], bool]:
         raise TypeError(f"select: expected {_WORDS}, got {type(select).__name__}")
     try:
         globs = (select,) if isinstance(select, str) else tuple(select)
-    except TypeError:  # an array of no dimension says that it is iterable
+    except TypeError:  # an array without dimensions has __iter__ but raises
         raise TypeError(f"select: expected {_WORDS}, got {type(select).__name__}") from None
     for glob in cast("tuple[object, ...]", globs):
         if not isinstance(glob, str):
@@ -41,17 +41,17 @@ def selector(select: Select) -> Callable[[str], bool]:
 
 
 def require_selected(select: Select, is_any: bool, where: str) -> None:
-    """Refuse a selection that selects nothing: whoever misspells a name shall not read that all is well.
+    """Refuse a selection that selects nothing: a misspelled name must be an error, not an empty result.
 
     Args:
         select: as it was given; None is never refused.
         is_any: whether it selects something.
-        where: what has the names, for the message.
+        where: the owner of the names, for the message.
 
     Raises:
         ValueError: it selects nothing.
     """
     if select is None or is_any:
         return
-    words = "it selects" if callable(select) else f"matches {select!r:.200}"
-    raise ValueError(f"select: expected the name of a tensor in {where}, got none that {words}")
+    words = "is selected" if callable(select) else f"matches {select!r:.200}"
+    raise ValueError(f"select: no tensor in {where} {words}")

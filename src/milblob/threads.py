@@ -119,7 +119,7 @@ def ordered(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool = True)
 
     Threads start when there are items for them and end when there are none: none is left running or waiting when this
     returns, is closed, or raises. Items are taken a few ahead of the result that is yielded. The caller's thread takes
-    them and yields results. If no thread can start, and in a process that was forked meanwhile, it does all the work.
+    them and yields results. If no thread can start, or the process was forked during the call, it does all the work.
 
     Args:
         work: called in any thread; must not depend on what other items do.
@@ -236,7 +236,7 @@ class _Slot(Generic[_T, _R]):
         self.done.release()
 
     def help(self, work: Callable[[_T], _R]) -> None:
-        """Process the item in a thread other than the caller's; the caller gets whatever is raised."""
+        """Process the item in a thread other than the caller's; the caller gets any error."""
         try:
             self.run(work)
         except BaseException as error:  # SystemExit and the like
@@ -249,11 +249,11 @@ class _Slot(Generic[_T, _R]):
             self.done.release()
 
     def settle(self) -> None:
-        """Wait for the thread that has started it, whatever happens, and drop an error."""
+        """Wait for the thread that has started it, even if interrupted, and drop an error."""
         while self.is_helped and not self.is_done:
             try:
                 self.wait()
-            except KeyboardInterrupt:  # the memory that the thread writes to must stay
+            except KeyboardInterrupt:  # the memory that the thread writes to must not be freed
                 continue
         self.error = None
 
@@ -312,7 +312,7 @@ class _Team(Generic[_T, _R]):
             slot.help(self._work)
 
     def finish(self, head: _Slot[_T, _R]) -> None:
-        """Wait for the result of `head`, the oldest item, and process items meanwhile."""
+        """Wait for the result of `head`, the oldest item, and process other items until then."""
         while not head.is_done:
             with self._lock:
                 slot = self._waiting.popleft() if self._waiting else None
@@ -322,7 +322,7 @@ class _Team(Generic[_T, _R]):
                 slot.run(self._work)
 
     def end(self, pending: Iterable[_Slot[_T, _R]]) -> None:
-        """Start nothing more, and wait for what other threads have started."""
+        """Start no more items, and wait for those that other threads have started."""
         if self.is_foreign:
             return
         with self._lock:

@@ -36,5 +36,10 @@ def some(names: Iterable[str], most: int = MAX_NAMES) -> str:
 
 
 def shortened(lines: list[str], most: int) -> list[str]:
-    """Return the first lines; where there are more than `most`, a last one says how many are left out."""
+    """Return the first lines; where there are more than `most`, a last one gives the number of the others."""
     return [*lines[:most], f"and {len(lines) - most:,} more"] if len(lines) > most else lines
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 tensor", "2 tensors"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -56,7 +56,7 @@ def test_refitted_bundles_compute_what_numpy_does(name, way, run, tmp_path):
     source, old = np.random.default_rng(8), milblob.load(folder)
     new = {key: source.standard_normal(array.shape).astype(array.dtype) for key, array in old.items()}
     target = folder if way == "in place" else tmp_path / "new.aimodel"
-    milblob.refit(folder, new, output=None if way == "in place" else target)
+    milblob.refit(folder, new, destination=None if way == "in place" else target)
     x = x_of(next(iter(old.values())).dtype)
     (found,) = run(target, x=x).values()
     tolerance = 1e-4 if x.dtype == np.float32 else 0.2

@@ -33,6 +33,7 @@ def direct_constants(asset):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sample(35)
 def test_constants_are_those_that_apple_s_library_prints(name):
     answer = oracle()[name]
     with Asset(bundle(name)) as asset:
@@ -64,6 +65,7 @@ def test_every_release_and_every_kind_of_network_was_recorded():
 
 
 @pytest.mark.parametrize("name", BARE)
+@pytest.mark.sample(27)
 def test_dense_values_are_those_that_apple_s_runtime_computes_with(name):
     """The runtime multiplied the weight by the identity; zeros have no sign there."""
     with Asset(bundle(name)) as asset:
@@ -150,7 +152,7 @@ def test_parts_of_a_compressed_weight():
         assert {key: (part.dtype_text, part.shape) for key, part in tensor.parts.items()} == {
             "data": ("ui4", (32, 64)), "scale": ("f16", (32, 2)), "offset1": ("ui4", (32, 2)), "offset2": ("f16", (32, 2)),
         }  # fmt: skip
-        assert tensor.compression == "blockwise_shift_scale" and tensor.compression.words == "uint4 /32"
+        assert (tensor.compression.scheme, str(tensor.compression)) == ("blockwise_shift_scale", "uint4 /32")
         assert tensor.stored_nbytes == sum(tensor.stored_pieces().values()) < 32 * 64
     with milblob.open(bundle("bare_f16_uint4_asym_per_block"), stored=True) as asset:
         assert [name.rpartition(".")[2] for name in asset] == ["data", "scale", "offset1", "offset2"]
@@ -164,7 +166,7 @@ def test_parts_of_a_compressed_weight():
     }
     for name, expected in words.items():
         with milblob.open(bundle(f"bare_f16_{name}")) as asset:
-            assert next(iter(asset.values())).compression.words.startswith(expected)
+            assert str(next(iter(asset.values())).compression).startswith(expected)
 
 
 def test_constants_of_decompositions_are_listed_only_when_asked_for():
@@ -262,7 +264,7 @@ def test_one_broken_constant_stops_no_other(data, kind, words):
             first.read()
         assert second.read().tobytes() == mlir_bytes.VALUES
         with contextlib.suppress(milblob.MilblobError):
-            assert first.compression == ""
+            assert first.compression is None
 
 
 def test_an_element_type_that_is_not_known_stops_its_tensor_only():
@@ -277,7 +279,7 @@ def test_a_key_that_is_not_a_name_is_a_key_that_is_not_there():
     with Asset(bundle("linear_f32")) as asset:
         assert asset.get(None) is None and 0 not in asset
         for key in (0, None, 1.5, ("main", 0)):
-            with pytest.raises(KeyError, match="expected a name"):
+            with pytest.raises(KeyError, match="has no tensor"):
                 asset[key]
 
 
@@ -288,8 +290,8 @@ def test_bytecode_in_memory_is_taken_by_all_that_read(make):
     expected = milblob.load(path)
     assert milblob.load(make(data)).keys() == expected.keys()
     assert milblob.content_hash(make(data)).model == milblob.content_hash(path).model
-    assert milblob.diff(make(data), path).same and milblob.diff(path, make(data)).same
-    assert not milblob.match(expected, make(data)).unmatched_names
+    assert milblob.diff(make(data), path).is_same and milblob.diff(path, make(data)).is_same
+    assert not milblob.match(make(data), expected).unmatched_names
 
 
 def test_a_file_object_keeps_its_position_and_one_that_is_text_is_refused(tmp_path):

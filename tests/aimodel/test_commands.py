@@ -63,11 +63,11 @@ def test_commands_that_read(arguments, say):
     assert status == 0 and out
 
 
-def test_extract_convert_diff_and_match(say, tmp_path):
-    assert say("extract", LINEAR, "-o", tmp_path / "w.npz")[0] == 0
-    assert say("convert", bundle("bare_f16_int4_symm_per_block"), tmp_path / "w.safetensors")[0] == 0
+def test_convert_diff_and_match(say, tmp_path):
+    assert say("convert", LINEAR, "-o", tmp_path / "w.npz")[0] == 0
+    assert say("convert", bundle("bare_f16_int4_symm_per_block"), "-o", tmp_path / "w.safetensors")[0] == 0
     assert say("diff", LINEAR, tmp_path / "w.npz")[0] == 0 and say("diff", LINEAR, bundle("linear_f16"))[0] == 1
-    status, out, _ = say("match", tmp_path / "w.npz", bundle("linear_f32_again"))
+    status, out, _ = say("match", bundle("linear_f32_again"), tmp_path / "w.npz")
     assert status == 0 and "4 matched" in out
 
 
@@ -81,7 +81,9 @@ def test_refit_and_repack(say, tmp_path):
     assert say("diff", folder, tmp_path / "out.aimodel")[0] == 0
 
 
-@pytest.mark.parametrize("arguments", [["text", LINEAR], ["info"], ["to-onnx", LINEAR, "x.onnx"], ["run", LINEAR]])
+@pytest.mark.parametrize(
+    "arguments", [["text", LINEAR], ["info"], ["to-onnx", LINEAR, "-o", "x.onnx"], ["run", LINEAR]]
+)
 def test_commands_for_core_ml_models_say_what_it_is(arguments, say):
     status, out, err = say(*arguments)
     assert (status, "bundle of Apple's Core AI" in err) in {(2, True), (0, False)} and "Traceback" not in out + err
@@ -100,9 +102,9 @@ def test_a_name_that_is_not_utf_8_is_refused_where_a_format_cannot_hold_it(targe
     texts[5] = b"ma\xff"
     source.write_bytes(mlir_bytes.file(texts=texts))
     assert say("hash", source)[0] == 0
-    status, _, printed = say("extract", source, "-o", f"{tmp_path}/{target}")
+    status, _, printed = say("convert", source, "-o", f"{tmp_path}/{target}")
     assert status == 2 and "expected UTF-8" in printed and not (tmp_path / target).exists()
-    assert say("extract", source, "-o", tmp_path / "x.params")[0] == 0
+    assert say("convert", source, "-o", tmp_path / "x.params")[0] == 0
     (name,) = milblob.load(source)
     (digest,) = milblob.content_hash(source).tensors.values()
     assert milblob.content_hash(tmp_path / "x.params").tensors == {name: digest}

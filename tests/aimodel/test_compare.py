@@ -51,10 +51,10 @@ def test_diff_and_match_with_a_checkpoint(tmp_path):
         ("fc2.weight", "same"),
         ("fc2.bias", "same"),
     ]
-    matching = milblob.match(tmp_path / "c.npz", bundle("linear_f32"))
+    matching = milblob.match(bundle("linear_f32"), tmp_path / "c.npz")
     assert {row.given: row.name for row in matching.matches} == {other: name for name, (other, _) in found.items()}
     transposed = {name: np.ascontiguousarray(array.T) for name, array in checkpoint.items()}
-    assert len(milblob.match(transposed, bundle("linear_f32")).matches) == 4
+    assert len(milblob.match(bundle("linear_f32"), transposed).matches) == 4
 
 
 def test_parts_can_be_compared():
@@ -64,6 +64,6 @@ def test_parts_can_be_compared():
 
 def test_statistics(tmp_path):
     found = milblob.statistics(bundle("linear_f32"))
-    assert found.count == 1328 and found.dtype is milblob.DType.FLOAT32
+    assert found.total.count == 1328 and found.total.dtype is milblob.DType.FLOAT32
     with pytest.raises(milblob.FormatError, match="one byte for each value"):
         milblob.statistics(bundle("bare_f16_fp4_mx"))

@@ -9,7 +9,7 @@ import pytest
 import milblob
 import mlir_bytes as m
 from bundles import FOLDER, bundle, copy_of, is_hashed
-from milblob import UnsupportedError
+from milblob import FormatError, UnsupportedError
 from milblob.storage import journal
 
 
@@ -44,22 +44,22 @@ def test_a_copy_holds_what_a_change_in_place_does(tmp_path):
     folder, weights = copy_of("linear_f32", tmp_path), new_values(bundle("linear_f32"))
     (folder / "notes.txt").write_text("kept")
     before = contents(folder)
-    report = milblob.refit(folder, weights, output=tmp_path / "new.aimodel")
+    report = milblob.refit(folder, weights, destination=tmp_path / "new.aimodel")
     assert contents(folder) == before and report.output.endswith("new.aimodel") and not report.changes[0].in_place
     milblob.refit(folder, weights)
     assert contents(folder) == contents(tmp_path / "new.aimodel")
     with pytest.raises(FileExistsError):
-        milblob.refit(folder, weights, output=tmp_path / "new.aimodel")
-    milblob.refit(folder, weights, output=tmp_path / "new.aimodel", force=True)
+        milblob.refit(folder, weights, destination=tmp_path / "new.aimodel")
+    milblob.refit(folder, weights, destination=tmp_path / "new.aimodel", force=True)
     for place in (folder / "inside.aimodel", tmp_path):
         with pytest.raises((ValueError, FileExistsError)):
-            milblob.refit(folder, weights, output=place, force=True)
+            milblob.refit(folder, weights, destination=place, force=True)
     (tmp_path / "user").mkdir()
     (tmp_path / "user" / "thesis.txt").write_text("x")
     with pytest.raises(FileExistsError):
-        milblob.refit(folder, weights, output=tmp_path / "user", force=True)
+        milblob.refit(folder, weights, destination=tmp_path / "user", force=True)
     with pytest.raises(ValueError, match="expected a name for a aimodel"):
-        milblob.refit(folder, weights, output=tmp_path / "new.mlpackage")
+        milblob.refit(folder, weights, destination=tmp_path / "new.mlpackage")
 
 
 def test_a_dry_run_writes_nothing(tmp_path):
@@ -72,7 +72,7 @@ def test_a_dry_run_writes_nothing(tmp_path):
 @pytest.mark.parametrize(
     "weights, options, error, words",
     [
-        ({"nothing": np.zeros(3, "f4")}, {}, KeyError, "expected a name"),
+        ({"nothing": np.zeros(3, "f4")}, {}, KeyError, "has no weight"),
         ({"#0": np.zeros((3, 3), "f4")}, {}, ValueError, r"expected shape \(32, 24\), got \(3, 3\)"),
         ({"#0": np.zeros((32, 24), "f8")}, {}, TypeError, "expected elements of float32, got float64"),
         ({"#0": np.full((32, 24), 1e300)}, {"cast": True}, OverflowError, "main/"),
@@ -187,7 +187,7 @@ def test_a_bare_file_and_the_bytecode_of_a_bundle(tmp_path):
     values = np.arange(10, dtype="f4").reshape(m.SHAPE)
     milblob.refit(tmp_path / "x.mlirb", {"#0": values})
     assert milblob.load(tmp_path / "x.mlirb")["main/output_0.0"].tolist() == values.tolist()
-    milblob.refit(tmp_path / "x.mlirb", {"#0": values + 1}, output=tmp_path / "y.mlirb")
+    milblob.refit(tmp_path / "x.mlirb", {"#0": values + 1}, destination=tmp_path / "y.mlirb")
     assert milblob.load(tmp_path / "y.mlirb")["main/output_0.0"].tolist() == (values + 1).tolist()
     folder = copy_of("linear_f32", tmp_path)
     before = contents(folder)
@@ -256,10 +256,42 @@ def test_the_bytecode_of_a_bundle_is_no_place_to_write_to(place, dry_run, tmp_pa
     before = (folder / "main.mlirb").read_bytes()
     for call in (
         lambda: milblob.repack(bare, target, gc=True, force=True, dry_run=dry_run),
-        lambda: milblob.refit(bare, weights, output=target, force=True, dry_run=dry_run),
+        lambda: milblob.refit(bare, weights, destination=target, force=True, dry_run=dry_run),
         lambda: milblob.refit(target, milblob.load(folder), dry_run=dry_run),
         lambda: milblob.repack(target, target, gc=True, force=True, dry_run=dry_run),
     ):
         with pytest.raises(UnsupportedError, match="the main.mlirb of a bundle; give"):
             call()
     assert (folder / "main.mlirb").read_bytes() == before and is_hashed(folder)
+
+
+def test_a_copy_has_the_folders_of_the_bundle(tmp_path):
+    path = copy_of("linear_f32", tmp_path)
+    (path / "notes" / "old").mkdir(parents=True)
+    (path / "notes" / "old" / "read.me").write_text("kept")
+    milblob.refit(path, new_values(path), output=tmp_path / "new.aimodel")
+    assert (tmp_path / "new.aimodel" / "notes" / "old" / "read.me").read_text() == "kept"
+    assert is_hashed(tmp_path / "new.aimodel")
+
+
+@pytest.mark.parametrize("kind", ["a link", "a directory"])
+def test_a_hash_that_is_not_a_file_is_refused_and_nothing_is_written(kind, tmp_path):
+    path = copy_of("linear_f32", tmp_path)
+    digest = path / "main.hash"
+    if kind == "a link":
+        digest.rename(tmp_path / "elsewhere")
+        digest.symlink_to(tmp_path / "elsewhere")
+    else:
+        digest.unlink()
+        digest.mkdir()
+    before = (path / "main.mlirb").read_bytes()
+    with pytest.raises(FormatError, match=f"main.hash: expected a regular file, got {kind}"):
+        milblob.refit(path, new_values(path))
+    assert (path / "main.mlirb").read_bytes() == before
+
+
+def test_a_file_inside_a_bundle_is_no_model_of_its_own(tmp_path):
+    path = copy_of("linear_f32", tmp_path)
+    (path / "data.npz").write_bytes(b"PK\3\4")
+    with pytest.raises(UnsupportedError, match="open .*aimodel"):
+        milblob.open(path / "metadata.json")

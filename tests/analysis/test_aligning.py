@@ -57,7 +57,7 @@ def kinds_of(found):
 
 
 def words(found):
-    return [change.words for change in found.structure]
+    return [change.message for change in found.structure]
 
 
 @pytest.mark.parametrize("first", [0, 1, 3, 7, 100])
@@ -65,13 +65,13 @@ def test_renumbered_operations_are_the_same(tmp_path, first):
     a = transformer(tmp_path / "a.mlmodel")
     b = transformer(tmp_path / "b.mlmodel", Names(first))
     found = milblob.diff(a, b)
-    assert found.same and kinds_of(found) == {"same"} and len(found.rows) == 4 * 6 * 2, str(found)
+    assert found.is_same and kinds_of(found) == {"same"} and len(found.rows) == 4 * 6 * 2, str(found)
     if not first:
         assert found.notes == []
         return
     (note,) = found.notes
     assert note.kind == "renamed" and len(note.parts) == 4 * 12
-    assert note.words == (f"48 operations have other names, such as linear 'linear_0' in A, 'linear_{first}' in B")
+    assert note.message == (f"48 operations have other names, such as linear 'linear_0' in A, 'linear_{first}' in B")
 
 
 def test_another_order_of_what_is_computed_side_by_side(tmp_path):
@@ -80,7 +80,7 @@ def test_another_order_of_what_is_computed_side_by_side(tmp_path):
     changed = {f"_{layer}": {"order": "vkq"} for layer in range(4)}
     b = transformer(tmp_path / "b.mlmodel", **changed)
     found = milblob.diff(a, b)
-    assert found.same and kinds_of(found) == {"same"}, str(found)
+    assert found.is_same and kinds_of(found) == {"same"}, str(found)
     pairs = {row.name: row.other for row in found.rows}
     assert pairs["linear_0_weight_0"] == "linear_2_weight_0" and pairs["linear_1_weight_0"] == "linear_1_weight_0"
 
@@ -122,7 +122,7 @@ def test_given_names_come_first(tmp_path):
         ("first_w", "first_w", "same"),
         ("second_w", "second_w", "same"),
     ]
-    assert not found.same  # the operations read each other's
+    assert not found.is_same  # the operations read each other's
 
 
 def test_weights_that_are_read_crosswise(tmp_path):
@@ -207,7 +207,7 @@ def test_axes_count_from_either_end(tmp_path, kind, shape, key, one, other, is_s
         axes(tmp_path / f"{name}.mlmodel", kind, shape, **{key: np.array(value, np.int32)})
         for name, value in (("a", one), ("b", other))
     ]
-    assert milblob.diff(*files).same is milblob.diff(*files[::-1]).same is is_same
+    assert milblob.diff(*files).is_same is milblob.diff(*files[::-1]).is_same is is_same
 
 
 def half(path, names, marks):
@@ -243,7 +243,7 @@ def test_precision_is_counted(tmp_path, names, marks):
         "6 small constants are float32 in A, float16 in B, the same values once rounded",
     ]
     back = milblob.diff(b, a)
-    assert len(back.structure) == 3 and back.structure[-1].words.startswith("6 small constants are float16 in A")
+    assert len(back.structure) == 3 and back.structure[-1].message.startswith("6 small constants are float16 in A")
     folded = found.structure[0]
     assert folded.parts == ("operation cast 'x_to_fp16': only in B", "operation cast 'out': only in B")
     assert found.to_dict()["structure"][0]["parts"] == list(folded.parts)
@@ -262,7 +262,7 @@ def test_outputs_of_one_operation_are_distinct(tmp_path):
         return network.save(path, out)
 
     a, b = model(tmp_path / "a.mlmodel", 0, 1), model(tmp_path / "b.mlmodel", 1, 0)
-    assert milblob.diff(a, model(tmp_path / "c.mlmodel", 0, 1)).same
+    assert milblob.diff(a, model(tmp_path / "c.mlmodel", 0, 1)).is_same
     assert sorted(words(milblob.diff(a, b))) == [
         "operation sub 'out', x: part_0 in A, part_1 in B",
         "operation sub 'out', y: part_1 in A, part_0 in B",

@@ -88,7 +88,7 @@ def test_a_weight_that_coremltools_prunes_or_not(tmp_path):
         is_pruned = not np.isnan(np.percentile(np.abs(values).astype(np.float16), 50.0))
     with milblob.open(tmp_path / "pruned.mlpackage") as opened:
         (weight,) = (tensor for tensor in opened.values() if tensor.size == values.size)
-        assert weight.compression == "sparse_to_dense"
+        assert weight.compression.scheme == "sparse_to_dense"
         zeros = milblob.statistics(weight).zeros
     assert zeros == pytest.approx(values.size / 2 if is_pruned else 0, rel=0.01)
     found = [code for _, code in codes(tmp_path / "pruned.mlpackage")]

@@ -1,5 +1,6 @@
 """milblob.diff: which tensors are compared, what is said of them, and figures against NumPy."""
 
+import dataclasses
 import json
 import math
 import struct
@@ -40,10 +41,10 @@ def test_every_kind():
         "same": "same", "zeros": "close", "cast": "dtype", "other": "different", "shape": "shape", "gone": "only_a",
         "text": "same", "spoken": "different", "new": "only_b",
     }  # fmt: skip
-    assert found and not found.same
+    assert not found.is_same
     assert [row.name for row in found.rows if not row.is_different] == ["same", "zeros", "text"]
     assert found.totals["same"] == 2 and found.totals["only_b"] == 1 and found.totals["elements"] == 2026
-    words = {row.name: row.words for row in found.rows}
+    words = {row.name: row.message for row in found.rows}
     assert words["cast"] == "float32 in A, float16 in B, same values"
     assert words["zeros"] == "equal but for -0"
     assert words["shape"] == "shape [1000] in A, [10, 100] in B"
@@ -52,7 +53,7 @@ def test_every_kind():
     assert str(found).splitlines()[0].startswith("arrays and arrays: different, 9 tensors: 2 the same, 1 close, ")
     assert json.loads(json.dumps(found.to_dict()))["tensors"][1]["figures"]["sqnr"] is None
     assert [row.name for row in found.worst()][-1] == "zeros"
-    assert milblob.diff(a, a).same and not milblob.diff(a, a)
+    assert milblob.diff(a, a).is_same
 
 
 @pytest.mark.parametrize(("atol", "rtol", "kind", "outside"), [(0, 0, "different", 4), (0.5, 0, "different", 2), (1, 0, "close", 0), (0, 0.1, "different", 2), (0.5, 0.1, "close", 0)])  # fmt: skip
@@ -69,7 +70,7 @@ def test_with_a_tolerance_another_dtype_is_close():
     b = {"w": noise().astype(np.float16)}
     assert kinds(milblob.diff(a, b)) == {"w": "different"}
     found = milblob.diff(a, b, rtol=1e-3, atol=1e-7)
-    assert kinds(found) == {"w": "close"} and found.same
+    assert kinds(found) == {"w": "close"} and found.is_same
 
 
 # -------------------------------------------------------------------------------------------------------------- figures
@@ -120,16 +121,20 @@ def test_figures_of_packed_elements(tmp_path):
     assert kinds(milblob.diff(paths[0], {"four": arrays[0], "six": sixes[0]})) == {"four": "dtype", "six": "dtype"}
 
 
+def figures_of(row):
+    return dataclasses.astuple(row.figures)
+
+
 def test_zero_and_constant_arrays():
     zero, one = np.zeros(8, "f4"), np.ones(8, "f4")
     (row,) = milblob.diff({"w": zero}, {"w": one}).rows
-    assert row.figures[3:] == (1.0, 1.0, None, None, None, None)
+    assert figures_of(row)[3:] == (1.0, 1.0, None, None, None, None)
     (row,) = milblob.diff({"w": one}, {"w": one * 2}).rows
-    assert row.figures[3:] == pytest.approx((1.0, 1.0, 1.0, 1.0, None, 0.0))
+    assert figures_of(row)[3:] == pytest.approx((1.0, 1.0, 1.0, 1.0, None, 0.0))
     (row,) = milblob.diff({"w": zero}, {"w": -zero}).rows
-    assert row.figures[3:] == (0.0, 0.0, 0.0, None, None, math.inf)
+    assert figures_of(row)[3:] == (0.0, 0.0, 0.0, None, None, math.inf)
     (row,) = milblob.diff({"w": zero[:0]}, {"w": zero[:0].astype("f2")}).rows
-    assert row.kind == "dtype" and row.figures == (0, 0, 0, *[None] * 6)
+    assert row.kind == "dtype" and figures_of(row) == (0, 0, 0, *[None] * 6)
 
 
 def test_what_is_not_finite():
@@ -138,10 +143,10 @@ def test_what_is_not_finite():
     b = np.array([np.nan, np.inf, 5, 3, np.inf], "f4")
     (row,) = milblob.diff({"w": a}, {"w": b}, atol=100).rows
     assert row.kind == "different"
-    assert row.figures[:5] == (3, 2, 2, 2.0, 2.0)
-    assert "2 NaN or infinite on one side" in row.words
+    assert figures_of(row)[:5] == (3, 2, 2, 2.0, 2.0)
+    assert "2 NaN or infinite on one side" in row.message
     (row,) = milblob.diff({"w": a[:3]}, {"w": np.array([1, 2, 3], "f4")}).rows
-    assert row.figures == (3, 3, 3, *[None] * 6)
+    assert figures_of(row) == (3, 3, 3, *[None] * 6)
     assert json.loads(json.dumps(row.to_dict()))["figures"]["max_abs"] is None
 
 
@@ -173,7 +178,7 @@ def test_several_arrays_for_one_weight():
     ]
     back = milblob.diff({"w": weight}, arrays, mapping={"w": ["ln1", "ln3", "ln2"]})
     assert [(row.other, row.kind) for row in back.rows] == [("ln1", "same"), ("ln3", "different"), ("ln2", "same")]
-    assert not milblob.diff(arrays, {"w": weight}, mapping={"ln1": "w", "ln2": "w"}).same  # ln3 has no counterpart
+    assert not milblob.diff(arrays, {"w": weight}, mapping={"ln1": "w", "ln2": "w"}).is_same  # ln3 has no counterpart
 
 
 def test_what_a_mapping_leaves_out_is_counted(cli, tmp_path):
@@ -229,8 +234,8 @@ def test_a_name_without_its_function(tmp_path):
 
 def test_names_only():
     found = milblob.diff({"x": noise(), "y": noise()}, {"x": noise(3), "z": noise()}, names_only=True)
-    assert kinds(found) == {"x": "named", "y": "only_a", "z": "only_b"} and not found.same
-    assert milblob.diff({"x": noise()}, {"x": noise(3)}, names_only=True).same
+    assert kinds(found) == {"x": "named", "y": "only_a", "z": "only_b"} and not found.is_same
+    assert milblob.diff({"x": noise()}, {"x": noise(3)}, names_only=True).is_same
 
 
 def test_progress_and_open_models():
@@ -241,7 +246,7 @@ def test_progress_and_open_models():
         total = sum(tensor.nbytes for tensor in model.values())
         done = accumulate(tensor.nbytes for tensor in model.values())
         assert told == [(name, nbytes, total) for name, nbytes in zip(model, done, strict=True)]
-        assert found.same and found.a == found.b == str(path)
+        assert found.is_same and found.a == found.b == str(path)
         assert len(model) == len(found.rows)  # still open
         next(iter(model.values())).read()
     with pytest.raises(ValueError, match="tolerances"):
@@ -279,7 +284,7 @@ def test_bytes_that_nothing_initialised(source, tmp_path):
     assert len({path.read_bytes() for path in paths}) == 3
     for a, b in ((0, 1), (1, 2), (0, 2)):
         found = milblob.diff(paths[a], paths[b])
-        assert found.same and {row.kind for row in found.rows} == {"same"} and len(found.rows) == len(places)
+        assert found.is_same and {row.kind for row in found.rows} == {"same"} and len(found.rows) == len(places)
 
 
 def test_padding_bits_and_layout(tmp_path):
@@ -326,7 +331,7 @@ def test_equal_weights_and_immediates_are_compared_where_they_are(name, tmp_path
     refuse_elements(monkeypatch)
     for a, b in ((0, 0), (0, 1), (1, 2), (2, 0)):
         found = milblob.diff(paths[a], paths[b])
-        assert found.same and len(found.rows) > 1 and {row.kind for row in found.rows} == {"same"}
+        assert found.is_same and len(found.rows) > 1 and {row.kind for row in found.rows} == {"same"}
 
 
 @pytest.mark.parametrize("are_equal", [True, False])
@@ -349,6 +354,7 @@ def test_a_large_record_of_many_names_is_compared_once(tmp_path, monkeypatch, ar
 
 
 @pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.sample(9)
 def test_a_package_and_its_compiled_text(name):
     found = milblob.diff(DATA / name / "model.mlpackage", DATA / name / "model.mlmodelc")
     assert {row.kind for row in found.rows} == {"same"}
@@ -370,7 +376,7 @@ def test_compressed_weights_against_what_coremltools_decompresses():
         path = DATA / name / expected["paths"][0]
         found = milblob.diff(path, dense, select=dense.__contains__)
         assert set(kinds(found)) == set(dense) and set(kinds(found).values()) <= {"stored", "same"}, (name, str(found))
-        assert all(row.compressions[1] == "" for row in found.rows)
+        assert all(row.compressions[1] is None for row in found.rows)
         shifted = {key: array + array.dtype.type(0.25) for key, array in dense.items()}
         for row in milblob.diff(path, shifted, select=dense.__contains__).rows:
             if np.isfinite(shifted[row.name].astype(float)).all() and shifted[row.name].size > 1:
@@ -410,14 +416,14 @@ def test_what_is_no_array():
     for option in ({"atol": "x"}, {"rtol": None}):
         with pytest.raises(TypeError, match="^[ar]tol: expected a number, got (str|NoneType)$"):
             milblob.diff(good, good, **option)
-    assert not milblob.diff(good, good, atol=np.float32(0), rtol=0)
+    assert milblob.diff(good, good, atol=np.float32(0), rtol=0).is_same
 
 
 # --------------------------------------------------------------------------------------------------------------- limits
 
 
 def failing(a, b, **limits):
-    return [(failure.row.name, failure.words) for failure in milblob.diff(a, b).failing(**limits)]
+    return [(failure.row.name, failure.message) for failure in milblob.diff(a, b).failing(**limits)]
 
 
 def test_limits():
@@ -481,7 +487,7 @@ def test_gate_command(cli, tmp_path):
     status, out, _ = cli("diff", a, b, "--min-sqnr", "40", "--json")
     document = json.loads(out)
     assert status == 1 and document["limits"] == {"min_sqnr": 40.0} and document["passes"] is False
-    assert document["failing"] == [{"name": "x", "other": "x", "words": "SQNR 20 dB, below 40"}]
+    assert document["failing"] == [{"name": "x", "other": "x", "message": "SQNR 20 dB, below 40"}]
     assert "limits" not in json.loads(cli("diff", a, b, "--json")[1])
     assert "x " in cli("diff", a, b, "-v")[1] and "equal but for -0" in cli("diff", a, b)[1]
     assert cli("diff", a, b, "--min-sqnr", "40", "-k", "w")[0] == 0

@@ -100,7 +100,7 @@ def test_every_weight_of_two_precisions_is_compared(conversions):
         assert len(found.rows) >= 6 and not totals["only_a"] + totals["only_b"] + totals["shape"], str(found)
         assert found.failing(min_sqnr=60, min_cosine=0.9999, max_abs=0.01) == []
         assert found.failing(min_sqnr=120)
-        assert len(found.structure) <= 8, "\n".join(change.words for change in found.structure)
+        assert len(found.structure) <= 8, "\n".join(change.message for change in found.structure)
         wide = milblob.load(a)
         narrow = milblob.load(b)
         for row in found.rows:

@@ -34,8 +34,8 @@ def edited(folder, change, source=SOURCE):
 def changes(folder, change, source=SOURCE):
     found = milblob.diff(source, edited(folder, change, source))
     assert {row.kind for row in found.rows} <= {"same"}
-    assert found.same == (not found.structure and not found.metadata)
-    return [(row.kind, row.words) for row in found.structure], [row.words for row in found.metadata]
+    assert found.is_same == (not found.structure and not found.metadata)
+    return [(row.kind, row.message) for row in found.structure], [row.message for row in found.metadata]
 
 
 def op(model):
@@ -54,7 +54,7 @@ OPERATIONS = kinds_of_operations()
 def test_another_serialization_is_the_same(tmp_path):
     """protobuf writes maps in an order of its own."""
     path = edited(tmp_path, lambda model: None)
-    assert milblob.diff(SOURCE, path).same
+    assert milblob.diff(SOURCE, path).is_same
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_other_wire_forms_are_the_same(name):
     plain, other = (next((DATA / "wire" / case).rglob("*.mlmodel")) for case in ("plain", name))
     assert plain.read_bytes() != other.read_bytes()
     found = milblob.diff(plain, other)
-    assert found.same and len(found.rows) == 3, str(found)
+    assert found.is_same and len(found.rows) == 3, str(found)
 
 
 def test_operations(tmp_path):
@@ -148,8 +148,8 @@ def test_what_operations_read(tmp_path):
     assert programs == [("added", f"operation {kind} {name!r}, extra: only in B")]
     first, second, third = (edited(tmp_path, change) for change in (constant, other_constant, inline))
     (change,) = milblob.diff(first, second).structure
-    assert change.words == f"operation {kind} {name!r}, extra: int32 [1, -2] in A, int32 [1, 7] in B"
-    assert milblob.diff(first, third).same  # the same value, named or written inline
+    assert change.message == f"operation {kind} {name!r}, extra: int32 [1, -2] in A, int32 [1, 7] in B"
+    assert milblob.diff(first, third).is_same  # the same value, named or written inline
 
 
 def test_functions(tmp_path):
@@ -188,7 +188,7 @@ def test_functions(tmp_path):
         del model.mlProgram.functions[names[-1]]
 
     found = milblob.diff(several, edited(tmp_path, dropped, several))
-    assert any(change.kind == "removed" and change.words.startswith("function ") for change in found.structure)
+    assert any(change.kind == "removed" and change.message.startswith("function ") for change in found.structure)
 
 
 def test_metadata(tmp_path):
@@ -210,8 +210,8 @@ def test_metadata(tmp_path):
     _, words = changes(tmp_path, interface)
     assert words[0].startswith("specification version: '") and words[1].endswith("(audio) in B")
     found = milblob.diff(SOURCE, edited(tmp_path, tools))
-    assert found.same and len(found.tools) >= 2
-    assert found.tools[0].words.startswith("producer: coremltools ")
+    assert found.is_same and len(found.tools) >= 2
+    assert found.tools[0].message.startswith("producer: coremltools ")
     assert not milblob.diff(SOURCE, edited(tmp_path, about), select=lambda name: True).metadata
 
 
@@ -225,7 +225,7 @@ def test_broken_models(tmp_path):
     weights.unlink()
     with pytest.raises(milblob.ResolveError):
         milblob.diff(SOURCE, path)
-    assert milblob.diff(SOURCE, path, names_only=True).same
+    assert milblob.diff(SOURCE, path, names_only=True).is_same
     (tmp_path / "x.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(milblob.FormatError):
         milblob.diff(SOURCE, tmp_path / "x.safetensors")
@@ -288,15 +288,15 @@ def test_diff_options(files, cli, tmp_path):
     status, out, _ = cli("diff", *files, "--mapping", mapping, "--json")
     document = json.loads(out)
     assert [(row["name"], row["other"]) for row in document["tensors"]] == [("same", "same"), ("w", "x"), ("x", "w")]
-    assert document["same"] is False and document["totals"]["different"] == 2
+    assert document["is_same"] is False and document["totals"]["different"] == 2
     status, out, err = cli("diff", *files, "-k", "nothing")
-    assert (status, out) == (2, "") and err.startswith("milblob: -k nothing: expected the name of a tensor in ")
+    assert (status, out) == (2, "") and err.startswith("milblob: -k nothing: no tensor in ")
 
 
 def test_diff_of_functions_and_parts(cli):
     path = DATA / "functions" / "model.mlpackage"
     with milblob.open(path) as model:
-        name = model.functions[0]
+        name = next(iter(model.functions))
     assert cli("diff", path, path, "-f", name)[0] == 0
     assert cli("diff", path, path, "-f", "none")[0] == 2
     path = DATA / "palette_4bit" / "model.mlpackage"

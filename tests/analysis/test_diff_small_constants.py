@@ -53,7 +53,7 @@ def outside(path):
 def both_ways(a, b, **options):
     """Compares both ways; the same is found, but for the direction."""
     found, back = milblob.diff(a, b, **options), milblob.diff(b, a, **options)
-    assert found.same == back.same and len(found.structure) == len(back.structure)
+    assert found.is_same == back.is_same and len(found.structure) == len(back.structure)
     assert sorted(row.kind.replace("_b", "_a") for row in found.rows) == sorted(
         row.kind.replace("_b", "_a") for row in back.rows
     )
@@ -72,7 +72,7 @@ def test_where_a_constant_is_stored_makes_no_difference(source, tmp_path):
     for a, b in ((0, 1), (1, 2), (0, 2)):
         for options in ({}, {"names_only": True}, {"stored": True}):
             found = both_ways(paths[a], paths[b], **options)
-            assert found.same, str(found)
+            assert found.is_same, str(found)
             assert {row.kind for row in found.rows} <= {"same", "named"}
 
 
@@ -80,12 +80,12 @@ def test_each_is_compared_with_the_constant_of_its_name(tmp_path):
     inside = simple(tmp_path / "a")
     found = both_ways(inside, outside(inside))
     assert kinds(found) == {"w": "same", "b": "same", "s": "same"} and found.structure == []
-    assert both_ways(inside, outside(inside), select=lambda name: name == "s").same
+    assert both_ways(inside, outside(inside), select=lambda name: name == "s").is_same
     assert kinds(milblob.diff(inside, inside)) == {"w": "same"}  # neither is a weight here
     # By a mapping too, and of an array.
     renamed = outside(simple(tmp_path / "c", bias="bias"))
     assert kinds(milblob.diff(inside, renamed, mapping={"b": "bias"})) == {"w": "same", "b": "same", "s": "same"}
-    assert milblob.diff({"b": BIAS, "s": ONES}, inside, select=lambda name: name in "bs").same
+    assert milblob.diff({"b": BIAS, "s": ONES}, inside, select=lambda name: name in "bs").is_same
     found = milblob.diff(inside, {"w": WEIGHT, "b": BIAS + 1})
     assert kinds(found) == {"w": "same", "b": "different"}
 
@@ -97,7 +97,7 @@ def test_differences_are_found_once(tmp_path):
         found = both_ways(inside, path)
         assert kinds(found) == {"w": "same", "b": "different", "s": "different"} and found.structure == []
         assert {row.name: row.figures.max_abs for row in found.rows if row.figures} == {"b": 1, "s": 1}
-        assert milblob.diff(inside, path, atol=1).same  # tolerances hold as for any weight
+        assert milblob.diff(inside, path, atol=1).is_same  # tolerances hold as for any weight
     found = milblob.diff(outside(inside), tmp_path / "b" / "outside.mlpackage")
     assert kinds(found) == {"w": "same", "b": "different", "s": "different"} and found.structure == []
     found = milblob.diff(inside, other)  # inside on both sides: no weights, but no less different
@@ -112,7 +112,7 @@ def test_other_names(tmp_path):
     """Paired by who reads them."""
     inside = simple(tmp_path / "a")
     found = both_ways(inside, outside(simple(tmp_path / "b", "b_1", "s_1")))
-    assert found.same and {(row.name, row.other) for row in found.rows} == {("w", "w"), ("b", "b_1"), ("s", "s_1")}
+    assert found.is_same and {(row.name, row.other) for row in found.rows} == {("w", "w"), ("b", "b_1"), ("s", "s_1")}
     found = both_ways(inside, outside(simple(tmp_path / "c", "b_1", "s_1", strides_values=TWOS)))
     assert kinds(found) == {"w": "same", "b": "same", "s": "different"} and found.structure == []
 
@@ -132,7 +132,7 @@ def test_constants_that_are_shared_otherwise(tmp_path):
             found = both_ways(a, b)
             assert kinds(found) == {"w": "same"}
             words = ["operation conv 'z', strides: int32 [1, 1] in A, int32 [2, 2] in B"]
-            assert [change.words for change in found.structure] == ([] if name == "same" else words)
+            assert [change.message for change in found.structure] == ([] if name == "same" else words)
     # Where only tensors are compared, they have no counterpart.
     found = milblob.diff(one, tmp_path / "other" / "outside.mlpackage", select=lambda name: name in "stu")
     assert kinds(found) == {"t": "only_b", "u": "only_b"}
@@ -152,11 +152,11 @@ def test_written_where_they_are_read(tmp_path):
     named = simple(tmp_path / "a")
     inline = package(tmp_path / "b", const("w", WEIGHT), conv(weight="w", bias=BIAS, strides=ONES))
     for a, b in ((named, inline), (named, outside(inline)), (outside(named), inline)):
-        assert both_ways(a, b).same
+        assert both_ways(a, b).is_same
     lacking = package(tmp_path / "c", const("w", WEIGHT), const("b", BIAS), conv(weight="w", bias="b"))
     for path in (named, outside(simple(tmp_path / "d"))):
         found = both_ways(lacking, path)
-        assert [change.words for change in found.structure] == ["operation conv 'y', strides: only in B"]
+        assert [change.message for change in found.structure] == ["operation conv 'y', strides: only in B"]
         assert "s" not in kinds(found)
 
 
@@ -172,10 +172,10 @@ def test_small_compressed_weights(tmp_path):
     milblob.repack(dense, inside, inline=True)
     for target in (dense, inside):
         found = both_ways(source, target)
-        assert found.same and kinds(found) == {"w": "same", "b": "stored"}, str(found)
+        assert found.is_same and kinds(found) == {"w": "same", "b": "stored"}, str(found)
     other = simple(tmp_path / "b", bias_values=BIAS + 1)
     found = milblob.diff(source, other)
-    assert kinds(found)["b"] == "different" and [c.words for c in found.structure] == [
+    assert kinds(found)["b"] == "different" and [c.message for c in found.structure] == [
         "operation conv 'y', strides: only in B"
     ]
 
@@ -184,7 +184,7 @@ def test_listings_with_all_constants(tmp_path):
     """A caller's own Model may list them all."""
     inside = simple(tmp_path / "a")
     with milblob.open(inside, constants=True) as opened:
-        assert milblob.diff(opened, outside(inside)).same and milblob.diff(inside, opened).same
+        assert milblob.diff(opened, outside(inside)).is_same and milblob.diff(inside, opened).is_same
 
 
 def test_diff_command(tmp_path, cli):

@@ -2,6 +2,8 @@
 
 import fractions
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +14,7 @@ from cases import case_paths, load_case
 from dtype_values import NUMPY
 from milblob import DType, Statistics, _codec, statistics
 from milblob.model import elements
+from paths import DATA, DEMO
 from thorough import sized, some
 
 DTYPES = [dtype for dtype in DType if dtype is not DType.STRING]
@@ -60,11 +63,11 @@ def check(values, dtype, **options):
             got.negative_infinities > 0
         )
     if not finite:
-        assert (got.minimum, got.maximum, got.mean, got.deviation, got.absmax) == (None,) * 5
+        assert (got.min, got.max, got.mean, got.std, got.absmax) == (None,) * 5
         return got
-    assert (got.minimum, got.maximum) == (min(finite), max(finite))
-    assert type(got.minimum) is (float if dtype in FLOATS else int)
-    assert got.absmax == max(abs(got.minimum), abs(got.maximum))
+    assert (got.min, got.max) == (min(finite), max(finite))
+    assert type(got.min) is (float if dtype in FLOATS else int)
+    assert got.absmax == max(abs(got.min), abs(got.max))
     total = sum(map(fractions.Fraction, finite))
     magnitude = sum(abs(fractions.Fraction(v)) for v in finite)
     part = fractions.Fraction(1, 2**50 if dtype.nbits <= 16 else 2**45)
@@ -74,7 +77,7 @@ def check(values, dtype, **options):
         variance = sum((fractions.Fraction(v) - mean) ** 2 for v in finite) / len(finite)
         if variance < 2**1000:
             deviation = math.sqrt(variance)
-            assert abs(got.deviation - deviation) <= 2 * part * (deviation + abs(float(mean)))
+            assert abs(got.std - deviation) <= 2 * part * (deviation + abs(float(mean)))
     return got
 
 
@@ -91,6 +94,7 @@ def test_every_count_in_every_tier(dtype, tier):
 
 
 @EACH
+@pytest.mark.sample(7)
 def test_many_elements(dtype):
     """More than a block, a list of patterns, and a multiple of what kernels take at a time."""
     got = check(random_values(dtype, sized(5_003, 17_011)), dtype, histogram=True)
@@ -107,6 +111,7 @@ def test_every_pattern(dtype):
 
 
 @EACH
+@pytest.mark.sample(7)
 def test_odd_alignment(dtype):
     for shift in range(9):
         values = random_values(dtype, 1100, shift)
@@ -129,6 +134,7 @@ def test_every_tier_gives_the_same_bits():
 
 
 @EACH
+@pytest.mark.sample(7)
 def test_threads_change_nothing(dtype, monkeypatch):
     values = random_values(dtype, sized(20_001, 70_001))
     whole = statistics(values, dtype)
@@ -138,19 +144,17 @@ def test_threads_change_nothing(dtype, monkeypatch):
         monkeypatch.setenv("MILBLOB_THREADS", str(threads))
         results.append(statistics(values, dtype))
     assert all(equal(one, results[0]) for one in results)
-    assert results[0]._replace(total=0, mean=0, deviation=0, spread=0) == whole._replace(
-        total=0, mean=0, deviation=0, spread=0
-    )
-    if whole.mean is not None and math.isfinite(whole.deviation):
+    assert replace(results[0], total=0, mean=0, std=0, spread=0) == replace(whole, total=0, mean=0, std=0, spread=0)
+    if whole.mean is not None and math.isfinite(whole.std):
         assert results[0].mean == pytest.approx(whole.mean, rel=1e-9, abs=1e-300)
-        assert results[0].deviation == pytest.approx(whole.deviation, rel=1e-12)
+        assert results[0].std == pytest.approx(whole.std, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["float32", "float64", "int32", "float16", "int8"])
 def test_strange_arrays(name):
     values = np.random.default_rng(5).normal(0, 30, (40, 60)).astype(name)
     expected = statistics(np.ascontiguousarray(values.T))
-    assert statistics(values.T)._replace(shape=()) == expected._replace(shape=())
+    assert replace(statistics(values.T), shape=()) == replace(expected, shape=())
     assert equal(statistics(values.astype(values.dtype.newbyteorder(">"))), statistics(values))
     assert statistics(values[::2, ::3]).count == 20 * 20
     assert statistics(values[0, 0]).mean == values[0, 0]
@@ -162,9 +166,9 @@ def test_a_spread_that_is_small_beside_the_mean(tier):
     for dtype, mean, step in ((np.float32, 2.0**20, 2.0**-3), (np.float64, 1e12, 1e-3)):
         values = (mean + step * np.random.default_rng(1).integers(-3, 4, 300_000)).astype(dtype)
         exact = values.astype(np.float64) - mean
-        assert statistics(values).deviation == pytest.approx(exact.std(), rel=2**-44 * mean / step)
+        assert statistics(values).std == pytest.approx(exact.std(), rel=2**-44 * mean / step)
     constant = statistics(np.full(100_000, np.float32(0.1)))
-    assert constant.deviation <= 2**-44 * 0.1 and constant.mean == pytest.approx(float(np.float32(0.1)), rel=1e-15)
+    assert constant.std <= 2**-44 * 0.1 and constant.mean == pytest.approx(float(np.float32(0.1)), rel=1e-15)
 
 
 def test_distinct_values_beyond_what_is_counted():
@@ -194,17 +198,17 @@ def test_estimates_do_not_depend_on_order_or_parts():
 
 def test_sums_that_leave_float64():
     got = statistics(np.array([1.7e308, 1.7e308, 1.0]))
-    assert (got.total, got.maximum) == (math.inf, 1.7e308)
-    assert not math.isfinite(got.deviation)
+    assert (got.total, got.max) == (math.inf, 1.7e308)
+    assert not math.isfinite(got.std)
     got = statistics(np.array([-1.7e308, 1.7e308]), histogram=True)
-    assert (got.minimum, got.maximum, got.total) == (-1.7e308, 1.7e308, 0)
+    assert (got.min, got.max, got.total) == (-1.7e308, 1.7e308, 0)
 
 
 def test_integers_of_64_bits_are_exact():
     got = statistics(np.array([2**63 - 1, 2**63 - 2, -(2**63)], np.int64), histogram=True)
-    assert (got.minimum, got.maximum, got.absmax) == (-(2**63), 2**63 - 1, 2**63)
+    assert (got.min, got.max, got.absmax) == (-(2**63), 2**63 - 1, 2**63)
     got = statistics(np.array([2**64 - 1, 2**64 - 3], np.uint64))
-    assert (got.minimum, got.maximum, got.distinct) == (2**64 - 3, 2**64 - 1, 2)
+    assert (got.min, got.max, got.distinct) == (2**64 - 3, 2**64 - 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -259,24 +263,24 @@ def test_merge():
         "count",
         "nans",
         "positive_infinities",
-        "minimum",
-        "maximum",
+        "min",
+        "max",
         "zeros",
         "smallest",
         "dtype",
         "float16_overflows",
     ):
         assert getattr(merged, key) == getattr(whole, key)
-    assert (merged.mean, merged.deviation) == pytest.approx((whole.mean, whole.deviation), rel=1e-13)
+    assert (merged.mean, merged.std) == pytest.approx((whole.mean, whole.std), rel=1e-13)
     assert merged.distinct is None and merged.shape is None
     assert Statistics.merge([]).count == 0 and Statistics.merge([]).mean is None
     mixed = Statistics.merge([statistics(np.ones(3, np.int8)), statistics(np.full(1, 5.0))])
-    assert (mixed.dtype, mixed.mean, mixed.maximum, mixed.count) == (None, 2.0, 5.0, 4)
+    assert (mixed.dtype, mixed.mean, mixed.max, mixed.count) == (None, 2.0, 5.0, 4)
 
 
 def test_strings_and_other_dtypes():
     got = statistics(np.array(["a", "b"], object))
-    assert (got.count, got.dtype, got.minimum) == (2, DType.STRING, None)
+    assert (got.count, got.dtype, got.min) == (2, DType.STRING, None)
     with pytest.raises(TypeError, match="dtype: expected"):
         statistics(np.array([1j]))
     with pytest.raises(OverflowError, match="element 1"):
@@ -284,6 +288,7 @@ def test_strings_and_other_dtypes():
 
 
 @pytest.mark.parametrize(("case", "path"), some(case_paths(), 20))
+@pytest.mark.sample(7)
 def test_tensors_of_models(case, path):
     """Every stored tensor of every fixture has the statistics of its array."""
     with milblob.open(load_case(case).source(path), stored=True, constants=True) as model:
@@ -320,7 +325,7 @@ def test_arguments_of_the_kernels():
 
 def test_a_count_that_wraps_16_bits():
     got = statistics(np.full(200_003, 1.5, np.float16))
-    assert (got.count, got.total, got.distinct, got.deviation) == (200_003, 300_004.5, 1, 0)
+    assert (got.count, got.total, got.distinct, got.std) == (200_003, 300_004.5, 1, 0)
     tallies = [_codec.Tally() for _ in range(2)]
     for tally in tallies:
         tally.add(_codec.Buffer(np.full(40_000, 7, np.uint16).view(np.uint8)), 0, 40_000, 16)
@@ -343,7 +348,7 @@ def test_bytes_of_the_other_sign_are_checked(array, dtype):
     """They are as wide as the dtype that was named, and not of it."""
     with pytest.raises(OverflowError, match=str(array[0])):
         milblob.statistics(array, dtype)
-    assert milblob.statistics(np.array([100], array.dtype), dtype).maximum == 100
+    assert milblob.statistics(np.array([100], array.dtype), dtype).max == 100
 
 
 @pytest.mark.parametrize(
@@ -362,3 +367,31 @@ def test_what_are_no_statistics():
 def test_texts_are_counted():
     for texts in (["a", "bc"], np.array(["a", "bc"], object), np.array(["a", b"bc"], object)):
         assert milblob.statistics(texts).count == 2
+
+
+def test_statistics_of_a_model_are_those_of_each_weight(tmp_path):
+    with milblob.open(DEMO) as model:
+        expected = {name: tensor.read() for name, tensor in model.items()}
+    found = milblob.statistics(DEMO, histogram=True)
+    assert isinstance(found, Mapping) and list(found) == list(expected) and found.source == str(DEMO)
+    for name, array in expected.items():
+        assert (found[name].min, found[name].max, found[name].count) == (array.min(), array.max(), array.size)
+        assert sum(one.count for one in found[name].histogram) == array.size
+    np.savez(tmp_path / "w.npz", **expected)
+    assert dict(milblob.statistics(tmp_path / "w.npz")) == dict(milblob.statistics(expected))
+    assert found.total.max == max(array.max() for array in expected.values())
+    assert list(milblob.statistics(expected, select="*_norm_weight")) == [
+        n for n in expected if n.endswith("_norm_weight")
+    ]
+
+
+def test_statistics_refuse_what_means_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        milblob.statistics(str(tmp_path / "nothing.mlpackage"))
+    for option in ({"select": "*"}, {"max_nbytes": 9}, {"progress": print}):
+        with pytest.raises(ValueError, match=f"{next(iter(option))}: expected a path, a model or a mapping"):
+            milblob.statistics(np.zeros(3), **option)
+    with pytest.raises(ValueError, match="dtype: expected none"):
+        milblob.statistics({"w": np.zeros(3)}, "float32")
+    with pytest.raises(milblob.LimitError):
+        milblob.statistics(DATA / "constexpr_ios18" / "model.mlpackage", max_nbytes=1)

@@ -78,6 +78,7 @@ def test_bad_file(number, data, kind, offset, words, tmp_path):
 
 
 @pytest.mark.parametrize("number", [n for n, *_ in BAD_FILES if n not in (1, 2, 31)])
+@pytest.mark.sample(10)
 def test_bad_file_opened_as_a_model(number, tmp_path):
     """The same files by milblob.open, where the name says what they are: a blob of this suffix, not a broken protobuf."""
     _, data, kind, offset, words = BAD_FILES[number - 1]

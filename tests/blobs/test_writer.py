@@ -50,7 +50,7 @@ def nbytes_of(array, dtype):
 def test_an_empty_file(tmp_path):
     assert written(tmp_path / "a") == blob_file()
     assert written(tmp_path / "a", lambda blobs: blobs.write_many([])) == (blob_file()[0], [[]])
-    assert milblob.check(tmp_path / "a") == []
+    assert list(milblob.check(tmp_path / "a")) == []
 
 
 @pytest.mark.parametrize("source, dtype, values", [

@@ -130,7 +130,9 @@ def test_records_that_the_header_does_not_count_are_not_overwritten(path):
     path.write_bytes(old)
     with pytest.raises(milblob.FormatError) as caught:
         milblob.BlobWriter(path, "a")
-    assert str(caught.value) == f"records: expected 2 as the header says, got another after them at byte 448 in {path}"
+    assert (
+        str(caught.value) == f"records: expected 2 as the header states, got another after them at byte 448 in {path}"
+    )
     assert path.read_bytes() == old
 
 

@@ -62,6 +62,7 @@ def test_the_same_bytes(tmp_path, seed):
 
 
 @pytest.mark.parametrize("dtype", WORDS)
+@pytest.mark.sample(5)
 def test_the_same_bytes_of_large_records(tmp_path, dtype):
     records = [(dtype, values_of(dtype, 3)), (dtype, values_of(dtype, 2_100_001)), (dtype, values_of(dtype, 5))]
     offsets = write_theirs(tmp_path / "theirs", records)

@@ -59,11 +59,11 @@ def test_there_and_back(source, target, cli, tmp_path):
     options = ["--constants"] if "immediates" in source else []
     expected = values(DATA / source, constants=bool(options))
     there = f"{tmp_path}/{target}"
-    assert cli("convert", DATA / source, there, *options)[0] == 0
+    assert cli("convert", DATA / source, "-o", there, *options)[0] == 0
     with read.open_arrays(readable(there)) as arrays:
         assert {name: described(array) for name, array in arrays.items()} == expected
     for number, back in enumerate(["y.bin", "y.safetensors", "y.npz"]):
-        assert cli("convert", readable(there), tmp_path / back, "-q") == (0, "", ""), number
+        assert cli("convert", readable(there), "-o", tmp_path / back, "-q") == (0, "", ""), number
         with read.open_arrays(readable(tmp_path / back)) as arrays:
             assert {name: described(array) for name, array in arrays.items()} == expected
 
@@ -86,11 +86,11 @@ def test_models(case, cli, tmp_path):
     path = load_case(case).path()
     expected = values(path, stored=True)
     if not expected:
-        assert cli("convert", path, tmp_path / "x.safetensors", "--stored")[0] == 2
+        assert cli("convert", path, "-o", tmp_path / "x.safetensors", "--stored")[0] == 2
         return
-    assert cli("convert", path, tmp_path / "x.safetensors", "--stored")[0] == 0
-    assert cli("convert", tmp_path / "x.safetensors", tmp_path / "x.bin")[0] == 0
-    assert cli("convert", tmp_path / "x.json", tmp_path / "x.npz")[0] == 0
+    assert cli("convert", path, "-o", tmp_path / "x.safetensors", "--stored")[0] == 0
+    assert cli("convert", tmp_path / "x.safetensors", "-o", tmp_path / "x.bin")[0] == 0
+    assert cli("convert", tmp_path / "x.json", "-o", tmp_path / "x.npz")[0] == 0
     assert values(tmp_path / "x.npz") == expected
     assert [f for f in milblob.check(tmp_path / "x.json") if f.severity != "note"] == []
 
@@ -98,7 +98,7 @@ def test_models(case, cli, tmp_path):
 def test_two_runs_give_the_same_bytes(cli, tmp_path):
     for target in ("npz", "safetensors", "bin"):
         for number in "12":
-            assert cli("convert", DATA / "blob_all_dtypes/weight.bin", tmp_path / f"{number}.{target}")[0] == 0
+            assert cli("convert", DATA / "blob_all_dtypes/weight.bin", "-o", tmp_path / f"{number}.{target}")[0] == 0
         assert (tmp_path / f"1.{target}").read_bytes() == (tmp_path / f"2.{target}").read_bytes()
 
 
@@ -106,8 +106,8 @@ def test_records_become_those_of_the_first_file_again(cli, tmp_path):
     """A file that coremltools wrote, to npz and back: the same, byte for byte, but for the hash that its listing has."""
     case = load_case("opset_ios18_fp16")
     weights = next(path for path in case.folder.rglob("weight.bin") if "mlpackage" in str(path))
-    assert cli("convert", weights, tmp_path / "x.npz")[0] == 0
-    assert cli("convert", tmp_path / "x.npz", tmp_path / "weight.bin")[0] == 0
+    assert cli("convert", weights, "-o", tmp_path / "x.npz")[0] == 0
+    assert cli("convert", tmp_path / "x.npz", "-o", tmp_path / "weight.bin")[0] == 0
     data, before = (tmp_path / "weight.bin").read_bytes(), weights.read_bytes()
     assert data[:8] + bytes(32) + data[40:] == before
     document = json.loads((tmp_path / "weight.json").read_text())
@@ -128,8 +128,8 @@ def test_their_own_libraries_read_it(cli, tmp_path):
             blobs.write(array)
         blobs.write(np.uint8([1, 2, 3, 7]), "uint3")
     assert (
-        cli("convert", path, tmp_path / "x.npz", "-q")[0]
-        == cli("convert", path, tmp_path / "x.safetensors", "-q")[0]
+        cli("convert", path, "-o", tmp_path / "x.npz", "-q")[0]
+        == cli("convert", path, "-o", tmp_path / "x.safetensors", "-q")[0]
         == 0
     )
     with np.load(tmp_path / "x.npz") as found:
@@ -155,15 +155,15 @@ def test_what_weight_files_lack_is_kept_with_a_note(cli, tmp_path):
         "w": np.float16([1]),
     }
     np.savez(tmp_path / "x.npz", **arrays)
-    assert cli("convert", tmp_path / "x.npz", tmp_path / "x.bin")[0] == 0
+    assert cli("convert", tmp_path / "x.npz", "-o", tmp_path / "x.bin")[0] == 0
     with milblob.open(tmp_path / "x.json") as model:  # as they are stored
         assert {str(tensor.mil_dtype) for tensor in model.values()} == {"uint8", "float16"}
-    assert cli("convert", tmp_path / "x.json", tmp_path / "y.npz")[0] == 0
+    assert cli("convert", tmp_path / "x.json", "-o", tmp_path / "y.npz")[0] == 0
     assert values(tmp_path / "y.npz") == values(tmp_path / "x.npz")
-    assert cli("extract", tmp_path / "x.json", "-o", tmp_path / "z.npz")[0] == 0
+    assert cli("convert", tmp_path / "x.json", "-o", tmp_path / "z.npz")[0] == 0
     with np.load(tmp_path / "z.npz") as found:
         assert found["i"].tolist() == arrays["i"].tolist() and found["d"] == 0.1
-    status, _, err = cli("convert", tmp_path / "x.npz", tmp_path / "v.bin", "--listing", tmp_path / "v.mil")
+    status, _, err = cli("convert", tmp_path / "x.npz", "-o", tmp_path / "v.bin", "--listing", tmp_path / "v.mil")
     assert status == 2 and "a listing in JSON has room for it" in err
     assert not [name for name in os.listdir(tmp_path) if name.startswith("v")]
     document = json.loads((tmp_path / "x.json").read_text())
@@ -171,27 +171,27 @@ def test_what_weight_files_lack_is_kept_with_a_note(cli, tmp_path):
     (tmp_path / "x.json").write_text(json.dumps(document))
     assert (
         "in the note of i: expected what uint8 [16] holds packed"
-        in cli("convert", tmp_path / "x.json", tmp_path / "v.npz")[2]
+        in cli("convert", tmp_path / "x.json", "-o", tmp_path / "v.npz")[2]
     )
 
 
 def test_choices(cli, tmp_path):
     functions = DATA / "functions/model.mlpackage"
     with milblob.open(functions) as model:
-        names = [name for name, tensor in model.items() if tensor.function == model.functions[0]]
+        names = [name for name, tensor in model.items() if tensor.function == next(iter(model.functions))]
         assert 0 < len(names) < len(model)
-        assert cli("convert", functions, tmp_path / "f.npz", "-f", model.functions[0])[0] == 0
+        assert cli("convert", functions, "-o", tmp_path / "f.npz", "-f", next(iter(model.functions)))[0] == 0
     assert list(values(tmp_path / "f.npz")) == names
-    assert cli("convert", DEMO, tmp_path / "a.safetensors", "-k", "head_*", "-q") == (0, "", "")
+    assert cli("convert", DEMO, "-o", tmp_path / "a.safetensors", "-k", "head_*", "-q") == (0, "", "")
     assert list(values(tmp_path / "a.safetensors")) == ["head_bias", "head_weight"]
-    status, out, err = cli("convert", tmp_path / "a.safetensors", tmp_path / "a.bin", "-k", "*_bias", "--json")
+    status, out, err = cli("convert", tmp_path / "a.safetensors", "-o", tmp_path / "a.bin", "-k", "*_bias", "--json")
     assert (status, err) == (0, "")
     assert json.loads(out) == {
         "path": str(tmp_path / "a.safetensors"), "output": str(tmp_path / "a.bin"), "tensors": ["head_bias"],
-        "nbytes": 384, "listing": str(tmp_path / "a.json"),
+        "nbytes": 384, "listing": str(tmp_path / "a.json"), "skipped": [],
     }  # fmt: skip
     assert (
-        cli("convert", DEMO, tmp_path / "b.npz", "-k", "head_bias", "-v")[2].splitlines()[0]
+        cli("convert", DEMO, "-o", tmp_path / "b.npz", "-k", "head_bias", "-v")[2].splitlines()[0]
         == "milblob: head_bias float32 [96]"
     )
 
@@ -203,10 +203,10 @@ def test_refusals(cli, tmp_path):
     before = npz.read_bytes()
     for argv, words in {
         (npz, npz, "--force"): "expected a place outside",
-        (npz, tmp_path / "x.txt"): "expected .npz, .safetensors, .params or a directory",
+        (npz, tmp_path / "x.txt"): "expected .npz, .safetensors, .params, .bin or a directory",
         (npz, tmp_path / "x.npz", "-f", "main"): "expected a model, which -f",
         (npz, tmp_path / "x.npz", "--stored"): "expected a model, which -f",
-        (npz, tmp_path / "x.npz", "-k", "v*"): f"-k v*: expected the name of a tensor in {npz}, got none that matches",
+        (npz, tmp_path / "x.npz", "-k", "v*"): f"-k v*: no tensor in {npz} matches",
         (npz, tmp_path / "x.mlpackage"): "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one",
         (npz, tmp_path / "x.npz", "--align", "4096"): "expected a weight file",
         (npz, tmp_path / "x.npz", "--listing", "y.json"): "expected a weight file",
@@ -215,23 +215,24 @@ def test_refusals(cli, tmp_path):
         (palette, palette / "x.bin"): "expected a place outside",
         (tmp_path / "none.npz", tmp_path / "x.bin"): "No such file",
     }.items():
-        status, _, err = cli("convert", *argv)
+        source, target, *options = argv
+        status, _, err = cli("convert", source, "-o", target, *options)
         assert status == 2 and words in err, (argv, err)
     assert os.listdir(tmp_path) == ["a.npz"] and npz.read_bytes() == before
-    assert cli("convert", npz, tmp_path / "x.bin")[0] == 0
-    assert "--force replaces it" in cli("convert", npz, tmp_path / "x.bin")[2]
-    assert cli("convert", npz, tmp_path / "x.bin", "--force")[0] == 0
-    assert cli("convert", palette, tmp_path / "dense.npz")[0] == 0
+    assert cli("convert", npz, "-o", tmp_path / "x.bin")[0] == 0
+    assert "already exists (use --force to replace it)" in cli("convert", npz, "-o", tmp_path / "x.bin")[2]
+    assert cli("convert", npz, "-o", tmp_path / "x.bin", "--force")[0] == 0
+    assert cli("convert", palette, "-o", tmp_path / "dense.npz")[0] == 0
     assert values(tmp_path / "dense.npz") == values(palette)
-    assert cli("convert", palette, tmp_path / "p.npz", "--stored")[0] == 0
+    assert cli("convert", palette, "-o", tmp_path / "p.npz", "--stored")[0] == 0
     assert values(tmp_path / "p.npz") == values(palette, stored=True)
 
 
-def test_extract_stays_readable_and_old_notes_are_read(cli, tmp_path):
-    """extract puts one element into a byte, as before; both forms come back as the same tensors."""
+def test_both_forms_of_narrow_dtypes_are_read(cli, tmp_path):
+    """--unpack puts one element into a byte; both forms come back as the same tensors."""
     source = DATA / "blob_sub_byte/weight.bin"
-    assert cli("extract", source, "-o", tmp_path / "e.npz")[0] == 0
-    assert cli("convert", source, tmp_path / "c.npz")[0] == 0
+    assert cli("convert", source, "-o", tmp_path / "e.npz", "--unpack")[0] == 0
+    assert cli("convert", source, "-o", tmp_path / "c.npz")[0] == 0
     assert values(tmp_path / "e.npz") == values(tmp_path / "c.npz") == values(source)
     with np.load(tmp_path / "e.npz") as loose, np.load(tmp_path / "c.npz") as tight:
         assert {a.shape for a in tight.values()} != {a.shape for a in loose.values()}
@@ -255,7 +256,7 @@ CHILD = """
         raise SystemExit("the limit does not hold")
     except MemoryError:
         pass
-    sys.exit(milblob.cli.main(["convert", "-q", *sys.argv[1:]]))
+    sys.exit(milblob.cli.main(["convert", "-q", sys.argv[1], "-o", *sys.argv[2:]]))
 """
 
 

@@ -30,10 +30,8 @@ WITH_KEEP = {
     "stats": ["{model}"],
     "hash": ["{model}"],
     "diff": ["{model}", "{weights}"],
-    "match": ["{weights}", "{model}", "-o", "{out}.json"],
-    "extract": ["{model}", "-o", "{out}.npz"],
-    "convert": ["{model}", "{out}.npz"],
-    "pack": ["{weights}", "-o", "{out}.bin"],
+    "match": ["{model}", "{weights}", "-o", "{out}.json"],
+    "convert": ["{model}", "-o", "{out}.npz"],
     "refit": ["{model}", "{weights}", "-o", "{out}.mlpackage"],
     "compress": ["{model}", "-o", "{out}.mlpackage", "--int8"],
     "repack": ["{model}", "-o", "{out}.mlpackage", "--cast", "float32=float16"],
@@ -49,8 +47,8 @@ def test_keep_that_matches_nothing_is_an_error(cli, places, name, more):
     before = sorted(places["out"].parent.rglob("*"))
     status, out, err = cli(*argv, "-k", "haed_*", *more)
     assert (status, out) == (2, "")
-    assert err.startswith("milblob: -k haed_*: expected the name of a tensor in ")
-    assert "got none that matches" in err
+    assert err.startswith("milblob: -k haed_*: no tensor in ")
+    assert " matches" in err
     assert sorted(places["out"].parent.rglob("*")) == before
     names = milblob.load(places["model"])
     assert all(name in names for name in err.partition("did you mean ")[2].rstrip("?\n").split(" or ") if name)
@@ -70,7 +68,7 @@ def test_a_glob_without_a_match_beside_others_is_named(cli, places, name):
 def test_every_command_with_keep_is_in_the_table(cli):
     found = set()
     for name in (*COMMANDS, "tvm ls", "tvm check", "tvm params"):
-        if "--keep" in cli(*name.split(), "--help")[1]:
+        if "--select" in cli(*name.split(), "--help")[1]:
             found.add(name)
     assert found == set(WITH_KEEP)
 
@@ -79,7 +77,7 @@ def test_a_function_without_tensors_to_compare_is_not_the_same(cli, tmp_path):
     path = DATA / "functions/model.mlpackage"
     status, out, err = cli("diff", path, path, "-f", "alpha", "--stored", "-k", "beta/*")
     assert (status, out) == (2, "")
-    assert "function alpha, got none that matches ['beta/*']" in err
+    assert "function alpha matches ['beta/*']" in err
 
 
 def test_dry_run_has_one_letter_everywhere(cli):
@@ -126,22 +124,19 @@ def test_names_of_dtypes(cli, tmp_path, pair):
         out = tmp_path / f"{number}.mlpackage"
         assert cli("repack", DEMO, "-o", out, *options, "-q")[0] == 0
         with milblob.open(out) as model:
-            assert model["head_weight"].compression == "cast"
+            assert model["head_weight"].compression.scheme == "cast"
     short = pair.partition("=")[2]
     assert cli("stats", DEMO, "--would-overflow", short) == cli("stats", DEMO, "--would-overflow", "float16")
     assert "expected float16, got 'bf16'" in cli("stats", DEMO, "--would-overflow", "bf16")[2]
     np.savez(tmp_path / "w.npz", w=np.arange(4, dtype=np.uint8))
-    assert cli("pack", tmp_path / "w.npz", "-o", tmp_path / "w.bin", "--dtype", "w=UINT4", "-q")[0] == 0
+    assert cli("convert", tmp_path / "w.npz", "-o", tmp_path / "w.bin", "--dtype", "w=UINT4", "-q")[0] == 0
 
 
 def test_a_model_is_not_a_file_of_arrays(cli, places):
-    for argv in (["extract", places["model"], "-o", "x.mlpackage"], ["convert", places["model"], "x.mlmodelc/"]):
+    for argv in (["convert", places["model"], "-o", "x.mlpackage"], ["convert", places["model"], "-o", "x.mlmodelc/"]):
         status, out, err = cli(*argv)
         assert (status, out) == (2, "")
         assert "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one" in err
-    status, out, err = cli("pack", places["model"], "-o", places["out"])
-    assert (status, out) == (2, "")
-    assert "expected a file of arrays, got a model; `milblob convert MODEL weight.bin` takes one" in err
 
 
 def test_a_model_without_weights_is_named(cli):

@@ -27,19 +27,17 @@ sys.exit(main(sys.argv[1:]))
 COMMANDS = {
     "stats": ["{model}"],
     "diff": ["{model}", "{weights}"],
-    "match": ["{weights}", "{model}"],
-    "extract": ["{model}", "-o", "{out}.npz"],
-    "convert": ["{weights}", "{out}.bin"],
-    "pack": ["{weights}", "-o", "{out}.bin"],
+    "match": ["{model}", "{weights}"],
+    "convert": ["{weights}", "-o", "{out}.bin"],
     "refit": ["{model}", "{weights}"],
     "hash": ["{model}"],
     "check": ["{model}", "--values"],
     "merge-functions": ["{ios18}", "-o", "{out}.mlpackage"],
     "tvm params": ["{archive}", "--with", "{parameters}", "-o", "{out}.tar"],
     "repack": ["{model}", "-o", "{out}.mlpackage", "--align", "4096"],
-    "compress": ["{ios18}", "-o", "{out}.mlpackage", "--int8", "--least", "0"],
+    "compress": ["{ios18}", "-o", "{out}.mlpackage", "--int8", "--min-size", "0"],
 }
-WRITING = ("extract", "convert", "pack", "repack", "compress", "merge-functions", "tvm params")
+WRITING = ("convert", "repack", "compress", "merge-functions", "tvm params")
 
 
 @pytest.fixture
@@ -126,6 +124,6 @@ def test_a_bar_fits_the_line(tmp_path, monkeypatch):
     """A line that wraps could not be taken back."""
     monkeypatch.setenv("COLUMNS", "60")
     np.savez(tmp_path / "w.npz", **{"n" * 500: np.ones(8, np.float32)})
-    text = on_a_terminal(["pack", str(tmp_path / "w.npz"), "-o", str(tmp_path / "w.bin")])
+    text = on_a_terminal(["convert", str(tmp_path / "w.npz"), "-o", str(tmp_path / "w.bin")])
     bars = [part for part in text.split("\r") if part.startswith("[")]
     assert bars and all(len(bar.removesuffix("\x1b[K")) == 59 for bar in bars), text

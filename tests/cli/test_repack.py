@@ -52,7 +52,7 @@ def cli(capsys):
 ])  # fmt: skip
 def test_options_are_those_of_the_function(cli, tmp_path, arguments, options):
     with milblob.open(FUNCTIONS) as opened:
-        name = opened.functions[0]
+        name = next(iter(opened.functions))
     arguments = [name if word == "add" else word for word in arguments]
     options = {key: [name] if key == "functions" else value for key, value in options.items()}
     status, out, err = cli(FUNCTIONS, "-o", tmp_path / "cli.mlpackage", *arguments)
@@ -133,7 +133,7 @@ def test_casts(cli, tmp_path):
     (["--merge", "--split", "1M"], "merge: expected it without split, got both"),
     (["--cast", "int8"], "cast: expected float32, float16 or bfloat16, got int8"),
     (["--cast", "number"], "number"),
-    (["-f", "none"], "function: expected one of"),
+    (["-f", "none"], "has no function 'none' (it has "),
     (["--inline", "-5"], "inline: expected a number of elements, got -5"),
     (["--overflow", "wrap"], "invalid choice: 'wrap'"),
 ])  # fmt: skip
@@ -146,7 +146,7 @@ def test_wrong_usage(cli, tmp_path, arguments, words):
 def test_what_is_there_is_not_replaced(cli, tmp_path):
     source = copy_of(FUNCTIONS, tmp_path)
     status, _, err = cli(FUNCTIONS, "-o", source)
-    assert status == 2 and "--force replaces it" in err
+    assert status == 2 and "use --force to replace it" in err
     status, _, err = cli(FUNCTIONS)
     assert status == 2 and "-o/--output" in err
     before = values(source)

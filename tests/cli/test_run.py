@@ -63,7 +63,7 @@ WRONG = {
     "a file that is there": (["-i", "named.npz", "-o", "one.npz"], "one.npz"),
     "states of a model without": (["-i", "named.npz", "--state-out", "s.npz"], "--state-out: expected a model with states"),
     "states given to one without": (["-i", "named.npz", "--state-in", "one.npz"], "--state-in: expected a model with states"),
-    "another function": (["-i", "named.npz", "--function", "other"], "function: expected one of main, got 'other'"),
+    "another function": (["-i", "named.npz", "--function", "other"], "the model has no function 'other' (it has main)"),
     "one file for two": (["-i", "named.npz", "-o", "s.npz", "--state-out", "s.npz"], "expected another file than -o"),
 }  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_what_cannot_be_run_is_one_line(cli, folder, name):
     "command", [["run", "m.onnx", "-i", "named.npz"], ["verify", "m.onnx", "m.onnx"]], ids=lambda command: command[0]
 )
 def test_an_onnx_file_has_no_functions_to_choose(cli, folder, command):
-    assert cli("to-onnx", "m.mlpackage", "m.onnx")[0] == 0
+    assert cli("to-onnx", "m.mlpackage", "-o", "m.onnx")[0] == 0
     status, out, err = cli(*command, "--function", "main")
     assert (status, out) == (2, "")
     assert "--function: expected none, for an .onnx file is one function, got main" in err
@@ -105,17 +105,17 @@ def test_states_go_from_file_to_file(cli, tmp_path):
         np.testing.assert_array_equal(np.load(files[1])["cache"], session.states["cache"])
         previous = ["--state-in", files[1]]
     status, _, err = cli("run", model, "-i", f"x={tmp_path / 'x.npy'}", "--state-in", tmp_path / "o0.npz")
-    assert status == 2 and "state: expected one of cache, got " in err
+    assert status == 2 and "the model has no state 'out' (it has cache)" in err
 
 
 def test_outputs_that_are_there_are_refused_before_anything_is_written(cli, folder):
     model, before = DATA / "states" / "model.mlpackage", (folder / "one.npz").read_bytes()
     np.save("x.npy", np.zeros((1, 16), np.float32))
     status, _, err = cli("run", model, "-i", "x=x.npy", "-o", "new.npz", "--state-out", "one.npz")
-    assert status == 2 and "one.npz: expected no such file, got one (--force replaces it)" in err
+    assert status == 2 and "one.npz already exists (use --force to replace it)" in err
     assert not (folder / "new.npz").exists()
     status, _, err = cli("verify", "m.mlpackage", "none.mlpackage", "--worst", "one.npz")
-    assert status == 2 and "one.npz: expected no such file, got one" in err  # and no model was opened
+    assert status == 2 and "one.npz already exists" in err  # and no model was opened
     assert (folder / "one.npz").read_bytes() == before
 
 
@@ -171,7 +171,7 @@ def test_a_difference_is_shown_kept_and_run_again(cli, folder, compressed):
     assert json.loads(out)["outputs"][0]["relative"] == found["outputs"][0]["relative"]
     status, out, _ = cli("verify", "m.mlpackage", compressed)
     assert status == 1 and "beyond" in out and "different: 4 runs, 1 of 1 output beyond the limit, most logits" in out
-    status, out, _ = cli("verify", "m.mlpackage", compressed, "--limit", 0.05, "--runs", 2)
+    status, out, _ = cli("verify", "m.mlpackage", compressed, "--max-error", 0.05, "--runs", 2)
     assert status == 0 and "same: 2 runs, all outputs within their limits" in out
 
 
@@ -183,7 +183,7 @@ def test_the_worst_run_of_a_model_with_states_comes_with_those_before_it(cli, tm
     with milblob.open(other, "r+") as opened:
         name = next(iter(opened))
         opened[name] = opened[name].read() * opened[name].dtype.type(1.25)
-    argv = ["verify", model, other, "--limit", 0, "--json"]
+    argv = ["verify", model, other, "--max-error", 0, "--json"]
     status, out, _ = cli(*argv, "-i", tmp_path / "x.npz", "--worst", tmp_path / "w.npz")
     first = json.loads(out)
     assert status == 1 and first["runs"] == 4

@@ -50,7 +50,7 @@ def test_stats_json_has_every_figure(cli, odd):
             assert all(
                 row[key] == getattr(figures, key)
                 for key in row
-                if key in figures._fields and key not in ("dtype", "shape", "histogram")
+                if hasattr(figures, key) and key not in ("dtype", "shape", "histogram")
             )
             assert [tuple(bar.values()) for bar in row["histogram"]] == list(figures.histogram)
     assert (first["nans"], first["positive_infinities"], first["negative_infinities"], first["negative_zeros"]) == (
@@ -61,8 +61,8 @@ def test_stats_json_has_every_figure(cli, odd):
     )
     assert (first["float16_overflows"], first["subnormals"], first["distinct"]) == (2, 1, 8)
     totals = document["totals"]
-    assert (totals["tensors"], totals["count"], totals["maximum"], totals["nans"]) == (3, 15, 1e6, 1)
-    assert set(totals["by_dtype"]) == {"float32", "float16", "int4"} and totals["by_dtype"]["int4"]["minimum"] == -8
+    assert (totals["tensors"], totals["count"], totals["max"], totals["nans"]) == (3, 15, 1e6, 1)
+    assert set(totals["by_dtype"]) == {"float32", "float16", "int4"} and totals["by_dtype"]["int4"]["min"] == -8
     assert totals["by_scheme"]["none"]["tensors"] == 3 and "distinct" not in totals
 
 
@@ -70,7 +70,7 @@ def test_stats_that_are_not_finite(cli, tmp_path):
     path = tmp_path / "huge.bin"
     path.write_bytes(reference.write_blobs([("FLOAT16", [0x7E00])])[0])
     (row,) = json.loads(cli("stats", path, "--json")[1])["tensors"]
-    assert (row["minimum"], row["mean"], row["deviation"], row["nans"]) == (None, None, None, 1)
+    assert (row["min"], row["mean"], row["std"], row["nans"]) == (None, None, None, 1)
     assert cli("stats", path)[1].splitlines()[1].split() == ["#0", "float16", "[1]", *"-----", "0.0%", "1", "1"]
 
 
@@ -92,9 +92,7 @@ def test_stats_would_overflow(cli, odd):
     assert cli("stats", odd, "--would-overflow", "bfloat16")[0] == 2
 
 
-@pytest.mark.parametrize(
-    "key", ["name", "dtype", "count", "minimum", "maximum", "mean", "deviation", "absmax", "zeros", "distinct"]
-)
+@pytest.mark.parametrize("key", ["name", "dtype", "count", "min", "max", "mean", "std", "absmax", "zeros", "distinct"])
 def test_stats_sorted(cli, key):
     rows = json.loads(cli("stats", DEMO, "--json", "-s", key)[1])["tensors"]
     values = [row[key] for row in rows]
@@ -123,11 +121,12 @@ def test_stats_of_compressed_weights_and_parts(cli):
 def test_stats_of_strings(cli):
     status, out, _ = cli("stats", IMMEDIATES, "--constants", "--json")
     strings = [row for row in json.loads(out)["tensors"] if row["dtype"] == "string"]
-    assert status == 0 and strings and all(row["minimum"] is None and row["count"] >= 0 for row in strings)
+    assert status == 0 and strings and all(row["min"] is None and row["count"] >= 0 for row in strings)
 
 
 def test_hash(cli):
-    whole, tensors = milblob.content_hash(DEMO)
+    hashed = milblob.content_hash(DEMO)
+    whole, tensors = hashed.model, hashed.tensors
     status, out, err = cli("hash", DEMO)
     assert (status, err) == (0, "")
     lines = dict(reversed(line.split("  ", 1)) for line in out.splitlines())

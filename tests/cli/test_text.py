@@ -30,11 +30,11 @@ def test_a_compiled_model_gives_its_own_bytes(capfdbinary):
 def test_one_function(cli):
     functions = load_case("functions").path()
     with milblob.open(functions) as opened:
-        name = opened.functions[1]
+        name = list(opened.functions)[1]
     out = cli("text", functions, "-f", name)[1]
     assert re.findall(r"func (\w+)<", out) == [name]
     status, out, err = cli("text", functions, "-f", "nobody")
-    assert (status, out) == (2, "") and "function: expected one of" in err and err.count("\n") == 1
+    assert (status, out) == (2, "") and "has no function 'nobody' (it has " in err and err.count("\n") == 1
 
 
 def test_weights(cli, tmp_path):
@@ -56,7 +56,7 @@ def test_around_an_operation(cli):
     assert len(cli("text", DEMO, "--op", "logits", "--around", "0")[1].splitlines()) == 1
     for arguments, words in (
         (("--around", "2"), "--around: expected --op NAME"),
-        (("--op", "nobody"), "operation: expected the name of an output, got 'nobody'"),
+        (("--op", "nobody"), "has no operation with the output 'nobody'"),
         (("--op", "logits", "--around", "-1"), "expected a number of 0 or more"),
     ):
         status, out, err = cli("text", DEMO, *arguments)

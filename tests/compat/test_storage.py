@@ -88,6 +88,7 @@ def test_they_have_the_same_methods(name):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sample(5)
 def test_files_and_arrays_are_the_same(tmp_path, kind):
     writers = [m._BlobStorageWriter(str(tmp_path / n)) for m, n in ((theirs, "theirs"), (ours, "ours"))]
     offsets = []
@@ -117,6 +118,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sample(5)
 def test_writers_take_and_refuse_the_same(tmp_path, kind):
     writers = [m._BlobStorageWriter(str(tmp_path / n)) for m, n in ((theirs, "theirs"), (ours, "ours"))]
     for argument in ARGUMENTS:

@@ -1,6 +1,7 @@
 """milblob.compress: what it writes, what it shares, what it refuses, and that the destination is whole or untouched."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import milblob
+from compress_models import with_config
+from compress_options import grouped
 from milblob import Joint, Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.parse_recipe import RECIPES as RECIPES_BY_NAME
@@ -59,7 +62,7 @@ def test_what_is_written_is_what_is_reported(recipe, tmp_path):
             stored = sum(part.mil_dtype.nbytes(part.size) for part in opened[name].parts.values())
             assert compressed[name].nbytes_after == stored
     assert report.nbytes_after < report.nbytes
-    assert milblob.check(tmp_path / "a.mlpackage") == []
+    assert list(milblob.check(tmp_path / "a.mlpackage")) == []
     assert json.loads(json.dumps(report.to_dict()))["weights"][0]["name"] == report.weights[0].name
 
 
@@ -73,18 +76,20 @@ def test_decompressing_gives_the_measured_values(recipe, tmp_path):
 
 def test_a_compressed_weight_is_not_compressed_again(tmp_path):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
-    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(2), least=0)
+    report = milblob.compress(
+        tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(2), scope=milblob.Scope(min_size=0)
+    )
     reasons = dict(report.skipped)
     assert report.weights == []
     assert len(reasons) == len(report.skipped)
     with milblob.open(tmp_path / "a.mlpackage") as opened:
         assert set(reasons) == set(opened)  # one row for a weight, none for its parts
         compressed = {name for name, tensor in opened.items() if tensor.parts}
-    words = f"expected a dense weight for {Palette(2)}, or requantize, got a compressed one"
+    words = f"expected a dense weight for {Palette(2)}, or recompress, got a compressed one"
     words += " (constexpr_affine_dequantize)"
     assert {name for name, reason in reasons.items() if reason == words} == compressed
     with pytest.raises(ValueError, match="got one for head_weight: expected a dense weight for Linear"):
-        milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", plan={
+        milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", {
             "milblob": "compress plan", "version": 1, "weights": {"head_weight": {"recipe": Linear().to_dict()}},
         })  # fmt: skip
 
@@ -95,7 +100,11 @@ def test_a_compressed_weight_is_not_compressed_again(tmp_path):
 def test_parts_of_compressed_weights_are_no_weights(case, tmp_path):
     """Chains too: each weight that stays is named once, by its own name."""
     report = milblob.compress(
-        DATA / case / "model.mlpackage", tmp_path / "a.mlpackage", Linear(), least=0, dry_run=True
+        DATA / case / "model.mlpackage",
+        tmp_path / "a.mlpackage",
+        Linear(),
+        dry_run=True,
+        scope=milblob.Scope(min_size=0),
     )
     names = [name for name, _ in report.skipped] + [weight.name for weight in report.weights]
     with milblob.open(DATA / case / "model.mlpackage") as opened, milblob.open(
@@ -118,10 +127,11 @@ def test_a_command_that_compresses_nothing_reports_it(options, tmp_path, capsys)
     )
     assert (
         f"no weight compressed: 43 of 69: expected two dimensions or more; 26 of 69: expected a dense weight for "
-        f"{Palette(4)}, or requantize\n"
+        f"{Palette(4)}, or recompress\n"
     ) in capsys.readouterr().err
     assert (
-        main(["compress", str(DEMO), "-o", str(tmp_path / "c.mlpackage"), "--int8", "--least", "99999", *options]) == 1
+        main(["compress", str(DEMO), "-o", str(tmp_path / "c.mlpackage"), "--int8", "--min-size", "99999", *options])
+        == 1
     )
     assert "no weight compressed: 43 of 69: expected" in capsys.readouterr().err
     assert (
@@ -130,24 +140,21 @@ def test_a_command_that_compresses_nothing_reports_it(options, tmp_path, capsys)
 
 
 def test_only_what_is_asked_for_changes(tmp_path):
-    report = milblob.compress(
-        DEMO, tmp_path / "a.mlpackage", Linear(), select="layers_[01]*",
-        per_name={"*_mlp_*": Palette(4), "layers_0_*": None},
-    )  # fmt: skip
+    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear(), scope=milblob.Scope(select="layers_[01]*", per_name={"*_mlp_*": Palette(4), "layers_0_*": None}))  # fmt: skip
     recipes = {weight.name: weight.recipe for weight in report.weights}
     assert recipes["layers_0_mlp_up_weight"] == Palette(4)
     assert recipes["layers_1_attention_key_weight"] == Linear()
     assert "layers_0_attention_key_weight" not in recipes
     assert ("layers_0_attention_key_weight", "expected a recipe for it, got none") in report.skipped
     assert not any(name.startswith("layers_2") for name, _ in report.skipped)
-    by_type = milblob.compress(DEMO, tmp_path / "b.mlpackage", op_types={"gather": Linear()})
+    by_type = milblob.compress(DEMO, tmp_path / "b.mlpackage", scope=milblob.Scope(op_types={"gather": Linear()}))
     assert [weight.name for weight in by_type.weights] == ["embedding_weight"]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"select": "haed_weight"}, "select: expected the name of a weight in .*, got none that matches"),
+        ({"select": "haed_weight"}, "select: no weight in .* matches"),
         ({"select": "nothing*", "size": 90_000, "recipe": None}, "select: expected the name of a weight"),
         ({"per_name": {"haed_weight": Palette(2)}}, "per_name: expected names of weights .*, got 'haed_weight'; did you mean head_weight"),
         ({"per_name": {"haed_weight": None}}, "per_name: expected names of weights"),
@@ -159,9 +166,11 @@ def test_only_what_is_asked_for_changes(tmp_path):
 )  # fmt: skip
 def test_names_that_fit_nothing_are_refused(options, words, tmp_path):
     with pytest.raises(ValueError, match=words):
-        milblob.compress(DEMO, tmp_path / "a.mlpackage", **{"recipe": Linear(), **options})
+        milblob.compress(DEMO, tmp_path / "a.mlpackage", **grouped(**{"recipe": Linear(), **options}))
     assert list(tmp_path.iterdir()) == []
-    milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear(), per_name={"head_bias": None, "head*": Palette(2)})
+    milblob.compress(
+        DEMO, tmp_path / "a.mlpackage", Linear(), scope=milblob.Scope(per_name={"head_bias": None, "head*": Palette(2)})
+    )
 
 
 @pytest.mark.parametrize("path", [DEMO, FUNCTIONS], ids=["demo", "functions"])
@@ -178,7 +187,7 @@ def test_naming_an_operation_selects_the_weights_that_it_reads(path, tmp_path):
     assert len(readers) >= 2
 
     def compress(**options):
-        report = milblob.compress(path, tmp_path / "a.mlpackage", least=0, dry_run=True, **options)
+        report = milblob.compress(path, tmp_path / "a.mlpackage", **grouped(min_size=0, dry_run=True, **options))
         return {weight.name: weight.recipe for weight in report.weights}
 
     for reader, names in readers.items():
@@ -216,8 +225,12 @@ def test_an_operation_whose_name_is_a_type_does_not_hide_others_of_this_type(nam
     words = "per_name: expected one recipe for layers_0_attention_query_weight, got several, by linear, type linear"
     for recipe in (Linear("uint8"), None):
         with pytest.raises(ValueError, match=words):
-            milblob.compress(path, tmp_path / "a.mlpackage", Linear(), per_name={"linear": recipe}, dry_run=True)
-    report = milblob.compress(path, tmp_path / "a.mlpackage", Linear(), per_name={"linear": Linear()}, dry_run=True)
+            milblob.compress(
+                path, tmp_path / "a.mlpackage", Linear(), dry_run=True, scope=milblob.Scope(per_name={"linear": recipe})
+            )
+    report = milblob.compress(
+        path, tmp_path / "a.mlpackage", Linear(), dry_run=True, scope=milblob.Scope(per_name={"linear": Linear()})
+    )
     assert {weight.recipe for weight in report.weights} == {Linear()}
 
 
@@ -232,18 +245,20 @@ def test_what_reads_the_output_of_an_operation_reads_none_of_its_attributes(tmp_
     path = edited(tmp_path / "m.mlpackage", edit)
     for options in ({"op_types": {"softmax": None}}, {"per_name": {found[0]: None}}):
         with pytest.raises(ValueError, match=next(iter(options)) + ": expected .* that read"):
-            milblob.compress(path, tmp_path / "a.mlpackage", Linear(), dry_run=True, **options)
+            milblob.compress(path, tmp_path / "a.mlpackage", Linear(), **grouped(dry_run=True, **options))
 
 
 def test_neighbours_of_a_named_weight_are_pruned_for_every_reader(tmp_path):
     """As in coremltools, which skips them where only a general configuration asks for it."""
     recipe, words = Prune(n_m=(2, 4)), "expected only weights of conv and linear for blocks and n_m, got gather.x"
     for options in ({"recipe": recipe, "select": "embedding*"}, {"per_name": {"embedding*": recipe}}):
-        report = milblob.compress(DEMO, tmp_path / "a.mlpackage", dry_run=True, **options)
+        report = milblob.compress(DEMO, tmp_path / "a.mlpackage", **grouped(dry_run=True, **options))
         assert dict(report.skipped)["embedding_weight"] == words
-    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", per_name={"embedding_weight": recipe})
+    report = milblob.compress(
+        DEMO, tmp_path / "a.mlpackage", scope=milblob.Scope(per_name={"embedding_weight": recipe})
+    )
     assert [weight.name for weight in report.weights] == ["embedding_weight"]
-    milblob.compress(DEMO, tmp_path / "b.mlpackage", plan=report.plan)
+    milblob.compress(DEMO, tmp_path / "b.mlpackage", report.plan)
     with milblob.open(tmp_path / "a.mlpackage") as one, milblob.open(tmp_path / "b.mlpackage") as other:
         values = one["embedding_weight"].read()
         assert values.tobytes() == other["embedding_weight"].read().tobytes()
@@ -259,7 +274,7 @@ def test_shared_records_stay_shared(tmp_path):
                 places.setdefault(tensor.constant.blob_offset, []).append(name)
     shared = [names for names in places.values() if len(names) > 1]
     assert shared
-    report = milblob.compress(FUNCTIONS, tmp_path / "a.mlpackage", Linear(), least=0)
+    report = milblob.compress(FUNCTIONS, tmp_path / "a.mlpackage", Linear(), scope=milblob.Scope(min_size=0))
     assert len(report.weights) >= 2
     with milblob.open(tmp_path / "a.mlpackage") as opened:
         for names in shared:
@@ -268,7 +283,7 @@ def test_shared_records_stay_shared(tmp_path):
                 for key in keys:
                     rows = {opened[name].parts[key].constant.blob_offset for name in names}
                     assert len(rows) == 1
-    assert milblob.check(tmp_path / "a.mlpackage") == []
+    assert list(milblob.check(tmp_path / "a.mlpackage")) == []
 
 
 def test_equal_weights_are_computed_once(tmp_path, monkeypatch):
@@ -287,7 +302,12 @@ def test_equal_weights_are_computed_once(tmp_path, monkeypatch):
             one, other = (opened[name].parts[key].constant.blob_offset for name in (first, second))
             assert one == other
     calls.clear()  # with another recipe they are not alike
-    milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", Linear(), per_name={first: Linear("uint8")})
+    milblob.compress(
+        tmp_path / "a.mlpackage",
+        tmp_path / "c.mlpackage",
+        Linear(),
+        scope=milblob.Scope(per_name={first: Linear("uint8")}),
+    )
     assert len(calls) == 26
 
 
@@ -335,7 +355,7 @@ def test_weights_that_are_not_finite_stay(tmp_path):
         assert reason == "array: expected finite elements, got 1 that are NaN or infinite"
         assert len(report.weights) == 25
         written = milblob.compress(tmp_path / "a.mlpackage", target, recipe)
-        assert written._replace(done=False) == report
+        assert dataclasses.replace(written, done=False) == report
         with milblob.open(target) as opened:
             assert opened["head_weight"].read().tobytes() == broken.tobytes()
 
@@ -360,7 +380,12 @@ def test_what_cannot_be_held_is_refused(tmp_path):
         with pytest.raises(UnsupportedError, match=r"expected a model for iOS 18 or later, got one for iOS 1[67]"):
             milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe)
     with pytest.raises(UnsupportedError, match="expected a model for iOS 16 or later, got one for iOS 15"):
-        milblob.compress(DATA / "opset_ios15_fp16" / "model.mlpackage", tmp_path / "a.mlpackage", Linear(), least=0)
+        milblob.compress(
+            DATA / "opset_ios15_fp16" / "model.mlpackage",
+            tmp_path / "a.mlpackage",
+            Linear(),
+            scope=milblob.Scope(min_size=0),
+        )
     with pytest.raises(UnsupportedError, match=r"compress: expected a \.mlpackage or \.mlmodelc, got a file"):
         milblob.compress(DATA / "blob_all_dtypes" / "weight.bin", tmp_path / "a.bin", Linear())
     with pytest.raises(ValueError, match="recipe: expected one"):
@@ -369,7 +394,7 @@ def test_what_cannot_be_held_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, Linear("int4", granularity="per_block", block=(1, 32)), Prune(n_m=(1, 2)),
-                                    Palette(None, "unique"), Prune(threshold=0.1, least_sparsity=0.2),
+                                    Palette(None, "unique"), Prune(threshold=0.1, min_sparsity=0.2),
                                     Prune(0.5) + Palette(4), Prune(0.5) + (Palette(4) + WHOLE), Linear() + Palette(2)], ids=str)  # fmt: skip
 def test_recipes_go_to_json_and_back(recipe):
     assert as_recipe(recipe.to_json()) == recipe
@@ -386,13 +411,13 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Linear(granularity="per_row"), "granularity: expected one of per_tensor, per_channel, per_block"),
         (lambda: Linear(block=0), "block: expected a size of 1 or more, or sizes of 0 or more, got 0"),
         (lambda: Linear(block=(1, -1)), "block: expected a size of 1 or more, or sizes of 0 or more, got (1, -1)"),
-        (lambda: Palette(5), "nbits: expected one of 1, 2, 3, 4, 6, 8, got 5"),
+        (lambda: Palette(5), "bits: expected one of 1, 2, 3, 4, 6, 8, got 5"),
         (lambda: Palette(4, "best"), "mode: expected one of kmeans, uniform, unique, custom, got 'best'"),
         (lambda: Linear(block=16), "block: expected it with granularity 'per_block', got it with 'per_channel'"),
         (lambda: Linear(granularity="per_tensor", block=(1, 8)), "block: expected it with granularity 'per_block'"),
         (lambda: Palette(4, group_size=8), "group_size: expected it with granularity 'per_grouped_channel', got it with"),
-        (lambda: Palette(2, "unique"), "nbits: expected None in the mode 'unique', which takes as many as it needs, got 2"),
-        (lambda: Palette(8, "custom", lut_function=print), "nbits: expected None in the mode 'custom'"),
+        (lambda: Palette(2, "unique"), "bits: expected None in the mode 'unique', which takes as many as it needs, got 2"),
+        (lambda: Palette(8, "custom", lut_function=print), "bits: expected None in the mode 'custom'"),
         (lambda: Palette(4, group_size=0), "group_size: expected 1 or more, got 0"),
         (lambda: Palette(4, channel_axis=1), "channel_axis: expected None with one palette per tensor, got 1"),
         (lambda: Prune(), "prune: expected exactly one of sparsity, threshold and n_m, got none"),
@@ -404,19 +429,19 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Prune(n_m=(1, 2), block=4), "block: expected it with a sparsity, got it without"),
         (lambda: Prune(0.5, dim=1), "dim: expected it with block or n_m, got it without"),
         (lambda: Prune(0.5, block=2, dim=2), "dim: expected one of 0, 1, got 2"),
-        (lambda: Prune(0.5, least_sparsity=0.2), "least_sparsity: expected it with a threshold, got it without"),
-        (lambda: Prune(n_m=(1, 2), least_sparsity=0.2), "least_sparsity: expected it with a threshold, got it without"),
+        (lambda: Prune(0.5, min_sparsity=0.2), "min_sparsity: expected it with a threshold, got it without"),
+        (lambda: Prune(n_m=(1, 2), min_sparsity=0.2), "min_sparsity: expected it with a threshold, got it without"),
         (lambda: Palette(4) + Linear(), "Linear after Palette: expected granularity 'per_tensor', got 'per_channel'"),
         (lambda: Linear() + Linear(), "recipes: expected one of Linear + Palette, Linear + Prune, Palette + Linear"),
         (lambda: Palette(4) + WHOLE + Prune(0.5), "recipes: expected one of"),
         (lambda: Joint(()), "recipes: expected one of"),
         (lambda: as_recipe({"recipe": "Round"}), "recipe: expected one of Linear, Palette, Prune, Joint, got 'Round'"),
         (lambda: as_recipe({"recipe": "Linear", "nbits": 4}), "Linear: expected its options dtype, mode, granularity, block, search, got 'nbits'"),
-        (lambda: as_recipe("int8"), "recipe: expected a Linear, Palette or Prune, or one as JSON, got 'int8'"),
+        (lambda: as_recipe("int3"), "recipe: expected a Linear, Palette or Prune, one as JSON, or one of int8, uint8, int4, uint4, palette1, palette2, palette3, palette4, palette6, palette8, unique, got 'int3'"),
         (
-            lambda: as_recipe('{"recipe": "Palette", "nbits": 4, "nbits": 2}'),
-            """recipe: expected a Linear, Palette or Prune, or one as JSON, got '{"recipe": "Palette", "nbits": 4, "nbits": 2}' """
-            "(JSON: expected every key once, got 'nbits' twice)",
+            lambda: as_recipe('{"recipe": "Palette", "bits": 4, "bits": 2}'),
+            """recipe: expected a Linear, Palette or Prune, or one as JSON, got '{"recipe": "Palette", "bits": 4, "bits": 2}' """
+            "(JSON: expected every key once, got 'bits' twice)",
         ),
     ],
 )  # fmt: skip
@@ -482,7 +507,7 @@ def test_recipes_of_a_joint_one(value):
 
 
 def test_a_joint_recipe_in_another_at_any_depth():
-    nested = {"recipe": "Palette", "nbits": 4}
+    nested = {"recipe": "Palette", "bits": 4}
     for _ in range(5000):
         nested = {"recipe": "Joint", "recipes": [nested]}
     with pytest.raises(ValueError, match="recipes: expected Linear, Palette and Prune, got a Joint"):
@@ -491,7 +516,7 @@ def test_a_joint_recipe_in_another_at_any_depth():
 
 @pytest.mark.parametrize("recipe", [
     Palette(np.int64(4)), Prune(np.float32(0.5)), Prune(np.float32(0.5), block=np.int64(2), dim=np.int8(1)),
-    Prune(threshold=np.float16(0.5), least_sparsity=np.float64(0.25)), Prune(n_m=(np.uint8(2), np.int64(4))),
+    Prune(threshold=np.float16(0.5), min_sparsity=np.float64(0.25)), Prune(n_m=(np.uint8(2), np.int64(4))),
     Linear("int4", granularity="per_block", block=np.int64(4)), Palette(4, "kmeans", "per_grouped_channel", np.int32(8), np.int64(0)),
 ], ids=str)  # fmt: skip
 def test_numbers_of_numpy_go_to_json_too(recipe):
@@ -516,13 +541,18 @@ def test_json_that_is_no_recipe(text):
         (["--sparsity", "0.5"], Prune(0.5)),
         (["--n-m", "2:4"], Prune(n_m=(2, 4))),
         (["--threshold", "0.1"], Prune(threshold=0.1)),
-        (["--recipe", Palette(6).to_json()], Palette(6)),
-        (["--threshold", "0.01", "--least-sparsity", "0.01"], Prune(threshold=0.01, least_sparsity=0.01)),
+        (["--config", {"recipe": Palette(6).to_dict()}], Palette(6)),
+        (["--config", {"recipe": "palette6"}], Palette(6)),
+        (["--config", {"recipe": "uint8"}], Linear("uint8")),
+        (["--config", {"recipe": ["uint8"]}], Linear("uint8")),
+        (["--config", {"recipe": "int8", "size": "60K"}, "--palette", "4"], Palette(4)),  # the command line wins
+        (["--threshold", "0.01", "--min-sparsity", "0.01"], Prune(threshold=0.01, min_sparsity=0.01)),
         (["--n-m", "1:2", "--dim", "0"], Prune(n_m=(1, 2), dim=0)),
         (["--sparsity", "0.5", "--block", "2", "--dim", "1"], Prune(0.5, block=2, dim=1)),
     ],
 )
 def test_command(options, recipe, tmp_path, capsys):
+    options = with_config(options, tmp_path)
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     report = milblob.compress(DEMO, tmp_path / "b.mlpackage", recipe)
@@ -533,45 +563,49 @@ def test_command(options, recipe, tmp_path, capsys):
 
 def test_command_takes_recipes_of_some_weights(tmp_path, capsys):
     """By name and by type, beside a recipe or a goal and alone; what `compress` does with the same arguments."""
-    four, eight = Palette(4).to_json(), Linear().to_json()
     of_type, by_name = (
         {"gather": Palette(4)},
         {"layers_0_*": None, "logits": Linear(), "layers_1_mlp_up_weight": Palette(4)},
     )
-    options = [f"--op-type=gather={four}", "--per-name=layers_0_*=null", f"--per-name=logits={eight}"]
-    options.append(f"--per-name=layers_1_mlp_up_weight={four}")
+    config = tmp_path / "some.toml"
+    config.write_text(
+        'op_types = {gather = "palette4"}\n[per_name]\n"layers_0_*" = "none"\nlogits = {recipe = "Linear"}\n'
+        'layers_1_mlp_up_weight = {recipe = "Palette", nbits = 4}\n'
+    )
+    options = ["--config", str(config)]
     frontier = ["--frontier", str(tmp_path / "a.svg")]
     for words, more in (([], {}), (["--palette", "2"], {"recipe": Palette(2)}), (["--bits", "5"], {"bits": 5.0})):
         place = ["-o", str(tmp_path / "a.mlpackage"), "-n", "--json"]
         assert main(["compress", str(DEMO), *words, *options, *place]) == 0
         found = json.loads(capsys.readouterr().out)
         report = milblob.compress(
-            DEMO, tmp_path / "a.mlpackage", op_types=of_type, per_name=by_name, dry_run=True, **more
+            DEMO, tmp_path / "a.mlpackage", **grouped(op_types=of_type, per_name=by_name, dry_run=True, **more)
         )
         assert found == report.to_dict()
         assert len(found["weights"]) >= 3
     assert main(["compress", str(DEMO), *frontier, *options, "--json"]) == 0
-    frontier = milblob.compress_frontier(DEMO, op_types=of_type, per_name=by_name)
+    frontier = milblob.compress_frontier(DEMO, scope=milblob.Scope(op_types=of_type, per_name=by_name))
     assert json.loads(capsys.readouterr().out) == frontier.to_dict()
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--per-name", "head*=null"], "compress: expected one of --recipe"),  # nothing would be compressed
-        (["--int8", "--per-name", "head*"], "expected NAME=JSON, such as head*=null, got 'head*'"),
-        (["--int8", "--per-name", "=null"], "expected NAME=JSON, such as head*=null"),
-        (["--int8", "--op-type", 'gather={"recipe": "Nope"}'], "expected one of Linear, Palette, Prune, Joint, got 'Nope'"),
-        (["--int8", "--op-type", "conv=null"], "op_types: expected types of operations that read weights"),
-        (["--int8", "--op-type", "gather=null", "--op-type", "gather=null"], "--op-type: expected each name once, got 'gather' twice"),
-        (["--apply", "p.json", "--per-name", "head*=null"], "--per-name: expected none with --apply"),
-        (["--keep-nan", "--op-type", 'gather={"recipe": "Linear"}'], "--keep-nan: expected it with palettes or pruning"),
-        (["--group", "4", "--op-type", 'gather={"recipe": "Linear"}'], "--group: expected it only with --palette or --unique"),
+        (["--config", {"per_name": {"head*": None}}], "compress: expected one of --size"),  # nothing would be compressed
+        (["--int8", "--config", {"per_name": ["head*"]}], "per_name: expected a table, got list"),
+        (["--int8", "--config", {"op_types": {"gather": {"recipe": "Nope"}}}], "op_types: gather: recipe: expected one of Linear, Palette, Prune, Joint, got 'Nope'"),
+        (["--int8", "--config", {"op_types": {"conv": None}}], "op_types: expected types of operations that read weights"),
+        (["--plan", "p.json", "--config", {"per_name": {"head*": "none"}}], "per_name of --config: expected none with --plan"),
+        (["--keep-nan", "--config", {"op_types": {"gather": "int8"}}], "--keep-nan: expected it with palettes or pruning"),
+        (["--group", "4", "--config", {"op_types": {"gather": "int8"}}], "--group: expected it only with --palette or --unique"),
+        (["--int8", "--config", {"per_nam": {}}], "'per_nam' is not a key of a configuration; did you mean per_name?"),
+        (["--int8", "--config", "{}.txt"], "expected a .toml or .json file, got .txt"),
+        (["--int8", "--config", "missing.toml"], "No such file or directory: missing.toml"),
     ],
 )  # fmt: skip
 def test_command_refuses_recipes_of_some_weights(options, words, tmp_path, capsys):
     try:
-        code = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options])
+        code = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *with_config(options, tmp_path)])
     except SystemExit as error:
         code = error.code
     assert code == 2
@@ -588,8 +622,8 @@ def test_command_prints_a_table_and_a_summary(tmp_path, capsys):
     assert not (tmp_path / "a.mlpackage").exists()
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--int8", "--group", "4"]) == 2
     assert "--group: expected it only with --palette or --unique, got it with --int8" in capsys.readouterr().err
-    for wrong in ([], ["--int8", "--int4"], ["--palette", "4", "--recipe", Linear().to_json()]):
-        assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *wrong]) == 2
+    for wrong in ([], ["--int8", "--int4"], ["--config", {"recipe": "int8", "size": 9}]):
+        assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *with_config(wrong, tmp_path)]) == 2
         assert ", or one of --sparsity, --threshold, --n-m; --palette, --unique; --int8, " in capsys.readouterr().err
 
 
@@ -602,12 +636,13 @@ def test_command_prints_a_table_and_a_summary(tmp_path, capsys):
         (["--palette", "2", "--vector", "4", "--group", "8", "--axis", "1"],
          Palette(2, granularity="per_grouped_channel", group_size=8, vector=4, channel_axis=1)),
         (["--palette", "4", "--scale"], Palette(4, scale=True)),
+        (["--config", {"recipe": [{"recipe": "Prune", "sparsity": 0.5}, "palette4"]}], Prune(0.5) + Palette(4)),
         (["--unique", "--group", "8"], Palette(None, "unique", "per_grouped_channel", 8)),
     ],
 )  # fmt: skip
 def test_command_refuses_by_name_what_the_opset_cannot_hold(options, recipe, tmp_path, capsys):
     """And so says which recipe the options mean."""
-    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options]) == 2
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *with_config(options, tmp_path)]) == 2
     assert f"{recipe}: expected a model for iOS 18 or later, got one for iOS 17" in capsys.readouterr().err
 
 
@@ -617,11 +652,17 @@ def test_command_takes_importance_and_what_is_compressed(tmp_path, capsys):
     np.savez(tmp_path / "heavy.npz", **{name: heavy})
     command = ["compress", str(DEMO), "-k", name, "--palette", "2", "--json"]
     assert main([*command, "-o", str(tmp_path / "a.mlpackage"), "--importance", str(tmp_path / "heavy.npz")]) == 0
-    milblob.compress(DEMO, tmp_path / "b.mlpackage", Palette(2), select=name, importance={name: heavy})
+    milblob.compress(
+        DEMO,
+        tmp_path / "b.mlpackage",
+        Palette(2),
+        scope=milblob.Scope(select=name),
+        guidance=milblob.Guidance(importance={name: heavy}),
+    )
     assert tree(tmp_path / "a.mlpackage") == tree(tmp_path / "b.mlpackage")
     command = ["compress", str(tmp_path / "a.mlpackage"), "-o", str(tmp_path / "c.mlpackage"), "--int8", "--json"]
     capsys.readouterr()
-    for more, is_compressed in (["--dry-run"], False), (["--requantize"], True):
+    for more, is_compressed in (["--dry-run"], False), (["--recompress"], True):
         assert main([*command, *more]) == 0
         names = {row["name"] for row in json.loads(capsys.readouterr().out)["weights"]}
         assert len(names) == 25 + is_compressed
@@ -650,17 +691,21 @@ def test_command_takes_importance_and_what_is_compressed(tmp_path, capsys):
             ["--palette", "4", "--axis", "1"],
             "--axis: expected it only with --palette or --unique with --group, --vector",
         ),
-        (["--per-name", "head*=null"], "; or --weights; or --per-name or --op-type with a recipe, got none"),
-        (["--recipe", Linear().to_json(), "--search"], "--search: expected it only with --int8"),
-        (["--recipe", "{int8}"], "argument --recipe: recipe: expected a Linear, Palette or Prune, or one as JSON"),
-        (["--recipe", "[4]"], "argument --recipe: recipe: expected a Linear, Palette or Prune, or one as JSON"),
-        (["--recipe", '{"recipe": "Palette", "nbits": 5}'], "argument --recipe: nbits: expected one of 1, 2, 3, 4"),
-        (["--bits", "4", "--from", '{"recipe": "Linear", "axis": 1}'], "argument --from: Linear: expected its options"),
+        (["--config", {"per_name": {"head*": None}}], "; or --weights; or --config with a recipe, got none"),
+        (["--config", {"recipe": "int8"}, "--search"], "--search: expected it only with --int8"),
+        (["--config", {"recipe": "int9"}], "recipe: expected a recipe such as int8, uint8, int4, "),
+        (["--config", {"recipe": 4}], "recipe: recipe: expected a Linear, Palette or Prune, or one as JSON"),
+        (["--config", {"recipe": []}], "recipe: expected a list of recipes, got an empty or a nested one"),
+        (["--config", {"recipe": {"recipe": "Palette", "nbits": 5}}], "recipe: nbits: expected one of 1, 2, 3, 4"),
+        (
+            ["--bits", "4", "--config", {"recipes": [{"recipe": "Linear", "axis": 1}]}],
+            "recipes: Linear: expected its options",
+        ),
     ],
 )
 def test_command_refuses_options_that_do_not_belong(options, words, tmp_path, capsys):
     try:
-        status = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options])
+        status = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *with_config(options, tmp_path)])
     except SystemExit as stopped:  # argparse
         status = stopped.code
     assert status == 2
@@ -679,7 +724,7 @@ def test_a_table_without_rows_is_not_printed(tmp_path, capsys):
 def test_what_is_wrong_with_a_model_that_takes_new_weights_names_the_model(tmp_path):
     """It is a copy of it that takes them and is compressed; nobody has heard of its place."""
     source = DATA / "opset_ios16_fp16" / "model.mlpackage"
-    new = {"weights": {"fc_weight": milblob.load(source)["fc_weight"]}, "least": 0}
+    new = {"weights": {"fc_weight": milblob.load(source)["fc_weight"]}, "min_size": 0}
     for error, options in (
         (milblob.UnsupportedError, {"recipe": Linear("int4")}),
         (ValueError, {"recipe": Linear(), "select": "nosuch"}),
@@ -690,7 +735,7 @@ def test_what_is_wrong_with_a_model_that_takes_new_weights_names_the_model(tmp_p
         for dry_run in (True, False):
             given = {name: value for name, value in new.items() if name == "weights" or "plan" not in options}
             with pytest.raises(error) as caught:
-                milblob.compress(source, tmp_path / "new.mlpackage", **given, **options, dry_run=dry_run)
+                milblob.compress(source, tmp_path / "new.mlpackage", **grouped(**given, **options, dry_run=dry_run))
             assert str(source) in str(caught.value) and ".milblob-" not in str(caught.value), caught.value
             assert str(caught.value).count(source.name) == 1 and not list(tmp_path.iterdir())
 
@@ -723,7 +768,7 @@ def test_a_file_that_appears_at_the_destination_is_not_replaced(recipe, force, t
         return True
 
     with pytest.raises(FileExistsError, match=r"out\.mlpackage: expected "):
-        milblob.compress(DEMO, out, recipe, select=select, force=force)
+        milblob.compress(DEMO, out, recipe, force=force, scope=milblob.Scope(select=select))
     assert [path.name for path in tmp_path.rglob("*")] == ["out.mlpackage", "thesis.txt"]
     assert (out / "thesis.txt").read_text() == "mine"
 
@@ -747,5 +792,5 @@ def test_a_source_that_changes_while_its_weights_are_measured_is_refused(file, t
     with pytest.raises(
         milblob.FormatError, match="expected the one that was planned for, unchanged, got another or a changed"
     ):
-        milblob.compress(path, out, bits=9, errors=errors)
+        milblob.compress(path, out, milblob.Goal(bits=9, errors=errors))
     assert [one.name for one in tmp_path.iterdir()] == ["m.mlpackage"]

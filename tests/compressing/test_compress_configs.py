@@ -9,6 +9,7 @@ import pytest
 import milblob
 from compress_coremltools import described
 from compress_models import save_architecture
+from compress_options import grouped
 from milblob import Linear, Prune
 from peers import WITHOUT
 
@@ -86,10 +87,10 @@ def test_types_and_names(model, tmp_path):
             with pytest.raises(ValueError, match="conflict detected"):
                 theirs(path, other, function, **configs)
             with pytest.raises(ValueError, match="expected one recipe for table, got several, by .*gather"):
-                milblob.compress(path, ours, recipe, **options)
+                milblob.compress(path, ours, recipe, **grouped(**options))
             continue
         theirs(path, other, function, **configs)
-        report = milblob.compress(path, ours, recipe, **options)
+        report = milblob.compress(path, ours, recipe, **grouped(**options))
         assert report.weights
         got, expected = described(ours), described(other)
         assert {name: row for name, (row, _) in got.items()} == {name: row for name, (row, _) in expected.items()}

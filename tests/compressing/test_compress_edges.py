@@ -27,7 +27,7 @@ RECIPES = [
     Linear(), Linear("uint8", "linear"), Linear("int4", granularity="per_block", block=1), Linear("uint4", "linear", search=True),
     Linear(granularity="per_block", block=(1, 0)), Palette(1), Palette(3), Palette(8), GROUPED, Palette(6, "uniform"),
     Palette(None, "unique"), Palette(2, vector=2), Palette(4, scale=True), Palette(2, vector=2, scale=True), Prune(0.5), Prune(1.0),
-    Prune(0.0), Prune(threshold=1e-3, least_sparsity=0), Prune(n_m=(1, 2)), Prune(0.5, block=2),
+    Prune(0.0), Prune(threshold=1e-3, min_sparsity=0), Prune(n_m=(1, 2)), Prune(0.5, block=2),
     Prune(0.5) + Palette(4), Prune(0.5) + Linear(), Palette(4) + WHOLE, Palette(4) + Prune(0.5), Linear() + Prune(0.5),
     Linear("int4", "linear") + Palette(4), Prune(0.5) + Palette(4) + WHOLE, Prune(0.5, block=2) + Palette(2, vector=2),
 ]  # fmt: skip
@@ -425,8 +425,8 @@ PLANNED = [
     Linear(), Linear("uint8"), Linear("int8", "linear"), Linear("int4", granularity="per_block", block=4),
     Linear("uint4", "linear", "per_block", 4), Linear("uint4", "linear", "per_tensor"), Linear("int4", "linear", search=True),
     Linear("uint4", "linear", "per_block", 8, search=True), Linear("uint4", granularity="per_block", block=(12, 0), search=True),
-    Palette(4), Palette(1), Palette(8), Palette(3, "uniform"), replace(GROUPED, group_size=1), replace(GROUPED, group_size=4, nbits=3),
-    Prune(0.5), Prune(0.9), Prune(n_m=(2, 4)), Prune(0.5, block=4), Prune(threshold=0.05, least_sparsity=0),
+    Palette(4), Palette(1), Palette(8), Palette(3, "uniform"), replace(GROUPED, group_size=1), replace(GROUPED, group_size=4, bits=3),
+    Prune(0.5), Prune(0.9), Prune(n_m=(2, 4)), Prune(0.5, block=4), Prune(threshold=0.05, min_sparsity=0),
 ]  # fmt: skip
 
 
@@ -445,7 +445,7 @@ def test_what_is_planned_is_what_is_made_at_once(dtype, opset, groups_count, mon
     made = []
 
     def check(recipe):
-        is_new = isinstance(recipe, Palette) and (recipe.nbits == 3 or recipe.granularity != "per_tensor")
+        is_new = isinstance(recipe, Palette) and (recipe.bits == 3 or recipe.granularity != "per_tensor")
         if opset < (18 if is_new else recipe.opset):
             return
         assert recipe.streamed(weight) is not None
@@ -499,7 +499,7 @@ def test_planned_palettes_of_groups(length, groups_count, monkeypatch):
 def test_mistakes_are_not_taken_for_weights_that_cannot_be_compressed(recipe, function, is_planned, monkeypatch):
     """A wrong option of ours, or a source that changes, must not read as a weight that stays for a good reason."""
     array = make("random", (16, 16), np.float16)
-    for error in (ValueError("a mistake"), FormatError("array: it changed meanwhile")):
+    for error in (ValueError("a mistake"), FormatError("array: it changed while it was read")):
 
         def fail(*args, error=error, **options):
             raise error

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import milblob
-from compress_models import save_model
+from compress_models import save_model, with_config
+from compress_options import grouped, scoped
 from milblob import CompressPlan, Linear, Palette, Prune
 from milblob.cli import main
-from milblob.compressing.compress_plan import PlannedWeight, as_plan
+from milblob.compressing.compress_plan import PlannedWeight
 from milblob.compressing.goals import LADDER
 from paths import DATA, ROOT
 from peers import WITHOUT
@@ -35,7 +36,7 @@ def model(tmp_path_factory):
 
 
 def compress(src, folder, **options):
-    return milblob.compress(src, folder / "out.mlpackage", force=True, **options)
+    return milblob.compress(src, folder / "out.mlpackage", **grouped(force=True, **options))
 
 
 def stored_nbytes(path):
@@ -62,7 +63,7 @@ def test_size_is_that_of_the_result(nbytes, tmp_path):
     report = compress(DEMO, tmp_path, size=nbytes)
     assert report.nbytes_after <= nbytes
     assert report.nbytes_after == stored_nbytes(tmp_path / "out.mlpackage")
-    assert milblob.check(tmp_path / "out.mlpackage") == []
+    assert list(milblob.check(tmp_path / "out.mlpackage")) == []
     names = [one.name for one in report.weights]
     assert sorted(names + report.kept) == sorted({*names, *report.kept})
     assert len(names) + len(report.kept) == 26
@@ -171,7 +172,7 @@ def shared_names(path):
 
 
 def test_weights_that_share_bytes_get_one_recipe(tmp_path):
-    report = compress(FUNCTIONS, tmp_path, bits=5, least=0, recipes=[Linear(), Palette(4), Palette(2)])
+    report = compress(FUNCTIONS, tmp_path, bits=5, min_size=0, recipes=[Linear(), Palette(4), Palette(2)])
     recipes = {one.name: one.recipe for one in report.weights}
     assert shared_names(FUNCTIONS)
     for names in shared_names(FUNCTIONS):
@@ -181,14 +182,14 @@ def test_weights_that_share_bytes_get_one_recipe(tmp_path):
 
 @pytest.mark.parametrize("path", [FUNCTIONS, *PIPELINES], ids=lambda path: path.parent.name)
 def test_functions_and_pipelines(path, tmp_path):
-    whole = compress(path, tmp_path, sqnr=-1000, least=0, dry_run=True)  # the smallest recipe of each
+    whole = compress(path, tmp_path, sqnr=-1000, min_size=0, dry_run=True)  # the smallest recipe of each
     assert whole.weights
     for nbytes in {whole.nbytes_after, (whole.nbytes_after + whole.nbytes) // 2, whole.nbytes}:
-        report = compress(path, tmp_path, size=nbytes, least=0)
+        report = compress(path, tmp_path, size=nbytes, min_size=0)
         assert report.nbytes_after <= nbytes
         assert report.nbytes_after == stored_nbytes(tmp_path / "out.mlpackage")
     with pytest.raises(ValueError, match=f"size: expected {whole.nbytes_after} bytes or more"):
-        compress(path, tmp_path, size=whole.nbytes_after - 1, least=0)
+        compress(path, tmp_path, size=whole.nbytes_after - 1, min_size=0)
 
 
 def test_ladder_is_what_the_opset_holds(model, tmp_path):
@@ -213,8 +214,7 @@ def test_other_choices_go_with_a_goal(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"size": 9, "bits": 4}, "size: expected at most one of size, bits and sqnr, got size and bits"),
-        ({"size": 9, "recipe": Linear()}, "recipe: expected None with size, bits and sqnr"),
+        ({"size": 9, "bits": 4}, "goal: expected one of size, bits and sqnr, got size and bits"),
         ({"size": -1}, "size: expected 0 bytes or more, got -1"),
         ({"size": "many"}, "size: expected bytes, such as 64M or 2G, got 'many'"),
         ({"bits": math.nan}, "bits: expected a finite number of 0 or more, got nan"),
@@ -225,13 +225,12 @@ def test_other_choices_go_with_a_goal(tmp_path):
         ({"size": "9" * 5000}, "size: expected bytes, such as 64M or 2G, got '999999999"),
         ({"sqnr": math.inf}, "sqnr: expected a finite number, got inf"),
         ({"bits": 4, "recipes": []}, "recipes: expected one or more to choose from, got none"),
-        ({"recipe": Linear(), "recipes": [Linear()]}, "recipes: expected a size, bits or sqnr, which it is for"),
-        ({"recipe": Linear(), "sensitivity": {"a": 1}}, "sensitivity: expected a size, bits or sqnr"),
+        ({"recipes": [Linear()]}, "goal: expected one of size, bits and sqnr, got none"),
+        ({"sensitivity": {"a": 1}}, "goal: expected one of size, bits and sqnr, got none"),
         ({"bits": 4, "sensitivity": {"head_weight": -1}}, "sensitivity of head_weight: expected a finite number of 0"),
-        ({"plan": {}, "bits": 4}, "plan: expected milblob: 'compress plan', got None"),
-        ({"plan": CompressPlan({}), "bits": 4}, "plan: expected it without recipe, select, op_types, per_name, least and a goal"),
-        ({"plan": CompressPlan({}), "least": 5}, "plan: expected it without recipe, select, op_types, per_name, least"),
-        ({"plan": CompressPlan({}), "select": "a"}, "plan: expected it without recipe, select"),
+        ({"plan": {"milblob": 1}}, "plan: expected milblob: 'compress plan', got 1"),
+        ({"plan": CompressPlan({}), "min_size": 5}, "scope: expected none with a CompressPlan, which names the weights, got one"),
+        ({"plan": CompressPlan({}), "select": "a"}, "scope: expected none with a CompressPlan"),
     ],
 )  # fmt: skip
 def test_wrong_goals_are_refused(options, words, tmp_path):
@@ -285,11 +284,14 @@ def test_progress_reaches_its_end(tmp_path):
 
 
 def test_a_plan_is_written_read_and_applied(tmp_path):
-    first = milblob.compress(DEMO, tmp_path / "a.mlpackage", size=100_000)
+    first = milblob.compress(DEMO, tmp_path / "a.mlpackage", milblob.Goal(size=100_000))
     first.plan.save(tmp_path / "plan.json")
-    assert as_plan(tmp_path / "plan.json") == first.plan == as_plan(json.loads((tmp_path / "plan.json").read_text()))
-    assert as_plan(first.plan) == first.plan
-    again = milblob.compress(DEMO, tmp_path / "b.mlpackage", plan=tmp_path / "plan.json")
+    assert (
+        milblob.CompressPlan.load(tmp_path / "plan.json")
+        == first.plan
+        == milblob.CompressPlan.load(json.loads((tmp_path / "plan.json").read_text()))
+    )
+    again = milblob.compress(DEMO, tmp_path / "b.mlpackage", milblob.CompressPlan.load(tmp_path / "plan.json"))
     assert tree(tmp_path / "a.mlpackage") == tree(tmp_path / "b.mlpackage")
     assert (again.weights, again.kept, again.nbytes_after) == (first.weights, first.kept, first.nbytes_after)
     assert again.plan == first.plan
@@ -301,7 +303,9 @@ def test_a_plan_is_written_read_and_applied(tmp_path):
 def test_a_plan_with_a_function_is_not_saved(tmp_path):
     """It would not come back."""
     own = Palette(None, "custom", lut_function=lambda weight: ([0.0], np.zeros(weight.size, int)))
-    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", own, select="head_weight", dry_run=True)
+    report = milblob.compress(
+        DEMO, tmp_path / "a.mlpackage", own, dry_run=True, scope=milblob.Scope(select="head_weight")
+    )
     assert report.plan.recipes == {"head_weight": own}  # in memory it can be applied again
     for plan in (report.plan, CompressPlan({"head_weight": PlannedWeight(own + Prune(0.5))})):
         with pytest.raises(ValueError, match="got one with a lut_function for head_weight"):
@@ -315,7 +319,7 @@ def test_an_edited_plan(tmp_path):
     weights["head_weight"]["recipe"] = Palette(4).to_dict()
     weights["embedding_weight"] = {"recipe": None}
     del weights["layers_0_mlp_up_weight"]
-    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", plan=document)
+    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", document)
     recipes = {one.name: one.recipe for one in report.weights}
     assert (len(recipes), recipes["head_weight"], report.kept) == (24, Palette(4), ["embedding_weight"])
     with milblob.open(DEMO) as before, milblob.open(tmp_path / "a.mlpackage") as after:
@@ -333,14 +337,14 @@ def test_a_plan_of_any_recipes(model, tmp_path):
         Linear(search=True),
     ]
     names = itertools.cycle(recipes)
-    report = milblob.compress(model, tmp_path / "a.mlpackage", sqnr=-1000, recipes=recipes, dry_run=True)
+    report = milblob.compress(model, tmp_path / "a.mlpackage", milblob.Goal(sqnr=-1000, recipes=recipes), dry_run=True)
     plan = {one.name: next(names) for one in report.weights if one.name != "w_disagree"}  # which takes Prune alone
     document = {
         "milblob": "compress plan",
         "version": 1,
         "weights": {n: {"recipe": r.to_dict()} for n, r in plan.items()},
     }
-    applied = milblob.compress(model, tmp_path / "a.mlpackage", plan=document)
+    applied = milblob.compress(model, tmp_path / "a.mlpackage", document)
     assert {one.name: one.recipe for one in applied.weights} == plan
     assert applied.nbytes_after == stored_nbytes(tmp_path / "a.mlpackage")
 
@@ -353,12 +357,12 @@ def plan_with(name="head_weight", row=None, **changes):
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (plan_with("haed_weight"), "plan: expected names of weights in .*, got 'haed_weight'; did you mean head_weight"),
+        (plan_with("haed_weight"), "plan: .* has no weight 'haed_weight'; did you mean head_weight"),
         (plan_with("haed_weight", {"recipe": None}), "plan: expected names of weights in .*, got 'haed_weight'"),
         (plan_with("head_bias"), "plan: expected recipes only for weights that can be compressed so, got one for head_bias: expected two dim"),
         (plan_with(row={"recipe": {"recipe": "Round"}}), "head_weight in plan: recipe: expected one of .*, got 'Round'"),
         (plan_with(row={"recipe": {"recipe": "Linear", "nbits": 4}}), "head_weight in plan: Linear: expected its options dtype, mode, granularity, block, search, got 'nbits'"),
-        (plan_with(row={"recipe": {"recipe": "Palette", "nbits": 5}}), "head_weight in plan: nbits: expected one of"),
+        (plan_with(row={"recipe": {"recipe": "Palette", "bits": 5}}), "head_weight in plan: bits: expected one of"),
         (plan_with(row={}), "head_weight in plan: expected a recipe and the figures .*, got none"),
         (plan_with(row={"recipe": None, "recipee": 1}), "head_weight in plan: expected a recipe and the figures .*, got 'recipee'"),
         (plan_with(row=[]), "head_weight in plan: expected an object with its recipe, got list"),
@@ -373,10 +377,10 @@ def plan_with(name="head_weight", row=None, **changes):
 )  # fmt: skip
 def test_plans_that_do_not_fit_are_refused(document, words, tmp_path):
     with pytest.raises((ValueError, KeyError, TypeError, milblob.UnsupportedError), match=words):
-        milblob.compress(DEMO, tmp_path / "a.mlpackage", plan=document)
+        milblob.compress(DEMO, tmp_path / "a.mlpackage", document)
     (tmp_path / "plan.json").write_text(json.dumps(document))
     with pytest.raises((ValueError, KeyError, milblob.MilblobError), match=words):
-        milblob.compress(DEMO, tmp_path / "a.mlpackage", plan=tmp_path / "plan.json")
+        milblob.compress(DEMO, tmp_path / "a.mlpackage", milblob.CompressPlan.load(tmp_path / "plan.json"))
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
@@ -384,14 +388,14 @@ def test_plans_that_do_not_fit_are_refused(document, words, tmp_path):
 def test_files_that_are_no_plan(text, tmp_path):
     (tmp_path / "plan.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(milblob.FormatError, match=r"plan\.json"):
-        milblob.compress(DEMO, tmp_path / "a.mlpackage", plan=tmp_path / "plan.json")
+        milblob.compress(DEMO, tmp_path / "a.mlpackage", milblob.CompressPlan.load(tmp_path / "plan.json"))
 
 
 def test_a_weight_tied_to_one_that_stays_frees_nothing(tmp_path):
     """Its record is still needed: compressing it only adds bytes, so it is kept whatever the size allows."""
     shared = shared_names(FUNCTIONS)[0]
     report = compress(
-        FUNCTIONS, tmp_path, bits=15.9, select=shared[0], least=0, recipes=[Linear(), Palette(2)], dry_run=True
+        FUNCTIONS, tmp_path, bits=15.9, select=shared[0], min_size=0, recipes=[Linear(), Palette(2)], dry_run=True
     )
     assert report.kept == [shared[0]]
     assert report.nbytes_after == report.nbytes
@@ -427,7 +431,7 @@ def test_frontier_is_what_compress_reaches(model, tmp_path):
 )
 def test_picture(options):
     """Well-formed, with units on both axes, everything inside the frame, and colours for dark paper."""
-    frontier = milblob.compress_frontier(DEMO, **options)
+    frontier = milblob.compress_frontier(DEMO, **scoped(**options))
     root = ElementTree.fromstring(frontier.to_svg())
     _, _, width, height = map(float, root.get("viewBox").split())
     texts = ["".join(element.itertext()) for element in root.findall(".//{*}text")]
@@ -455,20 +459,22 @@ def test_command_with_goals_and_plans(tmp_path, capsys):
         "60K",
         "--sensitivity",
         "head*=4",
-        "--plan",
+        "--save-plan",
         str(plan),
         "--json",
     ]
     assert main(argv) == 0
     printed = json.loads(capsys.readouterr().out)
-    report = milblob.compress(DEMO, tmp_path / "b.mlpackage", size=60 << 10, sensitivity={"head*": 4})
+    report = milblob.compress(DEMO, tmp_path / "b.mlpackage", milblob.Goal(size=60 << 10, sensitivity={"head*": 4}))
     assert printed == json.loads(json.dumps(report.to_dict() | {"output": str(out)}))
-    assert as_plan(plan) == report.plan
-    assert main(["compress", str(DEMO), "-o", str(tmp_path / "c.mlpackage"), "--apply", str(plan)]) == 0
+    assert milblob.CompressPlan.load(plan) == report.plan
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "c.mlpackage"), "--plan", str(plan)]) == 0
     assert tree(out) == tree(tmp_path / "b.mlpackage") == tree(tmp_path / "c.mlpackage")
     capsys.readouterr()
-    assert main(["compress", str(DEMO), "-o", str(tmp_path / "d.mlpackage"), "--bits", "5", "--plan", str(plan)]) == 2
-    assert "plan.json: expected no such file, got one (--force replaces it)" in capsys.readouterr().err
+    assert (
+        main(["compress", str(DEMO), "-o", str(tmp_path / "d.mlpackage"), "--bits", "5", "--save-plan", str(plan)]) == 2
+    )
+    assert "plan.json already exists (use --force to replace it)" in capsys.readouterr().err
     assert not (tmp_path / "d.mlpackage").exists()
 
 
@@ -479,10 +485,8 @@ def test_command_draws_the_frontier(tmp_path, capsys):
         str(DEMO),
         "--frontier",
         str(picture),
-        "--from",
-        Linear().to_json(),
-        "--from",
-        Palette(4).to_json(),
+        "--config",
+        *with_config([{"recipes": ["int8", {"recipe": "Palette", "nbits": 4}]}], tmp_path),
     ]
     assert main(argv) == 0
     printed = capsys.readouterr()
@@ -500,24 +504,26 @@ def test_command_draws_the_frontier(tmp_path, capsys):
     [
         (["--size", "9"], "-o: expected the path of the result, got none"),
         (["--size", "x", "-o", "{}/o"], "size: expected bytes"),
-        (["--int8", "-o", "{}/o", "--from", Linear().to_json()], "--from: expected --size, --bits, --sqnr or --frontier"),
+        (["--int8", "-o", "{}/o", "--config", {"recipes": ["int8"]}], "recipes of --config: expected --size, --bits, --sqnr or --frontier"),
         (["--int8", "-o", "{}/o", "--sensitivity", "a=1"], "--sensitivity: expected --size"),
         (["--size", "90K", "-o", "{}/o", "--sensitivity", "a"], "expected GLOB=FACTOR, such as head*=4, got 'a'"),
-        (["--size", "90K", "--bits", "4", "-o", "{}/o"], "compress: expected one of --recipe, --size, --bits, "),
+        (["--size", "90K", "--bits", "4", "-o", "{}/o"], "compress: expected one of --size, --bits, "),
         (["--size", "90K", "--block", "32", "-o", "{}/o"], "--block: expected it only with --int8"),
-        (["--apply", "{}/none.json", "-o", "{}/o"], "none.json"),
-        (["--apply", "{}/none.json", "-o", "{}/o", "-k", "head*"], "-k: expected none with --apply"),
-        (["--apply", "{}/none.json", "-o", "{}/o", "--least", "5"], "--least: expected none with --apply"),
+        (["--plan", "{}/none.json", "-o", "{}/o"], "none.json"),
+        (["--plan", "{}/none.json", "-o", "{}/o", "-k", "head*"], "-k: expected none with --plan"),
+        (["--plan", "{}/none.json", "-o", "{}/o", "--min-size", "5"], "--min-size: expected none with --plan"),
         (["--frontier", "{}/f.svg", "-o", "{}/o"], "-o: expected none with --frontier"),
-        (["--frontier", "{}/f.svg", "--plan", "{}/p"], "--plan: expected none with --frontier"),
+        (["--frontier", "{}/f.svg", "--save-plan", "{}/p"], "--save-plan: expected none with --frontier"),
         (["--frontier", "{}/f.svg", "-n"], "-n: expected none with --frontier"),
         (["--frontier", f"{DEMO}/f.svg"], "expected a place outside the model"),
-        (["--frontier", "{}/f.svg", "--least", "9999999"], "--frontier: expected weights that can be compressed"),
+        (["--frontier", "{}/f.svg", "--min-size", "9999999"], "--frontier: expected weights that can be compressed"),
     ],
 )  # fmt: skip
 def test_command_refuses(options, words, tmp_path, capsys):
     try:
-        status = main(["compress", str(DEMO), *[option.replace("{}", str(tmp_path)) for option in options]])
+        status = main(
+            ["compress", str(DEMO), *(option.replace("{}", str(tmp_path)) for option in with_config(options, tmp_path))]
+        )
     except SystemExit as stopped:
         status = stopped.code
     assert status == 2
@@ -551,7 +557,7 @@ def test_odd_weights_have_choices_too(tmp_path):
         for name in ("embedding_weight", "layers_0_mlp_up_weight"):  # exact in any palette: the smallest one
             assert (weights[name].recipe, weights[name].squared) == (Palette(2), 0.0)
         assert all(math.isfinite(one.relative) for one in report.weights)
-        assert milblob.check(tmp_path / "out.mlpackage") == []
+        assert list(milblob.check(tmp_path / "out.mlpackage")) == []
     points = milblob.compress_frontier(path).points
     assert all(math.isfinite(point.error) for point in points)
 
@@ -576,7 +582,7 @@ def test_the_page_shows_what_each_recipe_loses(tmp_path):
     data = program.read_bytes()
     assert data.startswith(b"\x08\x08")  # the version of the specification
     program.write_bytes(b"\x08\x09" + data[2:].replace(b"CoreML7", b"CoreML8"))
-    assert milblob.check(newer) == []
+    assert list(milblob.check(newer)) == []
     page = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
     section = page.split("## What each recipe loses\n")[1].split("\n## ")[0]
     tables = section.split("On the same model")

@@ -1,5 +1,6 @@
 """Programs that say what cannot be: refused or compressed as far as they can be, never an error of Python or NumPy."""
 
+import dataclasses
 import math
 import shutil
 
@@ -39,7 +40,9 @@ def test_groups_of_a_convolution_that_cannot_be(tmp_path, recipe, groups):
             operation.attributes["val"].immediateValue.tensor.ints.values[:] = [groups]
 
     package = changed("palette_grouped", tmp_path, change)
-    report = milblob.compress(package, tmp_path / "out.mlpackage", recipe, least=8, requantize=True)
+    report = milblob.compress(
+        package, tmp_path / "out.mlpackage", recipe, recompress=True, scope=milblob.Scope(min_size=8)
+    )
     assert len(report.weights) + len(report.skipped) > 0
 
 
@@ -70,7 +73,13 @@ def test_parts_without_dimensions(tmp_path, recipe, source):
 
         package = changed(source, tmp_path / str(number), change)
         try:
-            milblob.compress(package, tmp_path / str(number) / "out.mlpackage", recipe, least=1, requantize=True)
+            milblob.compress(
+                package,
+                tmp_path / str(number) / "out.mlpackage",
+                recipe,
+                recompress=True,
+                scope=milblob.Scope(min_size=1),
+            )
         except milblob.MilblobError as error:
             assert "expected" in str(error)
 
@@ -79,8 +88,8 @@ def test_parts_without_dimensions(tmp_path, recipe, source):
 @pytest.mark.parametrize("nbytes", [0, 1, 1 << 50])
 def test_pictures_of_points_that_are_alike(errors, nbytes):
     """One point, points of one size or one error, at 0 dB, or that have no place."""
-    frontier = milblob.compress_frontier(DATA / "opset_ios18_fp16" / "model.mlpackage", least=8)
-    drawn = frontier._replace(points=[Point(nbytes, error) for error in errors], alone=[]).to_svg()
+    frontier = milblob.compress_frontier(DATA / "opset_ios18_fp16" / "model.mlpackage", scope=milblob.Scope(min_size=8))
+    drawn = dataclasses.replace(frontier, points=[Point(nbytes, error) for error in errors], alone=[]).to_svg()
     assert "nan" not in drawn and "inf" not in drawn.replace("info", "")
 
 
@@ -110,7 +119,7 @@ def test_a_file_that_is_exchanged_while_a_result_is_written(tmp_path, monkeypatc
     target = tmp_path / "out.mlpackage"
     try:
         if options is None:
-            milblob.refit(package, {"first_bias_0": values["first_bias_0"] + 1}, output=target)
+            milblob.refit(package, {"first_bias_0": values["first_bias_0"] + 1}, destination=target)
         else:
             milblob.repack(package, target, **options)
     except milblob.MilblobError:

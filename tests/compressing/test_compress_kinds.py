@@ -85,7 +85,9 @@ def test_a_goal_for_functions(tmp_path):
     sources = [(tmp_path / f"{name}.mlpackage", name) for name in ("one", "two", "same")]
     milblob.merge_functions(sources, tmp_path / "m.mlpackage")
     for nbytes in (70_000, 110_000, 200_000):
-        report = milblob.compress(tmp_path / "m.mlpackage", tmp_path / "out.mlpackage", size=nbytes, force=True)
+        report = milblob.compress(
+            tmp_path / "m.mlpackage", tmp_path / "out.mlpackage", milblob.Goal(size=nbytes), force=True
+        )
         assert report.nbytes_after <= nbytes
         with milblob.open(tmp_path / "out.mlpackage", stored=True) as opened:
             rows = {(t.file, t.offset) if t.is_blob else name: t.nbytes for name, t in opened.items()}
@@ -160,7 +162,7 @@ def test_one_record_that_different_operations_read(recipe, shares, one_record, t
         str(shares), len(shares)
     )  # three kinds of readers; two are refused
     for size in (9_000, 12_000):  # and a goal counts it once
-        found = milblob.compress(one_record, tmp_path / "b.mlpackage", size=size, force=True)
+        found = milblob.compress(one_record, tmp_path / "b.mlpackage", milblob.Goal(size=size), force=True)
         with milblob.open(tmp_path / "b.mlpackage", stored=True) as opened:
             rows = {(t.file, t.offset) if t.is_blob else name: t.nbytes for name, t in opened.items()}
         assert found.nbytes_after == sum(rows.values()) <= size
@@ -204,7 +206,7 @@ def test_pipelines(tmp_path):
         )
     assert len(ct.models.MLModel(str(tmp_path / "out.mlpackage"), skip_model_load=True).get_spec().pipeline.models) == 2
     chosen = milblob.compress(
-        tmp_path / "p.mlpackage", tmp_path / "small.mlpackage", bits=5, recipes=[Linear(), Palette(2)]
+        tmp_path / "p.mlpackage", tmp_path / "small.mlpackage", milblob.Goal(bits=5, recipes=[Linear(), Palette(2)])
     )
     assert len({weight.recipe for weight in chosen.weights}) == 2
     assert [finding for finding in milblob.check(tmp_path / "out.mlpackage") if finding.code != "owner-only"] == []

@@ -31,13 +31,13 @@ LINEAR = {
 }  # fmt: skip
 OTHERS = {
     "int8 per tensor": ({"recipe": "Linear", "granularity": "per_tensor"}, 37),
-    "4-bit palette": ({"recipe": "Palette", "nbits": 4}, 15),
-    "1-bit palette": ({"recipe": "Palette", "nbits": 1}, 2),
+    "4-bit palette": ({"recipe": "Palette", "bits": 4}, 15),
+    "1-bit palette": ({"recipe": "Palette", "bits": 1}, 2),
     "palettes of 16 channels": (
-        {"recipe": "Palette", "nbits": 4, "granularity": "per_grouped_channel", "group_size": 16}, 19,
+        {"recipe": "Palette", "bits": 4, "granularity": "per_grouped_channel", "group_size": 16}, 19,
     ),
     "sparsity": ({"recipe": "Prune", "sparsity": 0.5}, 100),
-    "threshold": ({"recipe": "Prune", "threshold": 1.0, "least_sparsity": 0.1}, 6),
+    "threshold": ({"recipe": "Prune", "threshold": 1.0, "min_sparsity": 0.1}, 6),
     "2 of 4": ({"recipe": "Prune", "n_m": [2, 4]}, 8),
     "2 of 4 along the first dimension": ({"recipe": "Prune", "n_m": [2, 4], "dim": 0}, 8),
     "blocks pruned": ({"recipe": "Prune", "sparsity": 0.5, "block": 4}, 100),
@@ -45,11 +45,11 @@ OTHERS = {
 }  # fmt: skip
 
 SPOOLED = {
-    "palette with integers": ([{"recipe": "Palette", "nbits": 6, "lut_dtype": "int8"}], 1),
-    "pruned, then palette": ([{"recipe": "Prune", "sparsity": 0.5}, {"recipe": "Palette", "nbits": 4}], 1),
+    "palette with integers": ([{"recipe": "Palette", "bits": 6, "lut_dtype": "int8"}], 1),
+    "pruned, then palette": ([{"recipe": "Prune", "sparsity": 0.5}, {"recipe": "Palette", "bits": 4}], 1),
     "pruned, then integers": ([{"recipe": "Prune", "sparsity": 0.5}, {"recipe": "Linear"}], 30),
-    "palette, then pruned": ([{"recipe": "Palette", "nbits": 4}, {"recipe": "Prune", "sparsity": 0.5}], 1),
-    "integers, then palette": ([{"recipe": "Linear"}, {"recipe": "Palette", "nbits": 4}], 1),
+    "palette, then pruned": ([{"recipe": "Palette", "bits": 4}, {"recipe": "Prune", "sparsity": 0.5}], 1),
+    "integers, then palette": ([{"recipe": "Linear"}, {"recipe": "Palette", "bits": 4}], 1),
     "palettes along another axis": (
         [{"recipe": "Palette", "granularity": "per_grouped_channel", "group_size": 256, "channel_axis": 1}], 1,
     ),

@@ -44,7 +44,7 @@ KINDS = {
     "old operations": ("Palette(4)", {"importance": "full"}, "iOS17"),
     "on from pruned": ("Palette(4)", {}, "Prune(0.5)"),
     "on from integers": ("Palette(4)", {}, "Linear()"),
-    "anew": ("Linear('int4', granularity='per_block', block=32)", {"requantize": True}, "Linear()"),
+    "anew": ("Linear('int4', granularity='per_block', block=32)", {"recompress": True}, "Linear()"),
     "a size": ("None", {"bits": 5, "recipes": ["{\"recipe\": \"Linear\"}", "{\"recipe\": \"Palette\"}"], "importance": "full"}, None),
 }  # fmt: skip
 NUMBERS = [8, 40]

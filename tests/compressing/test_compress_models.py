@@ -48,6 +48,7 @@ def quiet():
     ("kind", "opset"),
     some(itertools.product(KINDS, [16, 17, 18]), named=[(kind, 16 + i % 3) for i, kind in enumerate(KINDS)]),
 )
+@pytest.mark.sample(2)
 def test_an_architecture(kind, opset, tmp_path):
     """Each recipe with every kind and every opset, but not with all pairs of them (`make thorough`: with all)."""
     dtype = np.dtype("float32" if kind == "recurrent" else "float16")

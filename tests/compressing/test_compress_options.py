@@ -61,4 +61,4 @@ def test_every_option_of_a_recipe_has_a_row_with_its_default(recipe):
         shown = re.match(r"`\w+=(.*?)`", row)[1]
         if recipe != "Prune" and field.name != "search":
             assert shown.replace('"', "'") == repr(field.default)
-    assert {"importance", "nan", "requantize", "least"} <= set(inspect.signature(milblob.compress).parameters)
+    assert {"guidance", "nan", "recompress", "scope"} <= set(inspect.signature(milblob.compress).parameters)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import milblob
+from compress_options import grouped
 from matrix import every
 from milblob import Linear, Palette, Prune
 from milblob.compressing.weight import Weight
@@ -58,7 +59,9 @@ def test_arrays_go_with_their_weights(mappings, tmp_path):
             before[0] = len(mappings)
 
         asked = {"recipe": recipe} if "sqnr" not in options else {"recipes": [recipe]}
-        milblob.compress(MODEL, tmp_path / "out.mlpackage", least=0, force=True, progress=told, **asked, **options)
+        milblob.compress(
+            MODEL, tmp_path / "out.mlpackage", **grouped(min_size=0, force=True, progress=told, **asked, **options)
+        )
         assert not [one for one in mappings if one() is not None]
         most = max(made for made, _ in rows)
         assert all(alive <= 2 * most for _, alive in rows)

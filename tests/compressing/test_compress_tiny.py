@@ -13,7 +13,7 @@ WHOLE = Linear(granularity="per_tensor")
 SIZES = (2, 3, 7, 8, 9, 10, 11, 16, 17, 72, 73, 79, 80, 81, 160)
 EARLY = [
     Linear(), Linear("uint8", "linear"), WHOLE, Palette(1), Palette(4), Palette(8, "uniform"), Palette(None, "unique"), Prune(0.0),
-    Prune(0.5), Prune(1.0), Prune(threshold=0.1, least_sparsity=0), Prune(threshold=9.0),
+    Prune(0.5), Prune(1.0), Prune(threshold=0.1, min_sparsity=0), Prune(threshold=9.0),
 ]  # fmt: skip
 LATE = [
     Linear("int4"), Linear("uint4", "linear", search=True), Prune(n_m=(1, 2), dim=0), Prune(0.5, block=2), Palette(2, scale=True),
@@ -69,8 +69,10 @@ def test_every_weight_is_reported_at_any_size(models, tmp_path):
         opset, dtype, recipe = case
         told = []
         src = models[opset, dtype]
-        report = milblob.compress(src, dst, recipe, least=0, force=True, progress=lambda *row: told.append(row))
-        dry = milblob.compress(src, dst, recipe, least=0, dry_run=True, force=True)
+        report = milblob.compress(
+            src, dst, recipe, force=True, progress=lambda *row: told.append(row), scope=milblob.Scope(min_size=0)
+        )
+        dry = milblob.compress(src, dst, recipe, dry_run=True, force=True, scope=milblob.Scope(min_size=0))
         assert (dry.weights, dry.skipped, dry.nbytes_after) == (report.weights, report.skipped, report.nbytes_after)
         assert told[-1][1] == told[-1][2] > 0
         before, after = values(src), values(dst)

@@ -9,7 +9,8 @@ import pytest
 
 import milblob
 from compress_coremltools import decompressed, described, theirs
-from compress_models import save_model
+from compress_models import save_model, with_config
+from compress_options import grouped, scoped
 from milblob import Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.pieces import Pieces
@@ -126,12 +127,18 @@ def test_what_coremltools_pruned_is_compressed_as_coremltools_does(kind, recipe,
     ids=str,
 )
 def test_weights_that_cannot_be_recompressed_are_kept_with_the_reason(first, second, words, model, tmp_path):
-    milblob.compress(model, tmp_path / "a.mlpackage", first, select="w_linear")
-    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", second, select="w_linear")
+    milblob.compress(model, tmp_path / "a.mlpackage", first, scope=milblob.Scope(select="w_linear"))
+    report = milblob.compress(
+        tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", second, scope=milblob.Scope(select="w_linear")
+    )
     assert report.weights == []
     assert f"): {words}" in dict(report.skipped)["w_linear"]
     dense = milblob.compress(
-        tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", second, select="w_linear", requantize=True
+        tmp_path / "a.mlpackage",
+        tmp_path / "c.mlpackage",
+        second,
+        recompress=True,
+        scope=milblob.Scope(select="w_linear"),
     )
     assert [weight.recipe for weight in dense.weights] == [second]
 
@@ -140,8 +147,8 @@ def test_through_dense_values_when_asked(tmp_path):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
     skipped = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(4))
     assert skipped.weights == []
-    assert ", or requantize, got a compressed one (" in dict(skipped.skipped)["embedding_weight"]
-    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", Palette(4), requantize=True)
+    assert ", or recompress, got a compressed one (" in dict(skipped.skipped)["embedding_weight"]
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", Palette(4), recompress=True)
     assert len(report.weights) == 26
     milblob.repack(tmp_path / "a.mlpackage", tmp_path / "d.mlpackage", decompress=True)
     milblob.compress(tmp_path / "d.mlpackage", tmp_path / "e.mlpackage", Palette(4))
@@ -151,13 +158,15 @@ def test_through_dense_values_when_asked(tmp_path):
         sum(f.stat().st_size for f in (tmp_path / name).rglob("weight.bin")) for name in ("c.mlpackage", "e.mlpackage")
     ]
     assert abs(sizes[0] - sizes[1]) < 4096
-    assert milblob.check(tmp_path / "c.mlpackage") == []
+    assert list(milblob.check(tmp_path / "c.mlpackage")) == []
 
 
 def test_shared_chains_stay_shared(tmp_path):
     functions = DATA / "functions" / "model.mlpackage"
-    milblob.compress(functions, tmp_path / "a.mlpackage", Linear(), least=0)
-    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(2), least=0, requantize=True)
+    milblob.compress(functions, tmp_path / "a.mlpackage", Linear(), scope=milblob.Scope(min_size=0))
+    report = milblob.compress(
+        tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(2), recompress=True, scope=milblob.Scope(min_size=0)
+    )
     assert len(report.weights) >= 2
 
     def places(path):
@@ -186,14 +195,14 @@ def broken(tmp_path):
     return tmp_path / "broken.mlpackage"
 
 
-@pytest.mark.parametrize(
-    "recipe", [Palette(4), Palette(8), Prune(0.5), Prune(threshold=0.01, least_sparsity=0)], ids=str
-)
+@pytest.mark.parametrize("recipe", [Palette(4), Palette(8), Prune(0.5), Prune(threshold=0.01, min_sparsity=0)], ids=str)
 def test_what_is_not_finite_is_kept_when_asked(recipe, broken, tmp_path):
-    stays = milblob.compress(broken, tmp_path / "a.mlpackage", recipe, select="head_weight")
+    stays = milblob.compress(broken, tmp_path / "a.mlpackage", recipe, scope=milblob.Scope(select="head_weight"))
     assert stays.weights == []
     assert "expected finite elements, got 10" in dict(stays.skipped)["head_weight"]
-    report = milblob.compress(broken, tmp_path / "b.mlpackage", recipe, select="head_weight", nan="keep")
+    report = milblob.compress(
+        broken, tmp_path / "b.mlpackage", recipe, nan="keep", scope=milblob.Scope(select="head_weight")
+    )
     old, new = values(broken)["head_weight"], values(tmp_path / "b.mlpackage")["head_weight"]
     is_finite = np.isfinite(old)
     assert np.array_equal(old[~is_finite], new[~is_finite], equal_nan=True)
@@ -210,10 +219,15 @@ def test_what_cannot_be_kept_stays(broken, tmp_path):
         (Prune(1.0), "expected to keep NaN and infinity, got 10 that would become zero"),
     ):
         report = milblob.compress(
-            broken, tmp_path / "b.mlpackage", recipe, select="head_weight", nan="keep", dry_run=True
+            broken,
+            tmp_path / "b.mlpackage",
+            recipe,
+            nan="keep",
+            dry_run=True,
+            scope=milblob.Scope(select="head_weight"),
         )
         assert words in dict(report.skipped)["head_weight"]
-    with pytest.raises(ValueError, match="nan: expected skip or keep, got 'zero'"):
+    with pytest.raises(ValueError, match="nan: expected one of keep, skip, error, got 'zero'"):
         milblob.compress(broken, tmp_path / "b.mlpackage", Palette(4), nan="zero")
 
 
@@ -231,7 +245,14 @@ def test_importance_lessens_the_error_that_counts(recipe, is_by_channel, tmp_pat
     heavy = channels if is_by_channel else np.broadcast_to(channels, old.shape)
     errors = []
     for importance in (None, {name: heavy}):
-        milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe, select=name, importance=importance, force=True)
+        milblob.compress(
+            DEMO,
+            tmp_path / "a.mlpackage",
+            recipe,
+            force=True,
+            scope=milblob.Scope(select=name),
+            guidance=milblob.Guidance(importance=importance),
+        )
         new = values(tmp_path / "a.mlpackage")[name].astype(np.float64)
         errors.append(float(np.sum(channels * (new - old) ** 2)))
     assert errors[1] < errors[0] or (isinstance(recipe, Linear) and errors[1] <= errors[0])
@@ -241,7 +262,13 @@ def test_pruning_by_importance_is_pruning_of_weighted_magnitudes(tmp_path):
     name = "layers_0_mlp_up_weight"
     old = values(DEMO)[name].astype(np.float64)
     heavy = np.random.default_rng(1).uniform(0.1, 4, old.shape).astype(np.float32)
-    milblob.compress(DEMO, tmp_path / "a.mlpackage", Prune(0.75), select=name, importance={name: heavy})
+    milblob.compress(
+        DEMO,
+        tmp_path / "a.mlpackage",
+        Prune(0.75),
+        scope=milblob.Scope(select=name),
+        guidance=milblob.Guidance(importance={name: heavy}),
+    )
     new = values(tmp_path / "a.mlpackage")[name]
     scores = np.abs(old) * np.sqrt(heavy.astype(np.float64))
     assert scores[new == 0].max() <= scores[new != 0].min() * (1 + 1e-6)
@@ -258,7 +285,7 @@ def test_importance_that_does_not_fit_is_refused(tmp_path):
         ({name: np.ones(values(DEMO)[name].shape)}, Linear(), "expected a recipe that weighs elements"),
     ):
         with pytest.raises(ValueError, match=words):
-            milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe, importance=importance)
+            milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe, guidance=milblob.Guidance(importance=importance))
 
 
 # --------------------------------------------------------------------------------------------------------- with a goal
@@ -278,30 +305,30 @@ def stored_nbytes(path):
 def test_size_counts_the_parts_that_go(first, is_anew, tmp_path):
     """Shared ones once; the least size is exact; the plan of a result makes it again."""
     source, output = tmp_path / "a.mlpackage", tmp_path / "b.mlpackage"
-    milblob.compress(DATA / "functions" / "model.mlpackage", source, first, least=0)
-    options = {"recipes": LADDER, "least": 0, "requantize": is_anew, "force": True}
-    least = milblob.compress(source, output, sqnr=-1000, **options)
+    milblob.compress(DATA / "functions" / "model.mlpackage", source, first, scope=milblob.Scope(min_size=0))
+    options = {"recipes": LADDER, "min_size": 0, "recompress": is_anew, "force": True}
+    least = milblob.compress(source, output, **grouped(sqnr=-1000, **options))
     assert least.weights
     for nbytes in (least.nbytes_after, (least.nbytes_after + least.nbytes) // 2, least.nbytes):
-        report = milblob.compress(source, output, size=nbytes, **options)
+        report = milblob.compress(source, output, **grouped(size=nbytes, **options))
         assert report.nbytes_after <= nbytes
         assert report.nbytes_after == stored_nbytes(output)
         names = [one.name for one in report.weights] + [name for name, _ in report.skipped]
         assert len(names) == len(set(names))
-        again = milblob.compress(source, tmp_path / "c.mlpackage", plan=report.plan, requantize=is_anew, force=True)
+        again = milblob.compress(source, tmp_path / "c.mlpackage", report.plan, recompress=is_anew, force=True)
         assert again.weights == report.weights
         old, new = values(output), values(tmp_path / "c.mlpackage")
         assert all(np.array_equal(old[name], new[name]) for name in old)
     with pytest.raises(ValueError, match=f"size: expected {least.nbytes_after} bytes or more"):
-        milblob.compress(source, output, size=least.nbytes_after - 1, **options)
+        milblob.compress(source, output, **grouped(size=least.nbytes_after - 1, **options))
 
 
 def test_weights_that_no_recipe_continues_are_kept(tmp_path):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
-    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", sqnr=10, dry_run=True)
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", milblob.Goal(sqnr=10), dry_run=True)
     assert report.weights == []
     words = (
-        "expected a dense weight, or requantize, got one that no recipe continues from (constexpr_affine_dequantize)"
+        "expected a dense weight, or recompress, got one that no recipe continues from (constexpr_affine_dequantize)"
     )
     assert dict(report.skipped)["head_weight"] == words
 
@@ -310,9 +337,9 @@ def test_importance_is_used_by_what_is_chosen(tmp_path):
     name = "layers_0_mlp_up_weight"
     heavy = np.linspace(0, 10, values(DEMO)[name].size, dtype=np.float32).reshape(values(DEMO)[name].shape)
     options = {"select": name, "importance": {name: heavy}}
-    milblob.compress(DEMO, tmp_path / "a.mlpackage", sqnr=5, recipes=[Linear(), Palette(2)], **options)
-    milblob.compress(DEMO, tmp_path / "b.mlpackage", Palette(2), **options)
-    milblob.compress(DEMO, tmp_path / "c.mlpackage", Palette(2), select=name)
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", **grouped(sqnr=5, recipes=[Linear(), Palette(2)], **options))
+    milblob.compress(DEMO, tmp_path / "b.mlpackage", Palette(2), **grouped(**options))
+    milblob.compress(DEMO, tmp_path / "c.mlpackage", Palette(2), scope=milblob.Scope(select=name))
     chosen, weighed, plain = (values(tmp_path / f"{key}.mlpackage")[name] for key in "abc")
     assert np.array_equal(chosen, weighed)
     assert not np.array_equal(chosen, plain)
@@ -332,18 +359,18 @@ def test_goals_compare_errors_weighted_by_importance(recipe, is_by_channel, mode
     old = values(source)[name]
     heavy = np.full(old.shape[1] if is_by_channel else old.shape, 0.1, np.float32)
     heavy[..., : old.shape[1] // 4] = np.random.default_rng(2).uniform(1, 5, old.shape[1] // 4)
-    options = {"select": name, "importance": {name: heavy}, "recipes": [recipe], "least": 0}
-    report = milblob.compress(source, tmp_path / "a.mlpackage", sqnr=-1000, **options)
+    options = {"select": name, "importance": {name: heavy}, "recipes": [recipe], "min_size": 0}
+    report = milblob.compress(source, tmp_path / "a.mlpackage", **grouped(sqnr=-1000, **options))
     new = values(tmp_path / "a.mlpackage")[name]
     wanted = weighted_error(old, new, np.broadcast_to(heavy, old.shape))
     plain = weighted_error(old, new, np.ones(old.shape))
     assert not math.isclose(wanted, plain, rel_tol=1e-3)
-    (alone,) = milblob.compress_frontier(source, **options).alone
+    (alone,) = milblob.compress_frontier(source, **scoped(**options)).alone
     assert alone.point.error == pytest.approx(wanted, rel=1e-6)
     assert report.weights[0].squared / report.weights[0].power == pytest.approx(plain, rel=1e-5)
     limit = -10 * math.log10(wanted)
     for sqnr, count in ((limit - 0.01, 1), (limit + 0.01, 0)):
-        found = milblob.compress(source, tmp_path / "b.mlpackage", sqnr=sqnr, dry_run=True, **options)
+        found = milblob.compress(source, tmp_path / "b.mlpackage", **grouped(sqnr=sqnr, dry_run=True, **options))
         assert len(found.weights) == count
 
 
@@ -360,14 +387,16 @@ def test_errors_are_those_that_a_given_function_returns(tmp_path):
 
     made = {None: values(DEMO)}
     for key, recipe in (("Linear", recipes[0]), ("Palette4", recipes[1]), ("Palette2", recipes[2])):
-        milblob.compress(DEMO, tmp_path / f"{key}.mlpackage", recipe, select=names)
+        milblob.compress(DEMO, tmp_path / f"{key}.mlpackage", recipe, scope=milblob.Scope(select=names))
         made[key] = values(tmp_path / f"{key}.mlpackage")
     goal = {"select": names, "recipes": recipes, "errors": errors}
-    report = milblob.compress(DEMO, tmp_path / "x.mlpackage", sqnr=-10 * math.log10(4), dry_run=True, **goal)
+    report = milblob.compress(DEMO, tmp_path / "x.mlpackage", **grouped(sqnr=-10 * math.log10(4), dry_run=True, **goal))
     assert {one.name: one.recipe for one in report.weights} == {names[0]: Palette(2), names[1]: Linear()}
     assert all(sorted(keys) == ["Linear", "Palette2", "Palette4"] for keys in seen.values())
     doubled = milblob.compress(
-        DEMO, tmp_path / "x.mlpackage", sqnr=-10 * math.log10(4), sensitivity={names[0]: 5}, dry_run=True, **goal
+        DEMO,
+        tmp_path / "x.mlpackage",
+        **grouped(sqnr=-10 * math.log10(4), sensitivity={names[0]: 5}, dry_run=True, **goal),
     )
     assert [one.name for one in doubled.weights] == [names[1]]
     for wrong, kind, words in (
@@ -376,29 +405,36 @@ def test_errors_are_those_that_a_given_function_returns(tmp_path):
         (lambda *_: None, TypeError, "expected a number, got NoneType"), (3, TypeError, "errors: expected a function"),
     ):  # fmt: skip
         with pytest.raises(kind, match=words):
-            milblob.compress(DEMO, tmp_path / "x.mlpackage", bits=4, **goal | {"errors": wrong})
-    with pytest.raises(ValueError, match="errors: expected a size, bits or sqnr, which it is for"):
-        milblob.compress(DEMO, tmp_path / "x.mlpackage", Linear(), errors=errors)
+            milblob.compress(DEMO, tmp_path / "x.mlpackage", **grouped(bits=4, **goal | {"errors": wrong}))
+    with pytest.raises(ValueError, match="goal: expected one of size, bits and sqnr, got none"):
+        milblob.Goal(errors=errors)
 
 
-def test_frontier_takes_importance_nan_and_requantize(broken, tmp_path):
+def test_frontier_takes_importance_nan_and_recompress(broken, tmp_path):
     name = "layers_0_mlp_up_weight"
     shape = values(DEMO)[name].shape
     heavy = {name: np.linspace(0, 10, shape[0] * shape[1], dtype=np.float32).reshape(shape)}
     options = {"recipes": [Palette(2)], "select": name}
-    weighed = milblob.compress_frontier(DEMO, importance=heavy, **options)
-    milblob.compress(DEMO, tmp_path / "a.mlpackage", Palette(2), select=name, importance=heavy)
+    weighed = milblob.compress_frontier(DEMO, **scoped(importance=heavy, **options))
+    milblob.compress(
+        DEMO,
+        tmp_path / "a.mlpackage",
+        Palette(2),
+        scope=milblob.Scope(select=name),
+        guidance=milblob.Guidance(importance=heavy),
+    )
     wanted = weighted_error(values(DEMO)[name], values(tmp_path / "a.mlpackage")[name], heavy[name])
     assert weighed.points[0].error == pytest.approx(wanted, rel=1e-6)
     np.savez(tmp_path / "heavy.npz", **heavy)
-    command = ["compress", str(DEMO), "--frontier", str(tmp_path / "a.svg"), "-k", name, "--from", Palette(2).to_json()]
+    command = ["compress", str(DEMO), "--frontier", str(tmp_path / "a.svg"), "-k", name, "--config"]
+    command += with_config([{"recipes": ["palette2"]}], tmp_path)
     assert main([*command, "--importance", str(tmp_path / "heavy.npz"), "--json"]) == 0
     options["select"] = "head_weight"
-    assert milblob.compress_frontier(broken, **options).alone == []
-    assert milblob.compress_frontier(broken, nan="keep", **options | {"recipes": [Palette(4)]}).alone
+    assert milblob.compress_frontier(broken, **scoped(**options)).alone == []
+    assert milblob.compress_frontier(broken, **scoped(nan="keep", **options | {"recipes": [Palette(4)]})).alone
     milblob.compress(DEMO, tmp_path / "c.mlpackage", Linear())
-    assert milblob.compress_frontier(tmp_path / "c.mlpackage", **options).alone == []
-    assert milblob.compress_frontier(tmp_path / "c.mlpackage", requantize=True, **options).alone
+    assert milblob.compress_frontier(tmp_path / "c.mlpackage", **scoped(**options)).alone == []
+    assert milblob.compress_frontier(tmp_path / "c.mlpackage", **scoped(recompress=True, **options)).alone
 
 
 # ------------------------------------------------------------------------------------------------------------- streaming
@@ -435,6 +471,11 @@ def test_gap_is_that_of_the_palettes(tmp_path):
     assert gap == palettize(array, 4).gap
     assert gap > 0
     assert Palette(4, "uniform").parts(weight).lost().gap is None
-    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", Palette(4), select="head_weight")
+    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", Palette(4), scope=milblob.Scope(select="head_weight"))
     assert report.weights[0].gap == palettize(values(DEMO)["head_weight"], 4).gap
-    assert milblob.compress(DEMO, tmp_path / "b.mlpackage", Linear(), select="head_weight").weights[0].gap is None
+    assert (
+        milblob.compress(DEMO, tmp_path / "b.mlpackage", Linear(), scope=milblob.Scope(select="head_weight"))
+        .weights[0]
+        .gap
+        is None
+    )

@@ -16,6 +16,7 @@ gguf = pytest.importorskip("gguf", reason=WITHOUT["gguf"])
 
 import milblob  # noqa: E402
 from compress_models import save_model  # noqa: E402
+from compress_options import grouped  # noqa: E402
 from draws import restarts  # noqa: E402
 from gguf_files import QUANTIZED, block_values, write  # noqa: E402
 from milblob import DType, FormatError, Linear, MilblobError, Palette, Prune, UnsupportedError  # noqa: E402
@@ -276,7 +277,7 @@ def test_quantized_arrays_go_into_every_format(file, tmp_path, capsys):
         expected = {name: arrays[name].read() for name in arrays}
         stored = {name: arrays[name].nbytes for name in arrays}
     for target in ("w.npz", "w.safetensors", "w.bin", "folder/"):
-        assert main(["convert", str(file), str(tmp_path / target)]) == 0
+        assert main(["convert", str(file), "-o", str(tmp_path / target)]) == 0
         path = tmp_path / ("w.json" if target == "w.bin" else target)
         with open_arrays(path) as arrays:
             assert {name: arrays[name].read().tobytes() for name in arrays} == {
@@ -297,9 +298,9 @@ def test_commands_take_it(tmp_path, capsys):
     path = write(tmp_path / "w.gguf", {f"blk.{name}": array for name, array in wanted.items()})
     assert main(["ls", str(path)]) == 0
     assert "blk.head_weight" in capsys.readouterr().out
-    assert main(["match", str(path), str(DEMO), "-o", str(tmp_path / "map.json")]) == 1  # other weights are not there
+    assert main(["match", str(DEMO), str(path), "-o", str(tmp_path / "map.json")]) == 1  # other weights are not there
     assert "head_weight" in (tmp_path / "map.json").read_text()
-    assert main(["convert", str(path), str(tmp_path / "w.npz")]) == 0
+    assert main(["convert", str(path), "-o", str(tmp_path / "w.npz")]) == 0
     with np.load(tmp_path / "w.npz") as arrays:
         assert all(arrays[f"blk.{name}"].tobytes() == array.tobytes() for name, array in wanted.items())
     model = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
@@ -309,7 +310,7 @@ def test_commands_take_it(tmp_path, capsys):
     after = milblob.load(model)
     assert all(np.array_equal(after[name], array * array.dtype.type(2)) for name, array in wanted.items())
     capsys.readouterr()
-    assert main(["extract", str(DEMO), "-o", str(tmp_path / "out.gguf")]) == 2
+    assert main(["convert", str(DEMO), "-o", str(tmp_path / "out.gguf")]) == 2
     assert "expected .npz, .safetensors, .params or a directory" in capsys.readouterr().err
 
 
@@ -319,7 +320,9 @@ def test_blocks_are_repacked_without_rounding(kind, dtype, precision, tmp_path):
     """Compressed to the same blocks, a weight takes the integers and scales of the file as they are."""
     pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     other = save_model(tmp_path / "o.mlpackage", 18, precision)
-    milblob.compress(other, other, Linear(dtype, granularity="per_block", block=32), select="w_turned")
+    milblob.compress(
+        other, other, Linear(dtype, granularity="per_block", block=32), scope=milblob.Scope(select="w_turned")
+    )
     path = write(tmp_path / "t.gguf", {"w_turned": (normal(96, 64), kind)})
     report = milblob.refit(other, path, requantize="fit")
     assert (report.changes[0].sqnr == float("inf")) == (precision == np.float32)
@@ -342,7 +345,7 @@ def test_repacking_needs_the_same_blocks_and_a_fit(tmp_path):
         (Linear("int8", granularity="per_block", block=32), "keep"),
     ]:
         model = save_model(tmp_path / "m.mlpackage", 18, np.float32)
-        milblob.compress(model, model, recipe, select="w_turned")
+        milblob.compress(model, model, recipe, scope=milblob.Scope(select="w_turned"))
         report = milblob.refit(model, path, requantize=how)
         assert report.changes[0].sqnr < float("inf")
         with open_arrays(path) as arrays, milblob.open(model) as opened:
@@ -360,10 +363,10 @@ def test_the_steps_of_the_page(tmp_path):
     with milblob.open(model) as opened:
         values = opened["w_turned"].read().astype(np.float32)
     path = write(tmp_path / "w.gguf", {"blk.0.attn.weight": (values, "Q8_0"), "other": (normal(3, 32), "Q4_1")})
-    found = milblob.match(path, model)
+    found = milblob.match(model, path)
     names = dict.fromkeys(found.unmatched_given) | {one.given: one.name for one in found.matches}
     assert names == {"blk.0.attn.weight": "w_turned", "other": None}
-    milblob.compress(model, tmp_path / "s.mlpackage", weights=path, mapping=names)
+    milblob.compress(model, tmp_path / "s.mlpackage", guidance=milblob.Guidance(weights=path, mapping=names))
     with open_arrays(path) as arrays, milblob.open(tmp_path / "s.mlpackage") as opened:
         blocks, parts = arrays["blk.0.attn.weight"].blocks(), opened["w_turned"].parts
         assert np.array_equal(parts["data"].read(), blocks.data)
@@ -389,7 +392,9 @@ def test_compress_takes_blocks_as_they_are(recipe, precision, dense, tmp_path):
     path, output = write(tmp_path / "t.gguf", given), tmp_path / "s.mlpackage"
     source = dense[precision]
     before = {one: one.read_bytes() for one in sorted(source.rglob("*")) if one.is_file()}
-    report = milblob.compress(source, output, recipe, weights=path, mapping={"first": "w_product"})
+    report = milblob.compress(
+        source, output, recipe, guidance=milblob.Guidance(weights=path, mapping={"first": "w_product"})
+    )
     assert report.source == str(source)
     with open_arrays(path) as arrays, milblob.open(output) as opened, milblob.open(source) as old:
         for name in opened:
@@ -418,19 +423,22 @@ def test_compress_fits_other_recipes_to_the_new_values(dense, tmp_path):
     """As refit and then compress do, to the byte; a goal chooses by the new values, and keeps blocks where it may."""
     path = write(tmp_path / "t.gguf", {"w_product": (normal(256, 64), "Q4_1"), "w_turned": (normal(96, 64), "Q8_0")})
     model = dense[np.float16]
-    milblob.refit(model, path, cast=True, output=tmp_path / "r.mlpackage")
+    milblob.refit(model, path, cast=True, destination=tmp_path / "r.mlpackage")
     for number, how in enumerate([{"recipe": Palette(4)}, {"bits": 5}, {"recipe": Prune(0.5) + Linear()}]):
         first, second = tmp_path / f"a{number}.mlpackage", tmp_path / f"b{number}.mlpackage"
-        once = milblob.compress(model, first, weights=path, **how)
-        twice = milblob.compress(tmp_path / "r.mlpackage", second, **how)
+        once = milblob.compress(model, first, **grouped(weights=path, **how))
+        twice = milblob.compress(tmp_path / "r.mlpackage", second, **grouped(**how))
         assert once.weights == twice.weights
         assert tree(first) == tree(second)
         assert (
-            milblob.compress(model, tmp_path / "n.mlpackage", weights=path, dry_run=True, **how).weights == once.weights
+            milblob.compress(model, tmp_path / "n.mlpackage", **grouped(weights=path, dry_run=True, **how)).weights
+            == once.weights
         )
     assert not (tmp_path / "n.mlpackage").exists()
     blocks = [Linear("int8", granularity="per_block", block=32), Palette(8)]
-    chosen = milblob.compress(model, tmp_path / "c.mlpackage", weights=path, sqnr=200, recipes=blocks)
+    chosen = milblob.compress(
+        model, tmp_path / "c.mlpackage", milblob.Goal(sqnr=200, recipes=blocks), guidance=milblob.Guidance(weights=path)
+    )
     assert [(one.name, one.squared) for one in chosen.weights] == [("w_turned", 0.0)]
 
 
@@ -442,7 +450,7 @@ def test_command_compresses_a_gguf_file(dense, tmp_path, capsys):
     with milblob.open(tmp_path / "s.mlpackage") as opened, open_arrays(path) as arrays:
         assert np.array_equal(opened["w_turned"].read(), arrays["a"].read())
     for more, words in (
-        ([], "expected a name in"), (["--map", "a=w_turned", "--search"], "--search: expected it only with"),
+        ([], "has no weight "), (["--map", "a=w_turned", "--search"], "--search: expected it only with"),
         (["--map", "a=w_turned", "-k", "w_ih"], "weights: expected some in blocks that Core ML can hold"),
         (["--map", "a=w_turned", "-o", str(dense[np.float32])], "expected another place than the model"),
     ):  # fmt: skip
@@ -453,5 +461,5 @@ def test_command_compresses_a_gguf_file(dense, tmp_path, capsys):
     assert main(["compress", command[1], "--frontier", str(tmp_path / "f.svg"), *command[4:]]) == 2
     assert "--weights: expected none with --frontier" in capsys.readouterr().err
     with pytest.raises(ValueError, match="mapping: expected weights"):
-        milblob.compress(dense[np.float32], tmp_path / "x.mlpackage", Linear(), mapping={})
+        milblob.compress(dense[np.float32], tmp_path / "x.mlpackage", Linear(), guidance=milblob.Guidance(mapping={}))
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s.mlpackage", "t.gguf"]

@@ -13,7 +13,7 @@ import milblob
 import tvm_archives
 from hostile_bytes import FLOATS, const, field, immediate, model, program
 from matrix import every
-from milblob.compressing.compress_plan import KIND, VERSION, as_plan
+from milblob.compressing.compress_plan import KIND, VERSION
 from milblob.formats.read import open_arrays
 from milblob.jsontext import as_shape
 
@@ -108,7 +108,7 @@ def test_findings_have_short_messages(folder):
         path = folder / name
         path.write_bytes(data)
         found = milblob.check(path, **options)
-        assert found
+        assert found.findings
         for finding in found:
             require_short(finding.message)
 
@@ -123,14 +123,14 @@ def test_plans_with_long_numbers_are_refused_in_short_messages(tmp_path):
     plan = tmp_path / "plan.json"
 
     def refused(key):
-        recipe = {"recipe": "Palette", "nbits": 4, key: int(DIGITS)}
+        recipe = {"recipe": "Palette", "bits": 4, key: int(DIGITS)}
         document = {"milblob": KIND, "version": VERSION, "weights": {"w": {"recipe": recipe}}}
         plan.write_text(json.dumps(document))
         with pytest.raises(milblob.FormatError) as caught:
-            as_plan(plan)
+            milblob.CompressPlan.load(plan)
         require_short(str(caught.value))
 
-    every(refused, ("nbits", "recipe", "mode", "granularity", DIGITS))
+    every(refused, ("bits", "recipe", "mode", "granularity", DIGITS))
 
 
 def test_a_shape_has_at_most_64_sizes():

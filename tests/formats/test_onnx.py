@@ -127,7 +127,7 @@ def test_types_that_mil_lacks_are_listed_and_refused_by_name(kind, tmp_path, cap
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["tensors"]}
     assert (rows["odd"]["dtype"], rows["odd"]["shape"]) == (kind.lower(), [3, 5])
     assert rows["odd"]["nbytes"] == len(numpy_helper.from_array(values_of(kind)).raw_data)
-    for command in (["convert", str(path), str(tmp_path / "w.npz")], ["show", str(path), "odd"]):
+    for command in (["convert", str(path), "-o", str(tmp_path / "w.npz")], ["show", str(path), "odd"]):
         assert main(command) == 2
         assert f"got {kind.lower()}" in capsys.readouterr().err
 
@@ -293,11 +293,11 @@ def test_commands_take_onnx(tmp_path, capsys):
     assert status == 0 and json.loads(found.out)["kind"] == "onnx"
     assert {row["name"] for row in json.loads(found.out)["tensors"]} >= set(milblob.load(DEMO))
     assert run("show", path, "head_weight")[0] == run("stats", path)[0] == run("show", path)[0] == 0
-    assert run("convert", path, tmp_path / "w.safetensors")[0] == 0
+    assert run("convert", path, "-o", tmp_path / "w.safetensors")[0] == 0
     assert run("hash", path, "-k", "head*")[0] == 0
     status, found = run("diff", DEMO, path)
     assert status == 0 and "69 the same" in found.out
-    status, found = run("match", path, DEMO)
+    status, found = run("match", DEMO, path)
     assert status == 0, found.err
     assert "75 tensors: 75 the same" in run("diff", path, path)[1].out  # beside another of its kind, all is compared
     with open_arrays(tmp_path / "w.safetensors") as arrays, open_arrays(path) as own:

@@ -21,8 +21,8 @@ DEMO = ROOT / "examples" / "demo.mlpackage"
 WORDS = "expected the bytes that were converted"
 COMMANDS = [
     "run {onnx} -i {inputs}", "verify {model} {onnx}", "refit {model} {onnx}", "refit {model} {onnx} -o {out}.mlpackage",
-    "match {model} {onnx}", "diff {model} {onnx}", "extract {onnx} -o {out}", "convert {onnx} {out}.npz",
-    "pack {onnx} -o {out}.bin --skip-unsupported", "stats {onnx}", "hash {onnx}", "show {onnx} embedding_weight",
+    "match {model} {onnx}", "diff {model} {onnx}", "convert {onnx} -o {out}", "convert {onnx} -o {out}.npz",
+    "convert {onnx} -o {out}.bin --skip-unsupported", "stats {onnx}", "hash {onnx}", "show {onnx} embedding_weight",
 ]  # fmt: skip
 
 

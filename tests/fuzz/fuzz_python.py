@@ -72,7 +72,7 @@ ACTIONS = [
     repack,
     lambda path: milblob.content_hash(path, dense=True),
     statistics,
-    lambda path: milblob.match(path, PACKAGE),
+    lambda path: milblob.match(PACKAGE, path),
     lambda path: milblob.load(path, constants=True, mmap=False),
 ]
 

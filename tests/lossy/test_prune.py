@@ -183,7 +183,7 @@ def test_an_array_that_changes_during_the_call():
             work = Pruner(array, sparsity=0.5)
             array[:] = np.linspace(-1, 1, 1000) * change
             total = 0
-            with pytest.raises(FormatError, match=f"expected {work.count} elements that stay, as counted before"):
+            with pytest.raises(FormatError, match=f"expected {work.count} elements to keep, as counted before"):
                 for one in work.stretches():
                     total += one.nonzero.size
             assert total <= work.count
@@ -244,7 +244,7 @@ def test_an_array_that_changes_after_it_was_counted_is_refused():
         array[:begin] = 1
         work = Pruner(array, **options)
         array[begin:] = 1
-        with pytest.raises(FormatError, match="it changed meanwhile"):
+        with pytest.raises(FormatError, match="it changed while it was read"):
             list(work.stretches())
 
     options = [{"threshold": 0.5}, {"sparsity": 0.0}]

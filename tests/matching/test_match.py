@@ -35,7 +35,7 @@ def matched(tmp_path):
     """A function that matches weights with a weight file of other arrays, and checks each Match by applying it."""
 
     def run(weights, model, **options):
-        found = milblob.match(weights, listed(tmp_path, f"m{len(os.listdir(tmp_path))}", **model), **options)
+        found = milblob.match(listed(tmp_path, f"m{len(os.listdir(tmp_path))}", **model), weights, **options)
         for match in found.matches:
             if match.how != "similar":
                 result, wanted = match.apply(weights[match.given]), np.asarray(model[match.name])
@@ -136,7 +136,7 @@ def test_a_weight_of_two_functions():
     arrays = milblob.load(path)
     weight = arrays["alpha/base_weight"]
     assert (arrays["beta/base_weight"] == weight).all()
-    found = milblob.match({"w": weight}, path)
+    found = milblob.match(path, {"w": weight})
     assert found.mapping == {"w": "alpha/base_weight"} and not found.ties
     assert "beta/base_weight" not in found.unmatched_names
 
@@ -169,10 +169,10 @@ def test_similar_values(matched):
         moved, wanted = match.apply(w[match.given]).astype(float), model[match.name].astype(float)
         assert match.correlation == pytest.approx(np.corrcoef(moved.reshape(-1), wanted.reshape(-1))[0, 1], abs=2e-3)
     assert by_name["two"].needs == ["transpose (1, 0)"] and by_name["three"].needs[0] == "reshape [768]"
-    strict = matched(w, model, threshold=0.998)
+    strict = matched(w, model, min_correlation=0.998)
     assert set(strict.mapping) == {"a"}
-    with pytest.raises(ValueError, match="threshold"):
-        matched(w, model, threshold=0)
+    with pytest.raises(ValueError, match="min_correlation"):
+        matched(w, model, min_correlation=0)
 
 
 def test_what_is_as_similar_is_a_tie(matched):
@@ -263,21 +263,21 @@ def files(tmp_path):
     w = {"fc.weight": normal(6, 7), "fc.bias": normal(12), "steps": np.array([3])}
     np.savez(tmp_path / "w.npz", **w)
     model = listed(tmp_path, "m", w=w["fc.weight"].T.copy(), b=w["fc.bias"].astype("f2"))
-    return tmp_path / "w.npz", model
+    return model, tmp_path / "w.npz"
 
 
 def test_match_command_does_not_write_over_what_it_reads(files, cli, tmp_path):
-    (tmp_path / "link.json").symlink_to(files[1])
+    (tmp_path / "link.json").symlink_to(files[0])
     package = tmp_path / "m.mlpackage"
     shutil.copytree(DATA / "opset_ios16_fp32" / "model.mlpackage", package)
     folder = tmp_path / "arrays"
-    assert cli("convert", files[0], folder, "-q")[0] == 0
+    assert cli("convert", files[1], "-o", folder, "-q")[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for weights, model, target in [
-        (*files, files[1]), (*files, tmp_path / "link.json"), (files[0], package, package / "Manifest.json"),
-        (files[0], package, package / "new.json"), (folder, files[1], folder / "index.json"), (files[1], package, files[1]),
+    for model, weights, target in [
+        (*files, files[0]), (*files, tmp_path / "link.json"), (package, files[1], package / "Manifest.json"),
+        (package, files[1], package / "new.json"), (files[0], folder, folder / "index.json"), (package, files[0], files[0]),
     ]:  # fmt: skip
-        status, _, err = cli("match", weights, model, "-o", target, "--force")
+        status, _, err = cli("match", model, weights, "-o", target, "--force")
         assert status == 2 and "expected a place outside the model" in err, target
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, target
 
@@ -304,7 +304,7 @@ def test_match_command(files, cli, tmp_path):
         and lines[-1] == "1 matched: 1 can be refit with --cast; 0 cannot"
     )
     # refit takes it as it is written.
-    weights = milblob.load(files[1])["b"].copy()
+    weights = milblob.load(files[0])["b"].copy()
     np.savez(
         tmp_path / "new.npz",
         **{"fc.weight": normal(6, 7), "fc.bias": np.arange(12, dtype="f4"), "steps": np.array([3])},
@@ -312,23 +312,23 @@ def test_match_command(files, cli, tmp_path):
     assert (
         cli("refit", tmp_path / "m.bin", tmp_path / "new.npz", "--mapping", mapping, "--cast")[0] == 2
     )  # names are #0, #1
-    assert (milblob.load(files[1])["b"] == weights).all()
+    assert (milblob.load(files[0])["b"] == weights).all()
 
 
 def test_match_command_finds_problems(files, cli, tmp_path):
     w = np.ones(20, "f4")
     np.savez(tmp_path / "ones.npz", p=w, q=w)
     model = listed(tmp_path, "ones", a=w, b=w, c=normal(30))
-    status, out, _ = cli("match", tmp_path / "ones.npz", model)
+    status, out, _ = cli("match", model, tmp_path / "ones.npz")
     assert status == 1
     assert "ambiguous: p, q for a, b" in out and "of the model, not matched: c" in out
-    for options in (["nowhere.npz", model], [tmp_path / "ones.npz", "nowhere"], [*files, "--threshold", "2"], [*files, "-o", tmp_path / "x.txt"]):  # fmt: skip
+    for options in ([model, "nowhere.npz"], ["nowhere", tmp_path / "ones.npz"], [*files, "--min-correlation", "2"], [*files, "-o", tmp_path / "x.txt"]):  # fmt: skip
         assert cli("match", *options)[0] == 2
 
 
 def test_broken_weights(cli, tmp_path, files):
     (tmp_path / "x.safetensors").write_bytes(b"\xff" * 64)
-    assert cli("match", tmp_path / "x.safetensors", files[1])[0] == 2
+    assert cli("match", files[0], tmp_path / "x.safetensors")[0] == 2
     data = (tmp_path / "m.bin").read_bytes()
     (tmp_path / "m.bin").write_bytes(data[:-8])
     assert cli("match", *files)[0] == 2
@@ -387,7 +387,7 @@ def test_a_converted_model(converted, tmp_path):
 
     w, folder = converted
     save_file(w, tmp_path / "w.safetensors")
-    found = milblob.match(tmp_path / "w.safetensors", folder / "model.mlpackage")
+    found = milblob.match(folder / "model.mlpackage", tmp_path / "w.safetensors")
     arrays = milblob.load(folder / "model.mlpackage")
     assert set(found.mapping) == set(w) - {"num_batches_tracked"}
     assert not found.unmatched_names and found.unmatched_given == ["num_batches_tracked"]
@@ -399,7 +399,9 @@ def test_a_converted_model(converted, tmp_path):
     # The mapping, fed to refit with other values.
     other = {name: array * 2 for name, array in load_file(tmp_path / "w.safetensors").items()}
     target = tmp_path / "new.mlpackage"
-    report = milblob.refit(folder / "model.mlpackage", other, mapping=found.refit_mapping, cast=True, output=target)
+    report = milblob.refit(
+        folder / "model.mlpackage", other, mapping=found.refit_mapping, cast=True, destination=target
+    )
     assert len(report.changes) == sum(match.is_direct for match in found.matches) == 4
     values = milblob.load(target)
     for match in found.matches:
@@ -413,8 +415,8 @@ def test_a_converted_model(converted, tmp_path):
 
 def test_a_palettized_model(converted):
     w, folder = converted
-    exact = milblob.match(w, folder / "model.mlpackage")
-    found = milblob.match(w, folder / "small.mlpackage")
+    exact = milblob.match(folder / "model.mlpackage", w)
+    found = milblob.match(folder / "small.mlpackage", w)
     by_given = {match.given: match for match in found.matches}
     assert set(by_given) == set(exact.mapping) and not found.unmatched_names
     compressed = [match for match in found.matches if match.compression]
@@ -435,13 +437,13 @@ def test_match_in_a_process(files):
     """As a user runs it."""
     done = subprocess.run(
         [sys.executable, "-m", "milblob", "match", *map(str, files)], capture_output=True, text=True, check=False,
-        env=child_environment(), cwd=pathlib.Path(files[0]).parent,
+        env=child_environment(), cwd=pathlib.Path(files[1]).parent,
     )  # fmt: skip
     assert done.returncode == 0 and "fc.weight" in done.stdout
 
 
 def test_what_is_no_array():
     with pytest.raises(TypeError, match="^array 'a': expected numbers or text, got object$"):
-        milblob.match({"a": object()}, DATA / "quant_int8" / "model.mlmodelc")
-    with pytest.raises(TypeError, match="^threshold: expected a number, got str$"):
-        milblob.match({"a": np.zeros(3)}, DATA / "quant_int8" / "model.mlmodelc", threshold="x")
+        milblob.match(DATA / "quant_int8" / "model.mlmodelc", {"a": object()})
+    with pytest.raises(TypeError, match="^min_correlation: expected a number, got str$"):
+        milblob.match(DATA / "quant_int8" / "model.mlmodelc", {"a": np.zeros(3)}, min_correlation="x")

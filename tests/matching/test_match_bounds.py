@@ -109,10 +109,10 @@ def test_without_work_nothing_is_claimed(monkeypatch, tmp_path):
     given = {f"n.{i}.w": rng.random((8, 8)).astype("<f4") for i in range(20)}
     model = {f"n_{i}_w": array.T.copy() + np.float32(1e-3) for i, array in enumerate(given.values())}
     milblob.write_weights(model, tmp_path / "w.bin", listing=tmp_path / "w.json")
-    assert len(milblob.match(given, tmp_path / "w.json").matches) == 20
+    assert len(milblob.match(tmp_path / "w.json", given).matches) == 20
     monkeypatch.setattr(checkpoint, "_MIN_WORK", 0)
     monkeypatch.setattr(checkpoint, "_WORK_PER_ELEMENT", 0)
-    found = milblob.match(given, tmp_path / "w.json")
+    found = milblob.match(tmp_path / "w.json", given)
     assert found.matches == [] and len(found.unmatched_names) == 20
 
 
@@ -125,7 +125,7 @@ def test_trained_weights_do_not_reach_the_end(monkeypatch, tmp_path):
     works = []
     make = checkpoint.Work.__init__
     monkeypatch.setattr(checkpoint.Work, "__init__", lambda self, *args: make(self, *args) or works.append(self))
-    assert len(milblob.match(given, tmp_path / "w.json").matches) == 300
+    assert len(milblob.match(tmp_path / "w.json", given).matches) == 300
     assert works[0].left > 0.9 * checkpoint._MIN_WORK
 
 

@@ -56,6 +56,7 @@ def package(tmp_path):
         [row for row in case_paths([name for name in MODEL_CASES if name != "wire"]) if not row[1].endswith(".pb")], 20
     ),
 )
+@pytest.mark.sample(7)
 def test_every_tensor_of_every_fixture(tmp_path, name, path):
     """What can be assigned to reads as assigned; all other tensors and all other bytes stay."""
     source = load_case(name).folder / path

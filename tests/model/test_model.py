@@ -305,9 +305,7 @@ def test_an_unknown_name_suggests_close_ones(tmp_path):
             with pytest.raises(KeyError) as caught:
                 model[wrong]
             words = caught.value.args[0]
-            assert words.startswith(f"tensor: expected a name in {model.path}, got {wrong!r}; did you mean {right}"), (
-                words
-            )
+            assert words.startswith(f"{model.path} has no tensor {wrong!r}; did you mean {right}"), words
         for name in ("zzzz", "", "x" * 10000):
             with pytest.raises(KeyError) as caught:
                 model[name]
@@ -354,9 +352,7 @@ def test_bare_names():
     with milblob.open(DATA / "functions" / "model.mlpackage") as model:
         for tail in {name.partition("/")[2] for name in model}:
             assert tail not in model
-            with pytest.raises(
-                KeyError, match=f"expected one of alpha/{tail}, beta/{tail}, got the ambiguous '{tail}'"
-            ):
+            with pytest.raises(KeyError, match=f"'{tail}' is ambiguous: alpha/{tail} or beta/{tail}"):
                 model[tail]
     program, (first, second) = new_program("alpha", "beta")
     add_const(first, "mine", LONG)
@@ -380,7 +376,7 @@ def test_bare_names_in_pipelines():
         tails = [name.partition("/")[2] for name in model]
         twice = next(tail for tail in tails if tails.count(tail) == 2)
         assert twice not in model
-        with pytest.raises(KeyError, match=f"expected one of model0/{twice}, model1/{twice}, got the ambiguous"):
+        with pytest.raises(KeyError, match=f"'{twice}' is ambiguous: model0/{twice} or model1/{twice}"):
             model[twice]
 
 
@@ -483,7 +479,7 @@ def test_a_compressed_weight_and_its_parts():
         tensor = next(t for t in model.values() if t.parts)
         assert tensor.read().shape == tensor.shape
         assert re.fullmatch(rf"main\.block\['CoreML8'\]\.op\[\d+\] '{tensor.name}'", tensor.where)
-        assert repr(tensor).endswith(f", {tensor.compression}>")
+        assert repr(tensor).endswith(f", {tensor.compression.scheme}>")
         assert not tensor.is_blob
         with pytest.raises(TypeError):
             tensor.parts["x"] = tensor
@@ -631,7 +627,7 @@ def test_where_in_a_weight_file():
         assert (model["#3"].function, model["#3"].op, model["#3"].compression, model["#3"].is_blob) == (
             "",
             "",
-            "",
+            None,
             True,
         )
 

@@ -132,6 +132,7 @@ def program_of(package):
 
 
 @pytest.mark.parametrize("name", sorted(table().versions))
+@pytest.mark.sample(42)
 def test_arguments_that_do_not_fit(tmp_path, name):
     """Of any operation: too many dimensions or too few, vectors of another length, zeros. Each is refused by name or converted."""
     package = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
@@ -191,6 +192,7 @@ def test_a_name_that_is_defined_twice(three, tmp_path):
     ("code", "sizes"), [(10, None), (23, None), (None, [2, 4]), (None, [3]), (None, [1 << 62, 1 << 62])]
 )
 @pytest.mark.parametrize("name", ["first", "second", "third"])
+@pytest.mark.sample(8)
 def test_a_declared_type_that_does_not_fit(three, tmp_path, code, sizes, name):
     def change(ops, block):
         declared = ops[name].outputs[0].type.tensorType
@@ -212,6 +214,7 @@ ERRORS = [broken for broken in BROKEN if RULES[broken.rule].severity == "error"]
 
 
 @pytest.mark.parametrize("broken", ERRORS, ids=[f"{broken.rule}-{number}" for number, broken in enumerate(ERRORS)])
+@pytest.mark.sample(29)
 def test_what_check_calls_an_error_is_refused_with_its_rule(broken, tmp_path):
     """Each rule of the specification, also those about the model's description."""
     model = sound_model()

@@ -1,5 +1,6 @@
 """Hostile .onnx files, and hostile names of files: one clear error of milblob, from functions and from commands."""
 
+import itertools
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import milblob.onnx
 from milblob.cli import main
 from paths import DEMO
 from public_calls import run
-from thorough import some
+from thorough import share, sized, some
 
 CALLS = [
     "load", "open", "check", "content_hash", "statistics", "diff", "match", "match with a model", "refit a model", "Session",
@@ -94,6 +95,7 @@ def test_sizes_that_nothing_has(tmp_path, sizes):
     ("location", "../w.bin"), ("location", "/etc/hostname"), ("location", ""), ("location", "w.bin\0"), ("location", "x" * 5000),
     ("location", "."), ("location", "w.bin/"), ("checksum", "zz"),
 ])  # fmt: skip
+@pytest.mark.sample(7)
 def test_places_of_external_data(tmp_path, key, value):
     model = made()
     entries = model.graph.initializer[1].external_data
@@ -114,23 +116,25 @@ def test_names_of_files_that_are_none(tmp_path, name, capfd):
     """Of the folder, of the model and of the result: ONNX stores a path to the weights in UTF-8; XML, JSON and lines have others."""
     folder = tmp_path / name
     folder.mkdir()
-    for model in (shutil.copytree(DEMO, folder / "m.mlpackage"), shutil.copytree(DEMO, folder / f"{name}.mlpackage")):
-        for target in (folder / "out.onnx", folder / f"{name}.onnx"):
-            for how in ("reference", "copy", "embed"):
-                is_bad = how == "reference" and any("\udc80" <= c <= "\udcff" for c in model.name)
-                if is_bad:
-                    with pytest.raises(ValueError, match="expected a path to the weights in UTF-8") as caught:
-                        milblob.onnx.convert(model, target, weights=how, force=True)
-                    assert str(caught.value).isprintable()
-                else:
-                    milblob.onnx.convert(model, target, weights=how, force=True)
-                    with milblob.Session(target) as session, milblob.Session(model) as own:
-                        feeds = {"tokens": np.zeros((1, 16), np.int32)}
-                        for key, value in own.predict(feeds).items():
-                            np.testing.assert_array_equal(session.predict(feeds)[key], value)
-                assert main(["to-onnx", str(model), str(target), "--weights", how, "--force", "-q"]) == (
-                    2 if is_bad else 0
-                )
+    models = [shutil.copytree(DEMO, folder / f"{stem}.mlpackage") for stem in ("m", name)]
+    targets = [folder / "out.onnx", folder / f"{name}.onnx"]
+    cases = itertools.product(models, targets, ("reference", "copy", "embed"))
+    for model, target, how in share(cases, NAMES.index(name), 4):
+        is_bad = how == "reference" and any("\udc80" <= c <= "\udcff" for c in model.name)
+        if is_bad:
+            with pytest.raises(ValueError, match="expected a path to the weights in UTF-8") as caught:
+                milblob.onnx.convert(model, target, weights=how, force=True)
+            assert str(caught.value).isprintable()
+        else:
+            milblob.onnx.convert(model, target, weights=how, force=True)
+            with milblob.Session(target) as session, milblob.Session(model) as own:
+                feeds = {"tokens": np.zeros((1, 16), np.int32)}
+                for key, value in own.predict(feeds).items():
+                    np.testing.assert_array_equal(session.predict(feeds)[key], value)
+        assert main(["to-onnx", str(model), "-o", str(target), "--weights", how, "--force", "-q"]) == (
+            2 if is_bad else 0
+        )
+    for model in models[sized(1, 0) :]:
         picture, plan = folder / "f.svg", folder / "p.json"
         assert main(["compress", str(model), "--frontier", str(picture), "--force", "-q"]) == 0
         assert "size against error" in "".join(ElementTree.fromstring(picture.read_bytes()).itertext())
@@ -141,7 +145,7 @@ def test_names_of_files_that_are_none(tmp_path, name, capfd):
             str(folder / "c.mlpackage"),
             "--bits",
             "5",
-            "--plan",
+            "--save-plan",
             str(plan),
             "--json",
             "--force",

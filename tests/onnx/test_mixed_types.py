@@ -98,6 +98,7 @@ CASES = {
 
 @pytest.mark.parametrize("kinds", [("float16", "float32"), ("float32", "float16")], ids="-".join)
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sample(8)
 def test_parameters_of_another_element_type_than_x(name, kinds, tmp_path):
     parameters, others, expected = CASES[name]
     own, other = map(np.dtype, kinds)

@@ -324,7 +324,7 @@ def test_the_sample_is_of_the_cases():
 def linear_model(path, build, feeds, recipe, opset="iOS18"):
     """A model whose weights milblob compresses."""
     whole = save(path.with_name(f"{path.stem}-whole.mlpackage"), build, feeds, opset=opset, precision="fp32")
-    milblob.compress(whole, path, recipe, least=16)
+    milblob.compress(whole, path, recipe, scope=milblob.Scope(min_size=16))
     return path
 
 
@@ -538,11 +538,11 @@ def test_compressed_dense_decodes_and_decoded_gives_the_reason(blocks, cli, tmp_
     (name,) = weights_of(package)
     why = "constexpr_blockwise_shift_scale: int4 elements, before opset 21"
     assert milblob.onnx.decoded(package, opset=18) == {name: why}
-    status, _, words = cli("to-onnx", package, tmp_path / "a.onnx", "--compressed", "dense", "--json")
+    status, _, words = cli("to-onnx", package, "-o", tmp_path / "a.onnx", "--compressed", "dense", "--json")
     assert (status, words) == (0, "")
-    status, _, words = cli("to-onnx", package, tmp_path / "a.onnx", "--compressed", "dense", "--force")
+    status, _, words = cli("to-onnx", package, "-o", tmp_path / "a.onnx", "--compressed", "dense", "--force")
     assert status == 0 and "1 weight decoded, 64.0 KiB" in words
-    status, _, words = cli("to-onnx", package, tmp_path / "a.onnx", "--force")
+    status, _, words = cli("to-onnx", package, "-o", tmp_path / "a.onnx", "--force")
     assert status == 0 and "decoded" not in words
     status, out, words = cli("to-onnx", package, "--coverage", "--opset", "18")
     assert status == 0 and "1 weight cannot stay compressed and is decoded" in words

@@ -196,7 +196,7 @@ def test_weights_stay_where_they_are_and_go_home(package, tmp_path):
 def test_compressed_weights(recipe, opset, tmp_path):
     make, shapes = NETWORKS["layers"]
     half = save(tmp_path / "m.mlpackage", make, numbers(shapes, np.float16), precision="fp16", opset="iOS18")
-    small = milblob.compress(half, tmp_path / "small.mlpackage", recipe, least=100).output
+    small = milblob.compress(half, tmp_path / "small.mlpackage", recipe, scope=milblob.Scope(min_size=100)).output
     milblob.onnx.convert(small, tmp_path / "half.onnx", opset=opset)
     milblob.onnx.convert(small, tmp_path / "single.onnx", opset=opset, precision="float32")
     assert half_values(tmp_path / "single.onnx") == []
@@ -249,7 +249,7 @@ def test_a_model_of_single_precision_is_the_same(tmp_path):
 
 def test_the_command_and_its_errors(cli, package):
     out = package.parent / "cli.onnx"
-    _, found, _ = cli("to-onnx", package, out, "--precision", "float32", "--json")
+    _, found, _ = cli("to-onnx", package, "-o", out, "--precision", "float32", "--json")
     assert json.loads(found)["precision"] == "float32" and half_values(out) == []
     assert (
         "--precision: expected none with --coverage" in cli("to-onnx", package, "--coverage", "--precision", "keep")[2]

@@ -91,7 +91,9 @@ except ImportError as error:
 def test_no_advice_that_onnxmltools_cannot_follow(tmp_path):
     """`milblob.onnx.convert` names the opset that keeps 4 bits; ONNXMLTools ends before it."""
     package = tmp_path / "m.mlpackage"
-    milblob.compress(DATA / "opset_ios18_fp16/model.mlpackage", package, milblob.Linear("int4"), least=10)
+    milblob.compress(
+        DATA / "opset_ios18_fp16/model.mlpackage", package, milblob.Linear("int4"), scope=milblob.Scope(min_size=10)
+    )
     with pytest.warns(UserWarning, match="which opset 21 keeps compressed"):
         milblob.onnx.convert(package, opset=19)
     assert milblob.onnxmltools.convert_coreml(package).graph.node

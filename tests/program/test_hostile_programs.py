@@ -166,6 +166,7 @@ def test_bad_value(number, code, shape, data, words):
 
 
 @pytest.mark.parametrize(("number", "code", "shape", "data", "words"), BAD_VALUES, ids=[row[0] for row in BAD_VALUES])
+@pytest.mark.sample(22)
 def test_bad_value_by_itself(number, code, shape, data, words):
     kind = milblob.UnsupportedError if number in UNSUPPORTED else milblob.FormatError
     if shape.count(None) > 1:

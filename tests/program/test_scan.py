@@ -59,7 +59,7 @@ def test_equal_names_in_nested_blocks():
     assert names(program) == ["main/out[0]/w", "main/out[0]/deep[0]/w", "alone", "main/out[1]/w"]
     with milblob.open(as_model(program)) as model:
         assert model["main/out[1]/w"][1] == 2
-        with pytest.raises(KeyError, match="got the ambiguous 'w'"):
+        with pytest.raises(KeyError, match="'w' is ambiguous: "):
             model["w"]
 
 
@@ -381,6 +381,7 @@ def uses_in_protobuf(function):
 
 
 @pytest.mark.parametrize("name", some([n for n in MODEL_CASES if not n.startswith("wire/")], 12))
+@pytest.mark.sample(4)
 def test_consumers_of_every_constant(name):
     case = load_case(name)
     expected = {}
@@ -533,7 +534,7 @@ def test_a_repeated_function_is_found_among_many(count, twice):
     data = program.SerializeToString()
     with milblob.open(as_model(program)) as model:
         assert len(model) == count
-        assert model.functions == tuple(dict.fromkeys(model.functions))
+        assert len(model.functions) == len(set(model.functions))
         assert model[next(iter(model))].offset is not None  # scanned as it lies
     if twice < count:
         other, block = new_program(f"f{twice}")

@@ -1,7 +1,7 @@
 """The view of a Program: equal to a walk over google's message, by every test model and by random Programs."""
 
 import dataclasses
-import pickle
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -44,6 +44,7 @@ OTHERWISE_IN_PROTOBUF = {"wire/odd_numbers", "wire/unknown_in_entry"}
 
 
 @pytest.mark.parametrize(("name", "path"), some(case_paths(), 18))
+@pytest.mark.sample(9)
 def test_every_test_model(name, path):
     with milblob.open(load_case(name).source(path), constants=True, stored=True) as opened:
         messages = opened.programs
@@ -59,7 +60,7 @@ def test_every_test_model(name, path):
                     tensor.where.startswith(found.path)
                     and (found.name if found.outputs else found.type) == tensor.op_row.name
                 )
-        assert opened.functions.values() == tuple(opened.functions[name] for name in opened.functions)
+        assert list(opened.functions.values()) == [opened.functions[name] for name in opened.functions]
 
 
 # ------------------------------------------------------------------------------------------------------ random Programs
@@ -168,23 +169,74 @@ def test_find():
             opened.find(type=3)
 
 
-def test_functions_stay_a_tuple_of_names():
+def test_functions_are_a_mapping():
     message, _ = new_program("beta", "alpha")
     opened = milblob.open(as_model(message))
-    names = opened.functions
-    assert isinstance(names, tuple) and names == ("alpha", "beta") == tuple(names) and names[0] == "alpha"
-    assert (
-        names["beta"].name == "beta" == str(names["beta"]) and "alpha" in names and sorted(names) == ["alpha", "beta"]
-    )
-    assert [(name, function.opset) for name, function in names.items()] == [("alpha", "CoreML8"), ("beta", "CoreML8")]
-    assert names[:1] == ("alpha",) and pickle.loads(pickle.dumps(names)) == names
+    functions = opened.functions
+    assert isinstance(functions, Mapping) and list(functions) == ["alpha", "beta"] and len(functions) == 2
+    assert functions["beta"].name == "beta" == str(functions["beta"]) and "alpha" in functions
+    assert [(name, found.opset) for name, found in functions.items()] == [("alpha", "CoreML8"), ("beta", "CoreML8")]
+    assert repr(functions) == "<Functions: alpha, beta>" and functions.get("gamma") is None
     with pytest.raises(KeyError, match="expected one of alpha, beta, got 'gamma'"):
-        names["gamma"]
+        functions["gamma"]
     with (
         milblob.open(load_case("blob_all_dtypes").path()) as weights,
         pytest.raises(KeyError, match="expected one of none"),
     ):
         weights.functions["main"]
+
+
+@pytest.mark.parametrize("name", ["constexpr_ios16", "constexpr_ios18", "opset_ios16_fp16"])
+def test_bindings_give_the_values_of_constants(name):
+    """Those of a compressed weight are decoded, as `Tensor.read` decodes them, also after the model is gone."""
+    with milblob.open(load_case(name).path(), constants=True) as opened:
+        tensors = [t for t in opened.values() if t.operation and (t.chain or t.constant.key == "val")]
+        expected = {(t.operation.path, t.chain.output if t.chain else 0): t.read() for t in tensors}
+    operations = milblob.open(load_case(name).path()).find()
+    decoded = set()
+    for op in operations:
+        for parameter, bindings in op.inputs.items():
+            for binding in bindings:
+                source = binding.definition
+                if not isinstance(source, Operation) or not (
+                    source.type.startswith("constexpr_") or source.type == "const"
+                ):
+                    continue
+                number = source.output_names.index(binding.name)
+                if (found := expected.get((source.path, number))) is not None:
+                    array = binding.array()
+                    assert array.dtype == found.dtype and (array == found).all()
+                    assert len(bindings) > 1 or op[parameter] == binding
+                    decoded.add(source.type)
+    assert any(kind.startswith("constexpr_" if "constexpr" in name else "const") for kind in decoded)
+
+
+def test_bindings_without_one_constant():
+    opened = milblob.open(load_case("opset_ios16_fp16").path())
+    conv = next(
+        op for op in opened.find() if any(b.constant is None and b.name for bs in op.inputs.values() for b in bs)
+    )
+    computed = next(key for key, (first, *_) in conv.inputs.items() if first.constant is None)
+    with pytest.raises(ValueError, match="expected a constant, got"):
+        conv.inputs[computed][0].array()
+    with pytest.raises(KeyError, match="expected one of .*, got 'nonsense'"):
+        conv["nonsense"]
+    (loop,) = milblob.open(load_case("control_flow").path()).find(type="while_loop")
+    with pytest.raises(ValueError, match=r"loop_vars of .*: expected one binding, got \d+ \(use inputs\)"):
+        loop["loop_vars"]
+
+
+def test_bindings_of_a_closed_model():
+    with milblob.open(load_case("constexpr_ios18").path()) as opened:
+        found = [b for op in opened.find() for bs in op.inputs.values() for b in bs]
+        (first, *_) = [b for b in found if b.name and b.definition and b.definition.name and _is_decoded(b)]
+        first.array()
+    with pytest.raises(ValueError, match="I/O operation on closed model"):
+        first.array()
+
+
+def _is_decoded(binding):
+    return isinstance(binding.definition, Operation) and binding.definition.type.startswith("constexpr_")
 
 
 def test_a_block_for_another_opset():
@@ -360,7 +412,7 @@ def test_messages_of_very_many_fields():
     block = view_of(data).functions["main"].block
     assert block.attributes == {} and len(block.operations) == MANY + 1
     assert block.operations[0].blocks[0].attributes == {}
-    assert milblob.diff(model(data), model(data)).same
+    assert milblob.diff(model(data), model(data)).is_same
     named = tensor_type(2, [])
     text = field(2, named) + field(3, field(1, field(4, field(1, "a"))))
     listed = field(2, field(2, field(1, named) + field(2, field(1, field(1, MANY))))) + list_value([text] * MANY)

@@ -126,6 +126,7 @@ def test_programs_in_pieces_are_refused(name):
     found.package.close()
 
 
+@pytest.mark.sample(6)
 def test_references(case):
     changes, unchanged = [], []
     for number, (value, _, c) in enumerate(case.rows()):
@@ -139,6 +140,7 @@ def test_references(case):
     assert case.after(changes) == case.message
 
 
+@pytest.mark.sample(6)
 def test_values_there_and_back(case):
     """Blob references become immediates and the reverse, each with its type changed as well."""
     changes = []
@@ -161,6 +163,7 @@ def test_values_there_and_back(case):
     assert case.after(changes) == case.message
 
 
+@pytest.mark.sample(6)
 def test_values_that_stay(case):
     """Setting what is there already changes nothing: no edits at all."""
     changes = []
@@ -175,6 +178,7 @@ def test_values_that_stay(case):
     assert edits.combined(changes) == []
 
 
+@pytest.mark.sample(6)
 def test_types_of_outputs(case):
     changes = []
     for message, scan in case.messages():
@@ -186,6 +190,7 @@ def test_types_of_outputs(case):
     assert case.after(changes) == case.message
 
 
+@pytest.mark.sample(6)
 def test_operations(case):
     replaced = set()
     changes = []
@@ -379,7 +384,7 @@ def test_functions_that_are_not_there(several):
         edits.function_edits(several.buffer, *spans(several), [old, "nothing_like_it"])
     with pytest.raises(milblob.ProgramError, match="functions to keep: expected some of .*, got none"):
         edits.function_edits(several.buffer, *spans(several), [])
-    with pytest.raises(milblob.ProgramError, match="default function: expected one that stays, got 'x'"):
+    with pytest.raises(milblob.ProgramError, match="default function: expected one that is kept, got 'x'"):
         edits.function_edits(several.buffer, *spans(several), names, "x")
 
 

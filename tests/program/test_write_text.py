@@ -51,6 +51,7 @@ def first_difference(a, b):
 
 
 @pytest.mark.parametrize("path", [*TEXTS, *SAMPLE_TEXTS], ids=lambda path: "/".join(path.parts[-3:-1]))
+@pytest.mark.sample(10)
 def test_every_text_is_written_as_it_was(path):
     text = path.read_bytes()
     assert not first_difference(text, rewritten(text)) and rewritten(text) == text
@@ -71,6 +72,7 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
+@pytest.mark.sample(36)
 def test_every_test_model_comes_back(name, path):
     with milblob.open(load_case(name).source(path)) as opened:
         for view, (prefix, message) in zip(opened.views, opened.programs.items(), strict=True):
@@ -230,6 +232,7 @@ def python_word(value):
 
 @pytest.mark.parametrize("dtype", some(NUMERIC, 20), ids=str)
 @pytest.mark.parametrize("shape", [(6153,), (3, 2051), (2051, 3), (2, 2049)], ids=str)
+@pytest.mark.sample(7)
 def test_many_elements(dtype, shape):
     """Of long rows, which go another way, and of short ones; rows that begin inside a byte."""
     array, words = every_bit_pattern(dtype, int(np.prod(shape)))

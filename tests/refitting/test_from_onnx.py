@@ -97,7 +97,7 @@ def test_only_what_changed_is_written(tmp_path):
     assert [change.name for change in report.changes] == list(new) == ["layers_2_norm1_bias"]
     assert len(report.unchanged) == 74
     other = tmp_path / "copy.mlpackage"
-    report = milblob.refit(model, path, output=other)
+    report = milblob.refit(model, path, destination=other)
     assert report.changes == [] and report.done and milblob.content_hash(other) == milblob.content_hash(model)
 
 
@@ -237,7 +237,7 @@ def test_parts_stored_once_and_changed_apart(part, weights, source, tmp_path):
     path, new = tuned(onnx, lambda name: name == names[1])
     with pytest.raises(ValueError, match="unshare"):
         milblob.refit(model, path)
-    milblob.refit(model, path, output=tmp_path / "apart.mlpackage", unshare=True)
+    milblob.refit(model, path, destination=tmp_path / "apart.mlpackage", unshare=True)
     after = milblob.load(tmp_path / "apart.mlpackage", stored=True)
     assert after[names[0]].tobytes() == before[names[0]].tobytes() != new[names[1]].tobytes()
     assert after[names[1]].tobytes() == new[names[1]].tobytes()

@@ -32,6 +32,7 @@ KINDS["transposed"] = transposed_arrays
 
 @pytest.mark.parametrize("precision", some(["FLOAT16", "FLOAT32"], 1))
 @pytest.mark.parametrize("name", some(NETWORKS, 12))
+@pytest.mark.sample(6)
 def test_equals_a_new_conversion(name, precision, tmp_path):
     shapes, _ = NETWORKS[name]
     base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
@@ -439,7 +440,7 @@ def test_tables_that_were_looked_up_and_compressed(recipe, tmp_path):
 
     def compressed(arrays, name):
         model = converted("gathered_tables", arrays, tmp_path / "dense.mlpackage")
-        assert len(milblob.compress(model, tmp_path / name, recipe, least=100).weights) == 3
+        assert len(milblob.compress(model, tmp_path / name, recipe, scope=milblob.Scope(min_size=100)).weights) == 3
         return tmp_path / name
 
     model = compressed(base, "m.mlpackage")
@@ -465,7 +466,7 @@ def test_a_divisor_and_its_inverse_that_give_the_same_numbers(tmp_path):
     differ = (drawn / np.float32(3)).astype(np.float16) != (drawn * third).astype(np.float16)
     model = converted("divided_by_three", base, tmp_path / "m.mlpackage")
     new["divided"] = drawn[~differ][:64]
-    milblob.refit(model, new, base=base, output=tmp_path / "n.mlpackage")
+    milblob.refit(model, new, base=base, destination=tmp_path / "n.mlpackage")
     assert constants(tmp_path / "n.mlpackage") == constants(
         converted("divided_by_three", new, tmp_path / "new.mlpackage")
     )

@@ -57,7 +57,7 @@ def values_of(path):
 
 @pytest.mark.parametrize("count", [1, WEIGHTS // 2 - 1, WEIGHTS // 2 + 1, WEIGHTS])
 def test_a_copy_is_written_once(tmp_path, model, moved, count):
-    milblob.refit(model, new_arrays(range(count)), output=tmp_path / "out.bin")
+    milblob.refit(model, new_arrays(range(count)), destination=tmp_path / "out.bin")
     assert values_of(tmp_path / "out.bin") == [i + 100 if i < count else i for i in range(WEIGHTS)]
     changed = NBYTES * count // WEIGHTS
     assert moved["written"] + moved["copied"] < NBYTES + (1 << 16)
@@ -79,10 +79,10 @@ def test_one_weight_is_in_memory_at_a_time(tmp_path, model, output, count):
     """Casts are made as they are written: not all values of the model at once."""
     np.savez(tmp_path / "w.npz", **new_arrays(range(count), np.float64))
     target = tmp_path / "out.bin" if output else None
-    milblob.refit(model, tmp_path / "w.npz", cast=True, output=target, dry_run=True)  # imports
+    milblob.refit(model, tmp_path / "w.npz", cast=True, destination=target, dry_run=True)  # imports
     tracemalloc.start()
     try:
-        milblob.refit(model, tmp_path / "w.npz", cast=True, output=target)
+        milblob.refit(model, tmp_path / "w.npz", cast=True, destination=target)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -97,7 +97,7 @@ def test_what_turns_out_late_changes_nothing(tmp_path, model, output, count):
     given = new_arrays(range(count), np.float64)
     given["#1"][7] = given[f"#{count - 1}"][9] = given["#0"][1] = 1e300
     with pytest.raises(ValueError) as caught:
-        milblob.refit(model, given, cast=True, output=tmp_path / "out.bin" if output else None)
+        milblob.refit(model, given, cast=True, destination=tmp_path / "out.bin" if output else None)
     bad = sorted({0, 1, count - 1})
     assert f"got {len(bad)} problems" in str(caught.value)
     assert all(f"#{i}: element" in str(caught.value) for i in bad)

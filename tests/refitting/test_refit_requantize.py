@@ -90,7 +90,7 @@ def test_all_weights_of_a_model(tmp_path, output):
         before = files_of(source)
         given = {name: (old * 2).astype(np.float16) for name, (old, _) in compressed(source).items()}
         target = tmp_path / f"{case}-out.mlpackage" if output else source
-        report = milblob.refit(source, given, requantize="fit", output=target if output else None)
+        report = milblob.refit(source, given, requantize="fit", destination=target if output else None)
         assert len(report.changes) == len(given) and all(row.sqnr > 15 for row in report.changes), case
         after = milblob.load(target)
         assert all(
@@ -109,7 +109,7 @@ def test_a_limit_refuses_before_anything_is_written(tmp_path, capsys):
     for output in (None, tmp_path / "out.mlpackage"):
         for dry_run in (False, True):
             with pytest.raises(ValueError) as caught:
-                milblob.refit(source, given, requantize="keep", min_sqnr=30, output=output, dry_run=dry_run)
+                milblob.refit(source, given, requantize="keep", min_sqnr=30, destination=output, dry_run=dry_run)
             words = str(caught.value)
             assert f"got {len(names) - 1} problems: {names[1]}: expected an SQNR of 30 dB or more, got " in words
             assert names[0] not in words and all(words.count(f"{name}: ") == 1 for name in names[1:])
@@ -255,7 +255,7 @@ def test_immediates(tmp_path):
     values = np.arange(12, dtype=np.float32).reshape(3, 4) * 100
     milblob.refit(path, {"w": values}, requantize="fit")
     assert noise_of(milblob.load(path)["w"], values) > 45
-    milblob.refit(path, {"w": values}, requantize="fit", output=tmp_path / "out.mlmodel")
+    milblob.refit(path, {"w": values}, requantize="fit", destination=tmp_path / "out.mlmodel")
     assert noise_of(milblob.load(tmp_path / "out.mlmodel")["w"], values) > 45
 
 
@@ -351,7 +351,7 @@ def test_names_of_compressed_weights_without_their_function(tmp_path):
     values = np.arange(24, dtype=np.float32).reshape(12, 2)
     assert milblob.refit(path, {"mine": values}, requantize="keep").changes[0].name == "g/mine"
     assert milblob.load(path)["g/mine"].tobytes() == values.tobytes()
-    with pytest.raises(KeyError, match="expected one of f/both, g/both, got the ambiguous 'both'"):
+    with pytest.raises(KeyError, match="'both' is ambiguous: f/both or g/both"):
         milblob.refit(path, {"both": values}, requantize="keep")
     with pytest.raises(
         milblob.UnsupportedError, match="inner: expected a weight, got constexpr_blockwise_shift_scale inside"

@@ -32,7 +32,7 @@ def test_files_are_those_of_the_server(server, package, tmp_path, has_ranges):
     server.has_ranges = has_ranges
     found = milblob.download(f"{server.model}?key=secret", tmp_path / "into")
     assert files_below(tmp_path / "into", "") == server.files
-    assert found.hash == milblob.content_hash(package)[0] and found.path == str(tmp_path / "into" / "m.mlpackage")
+    assert found.hash == milblob.content_hash(package).model and found.path == str(tmp_path / "into" / "m.mlpackage")
     assert found.source == server.model and found.files == 3
     assert found.nbytes == found.fetched_nbytes == sum(map(len, server.files.values()))
     assert [path.name for path in (tmp_path / "into").iterdir()] == ["m.mlpackage"]
@@ -101,7 +101,7 @@ def test_compiled_models_and_single_files(name, tmp_path):
         for model in sorted(folder.glob("model*.ml*")):
             found = milblob.download(f"{server.url}/{model.name}", tmp_path / "into")
             assert milblob.content_hash(found.path) == milblob.content_hash(model)
-            assert found.hash == milblob.content_hash(model)[0]
+            assert found.hash == milblob.content_hash(model).model
 
 
 def test_files_of_a_file_system(package, tmp_path):
@@ -110,7 +110,7 @@ def test_files_of_a_file_system(package, tmp_path):
         system.pipe(f"/{name}", data)
     found = milblob.download("memory://down.mlpackage", tmp_path / "into")
     assert files_below(tmp_path / "into" / "down.mlpackage") == files_below(package)
-    assert found.hash == milblob.content_hash(package)[0]
+    assert found.hash == milblob.content_hash(package).model
 
 
 def test_command_downloads_then_reads(server, package, tmp_path, capsys):
@@ -120,7 +120,7 @@ def test_command_downloads_then_reads(server, package, tmp_path, capsys):
     assert "--download DIR" in capsys.readouterr().err
     into = tmp_path / "into"
     assert main(["hash", "-q", server.model, "--download", str(into)]) == 0
-    digest = milblob.content_hash(package)[0]
+    digest = milblob.content_hash(package).model
     assert capsys.readouterr().out.split()[0] == digest
     assert main(["ls", server.model, "--download", str(tmp_path / "other")]) == 0
     assert f"content hash {digest}" in capsys.readouterr().err

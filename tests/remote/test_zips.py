@@ -67,7 +67,7 @@ def test_compiled_models_and_packages_that_archivers_make(name, tmp_path):
         path = zipped(tmp_path / f"{model.name}.zip", files, DEFLATED, folders=[model.name])
         same(milblob.load(path), milblob.load(model))
         assert milblob.content_hash(path) == milblob.content_hash(model)
-        assert milblob.diff(path, model).same
+        assert milblob.diff(path, model).is_same
 
 
 def test_stored_members_are_mapped_and_a_tensor_of_a_remote_one_costs_its_own_bytes(package, tmp_path):

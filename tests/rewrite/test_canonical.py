@@ -56,7 +56,7 @@ def test_another_order_gives_the_same_bytes(source, tmp_path):
     assert found != tree(source)
     assert canonical(other, tmp_path / "b.mlpackage") == found
     assert canonical(tmp_path / "b.mlpackage", tmp_path / "b.mlpackage") == found  # in place, and once is enough
-    assert milblob.diff(source, tmp_path / "a.mlpackage").same
+    assert milblob.diff(source, tmp_path / "a.mlpackage").is_same
     errors = [f for f in milblob.check(tmp_path / "a.mlpackage") if f.severity == "error"]
     assert errors == [f for f in milblob.check(source) if f.severity == "error"]
     with milblob.open(source) as one, milblob.open(tmp_path / "a.mlpackage") as two:
@@ -83,7 +83,7 @@ def test_other_wire_forms_give_the_same_bytes(name, tmp_path):
     assert plain.read_bytes() != other.read_bytes()
     found = canonical(plain, tmp_path / "a.mlmodel")
     assert canonical(other, tmp_path / "b.mlmodel") == found
-    assert milblob.diff(plain, tmp_path / "a.mlmodel").same
+    assert milblob.diff(plain, tmp_path / "a.mlmodel").is_same
 
 
 @pytest.mark.parametrize("name", ["unknown_fields", "unknown_groups", "unknown_in_entry"])

@@ -164,7 +164,7 @@ def test_weights_are_shared_as_theirs_are(merged):
         ]
         shared = {name for name in places[0] if places[0][name] == places[1][name]}
         assert shared == {"first_weight_0", "first_bias_0", "second_bias_0"} == places[0].keys() - {"second_weight_0"}
-    assert milblob.check(merged[0]) == []
+    assert list(milblob.check(merged[0])) == []
 
 
 def test_coremltools_leaves_the_manifest_alone(merged):

@@ -96,7 +96,7 @@ def test_other_side_of_a_hard_link(tmp_path):
     path, other = tmp_path / "w.bin", tmp_path / "other.bin"
     path.write_bytes(data)
     os.link(path, other)
-    with pytest.raises(FileExistsError, match="--force replaces it"):
+    with pytest.raises(FileExistsError, match="use force=True to replace it"):
         milblob.repack(path, other, dedupe=True)
     milblob.repack(path, other, dedupe=True, force=True)
     assert path.read_bytes() == data and len(milblob.BlobReader(other)) == 1
@@ -150,7 +150,7 @@ def test_destinations_that_are_refused(tmp_path, source):
                 milblob.repack(source, place, **OPTIONS, force=True, dry_run=dry_run)
             assert words in str(raised.value), place
             assert tree(tmp_path) == before, place
-    with pytest.raises(FileExistsError, match="--force replaces it"):
+    with pytest.raises(FileExistsError, match="use force=True to replace it"):
         milblob.repack(source, tmp_path / "other.mlpackage")
     assert tree(tmp_path) == before
 

@@ -93,7 +93,7 @@ def test_samples(tmp_path, sample):
         failed = outcome(milblob.repack, package, first, **OPTIONS[option])
         assert failed == outcome(milblob.repack, SAMPLES / sample, second, **OPTIONS[option])
         if failed is not None and option == "cast one":  # no name of these ends so
-            assert "select: expected the name of a tensor" in failed[1]
+            assert "select: no tensor in " in failed[1]
             return
         if failed is not None:  # the LSTM of a model for iOS 15 wants its weights of one dtype
             assert "silero" in sample and "cast" in option and "which its type follows from" in failed[1]
@@ -275,7 +275,7 @@ def test_a_text_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(text_edits, "write_operations", wrong)
     for target in (tmp_path / "out.mlmodelc", source):
-        with pytest.raises(milblob.FormatError, match="expected what its Program says, got something else"):
+        with pytest.raises(milblob.FormatError, match="expected the edited Program, got another one"):
             milblob.repack(source, target, cast="float16", overflow="inf")
     assert tree(source) == before and [path.name for path in tmp_path.iterdir()] == [source.name]
 
@@ -287,8 +287,8 @@ def test_a_text_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("recipe", [milblob.Linear(), milblob.Palette(4), milblob.Prune(0.5)], ids=str)
 def test_compress(tmp_path, case, recipe):
     package, compiled = tmp_path / "a.mlpackage", tmp_path / "a.mlmodelc"
-    first = milblob.compress(DATA / case / "model.mlpackage", package, recipe, least=0)
-    second = milblob.compress(DATA / case / "model.mlmodelc", compiled, recipe, least=0)
+    first = milblob.compress(DATA / case / "model.mlpackage", package, recipe, scope=milblob.Scope(min_size=0))
+    second = milblob.compress(DATA / case / "model.mlmodelc", compiled, recipe, scope=milblob.Scope(min_size=0))
     assert [row.name for row in first.weights] == [row.name for row in second.weights] != []
     assert differences(package, compiled) == [] and records_of(package) == records_of(compiled)
 
@@ -331,7 +331,7 @@ def assigned(path, new):
 def test_refit_of_text_to_another_place(tmp_path):
     source, target = DATA / "immediates/model_1.0.mlmodelc", tmp_path / "out.mlmodelc"
     new, before = rolled(source), tree(source)
-    report = milblob.refit(source, new, output=target)
+    report = milblob.refit(source, new, destination=target)
     assert not any(change.in_place for change in report.changes) and tree(source) == before
     with milblob.open(target, constants=True) as model:
         assert all(model[name].read().tobytes() == array.tobytes() for name, array in new.items())
@@ -376,9 +376,9 @@ def test_the_metadata_of_metadata_json(tmp_path, capsys):
     assert main(["repack", str(source), "-o", str(target), "--cast", "float16", "--force"]) == 0
     assert "copied, and of the model before: metadata.json: storagePrecision" in capsys.readouterr().err
     (source / "metadata.json").write_bytes(described)
-    assert main(["compress", str(source), "-o", str(target), "--int8", "--least", "0", "--force"]) == 0
+    assert main(["compress", str(source), "-o", str(target), "--int8", "--min-size", "0", "--force"]) == 0
     assert f"copied, and of the model before: {', '.join(both)}" in capsys.readouterr().err
     compressed = tmp_path / "compressed.mlmodelc"
-    report = milblob.compress(source, compressed, milblob.Linear(), least=0)
+    report = milblob.compress(source, compressed, milblob.Linear(), scope=milblob.Scope(min_size=0))
     assert report.stale == both and report.to_dict()["stale"] == list(both)
     assert milblob.repack(compressed, target, decompress=True, **options).stale == both

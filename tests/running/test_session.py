@@ -513,7 +513,7 @@ def test_without_onnxruntime_the_message_names_the_extra(tmp_path):
     found = subprocess.run(
         [sys.executable, "-c", code, DEMO], env=child_environment(), capture_output=True, text=True, check=False
     )
-    words = "ImportError: onnxruntime is not installed; run: pip install 'milblob[onnx-run]'"
+    words = "ImportError: onnxruntime is not installed; run: pip install onnxruntime (milblob's extra onnx-run installs all that is needed)"
     assert found.stderr.splitlines()[-1] == words
 
 
@@ -609,8 +609,8 @@ def test_options_of_another_kind_are_refused_by_name(sums):
         (lambda: session.predict(given, weights=odd), "weights: expected arrays by name of weight, got ndarray"),
         (lambda: Session(sums, providers=None), "providers: expected a list of names, got NoneType"),
         (lambda: Session(sums, providers="CPUExecutionProvider"), "providers: expected a list of names, got str"),
-        (lambda: milblob.verify(sums, sums, limit="1"), "limit: expected a number, got str"),
-        (lambda: milblob.verify(sums, sums, limit=odd), "limit: expected a number, got ndarray"),
+        (lambda: milblob.verify(sums, sums, max_error="1"), "max_error: expected a number, got str"),
+        (lambda: milblob.verify(sums, sums, max_error=odd), "max_error: expected a number, got ndarray"),
         *[
             (lambda call=call, value=value: call(sums, function=value), f"function: expected a name, got {kind}")
             for call in (Session, milblob.onnx.convert, milblob.onnx.coverage, milblob.onnx.decoded)

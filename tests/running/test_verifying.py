@@ -32,6 +32,7 @@ def demo(tmp_path):
 
 
 @pytest.mark.parametrize("name", BOTH_FORMS)
+@pytest.mark.sample(8)
 def test_a_package_and_its_compiled_form_predict_the_same(name):
     paths = [DATA / name / f"model.{kind}" for kind in ("mlpackage", "mlmodelc")]
     with milblob.open(paths[0]) as model:
@@ -42,6 +43,7 @@ def test_a_package_and_its_compiled_form_predict_the_same(name):
         assert not any(one.differing for one in found.outputs)
 
 
+@pytest.mark.sample(2)
 def test_a_model_and_its_conversions(demo, tmp_path):
     milblob.onnx.convert(demo, tmp_path / "demo.onnx")
     milblob.repack(demo, tmp_path / "other.mlpackage", align=4096, dedupe=True)
@@ -78,7 +80,7 @@ def test_one_changed_weight_is_found_and_measured(demo, tmp_path):
     np.testing.assert_array_equal(found.worst[0]["tokens"], runs[one.run]["tokens"])
     again = milblob.verify(demo, other, found.worst[0])
     assert (again.runs, again.outputs[0].relative) == (1, one.relative)
-    assert milblob.verify(demo, other, limit=1).is_same
+    assert milblob.verify(demo, other, max_error=1).is_same
     assert json.loads(json.dumps(found.to_dict()))["outputs"][0]["is_within"] is False
 
 
@@ -143,7 +145,7 @@ def test_integers_must_be_equal(tmp_path):
     (one,) = milblob.verify(*paths, {"at": [0, 1, 2, 3]}).outputs
     assert (one.limit, one.relative, one.differing, one.largest, one.is_within) == (0, 0.25, 1, 1, False)
     assert milblob.verify(*paths, {"at": [0, 1, 2, 2]}).is_same
-    assert milblob.verify(*paths, {"at": [0, 1, 2, 3]}, limit=0.25).is_same
+    assert milblob.verify(*paths, {"at": [0, 1, 2, 3]}, max_error=0.25).is_same
 
 
 # ------------------------------------------------------------------------------------------------------- random inputs
@@ -288,7 +290,7 @@ WRONG = {
     "more runs than anybody can wait for": ({"runs": 10**30}, f"runs: expected less than 2^31, got {10**30}"),
     "no random run": ({"runs": 0}, "runs: expected 1 or more, got 0"),
     "a negative seed": ({"seed": -1}, "seed: expected 0 or more, got -1"),
-    "a limit that is NaN": ({"limit": math.nan}, "limit: expected 0 or more, got nan"),
+    "a limit that is NaN": ({"max_error": math.nan}, "max_error: expected 0 or more, got nan"),
     "a token that is none": ({"inputs": {"tokens": np.full((1, 16), 999)}}, "run 0: onnxruntime: expected inputs that"),
 }
 
@@ -357,6 +359,7 @@ COMPRESSED = ("constexpr", "matrix", "optimize", "palette", "quant", "sparse")
 @pytest.mark.parametrize(
     "name", sorted(path.name for path in DATA.iterdir() if path.name.startswith(COMPRESSED) and path.is_dir())
 )
+@pytest.mark.sample(8)
 def test_a_compressed_model_predicts_what_its_decompressed_copy_does(tmp_path, name):
     """The same weights, decoded at another time: the same bits."""
     model = DATA / name / "model.mlpackage"

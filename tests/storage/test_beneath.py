@@ -273,6 +273,7 @@ def prepare(make, part, tmp_path):
     some(RACES, named=[RACES[i] for i in (0, 6, 9, 11, 14, 15)]),
     ids=lambda value: getattr(value, "__name__", None) or str(value),
 )
+@pytest.mark.sample(4)
 def test_race_of_loads(way, make, action, part, tmp_path):
     """No load reads a value of the other model, however often the way to it is exchanged for a link."""
     path, name, link = prepare(make, part, tmp_path)
@@ -315,7 +316,7 @@ def repack(path, folder):
 
 
 def refit(path, folder):
-    milblob.refit(path, {"w": np.full(16, 3, np.float32)}, output=folder / "out.mlpackage", force=True)
+    milblob.refit(path, {"w": np.full(16, 3, np.float32)}, destination=folder / "out.mlpackage", force=True)
     return folder / "out.mlpackage"
 
 

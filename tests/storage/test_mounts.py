@@ -18,7 +18,7 @@ COMMANDS = {
     "repack": ["repack", "m.mlpackage", "-o", "m.mlpackage", "--align", "4096"],
     "repack another": ["repack", "n.mlpackage", "-o", "m.mlpackage", "--force"],
     "refit": ["refit", "n.mlpackage", "w.npz", "-o", "m.mlpackage", "--force"],
-    "extract": ["extract", "n.mlpackage", "-o", "arrays", "--force"],
+    "extract": ["convert", "n.mlpackage", "-o", "arrays", "--force"],
 }
 
 
@@ -32,8 +32,8 @@ def test_a_mounted_directory_is_not_emptied(tmp_path, name):
     for package in ("m.mlpackage", "n.mlpackage"):
         shutil.copytree(demo, tmp_path / package)
     run = [sys.executable, "-m", "milblob"]
-    subprocess.run([*run, "extract", demo, "-o", tmp_path / "arrays"], check=True, capture_output=True)
-    subprocess.run([*run, "extract", demo, "-o", tmp_path / "w.npz"], check=True, capture_output=True)
+    subprocess.run([*run, "convert", demo, "-o", tmp_path / "arrays"], check=True, capture_output=True)
+    subprocess.run([*run, "convert", demo, "-o", tmp_path / "w.npz"], check=True, capture_output=True)
     inside = tmp_path / "m.mlpackage" / "Data" / "com.apple.CoreML" / "weights"
     point = tmp_path / "arrays" if name == "extract" else inside
     elsewhere = tmp_path / "else \\ where"

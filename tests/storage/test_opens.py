@@ -15,9 +15,9 @@ METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "tofile", "In
 # A path of the user's, opened once: nothing was said of it before.
 NAMED = {
     ("blobs/reader.py", "BlobReader.__init__", "map_settled"), ("blobs/writer.py", "BlobWriter._open_existing", "os.open"),
-    ("cli/inputs.py", "_read_image", "Image.open"), ("cli/names.py", "mapping", "open"),
+    ("cli/inputs.py", "_read_image", "Image.open"), ("cli/names.py", "mapping", "open"), ("cli/commands/compress_config.py", "_read", "open"),
     ("compat/modelpackage.py", "ModelPackage._read", "Path(path).read_bytes"), ("compat/storage.py", "_BlobStorageWriter.__init__", "os.open"),
-    ("compressing/compress_plan.py", "as_plan", "open"), ("formats/gguf.py", "open_arrays", "MappedFile"),
+    ("compressing/compress_plan.py", "CompressPlan.load", "open"), ("formats/gguf.py", "open_arrays", "MappedFile"),
     ("formats/npz.py", "open_arrays", "MappedFile"), ("formats/onnx.py", "open_arrays", "MappedFile"),
     ("formats/params.py", "open_params", "map_settled"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
     ("running/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),

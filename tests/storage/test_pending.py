@@ -556,7 +556,7 @@ def test_half_a_change_is_not_copied(trees, monkeypatch, tmp_path, name, form):
         milblob.MilblobError, match="journal: expected none|expected no change while it is (copied|read)"
     ):
         milblob.refit(
-            source, {key: np.zeros(70, "u1")}, output=tmp_path / ("copy" if form == "package" else "copy.bin")
+            source, {key: np.zeros(70, "u1")}, destination=tmp_path / ("copy" if form == "package" else "copy.bin")
         )
     assert not (tmp_path / "copy").exists() and not (tmp_path / "copy.bin").exists()
 

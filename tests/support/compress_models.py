@@ -1,5 +1,6 @@
 """Models that the tests of compress make with coremltools."""
 
+import json
 import warnings
 
 import numpy as np
@@ -150,3 +151,15 @@ def save_architecture(kind, path, opset, dtype, seed=0):
         )  # fmt: skip
         converted.save(str(path))
     return path
+
+
+def with_config(options, folder):
+    """Options of the command, a dict among them as the path of a configuration file that holds it."""
+    words = []
+    for option in options:
+        if isinstance(option, dict):
+            path = folder.parent / f"{folder.name}.json"
+            path.write_text(json.dumps(option))
+            option = str(path)
+        words.append(option)
+    return words

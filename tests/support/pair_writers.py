@@ -119,7 +119,11 @@ def compressed(folder):
     """A model, the same compressed, and the plan of that."""
     package("control_flow")(folder)
     milblob.compress(
-        folder / "m.mlpackage", folder / "out.mlpackage", milblob.Palette(2), least=0, save_plan=folder / "plan.json"
+        folder / "m.mlpackage",
+        folder / "out.mlpackage",
+        milblob.Palette(2),
+        save_plan=folder / "plan.json",
+        scope=milblob.Scope(min_size=0),
     )
 
 

@@ -21,6 +21,7 @@ import milblob.cli
 import milblob.cli.terminal.failures
 import milblob.onnx
 import milblob.tvm
+from compress_options import grouped
 from file_damage import SOURCES, write_files
 from model_damage import Choices, damaged_weights, hostile
 from paths import DATA, DEMO
@@ -84,7 +85,7 @@ def _refit(requantize, is_in_place=False):
         if is_in_place:
             milblob.refit(_copied(path, out), _values(path), cast=True, requantize=requantize, unshare=True)
         else:
-            milblob.refit(path, _values(path), cast=True, requantize=requantize, output=out / "refitted.mlpackage")
+            milblob.refit(path, _values(path), cast=True, requantize=requantize, destination=out / "refitted.mlpackage")
 
     return call
 
@@ -128,13 +129,14 @@ def _predict(path, out):
     feeds = _feeds(path)
     if feeds is not None:
         with milblob.Session(path) as session:
-            session.predict(feeds)
+            session.run(None, feeds)
+            session(**feeds)
 
 
 def _errors(path, out):
     feeds = _feeds(path, (2,))
     if feeds is not None:
-        errors = milblob.OutputErrors(path, feeds)
+        errors = milblob.OutputSensitivity(path, feeds)
         for name, array in _values(path, 1).items():
             errors(name, array, array + 1)
 
@@ -149,7 +151,23 @@ def _repack(**options):
 
 
 def _compress(recipe=None, **options):
-    return lambda path, out: milblob.compress(path, out / "small.mlpackage", recipe, least=8, **options)
+    return lambda path, out: milblob.compress(path, out / "small.mlpackage", **_asked(recipe, options))
+
+
+def _asked(recipe, options):
+    return {"recipe": recipe} | grouped(**({} if "plan" in options else {"min_size": 8}), **options)
+
+
+def _read_arrays(path, out):
+    with milblob.open_arrays(path) as arrays:
+        for name in arrays:
+            with contextlib.suppress(milblob.MilblobError):
+                arrays[name].read()
+
+
+def _save(path, out):
+    with milblob.open(path) as model:
+        milblob.save(model, out / "s.npz")
 
 
 CALLS = {
@@ -165,8 +183,8 @@ CALLS = {
     "diff": lambda path, out: milblob.diff(path, path),
     "diff with another": lambda path, out: milblob.diff(DEMO, path, stored=True),
     "match": lambda path, out: milblob.match(path, path),
-    "match arrays": lambda path, out: milblob.match(BASE, path),
-    "match with a model": lambda path, out: milblob.match(path, DEMO),
+    "match arrays": lambda path, out: milblob.match(path, BASE),
+    "match with a model": lambda path, out: milblob.match(DEMO, path),
     "to_text": lambda path, out: milblob.to_text(path, io.BytesIO()),
     "recover": lambda path, out: milblob.recover(path),
     "to_text with weights": lambda path, out: milblob.to_text(path, weights="all"),
@@ -175,12 +193,12 @@ CALLS = {
     "repack inline": _repack(inline=True, nan="error", overflow="clamp", cast={"float16": "float32"}),
     "repack outside": _repack(externalize=1, split="function", merge=False),
     "compress": _compress(milblob.Linear("int8")),
-    "compress blocks": _compress(milblob.Linear("int4", granularity="per_block", block=2), requantize=True),
+    "compress blocks": _compress(milblob.Linear("int4", granularity="per_block", block=2), recompress=True),
     "compress palette": _compress(milblob.Palette(2, granularity="per_grouped_channel", group_size=2), nan="keep"),
     "compress vectors": _compress(milblob.Palette(2, vector=2)),
     "compress pruned": _compress(milblob.Joint((milblob.Prune(0.5), milblob.Linear("uint8")))),
     "compress goal": _compress(bits=5.0),
-    "compress_frontier": lambda path, out: milblob.compress_frontier(path, least=8),
+    "compress_frontier": lambda path, out: milblob.compress_frontier(path, scope=milblob.Scope(min_size=8)),
     "merge_functions": lambda path, out: milblob.merge_functions([(path, "a"), (path, "b")], out / "merged.mlpackage"),
     "merge_functions with another": lambda path, out: milblob.merge_functions(
         [(path, "a"), (LATE, "b")], out / "merged.mlpackage"
@@ -192,6 +210,11 @@ CALLS = {
     "refit with a base": _refit_base,
     "refit a model": lambda path, out: milblob.refit(_copied(DEMO, out), path),
     "verify": lambda path, out: milblob.verify(path, path, runs=1, max_nbytes=1 << 24),
+    "open_arrays": _read_arrays,
+    "save": _save,
+    "convert": lambda path, out: milblob.convert(path, out / "c.safetensors"),
+    "convert to a weight file": lambda path, out: milblob.convert(path, out / "c.bin", stored=True, constants=True),
+    "extract": lambda path, out: milblob.extract(path, f"{out}/folder/"),
     "onnx.convert": _convert(),
     "onnx.convert a copy": _convert(weights="copy", precision="float32", compressed="dense"),
     "onnx.convert all in one": _convert(weights="embed", opset=18, zipmap=True),
@@ -199,7 +222,7 @@ CALLS = {
     "Session that runs": _predict,
     "onnx.coverage": lambda path, out: milblob.onnx.coverage(path),
     "onnx.parse_mil": lambda path, out: _topologies(path),
-    "OutputErrors": _errors,
+    "OutputSensitivity": _errors,
     "tvm.open": lambda path, out: milblob.tvm.open(path).close(),
     "tvm.open_params": lambda path, out: milblob.tvm.open_params(path).close(),
     "tvm.read_params": lambda path, out: milblob.tvm.read_params(path),
@@ -224,18 +247,17 @@ COMMANDS = {
     "stats": ["M", "--histogram", "--would-overflow", "float16"], "stats as JSON": ["M", "--json", "--stored"],
     "recover": ["M"], "hash": ["M"], "hash of two": ["M", "D", "--dense"],
     "diff": ["M", "D"], "diff as JSON": ["D", "M", "--json", "--stored"], "diff with arrays": ["M", "B"],
-    "match": ["B", "M", "-o", "O/mapping.json"], "match as JSON": ["B", "M", "--json"],
-    "extract": ["M", "-o", "O/a.npz", "--constants"], "extract a directory": ["M", "-o", "O/a", "--stored"],
-    "convert": ["M", "O/a.safetensors"], "convert for TVM": ["M", "O/a.params"], "convert to a weight file": ["M", "O/w.bin", "--listing", "O/w.json"],
-    "pack": ["M", "-o", "O/w.bin", "--listing", "O/w.json"],
+    "match": ["M", "B", "-o", "O/mapping.json"], "match as JSON": ["M", "B", "--json"],
+    "convert constants": ["M", "-o", "O/a.npz", "--constants", "--unpack"], "convert to a directory": ["M", "-o", "O/a", "--stored"],
+    "convert": ["M", "-o", "O/a.safetensors"], "convert for TVM": ["M", "-o", "O/a.params"], "convert to a weight file": ["M", "-o", "O/w.bin", "--listing", "O/w.json"],
     "check": ["M", "--values"], "check of two": ["M", "D", "--json"], "check for SARIF": ["M", "--sarif"],
      "refit": ["M", "V", "--cast", "-o", "O/r.mlpackage"], "refit with a base": ["M", "B", "--base", "B", "-n"],
     "refit with the model": ["D", "M", "-n"],
     "repack": ["M", "-o", "O/r.mlpackage", "--cast", "float32=float16", "--gc", "--dedupe"], "repack plan": ["M", "-o", "O/r.mlpackage", "--decompress", "-n", "--json"],
-    "compress": ["M", "-o", "O/c.mlpackage", "--palette", "4", "--least", "8"], "compress plan": ["M", "-o", "O/c.mlpackage", "--bits", "6", "--least", "8", "--plan", "O/p.json"],
-    "compress frontier": ["M", "--frontier", "O/f.svg", "--least", "8"],
+    "compress": ["M", "-o", "O/c.mlpackage", "--palette", "4", "--min-size", "8"], "compress plan": ["M", "-o", "O/c.mlpackage", "--bits", "6", "--min-size", "8", "--save-plan", "O/p.json"],
+    "compress frontier": ["M", "--frontier", "O/f.svg", "--min-size", "8"],
     "merge-functions": ["M", "L", "-o", "O/m.mlpackage", "--as", f"{LATE}:main=other"],
-    "to-onnx": ["M", "O/m.onnx", "--weights", "copy"], "to-onnx coverage": ["M", "--coverage"], "to-onnx as JSON": ["M", "O/m.onnx", "--json", "--weights", "embed"],
+    "to-onnx": ["M", "-o", "O/m.onnx", "--weights", "copy"], "to-onnx coverage": ["M", "--coverage"], "to-onnx as JSON": ["M", "-o", "O/m.onnx", "--json", "--weights", "embed"],
     "run": ["M", "-i", "F", "-o", "O/a.npz"], "verify": ["M", "M", "--runs", "1", "--max-nbytes", "16MiB"],
     "tvm ls": ["ls", "M"], "tvm check": ["check", "M"], "tvm params": ["params", "M", "-o", "O/a.params"],
     "info": [],
@@ -367,5 +389,5 @@ def is_promised(error):
     return (
         is_raised_here
         and type(error) in (ValueError, TypeError, KeyError, OverflowError)
-        and ("expected" in words or words.startswith("weights:"))
+        and ("expected" in words or " no " in words or " is ambiguous: " in words or words.startswith("weights:"))
     )

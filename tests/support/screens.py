@@ -1,6 +1,6 @@
 """The screens of the documents: what a command prints on a terminal of 80 columns, without colours.
 
-As a program it writes the examples of docs/cli.md and README.md anew:
+As a program it writes the examples of docs/cli.md again:
 
     PYTHONPATH=tests/support .venv/bin/python tests/support/screens.py
 """
@@ -21,7 +21,7 @@ from milblob.cli import main
 from milblob.cli.terminal import tables
 from paths import DATA, DEMO, ROOT
 
-PAGES = (ROOT / "docs" / "cli.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "cli.md",)
 COLUMNS = 80
 EXAMPLE = re.compile(r"(?<=```console\n)\$ milblob .*?(?=\n```)", re.S)
 ELLIPSIS = "\n...\n"
@@ -76,7 +76,8 @@ def renewed(example):
     return "\n".join(f"$ milblob {command}\n{text}".rstrip("\n") for command, text in steps)
 
 
-def _write():
+def write_screens():
+    """Write the examples of the pages as their commands print them now."""
     for page in PAGES:
         text = page.read_text("utf-8")
         for example in EXAMPLE.findall(text):
@@ -87,4 +88,4 @@ def _write():
 
 
 if __name__ == "__main__":
-    _write()
+    write_screens()

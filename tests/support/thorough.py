@@ -1,11 +1,14 @@
 """The two tiers of tests: what `make test` has time for, and all of it (`make thorough`, which sets MILBLOB_THOROUGH=1).
 
-Tests marked `thorough` run in the second tier only (conftest.py); `some` marks most cases of a table so. Tests of both
-tiers make the same assertions; `sized` and `share` choose how many random inputs they draw, and how large their files are.
+Tests marked `thorough` run in the second tier only (conftest.py); `some` marks most cases of a table so. Of a product of
+parameters the first tier runs each value of each parameter once, not each combination; of a test marked `sample(count)` it
+runs that many cases, spread evenly (`first_tier`). Tests of both tiers make the same assertions; `sized` and `share` choose
+how many random inputs they draw, and how large their files are.
 With MILBLOB_THOROUGH=cases all tests run, with the inputs of the first tier: under sanitizers there is no time for more.
 """
 
 import os
+from itertools import groupby
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -49,6 +52,54 @@ def share(cases, number, of):
         of: how many shares there are.
     """
     return list(cases)[sized(number % of, 0) :: sized(of, 1)]
+
+
+def first_tier(items):
+    """Return the tests that `make test` runs, in their order."""
+    items = [item for item in items if item.get_closest_marker("thorough") is None]
+    return [one for _, cases in groupby(items, _function) for one in _cases(list(cases))]
+
+
+def _function(item):
+    return item.nodeid.partition("[")[0]
+
+
+def _cases(cases):
+    """Return the cases of one test function that run in both tiers."""
+    sample = cases[0].get_closest_marker("sample")
+    cases = _each_choice(cases)
+    if sample is None or len(cases) <= sample.args[0]:
+        return cases
+    return [cases[i * len(cases) // sample.args[0]] for i in range(sample.args[0])]
+
+
+def _each_choice(cases):
+    """Return cases that together have each value of each parameter: each-choice coverage, chosen greedily.
+
+    A table whose rows have several values is one parameter: all its rows are kept.
+    """
+    values = [_values(case) for case in cases]
+    missing = set().union(*values)
+    if len(missing) in (0, len(cases)):
+        return cases
+    chosen = set()
+    while missing:
+        best = max(range(len(cases)), key=lambda i: len(values[i] & missing))
+        missing -= values[best]
+        chosen.add(best)
+    return [case for i, case in enumerate(cases) if i in chosen]
+
+
+def _values(case):
+    """Return the value that a case has of each parameter, by identity: (names, ids)."""
+    if not hasattr(case, "callspec"):
+        return set()
+    rest, found = dict(case.callspec.params), set()
+    for mark in case.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        names = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
+        found.add((names, tuple(id(rest.pop(name, None)) for name in names)))
+    return found | {(name, id(value)) for name, value in rest.items()}
 
 
 # The profiles of hypothesis; MILBLOB_HYPOTHESIS chooses one. dev draws few examples, and the same ones each time:

@@ -393,7 +393,7 @@ def arrays_only(folder):
 def extracted(suffix):
     def make(folder):
         package(folder)
-        assert cli.main(["extract", str(folder / "m.mlpackage"), "-o", str(folder / f"out{suffix}"), "-q"]) == 0
+        assert cli.main(["convert", str(folder / "m.mlpackage"), "-o", str(folder / f"out{suffix}"), "-q"]) == 0
         shutil.rmtree(folder / "m.mlpackage")
         make_package(folder, 1)
 
@@ -471,7 +471,7 @@ WRITERS = {
         compiled, command("repack", "/m.mlmodelc", "-o", "/m.mlmodelc", "--inline", "2000"), ("m.mlmodelc",), tree_at("m.mlmodelc")
     ),
     "compress compiled model": Writer(
-        pairs.compiled_models, command("compress", "/m.mlmodelc", "-o", "/out.mlmodelc", "--int8", "--least", "0", "--force"),
+        pairs.compiled_models, command("compress", "/m.mlmodelc", "-o", "/out.mlmodelc", "--int8", "--min-size", "0", "--force"),
         ("out.mlmodelc",), tree_at("out.mlmodelc"),
     ),
     "complete an edit": Writer(pending, twice(lambda f: complete(f, "")), ("m.mlpackage",), model_at("m.mlpackage")),
@@ -513,40 +513,40 @@ WRITERS = {
         ("out.mlpackage",), model_at("out.mlpackage"),
     ),
     "extract npz": Writer(
-        extracted(".npz"), command("extract", "/m.mlpackage", "-o", "/out.npz", "--force"), ("out.npz",), arrays_at("out.npz")
+        extracted(".npz"), command("convert", "/m.mlpackage", "-o", "/out.npz", "--force"), ("out.npz",), arrays_at("out.npz")
     ),
     "extract safetensors": Writer(
-        extracted(".safetensors"), command("extract", "/m.mlpackage", "-o", "/out.safetensors", "--force"),
+        extracted(".safetensors"), command("convert", "/m.mlpackage", "-o", "/out.safetensors", "--force"),
         ("out.safetensors",), arrays_at("out.safetensors"),
     ),
     "extract npy": Writer(
-        extracted("/"), command("extract", "/m.mlpackage", "-o", "/out/", "--force"), ("out",), arrays_at("out")
+        extracted("/"), command("convert", "/m.mlpackage", "-o", "/out/", "--force"), ("out",), arrays_at("out")
     ),
     "extract to new npz": Writer(
-        package, command("extract", "/m.mlpackage", "-o", "/out.npz"), ("out.npz",), arrays_at("out.npz")
+        package, command("convert", "/m.mlpackage", "-o", "/out.npz"), ("out.npz",), arrays_at("out.npz")
     ),
     "convert to weights": Writer(
-        listed, command("convert", "/w.npz", "/out.bin", "--listing", "/out.json", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
+        listed, command("convert", "/w.npz", "-o", "/out.bin", "--listing", "/out.json", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
     ),
     "pack": Writer(
-        listed, command("pack", "/w.npz", "-o", "/out.bin", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
+        listed, command("convert", "/w.npz", "-o", "/out.bin", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
     ),
     # --force, which there is nothing for, so that a killed one can be done again: it may have left the listing alone.
     "pack new": Writer(
-        arrays_only, command("pack", "/w.npz", "-o", "/out.bin", "--force"), ("out.bin", "out.json"), pair_at("out.json", "out.bin")
+        arrays_only, command("convert", "/w.npz", "-o", "/out.bin", "--force"), ("out.bin", "out.json"), pair_at("out.json", "out.bin")
     ),
     "match": Writer(
-        package_and_arrays, command("match", "/w.npz", "/m.mlpackage", "-o", "/map.json", good=(0, 1)), ("map.json",), bytes_at("map.json"),
+        package_and_arrays, command("match", "/m.mlpackage", "/w.npz", "-o", "/map.json", good=(0, 1)), ("map.json",), bytes_at("map.json"),
     ),
     "pack, MIL text": Writer(
         lambda f: (arrays_only(f), milblob.write_weights(OLD_ARRAYS, f / "out.bin", listing=f / "l.mil")),
-        command("pack", "/w.npz", "-o", "/out.bin", "--listing", "/l.mil", "--force"), ("out.bin", "l.mil"), arrays_at("l.mil"),
+        command("convert", "/w.npz", "-o", "/out.bin", "--listing", "/l.mil", "--force"), ("out.bin", "l.mil"), arrays_at("l.mil"),
     ),
     "write_weights": Writer(
         old_blobs, twice(lambda f: milblob.write_weights(NEW_ARRAYS, f / "w.bin", force=True)), ("w.bin",), model_at("w.bin"),
     ),
     "convert to .params": Writer(
-        pairs.params_file, command("convert", "/w.npz", "/out.params", "--force"), ("out.params",), arrays_at("out.params")
+        pairs.params_file, command("convert", "/w.npz", "-o", "/out.params", "--force"), ("out.params",), arrays_at("out.params")
     ),
     "parameters of a tar": Writer(
         pairs.archive("tar"), command("tvm", "params", "/lib.tar", "--with", "/w.npz"), ("lib.tar",),
@@ -584,16 +584,16 @@ WRITERS = {
     "plan": Writer(nothing, twice(pairs.save_plan), ("plan.json",), bytes_at("plan.json")),
     "compress": Writer(
         pairs.compressed,
-        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--palette", "4", "--least", "0", "--plan", "/plan.json", "--force"),
+        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--palette", "4", "--min-size", "0", "--save-plan", "/plan.json", "--force"),
         ("out.mlpackage", "plan.json"), all_at(bytes_at("plan.json"), tree_at("out.mlpackage")), is_ordered=True,
     ),
     "compress with new values": Writer(
         pairs.model_and_values,
-        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--int8", "--least", "0", "--weights", "/w.npz", "--plan", "/plan.json", "--force"),
+        command("compress", "/m.mlpackage", "-o", "/out.mlpackage", "--int8", "--min-size", "0", "--weights", "/w.npz", "--save-plan", "/plan.json", "--force"),
         ("out.mlpackage", "plan.json"), all_at(bytes_at("plan.json"), tree_at("out.mlpackage")), is_ordered=True,
     ),
     "frontier": Writer(
-        pairs.package("control_flow"), command("compress", "/m.mlpackage", "--frontier", "/out.svg", "--least", "0"), ("out.svg",),
+        pairs.package("control_flow"), command("compress", "/m.mlpackage", "--frontier", "/out.svg", "--min-size", "0"), ("out.svg",),
         bytes_at("out.svg"),
     ),
     "run": Writer(
@@ -609,15 +609,15 @@ WRITERS = {
         ("y.npz",), arrays_at("y.npz"),
     ),
     "ONNX: to-onnx": Writer(
-        pairs.earlier_conversion, command("to-onnx", "/m.mlpackage", "/out.onnx", "--weights", "copy", "--force"),
+        pairs.earlier_conversion, command("to-onnx", "/m.mlpackage", "-o", "/out.onnx", "--weights", "copy", "--force"),
         ("out.onnx", "out.bin", "out.onnx.bin"), pairs.graph_at("out.onnx"),
     ),
     "ONNX: to-onnx, new": Writer(
-        pairs.package("quant_uint8"), command("to-onnx", "/m.mlpackage", "/out.onnx", "--weights", "copy", "--force"),
+        pairs.package("quant_uint8"), command("to-onnx", "/m.mlpackage", "-o", "/out.onnx", "--weights", "copy", "--force"),
         ("out.onnx", "out.bin", "out.onnx.bin"), pairs.graph_at("out.onnx"),
     ),
     "ONNX: to-onnx, all in one": Writer(
-        pairs.earlier_conversion, command("to-onnx", "/m.mlpackage", "/out.onnx", "--weights", "embed", "--force"),
+        pairs.earlier_conversion, command("to-onnx", "/m.mlpackage", "-o", "/out.onnx", "--weights", "embed", "--force"),
         ("out.onnx", "out.bin", "out.onnx.bin"), pairs.graph_at("out.onnx"),
     ),
     "coremltools' append": Writer(old_blobs, twice(their_append), ("w.bin",), model_at("w.bin"), False),

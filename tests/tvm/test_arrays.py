@@ -98,7 +98,7 @@ def test_values_that_are_not_aligned(dtype, tmp_path):
             tensor = arrays[name]
             assert milblob.statistics(tensor, histogram=True) == milblob.statistics(array, histogram=True)
             assert milblob.content_hash({name: tensor}) == milblob.content_hash({name: array})
-            assert milblob.diff({name: tensor}, {name: array}).same
+            assert milblob.diff({name: tensor}, {name: array}).is_same
             other = array.copy()
             other[-1, -1] = not other[-1, -1]
             assert [row.figures.unequal for row in milblob.diff({name: tensor}, {name: other}).rows] == [1]
@@ -120,9 +120,9 @@ def test_hash_of_arrays_is_that_of_a_weight_file(tmp_path):
 def test_diff_and_match_take_parameters_of_modules(model):
     with tvm.open(model) as library:
         found = library.modules["default"].params
-        assert milblob.diff(found, {"p0": made.C}).same and not milblob.diff(found, {"p0": NEW}).same
-    assert milblob.diff(model, model).same
-    matching = milblob.match({"weight": made.C}, model)
+        assert milblob.diff(found, {"p0": made.C}).is_same and not milblob.diff(found, {"p0": NEW}).is_same
+    assert milblob.diff(model, model).is_same
+    matching = milblob.match(model, {"weight": made.C})
     assert [(row.given, row.name) for row in matching.matches] == [("weight", "p0")]
     assert matching.refit_mapping == {"weight": "p0"}
     report = milblob.refit(model, {"weight": made.C + 1}, mapping=matching.refit_mapping)
@@ -132,10 +132,10 @@ def test_diff_and_match_take_parameters_of_modules(model):
 
 
 def test_match_reports_what_is_left(model):
-    found = milblob.match({"weight": NEW}, model)
+    found = milblob.match(model, {"weight": NEW})
     assert (found.matches, found.unmatched_given, found.unmatched_names) == ([], ["weight"], ["p0"])
-    with pytest.raises(ValueError, match="select: expected the name of a tensor"):
-        milblob.match({"weight": NEW}, model, select=lambda name: False)
+    with pytest.raises(ValueError, match="select: no tensor in "):
+        milblob.match(model, {"weight": NEW}, select=lambda name: False)
 
 
 def test_refit_reports(model, tmp_path):
@@ -146,7 +146,7 @@ def test_refit_reports(model, tmp_path):
         assert report.changes[0].given_dtype is DType.FLOAT64
     with pytest.raises(ValueError, match="2 problems"):
         milblob.refit(model, given)
-    with pytest.raises(KeyError, match="mapping: expected names of the weights that are given"):
+    with pytest.raises(KeyError, match="mapping: there is no array "):
         milblob.refit(model, {"p0": NEW}, mapping={"nobody": "p0"})
     with pytest.raises(ValueError, match="expected one array for it, got p0 and spare"):
         milblob.refit(model, {"p0": NEW, "spare": NEW}, mapping={"spare": "p0"})
@@ -174,7 +174,7 @@ def test_modules_without_parameters_are_refused_by_name(tmp_path):
 
 
 def test_check(model, params):
-    assert milblob.check(model) == milblob.check(params) == []
+    assert list(milblob.check(model)) == list(milblob.check(params)) == []
     params.write_bytes(params.read_bytes() + b"x")
     assert [finding.code for finding in milblob.check(params)] == ["params-trailing"]
     assert milblob.check(params) == tvm.check_params(params)

@@ -86,7 +86,7 @@ def test_nothing_but_the_values_differs(model, tmp_path):
         assert after == before
     assert (read(tmp_path / "out") == NEW).all() and (read(model) == made.C).all()
     with tvm.open(tmp_path / "out") as library:
-        assert library.validate() == [] and library.kind == tvm.open(model).kind
+        assert list(library.validate()) == [] and library.kind == tvm.open(model).kind
     assert temporaries(tmp_path) == []
 
 
@@ -128,6 +128,7 @@ def test_the_gzip_header_stays(tmp_path):
 
 
 @pytest.mark.parametrize("flags", range(32))
+@pytest.mark.sample(8)
 def test_gzip_headers_of_every_kind(tmp_path, flags):
     """Extra field, name, comment, checksum of the header: all of it stays."""
     import struct
@@ -246,12 +247,12 @@ def test_int4_changes_the_half_that_counts(tmp_path):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"p1": NEW}, KeyError, f"parameter: expected a name in {PARAMS}, got 'p1'"),
+        ({"p1": NEW}, KeyError, rf"{PARAMS} has no parameter 'p1' \(it has p0\)"),
         ({"p0": NEW.astype("f8")}, TypeError, "p0: expected elements of float32, got float64"),
         ({"p0": NEW.astype(">f4")}, TypeError, "p0: expected elements of float32, got >f4"),
         ({"p0": NEW[0]}, ValueError, r"p0: expected shape \(1, 2\), got \(2,\)"),
-        ({"p0": NEW[0], "p1": NEW, "p0 ": 5}, ValueError, "expected all to fit, got 3 problems: p0: expected shape .*; parameter: .*'p1'; parameter: .*'p0 '"),
-        ({"other": {"p0": NEW}}, KeyError, "module: expected one of 'default', got 'other'"),
+        ({"p0": NEW[0], "p1": NEW, "p0 ": 5}, ValueError, "expected all to fit, got 3 problems: p0: expected shape .*; .* has no parameter 'p1'.*; .* has no parameter 'p0 '"),
+        ({"other": {"p0": NEW}}, KeyError, r"has no module 'other' \(it has default\)"),
         (5, TypeError, "arrays: expected a mapping"),
     ],
 )  # fmt: skip
@@ -422,7 +423,7 @@ def test_every_failing_call_leaves_the_old_values_or_the_new(faults, tmp_path, k
             assert state(path) == old
         assert outcome.exit != "ok" or found == new
         with tvm.open(path) as library:
-            assert library.validate() == []
+            assert list(library.validate()) == []
         assert not (path / JOURNAL).exists()
         seen.add(str(found))
         fresh()

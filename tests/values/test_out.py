@@ -25,6 +25,7 @@ def outs(values):
 
 
 @pytest.mark.parametrize("dtype", NUMERIC)
+@pytest.mark.sample(7)
 def test_unpack_tensor(dtype, tier):
     for field in sorted(accepted(dtype)):
         values = draw(dtype, 96, 3)

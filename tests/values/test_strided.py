@@ -21,6 +21,7 @@ def array(request):
     return ARRAYS[request.param]
 
 
+@pytest.mark.sample(4)
 def test_ranges(array, monkeypatch):
     flat = np.ascontiguousarray(array).reshape(-1)
     for begin in range(0, flat.size, 3):
@@ -40,6 +41,7 @@ def test_ranges(array, monkeypatch):
 
 
 @pytest.mark.parametrize("most", [1, 3, 7, 30, 200, 10_000])
+@pytest.mark.sample(6)
 def test_boxes(array, most):
     seen = np.zeros(array.shape, int)
     for box in strided.boxes(array.shape, most):
@@ -50,6 +52,7 @@ def test_boxes(array, most):
     assert np.array_equal(doubled, 2.0 * array)
 
 
+@pytest.mark.sample(4)
 def test_masks(array, monkeypatch):
     monkeypatch.setattr(strided, "PIECE_COUNT", 64)
     mask = array > 0
@@ -60,6 +63,7 @@ def test_masks(array, monkeypatch):
     assert np.array_equal(strided.unpacked_mask(bits, mask.shape, np.empty), mask)
 
 
+@pytest.mark.sample(4)
 def test_finite(array, monkeypatch):
     monkeypatch.setattr(strided, "PIECE_COUNT", 64)
     assert strided.is_finite(array) and strided.not_finite(array) == 0
@@ -69,6 +73,7 @@ def test_finite(array, monkeypatch):
     assert not strided.is_finite(bad) and strided.not_finite(bad) == min(2, bad.size)
 
 
+@pytest.mark.sample(4)
 def test_places(array):
     target = np.zeros(array.shape, np.uint8).T
     assert strided.fill_places(target, lambda out: out.__setitem__(..., np.arange(out.size) % 200) or 7, np.empty) == 7

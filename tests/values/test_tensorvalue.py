@@ -79,6 +79,7 @@ def test_pack_writes_the_bytes_of_coremltools():
 
 
 @pytest.mark.parametrize("name", [name for name in MODEL_CASES if not name.startswith("wire/")])
+@pytest.mark.sample(15)
 def test_pack_writes_the_immediates_of_the_fixtures(name):
     """Every immediate that coremltools wrote (in its own choice of field), as it stands in the model file."""
     case = load_case(name)
@@ -143,6 +144,7 @@ def test_text_keeps_its_last_characters():
 
 
 @pytest.mark.parametrize("dtype", list(FIELD))
+@pytest.mark.sample(8)
 def test_an_empty_list_is_of_any_dtype(dtype):
     assert pack_tensor([], dtype) == reference.pack_tensor_value(FIELD[dtype], b"" if FIELD[dtype] == "bytes" else [])
 
@@ -323,6 +325,7 @@ def test_the_last_bytes_count():
 
 
 @pytest.mark.parametrize("dtype", NUMERIC)
+@pytest.mark.sample(7)
 def test_messages_of_both_bindings(dtype):
     array = draw(dtype, 37, 4)
     data = pack_tensor(array, dtype)

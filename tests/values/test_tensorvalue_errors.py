@@ -71,6 +71,7 @@ def test_arguments_are_no_matter_of_the_format(arguments, kind, words):
 
 
 @pytest.mark.parametrize("dtype", NUMERIC)
+@pytest.mark.sample(7)
 def test_one_element_more_or_less(dtype):
     for count in (1, 16, 63, 5000):
         for field in sorted(accepted(dtype)):
@@ -124,6 +125,7 @@ def in_field(field, values):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.sample(5)
 def test_values_out_of_range_are_named(dtype):
     every(partial(check_out_of_range, dtype), ["ints", "longInts"], [1, 30, 5000, 9999])
 

@@ -1,8 +1,8 @@
 /* kernels/blake3.h: the hash function BLAKE3, 32 bytes, without key or context.
  *
- * Chosen because it is a cryptographic hash that keeps up with memory: chunks of 1024 bytes are leaves of a binary tree,
- * so eight or sixteen of them fit into the lanes of vectors, and stretches of one array can go to several threads. Other
- * programs compute the same (b3sum), so a hash can be checked without milblob.
+ * Chosen because this cryptographic hash keeps up with memory: chunks of 1024 bytes are the leaves of a binary tree, so
+ * eight or sixteen of them fit into the lanes of vectors, and several threads can hash stretches of one array. Other
+ * programs (b3sum) compute the same hash, so users can check it without milblob.
  *
  * A compression mixes a block of 64 bytes into a chaining value of eight words: seven rounds of eight quarter-rounds G,
  * A compression mixes a block of 64 bytes into a chaining value of eight words: seven rounds of eight quarter-rounds G,
@@ -48,7 +48,7 @@ static const uint32_t mb_blake3_start[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372
     v[a] += v[b] + m[x], v[d] = MB_BLAKE3_TURN(v[d] ^ v[a], 16), v[c] += v[d], v[b] = MB_BLAKE3_TURN(v[b] ^ v[c], 12); \
     v[a] += v[b] + m[y], v[d] = MB_BLAKE3_TURN(v[d] ^ v[a], 8), v[c] += v[d], v[b] = MB_BLAKE3_TURN(v[b] ^ v[c], 7);
 
-/* Mix one block of 64 bytes, of which nbytes count and the rest is zero, into a chaining value. */
+/* Mix a block of 64 bytes into a chaining value. The first nbytes are data, the others are zero. */
 MB_KERNEL void mb_blake3_compress(uint32_t cv[8], const uint8_t *block, uint32_t nbytes, uint64_t counter, uint32_t flags) {
     uint32_t m[16], v[16];
     for (unsigned i = 0; i < 16; i++) m[i] = mb_load_u32(block + 4 * i);
@@ -65,7 +65,7 @@ MB_KERNEL void mb_blake3_compress(uint32_t cv[8], const uint8_t *block, uint32_t
  * over-reads: none      fails: never                                                                                   */
 typedef void (*mb_blake3_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, uint32_t block_count, uint64_t chunk);
 
-/* The flags of block `index` of so many. */
+/* The flags of block `index` of block_count blocks. */
 static inline uint32_t mb_blake3_flags(uint32_t index, uint32_t block_count) {
     if (block_count == 1) return MB_BLAKE3_PARENT;
     return (index == 0 ? MB_BLAKE3_CHUNK_START : 0u) | (index == block_count - 1 ? MB_BLAKE3_CHUNK_END : 0u);

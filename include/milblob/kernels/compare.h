@@ -1,8 +1,8 @@
 /* kernels/compare.h: differences between two arrays of any dtypes: counts, the largest difference, and six sums.
  *
- * Elements become numbers in blocks of MB_COMPARE_BLOCK that stay in the first cache: float32 where it holds every value of
- * the dtype, else float64. Differences and sums are float64. A kernel handles a block in which everything is finite; the few
- * other blocks, and 64-bit integers, which float64 cannot hold, are handled element by element.
+ * Elements are converted in blocks of MB_COMPARE_BLOCK, which fit into the L1 cache: to float32 if it holds every value
+ * of the dtype, else to float64. Differences and sums are float64. A kernel handles blocks in which every element is
+ * finite. Other blocks, and 64-bit integers, which float64 cannot hold, are compared element by element.
  *
  * Equal numbers do not differ; 0 equals -0. NaNs are equal if their bits agree (for different dtypes, if they agree as
  * float64), infinities if they have the same sign. Any other pair that is not finite on either side is `mismatched`:
@@ -27,7 +27,7 @@ enum mb_compare_sum {
 /* All zero is an empty one. */
 typedef struct mb_comparison {
     uint64_t count;      /* pairs of elements */
-    uint64_t finite;     /* of which both are finite: those that the sums are about */
+    uint64_t finite;     /* pairs of finite elements; the sums are over these */
     uint64_t unequal;
     uint64_t outside;    /* |b - a| > atol + rtol * |a| */
     uint64_t mismatched; /* NaN or infinite on one side, and not the same on the other */
@@ -50,6 +50,7 @@ static inline void mb_comparison_add(mb_comparison *total, const mb_comparison *
 
 /* Bytes of an element in an array: those below 8 bits take one each. 0: no number. */
 static inline size_t mb_number_nbytes(uint32_t mil_code) {
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_FLOAT16: case MB_MIL_BFLOAT16: case MB_MIL_INT16: case MB_MIL_UINT16: return 2;
     case MB_MIL_FLOAT32: case MB_MIL_INT32: case MB_MIL_UINT32: return 4;
@@ -99,9 +100,10 @@ static inline void mb_narrow_numbers(float *dst, uint32_t mil_code, const uint8_
     }
 }
 
-/* One element as float64, and what that leaves out of an integer of 64 bits. */
+/* One element as float64, and the rest that float64 cannot hold of a 64-bit integer. */
 static inline double mb_wide_number(uint32_t mil_code, const uint8_t *src, double *rest) {
     *rest = 0;
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_FLOAT64: return mb_f64_of_bits(mb_load_u64(src));
     case MB_MIL_INT32: return (double)(int32_t)mb_load_u32(src);
@@ -176,7 +178,7 @@ MB_STEP double mb_size(double value) { return mb_f64_of_bits(mb_f64_bits(value) 
 MB_DEFINE_COMPARE(mb_compare_f32_plain, float)
 MB_DEFINE_COMPARE(mb_compare_f64_plain, double)
 
-/* Compare element by element whatever they are. `count`: those of one block. */
+/* Compare any elements one by one; the slow path. `count`: the elements of one block. */
 static inline void mb_compare_any(uint32_t a_code, const uint8_t *a, uint32_t b_code, const uint8_t *b, uint64_t count, mb_tolerance tolerance, mb_comparison *part) {
     const size_t a_nbytes = mb_number_nbytes(a_code), b_nbytes = mb_number_nbytes(b_code);
     memset(part, 0, sizeof *part);

@@ -77,7 +77,8 @@ MB_STEP uint64_t mb_grid_runs(mb_grid *grid, uint64_t most, uint64_t *index, uin
     *index = grid->index;
     *run = grid->strides[d] != 0 ? 1 : grid->sizes[d];
     if (grid->strides[d] == 0) {
-        /* Whole runs, one after another, if this is where one begins and the dimension around it counts parameters. */
+        /* Whole runs, one after another, if a run begins here and the dimension outside it is that of the
+         * parameters. */
         if (grid->at[d] > 0 || most < *run || d == 0 || grid->strides[d - 1] != 1) return mb_grid_run(grid, most, index);
         d--;
     }

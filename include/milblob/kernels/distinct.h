@@ -34,7 +34,7 @@ MB_STEP uint64_t mb_distinct_mix(uint64_t key) {
 MB_STEP void mb_distinct_sketch(mb_distinct *distinct, uint64_t mixed) {
     const uint32_t index = (uint32_t)mixed & (MB_DISTINCT_REGISTERS - 1);
     const uint8_t old = distinct->registers[index];
-    /* The run is longer than `old` - 1 only if so many bits from the top are zero: seldom, once there were a few keys. */
+    /* The run is longer than `old` - 1 only if the top `old` bits are zero, which is rare after the first few keys. */
     if ((mixed >> 1) >> (63 - old) != 0) return;
     uint8_t run = old;
     while (run < 64 - MB_DISTINCT_NBITS && (mixed >> 1) >> (63 - run) == 0) run++;

@@ -48,9 +48,9 @@ MB_KERNEL void mb_copy_bits(uint8_t *dst, const uint8_t *src, uint64_t begin, ui
 }
 
 /* Expand to count elements.
- * in   bits: ceil(count / 8) bytes that nobody else changes; src: src_count elements, as many as there are set bits
+ * in   bits: ceil(count / 8) bytes that no other thread changes; src: src_count elements, as many as there are set bits
  * out  dst: count elements, 0 for set bits past src_count; must not overlap src
- * over-reads: none, nothing past src_count elements, whatever the bits are      fails: never                             */
+ * over-reads: none, nothing past src_count elements, for any bits      fails: never                                  */
 typedef void (*mb_expand_kernel)(uint8_t *dst, const uint8_t *src, uint64_t src_count, const uint8_t *bits, uint64_t count);
 
 #define MB_DEFINE_EXPAND(name, type) \

@@ -6,7 +6,7 @@
  * float32, which holds both exactly, so it rounds once.
  *
  * NaNs are what NumPy (float16) and ml_dtypes (bfloat16) make of them, bit for bit, on every machine:
- *   float32 <- float16, bfloat16   payload kept on the left; a signalling NaN stays one
+ *   float32 <- float16, bfloat16   payload kept on the left; a signalling NaN remains signalling
  *   float16 <- float32             the top ten bits of the payload, or 1 where they are 0 (that would be an infinity)
  *   bfloat16 <- any                sign | 0x7fc0                  float16 <- bfloat16   sign | 0x7e00
  * This is why the steps work on bit patterns: conversion instructions would quiet signalling NaNs.
@@ -24,7 +24,7 @@
 #define MB_RESTRICT
 #endif
 
-/* What happened to the elements of a cast. Kernels add to it. */
+/* Counts of the NaNs of a cast, and of numbers that did not fit. Kernels add to it. */
 typedef struct mb_cast_counts {
     uint64_t overflow;  /* finite, and too large for the target: infinite afterwards, or the largest number if clamped */
     uint64_t nan;
@@ -32,8 +32,8 @@ typedef struct mb_cast_counts {
 } mb_cast_counts;
 
 /* Cast count elements.
- * in   src: count elements, any alignment; clamp: too large numbers become the largest of the target, not infinite
- *      (infinities stay infinite)          out  dst: count elements, any alignment; must not overlap src
+ * in   src: count elements, any alignment; clamp: finite numbers that are too large become the largest of the target,
+ *      not infinities; infinities are kept         out  dst: count elements, any alignment; must not overlap src
  * over-reads: none      fails: never                                                                                   */
 typedef void (*mb_cast_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, bool clamp, mb_cast_counts *counts);
 
@@ -41,8 +41,8 @@ enum mb_cast_kind {
     MB_CAST_F32_F16, MB_CAST_F32_BF16, MB_CAST_F16_F32, MB_CAST_BF16_F32, MB_CAST_F16_BF16, MB_CAST_BF16_F16, MB_CAST_COUNT
 };
 
-/* Bit patterns without their sign. BIG: the smallest number that rounds to an infinity. TINY: so many numbers above zero
- * round to zero (0x33000000 is 2^-25, half of the smallest float16; a tie, so it goes to zero too). */
+/* Bit patterns without their sign. BIG: the smallest number that rounds to an infinity. TINY: how many numbers above
+ * zero round to zero (0x33000000 is 2^-25, half of the smallest float16; it is a tie and rounds to zero too). */
 #define MB_F32_INF 0x7f800000u
 #define MB_F16_INF 0x7c00u
 #define MB_BF16_INF 0x7f80u
@@ -78,7 +78,8 @@ MB_STEP uint32_t mb_pick(bool condition, uint32_t yes, uint32_t no) {
     return (yes & mask) | (no & ~mask);
 }
 
-/* The steps. `top` is what too large a number becomes: the target's infinity, or the bits below it, its largest number. */
+/* The steps. `top` is the result for too large a number: the target's infinity, or the bits below it, its largest
+ * number. */
 
 MB_STEP uint32_t mb_f32_to_f16(uint32_t bits, uint32_t top) {
     uint32_t a = bits & 0x7fffffffu, payload = a >> 13 & 0x3ffu, small, result;

@@ -1,6 +1,6 @@
 /* kernels/moments.h: count, extremes, sum, spread and special values of an array.
  *
- * Elements become float64 first. Those of 32 and 64 bits do so in blocks of MB_MOMENTS_BLOCK that stay in the first
+ * Elements become float64 first. Those of 32 and 64 bits do so in blocks of MB_MOMENTS_BLOCK that fit into the first
  * cache: one loop over a block counts and sums, a second adds up the squared distances from the block's own mean, and
  * blocks are merged by the rule of Chan, Golub and LeVeque (1979), with compensated sums (Neumaier 1974). Nothing is ever
  * computed as the difference of two large sums, so a spread that is small compared with the mean is accurate too. Elements
@@ -35,7 +35,7 @@ typedef struct mb_moments {
     uint64_t negative_zeros;
     uint64_t subnormal;          /* not zero, and below the smallest normal number of the dtype */
     uint64_t overflow;           /* finite, and infinite in float16 */
-    double sum, sum_low;         /* of the finite ones; sum_low is what rounding left out of sum */
+    double sum, sum_low;         /* of the finite ones; sum_low is the rounding error of sum */
     double spread, spread_low;   /* sum of the squared distances of the finite ones from their mean */
     double least, most;          /* of the finite ones; infinity and minus infinity where there are none */
     double smallest;             /* the least magnitude that is not zero; infinity where there is none */
@@ -63,7 +63,7 @@ static inline void mb_moments_clear(mb_moments *m) {
     m->least_whole = INT64_MAX, m->most_whole = INT64_MIN, m->smallest_whole = UINT64_MAX;
 }
 
-/* sum + low += value, with what rounding loses kept in low (Neumaier). An infinite sum stays one. */
+/* sum + low += value; low holds what rounding loses (Neumaier). An infinite sum remains infinite. */
 static inline void mb_add_exactly(double *sum, double *low, double value) {
     const double total = *sum + value;
     const bool sum_is_larger = (mb_f64_bits(*sum) & MB_F64_ABS) >= (mb_f64_bits(value) & MB_F64_ABS);
@@ -168,7 +168,7 @@ typedef void (*mb_moments_kernel)(double *block, uint32_t count, uint64_t tiny, 
 
 MB_DEFINE_MOMENTS(mb_moments_block_plain, )
 
-/* What arrays of 32 and 64 bits hold. */
+/* The element types of arrays of 32 and 64 bits. */
 enum mb_wide_kind { MB_WIDE_F32, MB_WIDE_F64, MB_WIDE_I32, MB_WIDE_U32, MB_WIDE_I64, MB_WIDE_U64, MB_WIDE_COUNT };
 
 static inline uint64_t mb_wide_nbytes(int kind) { return kind == MB_WIDE_F64 || kind == MB_WIDE_I64 || kind == MB_WIDE_U64 ? 8 : 4; }
@@ -234,10 +234,11 @@ MB_KERNEL void mb_wide_moments(mb_moments_kernel kernel, int kind, const uint8_t
     }
 }
 
-/* The number that a pattern of at most 16 bits stands for. */
+/* The number that a pattern of at most 16 bits encodes. */
 static inline double mb_narrow_value(uint32_t mil_code, uint32_t pattern) {
     uint32_t bits;
     float value;
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_BOOL: return pattern != 0;
     case MB_MIL_INT16: return (int16_t)pattern;
@@ -261,6 +262,7 @@ static inline double mb_narrow_value(uint32_t mil_code, uint32_t pattern) {
 
 /* The smallest normal number of a dtype of at most 16 bits, as bits of a float64; 1, below which nothing is, for integers. */
 static inline uint64_t mb_narrow_tiny(uint32_t mil_code) {
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_FLOAT16: case MB_MIL_FLOAT8E5M2: return 0x3f10000000000000u; /* 2^-14 */
     case MB_MIL_BFLOAT16: return 0x3810000000000000u;                        /* 2^-126 */

@@ -11,7 +11,8 @@
  * the two solutions cross, and parts of both make one with exactly k (mb_palette_cross).
  *
  * Every pass also proves something: no palette of k entries costs less than its total minus lambda * k. `bound` is the
- * greatest of these, so cost - bound is what the result may lack. Sums are doubles; values are taken relative to `center`. */
+ * greatest of these, so the result is at most cost - bound above the optimum. Sums are doubles; values are taken
+ * relative to `center`. */
 #ifndef MILBLOB_PALETTE_FIT_H
 #define MILBLOB_PALETTE_FIT_H
 
@@ -19,7 +20,7 @@
 
 #define MB_PALETTE_PASSES 64u /* far more than needed: about 4 are */
 
-#define MB_PALETTE_STEP 8u     /* a first search takes so many numbers as one */
+#define MB_PALETTE_STEP 8u     /* a first search treats this many numbers as one */
 
 /* Which numbers an entry can be: multiples of 2^lowest, with `digits` significant bits. */
 typedef struct mb_palette_grid {
@@ -32,7 +33,7 @@ typedef struct mb_palette_fit {
     double *values;         /* count numbers, rising strictly */
     double *weights;        /* of each, above zero */
     double *s0, *s1, *s2;   /* count + 1: sums of weight, weight * (value - center), weight * (value - center)^2 before it */
-    double *best;           /* count + 1: least cost of the first so many, with the price of each run */
+    double *best;           /* count + 1: by n: least cost of the first n numbers, with the price of each run */
     uint32_t *from;         /* count + 1: where the last run of that begins */
     uint32_t *first, *run;  /* a queue: from target `first` on, the last run begins at `run` */
     uint32_t *few, *many;   /* solutions: ends of runs, after a 0 */
@@ -102,7 +103,7 @@ MB_KERNEL void mb_palette_sum(mb_palette_fit *fit, mb_palette_grid grid) {
     }
 }
 
-/* Whether, for the target t, a last run that begins at b is cheaper than one that begins at a < b. Once it is, it stays so
+/* Whether, for the target t, a last run that begins at b is cheaper than one that begins at a < b. If it is, it is so
  * for all targets after t. */
 MB_STEP bool mb_palette_later(const mb_palette_fit *fit, uint32_t a, uint32_t b, uint32_t t) {
     return fit->best[b] + mb_palette_cost(fit, b, t) < fit->best[a] + mb_palette_cost(fit, a, t);
@@ -206,7 +207,7 @@ static inline void mb_palette_search(mb_palette_fit *fit, uint32_t k, double *pr
 /* Find the best palette of k entries for the numbers that mb_palette_sum summed up.
  * in   k: 1..256
  * out  entries: k numbers, rising; unused ones are 0 (fewer numbers than entries); cost: the squared error; bound: the least
- *      that any palette of so many entries can have
+ *      error that any palette of k entries can have
  * returns how many entries are used      over-reads: none      fails: never                                              */
 MB_KERNEL uint32_t mb_palette_best(mb_palette_fit *fit, uint32_t k, double *entries, double *cost, double *bound) {
     const uint32_t n = fit->count;

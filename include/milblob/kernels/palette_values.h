@@ -2,8 +2,9 @@
  *
  * Elements of 16 bits have at most 65536 values, which are counted (tally.h) or, where elements have weights, summed. float32
  * elements have any number: up to MB_PALETTE_DISTINCT of them are counted one by one, more are put into bins. Elements with
- * the same upper 16 bits share a range, which is divided into the more bins, the more elements it has. A bin stands for its
- * mean, so the runs found are best among those that end between bins. Lloyd's steps on the elements then move the ends.
+ * the same upper 16 bits share a range, which is divided into the more bins, the more elements it has. The mean of a
+ * bin represents it, so the runs found are best among those that end between bins. Lloyd's steps on the elements then
+ * move the ends.
  *
  * What bins cost: let a run of the best palette of all end inside a bin of n elements with the scatter S (squared distances
  * from their mean). The cost of x is x^2 plus the lesser of two lines whose slopes differ by 2d, d the distance of the two
@@ -23,7 +24,7 @@
 #define MB_PALETTE_SLOTS (4 * MB_PALETTE_DISTINCT)
 #define MB_PALETTE_BINS 131072u
 
-/* The number that a float16 or bfloat16 stands for; exact. */
+/* The number that a float16 or bfloat16 encodes; exact. */
 MB_STEP double mb_palette_number_16(uint32_t bits, bool is_bf16) {
     const uint32_t wide = is_bf16 ? bits << 16 : mb_f16_to_f32(bits, 0);
     float number;
@@ -104,7 +105,7 @@ typedef struct mb_palette_bin {
 typedef struct mb_palette_bins {
     uint32_t slots[MB_PALETTE_SLOTS]; /* bits of a number; it is free if its weight is negative */
     double slot_weights[MB_PALETTE_SLOTS];
-    uint32_t distinct;                /* above MB_PALETTE_DISTINCT: too many, and the slots say nothing */
+    uint32_t distinct;                /* above MB_PALETTE_DISTINCT: too many, and the slots are void */
     uint64_t tops[MB_PATTERNS];       /* elements by the rank of their upper 16 bits */
     uint32_t starts[MB_PATTERNS + 1]; /* first bin of each rank; the last is how many there are */
     bool is_divided;
@@ -174,7 +175,7 @@ static inline void mb_palette_divide(mb_palette_bins *bins, uint32_t count) {
     memset(bins->bins, 0, next * sizeof *bins->bins);
 }
 
-/* Add elements, all of which were counted before (others, in a source that changed, go to some bin), to their bins. */
+/* Add elements that were counted before to their bins. (If the source has changed, new elements go to some bin.) */
 MB_KERNEL void mb_palette_fill_32(mb_palette_bins *bins, const uint8_t *src, const float *weights, uint64_t count) {
     for (size_t i = 0; i < (size_t)count; i++) {
         const uint32_t top = mb_load_u16(src + 4 * i + 2), low = mb_load_u16(src + 4 * i), rank = mb_palette_rank(top);
@@ -195,8 +196,8 @@ MB_KERNEL void mb_palette_bins_add(mb_palette_bins *bins, const mb_palette_bins 
         bins->bins[i].weight += other->bins[i].weight, bins->bins[i].sum += other->bins[i].sum, bins->bins[i].squares += other->bins[i].squares;
 }
 
-/* Sort numbers with their weights, from the arrays of `fit` to the same; `best` and `s0` are in use meanwhile. Merges runs
- * of one, two, four... */
+/* Merge sort of the numbers and their weights in the arrays of `fit`, with runs of 1, 2, 4...; uses `best` and `s0` as
+ * scratch space. */
 static inline void mb_palette_sort(mb_palette_fit *fit) {
     double *x = fit->values, *w = fit->weights, *to_x = fit->best, *to_w = fit->s0;
     const uint32_t n = fit->count;
@@ -237,7 +238,7 @@ MB_KERNEL double mb_palette_gather_32(mb_palette_bins *bins, mb_palette_fit *fit
     return reach;
 }
 
-/* What became of elements that got indices. */
+/* The error of elements that got indices. */
 typedef struct mb_palette_error {
     double squared; /* sum of the squared distances from their entries */
     double power;   /* sum of the squares of the elements */
@@ -326,7 +327,7 @@ MB_STEP void mb_palette_find(int32_t *at, const int32_t *order, const int32_t *b
     }
 }
 
-/* find: mb_palette_find, or what does the same. */
+/* find: mb_palette_find, or its equal. */
 #define MB_DEFINE_PALETTE_INDEX(name, target, find) \
     target MB_KERNEL void name(uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count, const double *entries, uint32_t used, double *totals, mb_palette_error *error) { \
         int32_t borders[256], order[MB_PALETTE_AT_ONCE], at[MB_PALETTE_AT_ONCE]; \
@@ -338,7 +339,7 @@ MB_STEP void mb_palette_find(int32_t *at, const int32_t *order, const int32_t *b
         for (uint64_t begin = 0; begin < count; begin += MB_PALETTE_AT_ONCE) { \
             const size_t n = count - begin < MB_PALETTE_AT_ONCE ? (size_t)(count - begin) : MB_PALETTE_AT_ONCE; \
             memcpy(x, src + 4 * begin, 4 * n); \
-            MB_ONCE(); /* a source may change: what is measured is what got the index */ \
+            MB_ONCE(); /* a source may change: measure the value that got the index */ \
             for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) { \
                 uint32_t bits; \
                 memcpy(&bits, x + i, 4); \

@@ -26,8 +26,8 @@ MB_STEP uint64_t mb_flags_pack(const uint8_t *flags, uint64_t count, uint8_t *ma
 }
 
 /* Count elements by the upper 15 bits of their magnitude (all of it, for float16).
- * A counter takes 32 bits, so that those of most weights stay in the first cache, and eight bytes of elements are read at
- * once: a CPU raises one counter per cycle if nothing else is in the way.
+ * A counter takes 32 bits, so that the counters of most weights fit into the L1 cache, and eight bytes of elements are
+ * read at once: a CPU raises one counter per cycle if nothing else is in the way.
  * in   src: count elements, fewer than 2^32, any alignment      out  counts: MB_MAGNITUDES, added to
  * over-reads: none      fails: never                                                                                   */
 MB_KERNEL void mb_prune_count(const uint8_t *src, uint64_t count, bool is_f16, uint32_t *counts) {
@@ -57,7 +57,7 @@ MB_KERNEL void mb_prune_count_below(const uint8_t *src, uint64_t count, uint32_t
  * in   src: count elements, any alignment
  * out  mask: (count + 7) / 8 bytes, a bit for each element, least significant first, 1 for those that are kept; kept: room
  *      for count elements; the first of them are those that are kept, the others are unspecified; sums: of float32: added
- *      to, the others become zero. For float16 the counts of mb_prune_count say it all, and sums is not used.
+ *      to, the others become zero. For float16 the counts of mb_prune_count suffice, and sums is not used.
  * returns how many are kept      over-reads: none      fails: never                                                    */
 typedef uint64_t (*mb_split_kernel)(const uint8_t *src, uint64_t count, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums);
 
@@ -71,7 +71,7 @@ MB_STEP uint64_t mb_split_plain(const uint8_t *src, uint64_t count, const bool i
         for (size_t k = 0; k < n; k++) {
             uint8_t element[4];
             memcpy(element, src + (begin + k) * size, size);
-            MB_ONCE(); /* a source may change: what is kept is what was compared */
+            MB_ONCE(); /* a source may change: keep the value that was compared */
             const uint32_t magnitude = mb_magnitude(element, 0, is_f16), is_kept = magnitude > cut;
             memcpy(kept + found * size, element, size);
             bits |= is_kept << k, found += is_kept;
@@ -135,7 +135,7 @@ typedef uint64_t (*mb_split_chosen_kernel)(const uint8_t *src, uint64_t count, c
             mb_cast_counts counts = {0, 0, 0}; \
             memcpy(bits, chosen + begin / 8, (n + 7) / 8); \
             memcpy(raw, src + size * begin, size * n), memset(raw + size * n, 0, size * (whole - n)); \
-            MB_ONCE(); /* a source may change: what is measured is what is not kept */ \
+            MB_ONCE(); /* a source may change: measure the value that is not kept */ \
             if (is_f16) cast(wide, raw, whole, false, &counts); \
             else memcpy(wide, raw, 4 * whole); \
             for (size_t i = 0; i < whole; i += MB_LANES) { \

@@ -31,7 +31,7 @@ MB_STEP float mb_pairwise_few(const float *x, const uint64_t n) {
     return sum;
 }
 
-/* The sum of n squares, of which the first `there` are of elements and the others zero. Calls itself at most 57 times deep. */
+/* The sum of n squares: of the first `there` elements; the others are zero. Calls itself at most 57 times deep. */
 static inline float mb_pairwise_squares(const mb_tier *tier, const uint8_t *src, bool is_f16, uint64_t there, uint64_t n) {
     if (there == 0) return 0; /* or a block that is longer than its channels would take time for each element that is not there */
     if (n > MB_PAIRWISE_MOST) {
@@ -133,7 +133,7 @@ MB_KERNEL void mb_block_count(const uint8_t *sums, bool is_f16, const mb_blocks 
 static inline void mb_mask_and(uint8_t *mask, uint64_t at, const uint8_t *bits, uint64_t count) {
     const unsigned shift = at % 8;
     uint8_t *const to = mask + at / 8;
-    uint32_t before = (1u << shift) - 1; /* bits that go to the next byte; those before the first stay */
+    uint32_t before = (1u << shift) - 1; /* bits that go to the next byte; those before the first are kept */
     size_t i = 0;
     if (shift == 0)
         for (; 8 * (i + 1) <= count; i++) to[i] &= bits[i];
@@ -179,10 +179,10 @@ static inline void mb_mask_blocks(uint8_t *mask, const mb_tier *tier, const uint
     for (; at < count; at += 8, word >>= 8) mask[at / 8] &= (uint8_t)word;
 }
 
-/* Which elements stay: those that are not zero, of the blocks whose sum has more than the bits `cut`.
+/* Choose the elements to keep: those that are not zero, of the blocks whose sum has more than the bits `cut`.
  * in   src, sums: as of mb_block_sums
  * out  mask: a bit for each element, least significant first; bits beyond them are zero
- * returns how many stay      over-reads: none      fails: never                                                         */
+ * returns how many are kept      over-reads: none      fails: never                                                  */
 MB_KERNEL uint64_t mb_block_mask(const mb_tier *tier, const uint8_t *src, bool is_f16, const mb_blocks *shape, const uint8_t *sums, uint32_t cut, uint8_t *mask) {
     uint8_t above[MB_BLOCKS_AT_ONCE / 8];
     const uint64_t groups = mb_blocks_groups(shape), inner = shape->inner, m = shape->m, count = shape->outer * shape->channels * inner;

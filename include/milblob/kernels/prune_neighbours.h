@@ -1,7 +1,8 @@
 /* kernels/prune_neighbours.h: of every few neighbours, those of the least magnitude become zero.
  *
- * Groups go through in lanes: how many of its neighbours are less, and how many are greater, says of each element whether it is
- * one of the least. Where elements are equal, that need not say which of them: such groups are told to the caller. */
+ * Groups go through in lanes. An element is among the least of its group if enough of its neighbours are greater and
+ * not too many are less. Where elements are equal, this may not decide between them: the caller gets the numbers of
+ * such groups. */
 #ifndef MILBLOB_PRUNE_NEIGHBOURS_H
 #define MILBLOB_PRUNE_NEIGHBOURS_H
 
@@ -16,12 +17,13 @@ typedef struct mb_neighbours {
     uint32_t n, m; /* the n least of m are dropped; m of 1 to MB_NEIGHBOURS_MOST */
 } mb_neighbours;
 
-/* Choose the elements that stay: those that are not zero, and are not among the n least of their group.
+/* Choose the elements to keep: those that are not zero, and are not among the n least of their group.
  * in   src: outer * channels * inner elements, any alignment; each is read once
  * out  mask: a bit for each element, least significant first; bits beyond them are zero; ties: room for the number of every
- *      group; groups are counted through [outer][group][inner]. Where equal magnitudes above zero are on both sides, the
- *      group is told there, and all of it stays that is not zero; largest: raised to the bits of the greatest magnitude
- * returns how many are told      over-reads: none      fails: never                                                      */
+ *      group; groups are counted through [outer][group][inner]. A group with equal magnitudes above zero on both sides
+ *      of the cut is listed there, and all its nonzero elements are kept; largest: raised to the bits of the greatest
+ *      magnitude
+ * returns the length of ties      over-reads: none      fails: never                                                 */
 typedef uint64_t (*mb_neighbours_kernel)(const uint8_t *src, const mb_neighbours *shape, uint8_t *mask, uint64_t *ties, uint32_t *largest);
 
 /* Neighbours that lie side by side in memory, in as many lanes. */
@@ -43,8 +45,8 @@ MB_STEP void mb_mask_put(uint8_t *mask, uint64_t at, uint64_t bits, uint32_t cou
     if (last == 8) to[8] |= (uint8_t)(bits >> (64 - shift));
 }
 
-/* Magnitudes of MB_NEIGHBOURS_LANES groups, [neighbour][lane]; stays, tied: 0 or -1. name##_row: whole groups one after the
- * other; name##_runs: any others. */
+/* Magnitudes of MB_NEIGHBOURS_LANES groups, [neighbour][lane]; the flags of kept and of tied ones: 0 or -1. name##_row:
+ * whole groups one after the other; name##_runs: any others. */
 #define MB_DEFINE_NEIGHBOURS(name, type, size, LOAD, MAGNITUDE) \
     MB_STEP void name##_rank(const type *sizes, uint32_t n, const uint32_t m, type *stays, type *tied, type *most) { \
         const type left = (type)(m - n), least = (type)n; \

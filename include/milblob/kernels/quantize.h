@@ -1,12 +1,12 @@
 /* kernels/quantize.h: linear quantization of an array, any range of it: the range of each block, the integers, the error.
  *
- * A grid (decode.h) says which block an element belongs to; a block has one scale and one zero. */
+ * A grid (decode.h) maps an element to its block; a block has one scale and one zero. */
 #ifndef MILBLOB_QUANTIZE_H
 #define MILBLOB_QUANTIZE_H
 
 #include "milblob/kernels/decode.h"
 
-enum { MB_QUANTIZE_COUNT = 16384 }; /* elements that stay in the cache from their range to their integers */
+enum { MB_QUANTIZE_COUNT = 16384 }; /* elements; they remain in the cache between the two passes */
 
 /* Widen the range of each block by the next count elements of a grid; src: the first of them. */
 static inline void mb_quantize_ranges_on(const mb_tier *tier, const uint8_t *src, bool is_f16, uint64_t count, mb_grid *grid, float *least, float *most) {

@@ -1,10 +1,10 @@
 /* kernels/quantize_steps.h: elements to integers on a linear scale, how far from them the dense values are, and the range of
  * elements.
  *
- * An integer q stands for scale * (q - zero). float32: q = round(x / scale) + zero, clipped, which is what coremltools
- * computes, bit for bit. float16: nearly the same in float32, with x * (1 / scale) (coremltools divides in float16), and then,
- * because the dense value is rounded to float16, the neighbour on the other side of x if its dense value is nearer. So no
- * integer is nearer, and the error is at most coremltools' with the same scale and zero.
+ * An integer q represents scale * (q - zero). float32: q = round(x / scale) + zero, clipped; coremltools computes the
+ * same bits. float16: nearly the same in float32, with x * (1 / scale) (coremltools divides in float16). Then, because
+ * the dense value is rounded to float16, q becomes the neighbour on the other side of x if its dense value is nearer.
+ * So no integer is nearer, and the error is at most coremltools' with the same scale and zero.
  *
  * A scale of 0 (all elements are, or nearly) gives NaN for elements of 0, which becomes 0. */
 #ifndef MILBLOB_QUANTIZE_STEPS_H
@@ -16,7 +16,7 @@
 /* The integers that elements become. */
 typedef struct mb_integers {
     int32_t least, most; /* for example -127 and 127 */
-    unsigned nbits;      /* so many are kept: 4 or 8 */
+    unsigned nbits;      /* bits kept: 4 or 8 */
     bool is_linear;      /* the range need not be symmetric around zero */
 } mb_integers;
 
@@ -56,7 +56,7 @@ MB_STEP int32_t mb_quantize_at(float at, int32_t zero, int32_t least, int32_t mo
 
 MB_STEP int32_t mb_quantize_f32(float *off, float x, float s, int32_t z, int32_t least, int32_t most) {
     const int32_t q = mb_quantize_at(x / s, z, least, most);
-    const float value = (float)(q - z) * s; /* a statement of its own: compilers may fuse what is in one */
+    const float value = (float)(q - z) * s; /* a statement of its own: compilers may fuse operations of one statement */
     *off = x - value;
     return q;
 }

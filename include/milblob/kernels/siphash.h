@@ -1,7 +1,7 @@
 /* kernels/siphash.h: SipHash-1-3, a hash with a secret key, for tables whose keys come from files.
  *
- * Who does not know the key cannot choose names that share a slot, so that looking them up stays fast. Python hashes its
- * own strings the same way. The value is never stored. */
+ * An author of a file who does not know the key cannot choose names that share a slot, so looking names up remains
+ * fast. Python hashes its own strings the same way. The value is never stored. */
 #ifndef MILBLOB_SIPHASH_H
 #define MILBLOB_SIPHASH_H
 

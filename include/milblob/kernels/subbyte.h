@@ -9,7 +9,7 @@
 
 #include "milblob/base.h"
 
-enum { MB_PACK_BLOCK = 4096 }; /* whole groups of eight; stays in the first cache */
+enum { MB_PACK_BLOCK = 4096 }; /* whole groups of eight; fits into the L1 cache */
 
 /* The bytes that count elements of nbits (1..8) take when packed; count comes from an array, so count * 8 fits. */
 static inline uint64_t mb_packed_nbytes(uint64_t count, unsigned nbits) { return count / 8 * nbits + (count % 8 * nbits + 7) / 8; }
@@ -60,7 +60,7 @@ MB_STEP void mb_pack_groups(uint8_t *dst, const uint8_t *src, uint64_t groups, c
  * spec: MILBlob/SubByteTypes.cpp (unused high bits of the last byte are 0)                                             */
 MB_KERNEL mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t mask = (uint8_t)((1u << nbits) - 1), shift = (uint8_t)(0 - lo), span = (uint8_t)(hi - lo);
-    /* Adding -lo maps the legal range to 0..span; what was outside wraps past it. Signed and unsigned bytes alike. */
+    /* Adding -lo maps the legal range to 0..span; values outside wrap past it. Signed and unsigned bytes alike. */
     uint8_t block[MB_PACK_BLOCK];
     for (uint64_t done = 0; done < count;) {
         const uint64_t some = count - done < MB_PACK_BLOCK ? count - done : (uint64_t)MB_PACK_BLOCK, groups = some / 8;

@@ -1,4 +1,4 @@
-/* kernels/sums.h: what is lost when elements change: sums of squares that are the same in every tier.
+/* kernels/sums.h: the error when elements change: sums of squares that are the same in every tier.
  *
  * Sums are taken in MB_LANES of doubles: an element goes to the lane of its place in its run, so every tier adds the same
  * numbers in the same order. Squares of floats are exact in doubles: whether a machine rounds between the product and the
@@ -12,7 +12,7 @@ enum { MB_LANES = 16 };
 
 /* Added to. */
 typedef struct mb_sums {
-    double squared[MB_LANES]; /* squares of the differences from what elements become */
+    double squared[MB_LANES]; /* squares of the differences between old and new elements */
     double power[MB_LANES];   /* squares of the elements */
     uint32_t largest;         /* difference: its bits, as a float32 without sign */
 } mb_sums;

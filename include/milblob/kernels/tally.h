@@ -84,7 +84,7 @@ MB_KERNEL void mb_tally_elements(mb_tally *tally, const uint8_t *src, uint64_t c
     for (uint64_t i = 0; i < count; i++) tally->bytes[block[i]]++;
 }
 
-/* Add what another tally, of elements of the same nbits, has counted. */
+/* Add the counts of another tally, of elements of the same nbits. */
 MB_KERNEL void mb_tally_add(mb_tally *tally, const mb_tally *other) {
     tally->is_long = true;
     tally->count += other->count;

@@ -1,6 +1,6 @@
 /* kernels/varint.h: arrays of protobuf varints, the payload of TensorValue's ints, longInts and bools.
  *
- * A varint holds seven bits a byte, lowest first; the top bit of a byte says that another follows. A negative int32 or
+ * A varint holds seven bits a byte, lowest first; the top bit of a byte is set if another follows. A negative int32 or
  * int64 is its 64-bit two's complement, ten bytes. The kernels below look at eight bytes at a time: `~word & HIGH` has
  * the top bit of every byte that ends a varint, so its lowest set bit gives the length without a loop or a branch on it,
  * and three shift-and-mask steps close the gaps that the flag bits leave (7 -> 14 -> 28 -> 56 bits).
@@ -123,7 +123,7 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
  * The length of a varint is known only when its bytes are, so one cursor waits for itself about twelve cycles per
  * element. Long arrays are therefore cut in two at a varint boundary and two cursors take turns (three and four were
  * slower: too few registers); the quick pass only notes that something was odd, and the careful one, from the start,
- * says what and where.                                                                                                */
+ * names the fault and its place.                                                                                     */
 #define MB_DEFINE_VARINT_DECODE(name, type, take, ranged) \
     MB_KERNEL mb_status name##_careful(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
         const uint8_t *at = src, *end = src + nbytes; \
@@ -141,8 +141,9 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
         return MB_OK; \
     } \
     MB_KERNEL mb_status name(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
-        /* The last byte ends a varint, so either part ends with one too, and whatever is taken from a part up to the first \
-         * malformed one was counted. Nothing is taken after that: a run of 0x80 would be many bad elements, counted once. */ \
+        /* The last byte ends a varint, so either part ends with one too, and the quick pass counted everything that \
+         * is taken from a part up to the first malformed one. Nothing is taken after that: a run of 0x80 would be \
+         * many bad elements, counted once. */ \
         if (count < 64 || nbytes < count || src[nbytes - 1] >= 0x80) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
         const uint64_t span = (uint64_t)hi - (uint64_t)lo; \
         const bool small_fit = lo <= 0 && hi >= 0x7f; \
@@ -152,11 +153,12 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
         if (first + mb_varint_count(half, (uint64_t)(end[1] - half)) != count) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
         type *to[2] = {dst, dst + first}; \
         uint64_t bad = 0; \
-        /* A part's cursor stays before its end; ten readable bytes are promised by the distance to the end of src, which \
-         * is why the last part stops early. Each part ends at a boundary, so its elements are exactly its own. */ \
+        /* A part's cursor is always before its end. The distance to the end of src guarantees ten readable bytes, so \
+         * the last part stops early. Each part ends at a boundary, so its elements are exactly its own. */ \
         const uint8_t *last = src + nbytes - 10; \
         const uint8_t *stop[2] = {end[0] < last ? end[0] : last, last}; \
-        /* The bounds of writing do not rest on the counts alone: another thread may change the bytes meanwhile. */ \
+        /* The bounds of writing do not depend on the counts alone: another thread may change the bytes in the \
+         * meantime. */ \
         type *limit[2] = {dst + first, dst + count}; \
         uint64_t left = first < count - first ? first : count - first; \
         while (bad == 0 && left >= 8 && at[0] < stop[0] && at[1] < stop[1]) { \
@@ -206,7 +208,7 @@ MB_DEFINE_VARINT_DECODE(mb_varint_decode_16, uint16_t, mb_varint_take, true)
 MB_DEFINE_VARINT_DECODE(mb_varint_decode_32, uint32_t, mb_varint_take, true)
 MB_DEFINE_VARINT_DECODE(mb_varint_decode_64, uint64_t, mb_varint_take, true)
 
-/* For 32-bit elements of the field `ints`: lo is INT32_MIN and hi UINT32_MAX, which is what five bytes can hold. */
+/* For 32-bit elements of the field `ints`: lo is INT32_MIN and hi UINT32_MAX, the range of five bytes. */
 MB_DEFINE_VARINT_DECODE(mb_varint_decode_ints, uint32_t, mb_varint_take_ints, false)
 
 enum { MB_BOOLS_BLOCK = 256 }; /* of 64 it is slower by a sixth, of 512 by half: compilers unroll this one */
@@ -294,7 +296,7 @@ MB_KERNEL uint64_t mb_varint_nbytes_i64(const void *elements, uint64_t count) {
 
 /* Encode count elements as varints.
  * in   elements: aligned                                         out  dst: dst_nbytes bytes, as the _nbytes twin gave
- * over-writes: none, whatever the elements became since they were counted      fails: never
+ * over-writes: none, even if the elements have changed since they were counted      fails: never
  * returns the bytes written, or dst_nbytes + 1 if the elements take more than there is room for; unless all dst_nbytes were
  * written the elements have changed, and dst is of no use                                                              */
 #define MB_DEFINE_VARINT_ENCODE(name, type, put, wide) \

@@ -1,4 +1,5 @@
-/* kernels/vectors.h: which entry of a palette of vectors is nearest to each vector, and what the next palette needs. */
+/* kernels/vectors.h: which entry of a palette of vectors is nearest to each vector, and the sums for the next
+ * palette. */
 #ifndef MILBLOB_VECTORS_H
 #define MILBLOB_VECTORS_H
 
@@ -71,7 +72,8 @@ MB_KERNEL void mb_nearest_plain(const float *src, const float *weights, uint32_t
 
 /* The same with a vector in each lane of two registers: no distance is stored, and no register is searched for its least lane.
  * Elements of the last vectors that there are no lanes for go to the plain code.
- * V, WIDTH: a register of WIDTH floats; LOAD, STORE, SET, SUB, MUL, ADD: what they say, each rounding by itself;
+ * V, WIDTH: a register of WIDTH floats; LOAD, STORE, SET, SUB, MUL, ADD: the operations of these names, each with its
+ * own rounding;
  * LESS(distance, index, least, at): where the distance is less, it becomes the least, and the index that of the lane        */
 #define MB_DEFINE_NEAREST(name, target, V, WIDTH, LOAD, STORE, SET, SUB, MUL, ADD, LESS) \
     target MB_STEP void name##_lanes(const float *xs, const float *ws, const mb_vectors *palette, const uint32_t dims, const bool is_heavy, float *least, float *at) { \
@@ -116,7 +118,7 @@ MB_KERNEL void mb_nearest_plain(const float *src, const float *weights, uint32_t
         mb_nearest_plain(src + (size_t)i * dims, weights == NULL ? NULL : weights + (size_t)i * dims, count - i, palette, scratch, at + i, least + i); \
     }
 
-/* Find the nearest entry of each of any number of vectors, and add up what the next palette is made of.
+/* Find the nearest entry of each of any number of vectors, and add up the sums for the next palette.
  * in   kernel; src, weights, count, palette, scratch: as for it
  * out  dst: count indices, or NULL; sums, totals: k * dims doubles, entry after entry, added to: the weighted elements that
  *      are nearest to each entry, and their weights

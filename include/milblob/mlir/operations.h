@@ -1,4 +1,4 @@
-/* mlir/operations.h: the operations of MLIR bytecode in one walk: what each reads and makes, and who reads that.
+/* mlir/operations.h: the operations of MLIR bytecode in one walk: their operands and results, and the readers of these.
  *
  *   IR section   a block: the operations at the top
  *   block        operations << 1 | 1 if it has arguments; [n, n times type << 1 | 1 if a location follows, [location];
@@ -7,8 +7,9 @@
  *                [n, successors], [orders of uses], [regions << 1 | 1 if isolated; if so, an IR section of its own; regions]
  *   region       blocks; if there are any: values, the blocks
  *
- * A region says how many values its blocks define, and they are numbered on from those around it; an isolated one begins
- * at 0. So an operand is a number in its scope, and may be one that is defined later. Regions nest: the walk keeps them
+ * A region states how many values its blocks define, and they are numbered on from those around it; an isolated one
+ * begins at 0. So an operand is a number in its scope, and may be one that is defined later. Regions nest: the walk
+ * keeps them
  * in MB_MAX_DEPTH frames and does not recurse. Every operation, block, region, result and operand takes a byte of the file
  * or more, which bounds all counts. */
 #ifndef MILBLOB_MLIR_OPERATIONS_H
@@ -86,11 +87,11 @@ static inline mb_status mb_mlir_define(mb_mlir_walk *walk, mb_mlir_frame *frame,
     if (frame->defined == frame->value_count) return mb_fail(walk->error, MB_COUNT, offset, frame->value_count, (uint64_t)frame->defined + 1, "values of region");
     uint32_t row = frame->first_value + frame->defined++;
     mb_mlir_value value = {type, op, number, is_argument, MB_MLIR_NONE};
-    if (walk->is_filling) walk->ir->values[row] = value; /* a region that defines fewer than it says is refused at its end */
+    if (walk->is_filling) walk->ir->values[row] = value; /* mb_mlir_read_ir refuses too few at the region's end */
     return MB_OK;
 }
 
-/* Orders of uses say in what order uses are kept in memory: nothing here needs them. */
+/* Orders of uses are about the order of uses in the writer's memory: nothing here needs them. */
 static inline mb_status mb_mlir_skip_orders(mb_mlir_walk *walk, mb_cursor *cursor, uint64_t values) {
     uint64_t count = 1, number = 0;
     if (values > 1 && mb_mlir_varint(cursor, &count, "orders of uses", walk->error)) return walk->error->status;

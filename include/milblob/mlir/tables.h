@@ -54,7 +54,7 @@ typedef struct mb_mlir_tables {
     mb_mlir_span *properties;
 } mb_mlir_tables;
 
-/* Read how many rows follow, of which each takes a byte or more of what is left.
+/* Read how many rows follow; each row takes a byte or more of what is left.
  * fails: MB_TRUNCATED, MB_COUNT (more than the bytes can hold, or than MB_MLIR_MAX_ROWS)                              */
 static inline mb_status mb_mlir_count(mb_cursor *cursor, uint32_t *count, const char *what, mb_error *error) {
     uint64_t start = mb_offset(cursor), number = 0;

@@ -25,12 +25,12 @@ typedef struct mb_chain_op {
     uint32_t row;     /* of ops */
     uint32_t first;   /* constants of its operation, names that it reads among them: the first, and how many */
     uint32_t count;
-    uint32_t message; /* number of the operation's first output, which stands for the operation */
+    uint32_t message; /* number of the operation's first output, which represents the operation */
     uint32_t parts;   /* of the operation, no two with one name; counted by mb_chains_check */
     uint32_t flags;   /* enum mb_chain_flag; MB_CHAIN_INNER in that of the first output */
 } mb_chain_op;
 
-/* What a name stands for in a block. */
+/* The definition of a name in a block. */
 typedef struct mb_definition {
     mb_span name;
     uint64_t hash;
@@ -46,7 +46,7 @@ typedef struct mb_chains {
     mb_chain_op *ops;     /* outputs of constexpr operations, in the order of the scan's */
     uint64_t op_count;
     uint32_t *numbers;    /* by row of the scan's ops: number in `ops`, or MB_NONE */
-    uint32_t *targets;    /* by constant: what a name that it reads stands for, or MB_NONE */
+    uint32_t *targets;    /* by constant: what defines a name that it reads, or MB_NONE */
     uint8_t *marks;       /* by constant: enum mb_mark */
     uint32_t *small_rows; /* constants of `small` that are parts, numbered from entry_count on; room for as many as there are names */
     uint8_t *small_marks; /* of these */
@@ -75,14 +75,15 @@ static inline uint64_t mb_definition_slot(const mb_chains *chains, uint64_t hash
     return slot;
 }
 
-/* Find what a name stands for in a block itself; NULL if it is not defined there. */
+/* Find the definition of a name in a block itself; NULL if it is not defined there. */
 static inline mb_definition *mb_definition_of(const mb_chains *chains, const mb_siphash_key *key, mb_span name, uint32_t block) {
     const uint64_t hash = mb_definition_hash(key, chains->scan->base + name.offset, name.nbytes, block);
     const uint32_t row = chains->slots[mb_definition_slot(chains, hash, name, block)];
     return row == 0 ? NULL : &chains->definitions[row - 1];
 }
 
-/* The definition of an operation's output; added if there is none. NULL if there is no room: names change while they are read. */
+/* Return the definition of an operation's output; add it if missing. NULL without room: names change while they are
+ * read. */
 static inline mb_definition *mb_define(mb_chains *chains, const mb_siphash_key *key, const mb_op *op) {
     const uint64_t hash = mb_definition_hash(key, chains->scan->base + op->name.offset, op->name.nbytes, op->block);
     const uint64_t slot = mb_definition_slot(chains, hash, op->name, op->block);
@@ -197,7 +198,7 @@ static inline uint32_t mb_small_number(mb_chains *chains, mb_definition *found) 
     return found->target;
 }
 
-/* Find what the names that constexpr operations read stand for.
+/* Resolve the names that constexpr operations read.
  * out  targets, marks      fails: MB_CHAINS_SMALL, MB_CHAINS_USES: call again after mb_chains_add_small or mb_chains_add_uses */
 MB_KERNEL int mb_chains_resolve(mb_chains *chains, const mb_siphash_key *key) {
     const mb_scan *scan = chains->scan;
@@ -290,18 +291,18 @@ static inline uint32_t mb_chain_parts(const mb_chains *chains, const mb_chain_op
     return distinct;
 }
 
-/* What mb_chains_check works with. */
+/* The working memory of mb_chains_check. */
 typedef struct mb_chain_links {
     uint32_t *reads;      /* operations that others read, side by side for each reader, in order, no two alike; room for all names */
     uint32_t *reads_from; /* by output, one more than there are: where those of an operation begin */
     uint32_t *readers;    /* the same the other way round */
     uint32_t *readers_from;
-    uint32_t *waiting;    /* by output: of how many that an operation reads it is not known yet how long their chains are */
-    uint32_t *ready;      /* operations of which all is known; room for all */
+    uint32_t *waiting;    /* by output: how many of its inputs have a chain of unknown length */
+    uint32_t *ready;      /* operations whose inputs all have known lengths; room for all */
     uint32_t *seen;       /* by output: zeros */
 } mb_chain_links;
 
-/* Note what each operation reads. */
+/* Note the inputs of each operation. */
 static inline int mb_chain_links_fill(mb_chains *chains, mb_chain_links *links) {
     uint64_t total = 0;
     for (uint64_t k = 0; k < chains->op_count; k++) {
@@ -360,9 +361,9 @@ static inline int mb_chain_measure(const mb_chains *chains, mb_chain_links *link
     return parts > MB_MAX_PARTS ? MB_CHAINS_PARTS : MB_CHAINS_DONE;
 }
 
-/* Refuse operations that read each other in a circle, and weights of too many of them. Whoever walks through what computes a weight, and
- * does so again for each weight, has bounded work then: also where operations share what they read, so that there are more ways
- * to it than anyone could follow.
+/* Refuse operations that read each other in a circle, and weights of too many operations. This bounds the work of a
+ * caller that walks through the operations of each weight in turn, even if operations share what they read and the
+ * number of paths is exponential.
  * out  stopped: which one      fails: MB_CHAINS_PARTS, MB_CHAINS_LONG, MB_CHAINS_CIRCLE
  * cost: for each operation that others read, or that reads others, at most MB_MAX_CHAIN times MB_MAX_PARTS steps           */
 MB_KERNEL int mb_chains_check(mb_chains *chains, mb_chain_links *links) {

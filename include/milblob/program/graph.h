@@ -1,9 +1,9 @@
-/* program/graph.h: a table of everything that a Program says, in program order: functions, blocks, operations, their inputs
+/* program/graph.h: a table of the contents of a Program, in program order: functions, blocks, operations, their inputs
  * and outputs.
  *
  * The scan of program.h finds constants and passes over the rest; this walk keeps the rest and passes over constants. It
- * reads the head of each message once. Types, values and attributes stay where they are, as (offset, nbytes) in the
- * buffer: they are read when somebody asks for them.
+ * reads the head of each message once. Types, values and attributes remain in the buffer and are listed as (offset,
+ * nbytes): the caller reads those it needs.
  *
  * Rows are in program order, an operation before those in its blocks, and `end` is the first row after them: so the
  * operations of a block are found by going from `end` to `end`. Tables that are too small are counted on and reported by
@@ -353,7 +353,7 @@ static inline mb_status mb_graph_walk_function(mb_graph *graph, mb_span name, mb
 /* Walk a Program {1 version, 2 functions, 3 docString, 4 attributes}.
  * in   graph: scan.base, scan.flags and scan.error, tables and capacities set, the rest zero; program: its place in the buffer
  * out  tables filled up to their capacities, counts as needed     fails: MB_FULL, MB_SPLIT (see above); as mb_read_field;
- *      MB_TAG, MB_DEPTH, MB_COUNT. After a failure scan's position tells where.
+ *      MB_TAG, MB_DEPTH, MB_COUNT. After a failure scan's position is that of the fault.
  * over-reads: none      cost: two or three visits to the head of each message; values are not touched                 */
 static inline mb_status mb_program_graph(mb_graph *graph, mb_span program) {
     mb_scan *scan = &graph->scan;

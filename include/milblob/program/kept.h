@@ -1,14 +1,15 @@
 /* program/kept.h: the rows of a scan in a quarter of their memory, for as long as a model is open.
  *
- * Most of what a row says, thousands of others say too: the parameter, the file, the dtype, the shape. That is its form, kept
- * once; the row keeps where it is, and the number of its form. Names are kept beside them (names.h). Nothing refers to
- * the Program's bytes but by offset; whoever wants a form's texts after the bytes are gone copies them before. */
+ * Thousands of rows share most of their fields: the parameter, the file, the dtype, the shape. These are a form, which
+ * is kept once; a row keeps its place and the number of its form. Names are kept beside them (names.h). Rows refer to
+ * the Program's bytes only by offset; a caller that needs a form's texts after the bytes are freed copies them
+ * first. */
 #ifndef MILBLOB_KEPT_H
 #define MILBLOB_KEPT_H
 
 #include "milblob/program/names.h"
 
-/* What rows have in common. Spans and rows of numbers are those of one of them. */
+/* The common fields of rows. Spans and rows of numbers are those of one of them. */
 typedef struct mb_form {
     mb_span key;
     mb_span text;          /* of a constant in a blob file: the file's name; else empty */
@@ -163,10 +164,10 @@ MB_KERNEL bool mb_keep_ops(mb_kept *kept, const mb_names *names, const mb_scan *
 }
 
 /* Keep the rows of a scan.
- * in   scan: complete, with its tables and bytes; names: made of it; kept: tables as said above, the rest zero
+ * in   scan: complete, with its tables and bytes; names: made of it; kept: tables as described above, the rest zero
  * out  kept->rows and kept->forms, form_count of these; kept->ops
- * fails: false if a message has 4 GiB or more, or a row's place in its operation does not fit; or if an operation that is no constexpr
- *      operation reads a name: such a scan is not kept so
+ * fails: false if a message has 4 GiB or more, or a row's place in its operation does not fit, or if an operation other
+ *      than constexpr operations reads a name: such a scan cannot be kept in this form
  * over-reads: none      cost: one comparison of each row with the row before, one hash where their forms differ            */
 MB_KERNEL bool mb_keep_rows(mb_kept *kept, const mb_names *names, const mb_scan *scan, const mb_siphash_key *key) {
     uint32_t last = 0;

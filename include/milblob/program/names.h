@@ -118,7 +118,8 @@ static inline void mb_fetch_ahead(const mb_scan *scan, uint64_t row) {
 }
 
 /* Add the names of all constants of a scan, in its order.
- * in   scan: complete; names: empty or begun, its tables maybe too small      out  names->nbytes, names->count as needed
+ * in   scan: complete; names: empty or partly filled; its tables may be too small      out  names->nbytes, names->count
+ *      as needed
  * over-reads: none      fails: never (the caller compares the counts with what it has room for)                       */
 MB_KERNEL void mb_names_add_entries(mb_names *names, const mb_scan *scan) {
     for (uint64_t i = 0; i < scan->entry_count; i++) {

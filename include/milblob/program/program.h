@@ -178,7 +178,7 @@ static inline mb_status mb_scan_other_outputs(mb_scan *scan, mb_cursor message) 
     return MB_OK;
 }
 
-/* Add a row of entries; *row is where it went, or NULL where there is no room. */
+/* Add a row of entries; *row is the new row, or NULL without room. */
 static inline mb_status mb_scan_entry(mb_scan *scan, mb_span value, mb_span payload, uint32_t storage, const mb_type *type, mb_entry **row) {
     if (mb_scan_op(scan)) return scan->error->status;
     mb_entry entry = scan->owner;
@@ -529,7 +529,8 @@ static inline mb_status mb_scan_messages(mb_scan *scan, mb_span program) {
 /* Scan a Program {1 version, 2 functions, 3 docString, 4 attributes}.
  * in   scan: base, flags, tables and capacities set, the rest zero; program: the message's place in the buffer
  * out  tables filled up to their capacities, counts as needed     fails: MB_FULL, MB_SPLIT (see above); as mb_read_field;
- *      MB_TAG, MB_NUMBER, MB_DTYPE, MB_RANK, MB_OVERFLOW, MB_DEPTH, MB_TYPE. After a failure the scan's position tells where.
+ *      MB_TAG, MB_NUMBER, MB_DTYPE, MB_RANK, MB_OVERFLOW, MB_DEPTH, MB_TYPE. After a failure the scan's position is
+ *      that of the fault.
  * over-reads: none      cost: one visit to the head of each message; payloads are not touched. Attributes of blocks, which nobody writes, need a way
  *      over all operations of their own: the scan begins again with these once it has met the first.                      */
 static inline mb_status mb_program_scan(mb_scan *scan, mb_span program) {

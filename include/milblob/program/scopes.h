@@ -1,4 +1,4 @@
-/* program/scopes.h: who defines each name that a Program reads, and who reads what is defined.
+/* program/scopes.h: the definition of each name that a Program reads, and the readers of each definition.
  *
  * A name is looked up in the block that reads it, then in those around it, then among the inputs of the function. Of two definitions
  * with one name in one block the first is read; the inputs of a block come before its operations. Texts are compared once: a
@@ -91,7 +91,7 @@ static inline void mb_scope_block(mb_scopes *scopes, uint32_t number, const mb_s
     mb_scope_restore(scopes, hidden_count);
 }
 
-/* Find who defines what is read, and who reads what is defined.
+/* Resolve all reads: find their definitions, and the readers of each definition.
  * in   scopes: graph and tables, see above; the Program's bytes      over-reads: none      fails: never
  * cost: one hash of each name that is defined or read                                                                   */
 MB_KERNEL void mb_scopes_resolve(mb_scopes *scopes, const mb_siphash_key *key) {

@@ -1,4 +1,4 @@
-/* program/sound.h: whether a Value of a Program is plainly what its type says: a tensor of known shape, in the field of
+/* program/sound.h: whether a Value of a Program plainly matches its type: a tensor of known shape, in the field of
  * its data type and with as many elements; or a reference to a weight file, of a type that such files hold.
  *
  * "Plainly" is for the rules of the specification (program/rules_values.py): nearly all Values of a Program are passed
@@ -57,6 +57,7 @@ static inline bool mb_sound_varints(mb_cursor run, const mb_dtype *dtype, uint64
     for (; run.at < run.end; found++) {
         if (found == count || mb_read_varint(&run, &value, error)) return false;
         int64_t number = (int64_t)value;
+        MB_FOR_ALL_DTYPES(22);
         switch (dtype->mil_code) {
         case MB_MIL_INT16: if (number < INT16_MIN || number > INT16_MAX) return false; break;
         case MB_MIL_UINT16: if (value > UINT16_MAX) return false; break;

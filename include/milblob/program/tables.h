@@ -20,7 +20,7 @@ enum { MB_WEIGHT_COUNT = 10 };    /* immediates of this many elements count as w
 
 enum mb_scan_flags {
     MB_SCAN_ALL = 1,    /* every tensor constant; else blob-file values, numeric immediates of ten or more elements and
-                           whatever belongs to a constexpr operation */
+                           everything that belongs to a constexpr operation */
     MB_SCAN_PLAIN = 2,  /* the Program was rewritten: do not look for repeated map keys again */
     MB_SCAN_KNOWN = 4   /* refuse, by MB_TEXTLESS, fields that no specification names; for who makes text of the Program */
 };
@@ -56,7 +56,7 @@ typedef struct mb_op {
     uint32_t block;        /* row of blocks */
     uint32_t index;        /* which of the block's operations */
     uint32_t output_count;
-    uint32_t mil_code;     /* of the output; 0 where it is no tensor */
+    uint32_t mil_code;     /* of the output; 0: not a tensor */
     uint32_t rank;         /* of the output */
     uint32_t dims;         /* row of numbers: rank dimensions, MB_UNKNOWN where open */
 } mb_op;
@@ -81,7 +81,7 @@ typedef struct mb_entry {
     uint32_t storage;      /* enum mb_storage */
 } mb_entry;
 
-/* What a ValueType says. */
+/* The contents of a ValueType. */
 typedef struct mb_type {
     uint32_t mil_code; /* 0: not a tensor */
     uint32_t rank;
@@ -111,7 +111,7 @@ typedef struct mb_scan {
     mb_entry owner;        /* what the next entries share: key, owner, binding */
     uint64_t steps[MB_MAX_DEPTH];
     uint32_t depth;        /* of steps */
-    mb_span type_spans[MB_TYPES]; /* ValueTypes that were read, by length: the last of each, and what it says */
+    mb_span type_spans[MB_TYPES]; /* ValueTypes that were read, by length: the last of each length, and its contents */
     mb_type types[MB_TYPES];
     uint64_t version;      /* Program.version */
     mb_error *error;

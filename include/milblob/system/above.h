@@ -30,7 +30,7 @@ static inline int mb_is_there(const char *path) {
  * in   path: absolute, no slash at its end unless it is the root; name: one component
  * out  bytes of `path` that are the directory where `name` is (1 for the root); those of `path` and one more if it is
  *      beside `path`; 0 if there is none; or the negative errno: of a place that cannot be examined, ENAMETOOLONG, or
- *      ENOSYS where there is no lstat                                                                                    */
+ *      ENOSYS without lstat                                                                                          */
 static inline int64_t mb_look_above(const char *path, const char *name) {
 #if defined(MB_HAS_LSTAT)
     char asked[MB_PATH_NBYTES];

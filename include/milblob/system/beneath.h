@@ -1,4 +1,4 @@
-/* system/beneath.h: opens a name below a directory, and nothing outside it, whatever links are on the way. */
+/* system/beneath.h: opens a name below a directory, and nothing outside it, even if links on the way lead elsewhere. */
 #ifndef MILBLOB_BENEATH_H
 #define MILBLOB_BENEATH_H
 
@@ -17,8 +17,8 @@
 #endif
 
 /* Open `name`, relative to the directory `fd`, with the `flags` of open (none that creates).
- * out  a descriptor; or the negative errno: EXDEV for a link that escapes the directory or is absolute, ENOSYS if there is
- *      no such call (before Linux 5.6, other systems), EAGAIN if a directory is renamed meanwhile
+ * out  a descriptor; or the negative errno: EXDEV for a link that escapes the directory or is absolute, ENOSYS without
+ *      the system call (before Linux 5.6, other systems), EAGAIN if a directory is renamed during the call
  * note: the system call itself, for which C libraries have no function                                                  */
 static inline int mb_open_beneath(int fd, const char *name, int flags) {
 #if defined(MB_OPENAT2)

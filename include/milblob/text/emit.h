@@ -30,7 +30,7 @@ static inline bool mb_emit_room(mb_emit *emit, uint64_t nbytes) {
 
 /* Append one varint; a negative int32 or int64 comes as its 64-bit pattern and takes ten bytes.
  * in   value                          out  1 to 10 bytes in emit
- * over-reads: none      fails: never; sets emit->full when there is no room
+ * over-reads: none      fails: never; sets emit->full when room runs out
  * lifetime: keeps nothing
  * spec: protobuf encoding, base 128 varints                                                                          */
 static inline void mb_emit_varint(mb_emit *emit, uint64_t value) {
@@ -44,7 +44,7 @@ static inline void mb_emit_varint(mb_emit *emit, uint64_t value) {
 
 /* Append bytes as they are, without tag or length.
  * in   src: nbytes bytes, not inside emit->out           out  nbytes bytes in emit
- * over-reads: none      fails: never; sets emit->full when there is no room
+ * over-reads: none      fails: never; sets emit->full when room runs out
  * lifetime: keeps nothing
  * spec: none, a building block                                                                                       */
 static inline void mb_emit_raw(mb_emit *emit, const uint8_t *src, uint64_t nbytes) {
@@ -55,7 +55,7 @@ static inline void mb_emit_raw(mb_emit *emit, const uint8_t *src, uint64_t nbyte
 
 /* Append the nbytes (1 to 8) low bytes of value, little-endian: the payload of float, double and `bytes` elements.
  * in   value, nbytes                  out  nbytes bytes in emit
- * over-reads: none      fails: never; sets emit->full when there is no room
+ * over-reads: none      fails: never; sets emit->full when room runs out
  * lifetime: keeps nothing
  * spec: protobuf encoding, fixed 32 and 64 bit                                                                       */
 static inline void mb_emit_fixed(mb_emit *emit, uint64_t value, uint32_t nbytes) {
@@ -69,7 +69,7 @@ static inline void mb_emit_tag(mb_emit *emit, uint32_t field, uint32_t wire_type
 
 /* Append field = value as a varint.
  * in   field: 1 to 2^29 - 1; value    out  tag and value in emit
- * over-reads: none      fails: never; sets emit->full when there is no room
+ * over-reads: none      fails: never; sets emit->full when room runs out
  * lifetime: keeps nothing
  * spec: protobuf encoding, tags                                                                                      */
 static inline void mb_emit_field(mb_emit *emit, uint32_t field, uint64_t value) {
@@ -79,7 +79,7 @@ static inline void mb_emit_field(mb_emit *emit, uint32_t field, uint64_t value) 
 
 /* Append field = nbytes bytes (a string, bytes, or a message that is serialized already).
  * in   field; src: nbytes bytes, not inside emit->out    out  tag, length and bytes in emit
- * over-reads: none      fails: never; sets emit->full when there is no room
+ * over-reads: none      fails: never; sets emit->full when room runs out
  * lifetime: keeps nothing
  * spec: protobuf encoding, length-delimited                                                                          */
 static inline void mb_emit_bytes(mb_emit *emit, uint32_t field, const uint8_t *src, uint64_t nbytes) {
@@ -90,8 +90,8 @@ static inline void mb_emit_bytes(mb_emit *emit, uint32_t field, const uint8_t *s
 
 /* Append field = a copy of the bytes [start, start + nbytes) that were written before.
  * in   field; start + nbytes <= emit->at                 out  tag, length and bytes in emit
- * over-reads: none      fails: never; sets emit->full when there is no room
- * lifetime: keeps nothing; positions before emit->at stay where they are
+ * over-reads: none      fails: never; sets emit->full when room runs out
+ * lifetime: keeps nothing; positions before emit->at do not change
  * spec: protobuf encoding, length-delimited                                                                          */
 static inline void mb_emit_copy(mb_emit *emit, uint32_t field, uint64_t start, uint64_t nbytes) {
     mb_emit_tag(emit, field, MB_EMIT_BYTES);
@@ -103,7 +103,7 @@ static inline void mb_emit_copy(mb_emit *emit, uint32_t field, uint64_t start, u
 
 /* Open a length-delimited field; what is appended until end() is its content.
  * in   field                          out  tag and one byte for the length; returns the mark that end() wants
- * over-reads: none      fails: never; sets emit->full when there is no room
+ * over-reads: none      fails: never; sets emit->full when room runs out
  * lifetime: the mark is good until an enclosing message is closed
  * spec: protobuf encoding, length-delimited                                                                          */
 static inline uint64_t mb_emit_begin(mb_emit *emit, uint32_t field) {
@@ -114,7 +114,7 @@ static inline uint64_t mb_emit_begin(mb_emit *emit, uint32_t field) {
 
 /* Close the field that begin() opened: write its length, moving the content when that takes more than one byte.
  * in   mark: from the begin() of the innermost open field  out  the minimal length prefix
- * over-reads: none      fails: never; sets emit->full when there is no room
+ * over-reads: none      fails: never; sets emit->full when room runs out
  * lifetime: marks inside the closed field are void
  * spec: protobuf encoding, length-delimited                                                                          */
 static inline void mb_emit_end(mb_emit *emit, uint64_t mark) {
@@ -131,7 +131,7 @@ static inline void mb_emit_end(mb_emit *emit, uint64_t mark) {
 
 /* Exchange the neighbours [start, middle) and [middle, emit->at).
  * in   start <= middle <= emit->at    out  the same bytes, the second range first
- * over-reads: none      fails: never; sets emit->full when there is no spare room for the smaller of the two
+ * over-reads: none      fails: never; sets emit->full without spare room for the smaller of the two
  * lifetime: marks at or after start are void
  * spec: none; fields in ascending order are what protobuf's writers produce                                          */
 static inline void mb_emit_swap(mb_emit *emit, uint64_t start, uint64_t middle) {

@@ -6,7 +6,8 @@
  *
  * Hexadecimal (Apple's compiler writes nothing else): digits go into 64 bits, later ones only into the rest bit.
  * Decimal (hand-written files): the value is digits * 10^e = digits * 5^e * 2^e. A big integer holds the digits and is
- * multiplied by 5^e or, shifted left far enough, divided by 5^-e; what a division leaves is the rest bit. No double
+ * multiplied by 5^e or, shifted left far enough, divided by 5^-e; the remainder of a division sets the rest bit. (Exact
+ * scaling, as in Clinger's AlgorithmM, 1990; faster methods are not needed, because such files are small.) No double
  * and no midpoint between two has more than 768 significant digits, so digits past the 800th matter only as
  * "something is left". */
 #ifndef MILBLOB_TEXT_NUMBER_H
@@ -315,7 +316,7 @@ static inline bool mb_real_round(const mb_real *real, mb_real_format format, uin
 
 /* Read a decimal integer at *at: [-]digits, saturating at 2^64 - 1.
  * in   text, nbytes; *at: where it starts      out  *magnitude, *negative, *fits (false: saturated); *at: after it
- * over-reads: none      fails: false when there is no digit at *at
+ * over-reads: none      fails: false without a digit at *at
  * lifetime: keeps nothing
  * spec: docs/mil-text.md, numbers                                                                                    */
 static inline bool mb_integer_read(const uint8_t *text, uint64_t nbytes, uint64_t *at, uint64_t *magnitude,

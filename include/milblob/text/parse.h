@@ -13,12 +13,13 @@
 
 enum {
     /* One text may expand to at most 64 times its size and a little: elements of lists carry their types, so a long
-     * type and many empty elements would otherwise give the product of the two. Real files stay below 1;
+     * type and many empty elements would otherwise give the product of their sizes. Real files remain below 1;
      * `list<int32, ?>([1, 2, ...])` without spaces gives 9. */
     MB_TEXT_MAX_UNFOLD = 64
 };
 
-/* Names of operator sets: what Apple's compiler writes, and what the Program it read said (coremltools, _OPSET). */
+/* Names of operator sets: those that Apple's compiler writes, with the names in the Program it read (coremltools,
+ * _OPSET). */
 static inline bool mb_text_opset(mb_text *text, mb_text_span *out, const uint8_t **name, uint64_t *nbytes) {
     static const char *const opsets[][2] = {{"ios13", "CoreML3"}, {"ios14", "CoreML4"}, {"ios15", "CoreML5"},
                                             {"ios16", "CoreML6"}, {"ios17", "CoreML7"}, {"ios18", "CoreML8"},

@@ -1,6 +1,6 @@
 /* text/print.h: writes characters and numbers of MIL text through a buffer of the caller's.
  *
- * What fills the buffer goes to `flush`, so a text of any size passes through a small one. After a flush that refuses,
+ * A full buffer goes to `flush`, so a text of any size passes through a small one. After a flush that refuses,
  * nothing more is written; callers look at `stopped` once per statement.
  *
  * Reals are the shortest C99 hexadecimal of the value as a double, as Apple's compiler writes them: 0x1.8a4p-4, 0x0p+0,
@@ -147,7 +147,7 @@ MB_STEP uint32_t mb_real_write(uint8_t *dst, uint64_t bits, uint32_t fraction_nb
     memcpy(dst, "0x1.", 4);
     mb_hex_write(dst + 4, (uint32_t)(fraction >> 32));
     if (fraction_nbits > 32) mb_hex_write(dst + 12, (uint32_t)fraction);
-    /* As many digits as there are up to the last that is not 0; without any there is no point either. */
+    /* The digits up to the last that is not 0; without digits the point is left out too. */
     dst += 3 + (fraction != 0 ? 17 - mb_lowest_bit(fraction | (fraction == 0)) / 4 : 0);
     dst[0] = 'p';
     dst[1] = exponent < 0 ? '-' : '+';

@@ -1,6 +1,6 @@
 /* text/token.h: the cursor over MIL text: white space, single characters, identifiers, whole numbers, strings.
  *
- * Every function returns false after filling `error`, and the parser returns at once. For MB_SYNTAX `detail` says
+ * Every function returns false after filling `error`, and the parser returns at once. For MB_SYNTAX `detail` is
  * what was expected at `offset` and `got` is the byte found there, or 256 at the end of the text. */
 #ifndef MILBLOB_TEXT_TOKEN_H
 #define MILBLOB_TEXT_TOKEN_H

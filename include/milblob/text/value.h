@@ -1,6 +1,6 @@
 /* text/value.h: parses types and values of MIL text.
  *
- * A type is written once, as the ValueType of the value that it belongs to. The payload is then read as that type says,
+ * A type is written once, as the ValueType of the value that it belongs to. The payload is then read by that type,
  * and the type is read back from the bytes just written: elements of lists, tuples and dicts get theirs as a copy of
  * those bytes. So the text of a type is parsed once, however many elements it has. Positions into the written bytes
  * are good while the Value that holds the type is open. */
@@ -10,7 +10,7 @@
 #include "milblob/text/number.h"
 #include "milblob/text/token.h"
 
-/* Field numbers of ValueType, which also say what kind of type it is (MIL.proto). */
+/* Field numbers of ValueType; the number is also the kind of the type (MIL.proto). */
 enum { MB_TYPE_TENSOR = 1, MB_TYPE_LIST = 2, MB_TYPE_TUPLE = 3, MB_TYPE_DICT = 4, MB_TYPE_STATE = 5 };
 
 /* Bytes that were written: [at, end) of emit->out. */
@@ -167,7 +167,7 @@ static inline bool mb_text_read_tensor_type(mb_text *text, mb_written type) {
         }
         text->dims[text->rank++] = dim;
     }
-    if (zero) text->count = 0; /* whatever the others multiply to */
+    if (zero) text->count = 0; /* even if the product of the others overflows */
     return zero || !wraps || mb_text_fail(text, MB_OVERFLOW, at, 0, 0, "number of elements of a tensor type");
 }
 
@@ -227,6 +227,7 @@ static inline bool mb_text_literal(mb_text *text, mb_packer *packer) {
     bool good;
     mb_text_span word;
     mb_text_peek(text);
+    MB_FOR_ALL_DTYPES(22);
     switch (text->dtype->mil_code) {
     case MB_MIL_FLOAT16: good = mb_text_real(text, packer, fp16, 2); break;
     case MB_MIL_FLOAT32: good = mb_text_real(text, packer, fp32, 4); break;
@@ -251,7 +252,7 @@ static inline bool mb_text_literal(mb_text *text, mb_packer *packer) {
     return good && mb_text_room(text);
 }
 
-/* The elements of a tensor: a bare literal, a flat list, or lists nested as the shape says. */
+/* The elements of a tensor: a bare literal, a flat list, or lists nested by the shape. */
 static inline bool mb_text_elements(mb_text *text, mb_packer *packer) {
     uint64_t counts[MB_TEXT_MAX_RANK]; /* entries seen so far in the open list of each level */
     uint64_t level = 0, deepest = 0, most = text->rank;

@@ -1,6 +1,6 @@
 /* text/write.h: writes a Program as MIL text, in the layout of Apple's compiler.
  *
- * docs/mil-text.md says what that layout is, what of it is a guess, and what text cannot hold. Functions, arguments and
+ * docs/mil-text.md describes that layout, the guesses in it, and the limits of text. Functions, arguments and
  * attributes are maps, and come in the order of their keys; everything else in the order of the Program. */
 #ifndef MILBLOB_TEXT_WRITE_H
 #define MILBLOB_TEXT_WRITE_H
@@ -43,7 +43,7 @@ static inline void mb_write_sink(mb_writer *w, uint64_t at, uint64_t count) {
     w->keys[at] = moved;
 }
 
-/* Sort by key; of equal ones the last stays, as protobuf has it. Returns how many are left. */
+/* Sort by key; of equal keys the last is kept, as in protobuf. Returns how many are left. */
 static inline uint64_t mb_write_sort(mb_writer *w, uint64_t count) {
     uint64_t left = 0;
     for (uint64_t at = count / 2; at-- > 0;) mb_write_sink(w, at, count);
@@ -243,13 +243,13 @@ static inline bool mb_write_head(mb_writer *w, mb_span program, uint64_t minor) 
     return true;
 }
 
-/* What is written in one step: the steps in this order are the whole text, but for the last brace, "}". */
+/* The part that is written in one step: the steps in this order are the whole text, but for the last brace, "}". */
 typedef enum mb_write_step { MB_WRITE_HEADER, MB_WRITE_FUNCTION, MB_WRITE_STATEMENT } mb_write_step;
 
 /* Write the head of the text, one function, or one statement alone.
  * in   w: graph, base, error, print, keys and options set, the rest zero; graph: made with MB_SCAN_KNOWN; program: the
  *      message; row: of the function or operation
- * out  characters, through w->print; the caller flushes what is left in the end
+ * out  characters, through w->print; the caller flushes the rest at the end
  * fails: MB_TEXTLESS, MB_SPLIT; MB_FULL: more keys than there is room for, or flush refused (print.stopped); as reading
  *      the wire; MB_RANGE, MB_COUNT, MB_RANK, MB_DTYPE, MB_DEPTH, MB_UTF8
  * over-reads: none     cost: linear in Program and text, but for sorting keys; the C stack as deep as blocks and types */

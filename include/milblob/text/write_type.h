@@ -23,7 +23,7 @@ typedef struct mb_writer {
     const uint8_t *base;
     mb_error *error;
     mb_print print;
-    bool is_plain;     /* protobuf wrote these bytes: what is in pieces now stays so */
+    bool is_plain;     /* protobuf wrote these bytes: a message in pieces is refused */
     bool has_scalars;  /* write `fp16`, as program(1.3) does, not `tensor<fp16, []>` */
     mb_write_weights weights; /* of immediates of ten elements or more */
     const mb_varint_run_kernel *runs; /* of a tier, by enum mb_varint_run_kind; NULL: varints are read one by one */
@@ -159,7 +159,7 @@ static inline bool mb_write_read_dimension(mb_writer *w, mb_span span, uint64_t 
         if (mb_expect_wire(&inner, &wire, MB_WIRE_VARINT, "size of a dimension", w->error)) return false;
         value = wire.value;
     }
-    if (number == 2 && value != 0) return mb_write_refuse(w, span.offset, "a dimension that stands for any number of dimensions");
+    if (number == 2 && value != 0) return mb_write_refuse(w, span.offset, "a dimension that represents any number of dimensions");
     if (number == 1 && value == MB_UNKNOWN) return mb_write_refuse(w, span.offset, "a dimension of 2^64 - 1");
     *size = number == 1 ? value : MB_UNKNOWN;
     return true;
@@ -232,7 +232,7 @@ static inline bool mb_write_kind(mb_writer *w, mb_span span, uint32_t *kind, mb_
     return true;
 }
 
-/* The two members of a ListType or DictionaryType, both of which must be there. */
+/* The two members of a ListType or DictionaryType; both must be present. */
 static inline bool mb_write_pair(mb_writer *w, mb_span span, mb_span member[8], const char *detail) {
     if (!mb_write_members(w, span, 1u << 1 | 1u << 2, member, detail)) return false;
     return (member[1].offset != 0 && member[2].offset != 0) || mb_write_refuse(w, span.offset, "a type of a list or dictionary with a part missing");

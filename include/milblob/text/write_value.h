@@ -6,7 +6,7 @@
 #include "milblob/text/write_type.h"
 #include "milblob/wire/tensor.h"
 
-enum { MB_WRITE_HEAD = 8 }; /* elements that stand for all of a tensor that is cut */
+enum { MB_WRITE_HEAD = 8 }; /* elements that represent a whole tensor that is abridged */
 
 /* ----------------------------------------------------------------------------------------------------------- tensors */
 
@@ -34,6 +34,7 @@ static inline bool mb_write_varint(mb_writer *w, mb_write_elements *from, uint64
 /* Write one element of a width that is fixed; `dst` has room for it. */
 MB_STEP uint32_t mb_write_fixed(uint32_t mil_code, uint32_t nbits, const uint8_t *data, uint64_t index, uint8_t *dst) {
     uint64_t at = index * (nbits / 8), bit = index * nbits;
+    MB_FOR_ALL_DTYPES(22);
     switch (mil_code) {
     case MB_MIL_FLOAT16: return mb_real_write(dst, (uint64_t)data[at] | (uint64_t)data[at + 1] << 8, 10, 5, false);
     case MB_MIL_BFLOAT16: return mb_real_write(dst, (uint64_t)data[at] | (uint64_t)data[at + 1] << 8, 7, 8, false);
@@ -66,7 +67,7 @@ MB_STEP uint8_t *mb_write_comma(mb_print *print, uint64_t i) {
 enum { MB_WRITE_CELL = 16, MB_WRITE_TABLE_COUNT = 2048 }; /* elements from which on making a table is cheaper than doing without */
 
 /* Elements of at most eight bits: there are at most 256, so each is written once, with a comma before it, and then copied.
- * The last byte of a cell says how long it is: at most 14 characters, ", -0x1.cp-16". */
+ * The last byte of a cell is its length: at most 14 characters, ", -0x1.cp-16". */
 MB_STEP void mb_write_small_row(mb_print *print, uint32_t mil_code, uint32_t nbits, const uint8_t *data, uint64_t first, uint64_t count) {
     uint8_t cells[256][MB_WRITE_CELL], text[MB_PRINT_MOST];
     for (uint32_t value = 0; value < 1u << nbits; value++) {
@@ -128,8 +129,8 @@ MB_STEP uint64_t mb_write_element_of(const mb_write_run *run, uint64_t index, ui
     return (value ^ top) - top;
 }
 
-/* Varints; the compiler knows of which kind, and of which size. As many as possible are decoded at once; the others are read one
- * by one, all but the last few, and any that is odd, without a branch on its length. */
+/* Varints; their kind and size are constants for the compiler. As many as possible are decoded at once. The others, all
+ * but the last few and malformed ones, are read one by one without a branch on their length. */
 MB_STEP bool mb_write_varint_row(mb_writer *w, mb_write_elements *from, uint64_t count, mb_write_integer kind, uint64_t size) {
     mb_print *print = &w->print;
     const bool is_written = print->flush != NULL;
@@ -190,6 +191,7 @@ static inline bool mb_write_row(mb_writer *w, mb_write_elements *from, uint64_t 
         break;
     case MB_FIELD_INTS:
     case MB_FIELD_LONGINTS:
+        MB_FOR_ALL_DTYPES(22);
         switch (w->dtype->mil_code) {
         case MB_MIL_INT16: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 16); break;
         case MB_MIL_INT32: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 32); break;
@@ -212,7 +214,7 @@ static inline bool mb_write_row(mb_writer *w, mb_write_elements *from, uint64_t 
     return !print->stopped || mb_write_fail(w, MB_FULL, 0, 0, 0, "room for the text");
 }
 
-/* Brackets of a tensor without elements, as deep as its shape says, or one pair where that would be very many. */
+/* Brackets of a tensor without elements, as deep as its shape, or one pair where that would be too many. */
 static inline void mb_write_empty(mb_writer *w, uint64_t level) {
     uint64_t size = level < w->rank ? w->dims[level] : 0;
     mb_print_text(&w->print, "[");
@@ -232,7 +234,7 @@ static inline bool mb_write_is_short(const mb_writer *w) {
     return true;
 }
 
-/* All elements, in lists nested as the shape says: w->dims, all known. */
+/* All elements, in lists nested by the shape: w->dims, all known. */
 static inline bool mb_write_nested(mb_writer *w, mb_write_elements *from, uint64_t count) {
     uint64_t counts[MB_TEXT_MAX_RANK] = {0}, inner = w->rank > 0 ? w->dims[w->rank - 1] : 1, done = 0, open = 0;
     while (done < count) {

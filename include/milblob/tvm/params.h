@@ -71,7 +71,8 @@ static inline mb_status mb_params_names(mb_cursor *cursor, uint64_t count, mb_pa
     return MB_OK;
 }
 
-/* Read one record. Its elements are not touched, and need not be there: whoever reads a large file reads its records only.
+/* Read one record. Its elements are not touched, and need not be in memory: a reader of a large file reads its records
+ * only.
  * in   cursor: at a record; file_left: bytes of the file from there on, no fewer than the cursor has
  * out  *param: all but the name; cursor: after the record, at its elements
  * over-reads: none      fails: MB_TRUNCATED (the record in the cursor, its elements in the file), MB_SENTINEL, MB_NUMBER

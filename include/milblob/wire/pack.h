@@ -1,7 +1,7 @@
 /* wire/pack.h: converts an array to the payload of a TensorValue and back, whichever way its field stores the elements.
  *
- * One number says how: 0 copies the bytes; 1, 2, 3, 4, 6 packs one-byte elements to so many bits; 8 makes 1 of every byte
- * that is not 0; the rest encode elements of that width as varints. */
+ * A number selects the conversion: 0 copies the bytes; 1, 2, 3, 4, 6 packs one-byte elements to that many bits; 8 makes
+ * 1 of every byte that is not 0; the rest encode elements of that width as varints. */
 #ifndef MILBLOB_PACK_H
 #define MILBLOB_PACK_H
 

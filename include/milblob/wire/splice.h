@@ -1,10 +1,10 @@
 /* wire/splice.h: finds the length prefixes that change when ranges of a serialized message are replaced.
  *
  * An edit replaces the bytes [offset, offset + nbytes) by new_nbytes others: the whole payload of a length-delimited
- * field, or a run of whole fields with their tags. Every length prefix around it counts these bytes, and a prefix that
- * grows by a byte changes the next one out. The walk goes from the outermost message down, and only into fields whose
- * payload holds an edit: no schema is needed, and siblings cost only the reading of their heads. All other bytes are left
- * alone, including unknown fields, padded varints, groups and the order of maps.
+ * field, or a run of whole fields with their tags. Every length prefix around the edit includes these bytes, and a
+ * prefix that grows by a byte changes the next one out. The walk goes from the outermost message down, and only into
+ * fields whose payload holds an edit: no schema is needed, and siblings cost only the reading of their heads. All other
+ * bytes are left alone, including unknown fields, padded varints, groups and the order of maps.
  *
  * Results are rows in a table that the caller owns; if it is too small, the walk continues counting and returns MB_FULL. A
  * payload that equals an edit is the edit itself, whether its bytes mean a message or a string. */
@@ -14,7 +14,7 @@
 #include "milblob/wire/wire.h"
 
 /* The deepest nesting that is followed. program.h finds constants below MB_MAX_DEPTH nested blocks of two messages each
- * and as many dictionaries of four: whatever it finds can be edited. */
+ * and as many dictionaries of four: everything that it finds can be edited. */
 enum { MB_SPLICE_DEPTH = 7 * MB_MAX_DEPTH };
 
 typedef struct mb_edit {
@@ -28,7 +28,7 @@ typedef struct mb_prefix {
     uint64_t offset;     /* of its first byte, after the tag */
     uint64_t nbytes;     /* it takes now, padding included */
     uint64_t length;     /* it states now */
-    uint64_t new_length; /* it must state; equal to length: it stays as it is */
+    uint64_t new_length; /* it must state; equal to length: no change */
 } mb_prefix;
 
 /* A message that the walk is in. */
@@ -42,7 +42,7 @@ typedef struct mb_level {
     uint64_t added;
 } mb_level;
 
-/* What the outermost message becomes, and how many prefixes there are to look at. */
+/* The size of the new outermost message, and the number of prefixes to look at. */
 typedef struct mb_splice {
     uint64_t prefix_count;
     uint64_t new_nbytes; /* of the outermost message */
@@ -94,9 +94,10 @@ static inline mb_status mb_splice_check(uint64_t offset, uint64_t nbytes, const 
  *      levels: MB_SPLICE_DEPTH rows to work in
  * out  prefixes: up to capacity rows, by offset; *splice
  * over-reads: none
- * fails: MB_FULL (splice->prefix_count tells how many rows it takes), MB_EDGE (a range that is neither one payload nor
+ * fails: MB_FULL (splice->prefix_count is the number of rows needed), MB_EDGE (a range that is neither one payload nor
  *      whole fields of the message it lies in, or empty), MB_OVERLAP (edits out of order or over each other), MB_OVERFLOW,
- *      MB_DEPTH, and what the cursor says of broken messages on the way: MB_TRUNCATED, MB_VARINT, MB_NUMBER, MB_LENGTH
+ *      MB_DEPTH, and the cursor's errors about broken messages on the way: MB_TRUNCATED, MB_VARINT, MB_NUMBER,
+ *      MB_LENGTH
  * cost: the fields of the messages around edits, up to the last edit in each; payloads are not looked into
  * spec: protobuf encoding, length-delimited fields                                                                   */
 static inline mb_status mb_splice_walk(const uint8_t *base, uint64_t offset, uint64_t nbytes, const mb_edit *edits, uint64_t count,

@@ -30,7 +30,7 @@ static inline uint32_t mb_tensor_element_wire(uint32_t field) {
     }
 }
 
-/* One step over the chunks of a Repeated* message: *found tells whether the field read was field 1, its values. */
+/* One step over the chunks of a Repeated* message; *found: the field read was field 1, its values. */
 static inline mb_status mb_tensor_chunk(mb_cursor *inner, uint32_t field, mb_wire *chunk, bool *found, mb_error *error) {
     if (mb_read_field(inner, chunk, error)) return error->status;
     *found = chunk->number == 1;
@@ -51,7 +51,7 @@ static inline mb_status mb_tensor_locate(const uint8_t *base, const uint8_t *dat
         if (mb_read_field(&outer, &member, error)) return error->status;
         if (member.number < MB_FIELD_FLOATS || member.number > MB_FIELD_BYTES) continue;
         if (mb_expect_wire(&outer, &member, MB_WIRE_BYTES, "field of TensorValue", error)) return error->status;
-        if (member.number != tensor->field) { /* another member of the oneof: what came before is gone */
+        if (member.number != tensor->field) { /* another member of the oneof: earlier ones are void */
             memset(tensor, 0, sizeof *tensor);
             tensor->field = member.number;
             tensor->start = (uint64_t)(member.tag - base);

@@ -10,7 +10,7 @@
 enum mb_wire_type { MB_WIRE_VARINT = 0, MB_WIRE_FIXED64 = 1, MB_WIRE_BYTES = 2, MB_WIRE_GROUP = 3, MB_WIRE_END = 4, MB_WIRE_FIXED32 = 5 };
 
 /* The deepest nesting of messages that is followed; each level of nested blocks uses two or three. protobuf's own
- * parsers stop at 100. Recursion in C is bounded by this number, whatever the file holds. */
+ * parsers stop at 100. This number bounds recursion in C for any file. */
 enum { MB_MAX_DEPTH = 200 };
 
 #define MB_NUMBERS "field number: expected 1 to 536870911"

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arguments import as_path, require_flags
 from ..budget import Budget
-from ..closeness import hint
+from ..closeness import ambiguous, unknown
 from ..errors import FormatError
 from ..jsontext import parse_json
 from ..mirrored import shown
@@ -75,11 +75,9 @@ class Asset(Opened, Arrays[AssetTensor]):
             return AssetTensor(self.opened, self._rows[name])
         found = self._tails().get(name, []) if isinstance(name, str) else []
         if len(found) > 1:
-            raise KeyError(f"tensor: expected one of {', '.join(found[:8])}, got the ambiguous {name!r}")
+            raise KeyError(ambiguous(name, found))
         if not found:
-            where = self.path or "the bundle"
-            close = hint(name, self._rows) if isinstance(name, str) else ""
-            raise KeyError(f"tensor: expected a name in {where}, got {name!r:.200}{close}")
+            raise KeyError(unknown("tensor", name, self._rows, self.path or "the bundle"))
         return AssetTensor(self.opened, self._rows[found[0]])
 
     def __contains__(self, name: object) -> bool:

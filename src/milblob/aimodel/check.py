@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from typing import Any, cast
 
-from ..analysis.check_blob import Finding, Findings, Severity
+from ..analysis.check_report import CheckReport, Findings
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..jsontext import parse_json
+from ..rules.catalog import Severity
 from ..storage import paths
 from ..wording import escape, some
 from .asset import BYTECODE, HASH, METADATA, Asset
@@ -30,7 +31,7 @@ _PIECE_NBYTES = 1 << 24
 _SAFE_NBYTES = 1 << 20  # a file of fewer bytes is read, not mapped, and so not aligned to more than 16
 
 
-def check_asset(path: str, max_nbytes: int | None = None) -> list[Finding]:
+def check_asset(path: str, max_nbytes: int | None = None) -> CheckReport:
     """Check a bundle, or a bare .mlirb file, and report every problem in one pass.
 
     Raises:
@@ -39,7 +40,7 @@ def check_asset(path: str, max_nbytes: int | None = None) -> list[Finding]:
     os.stat(path)
     checker = _AssetChecker(path)
     checker.check(max_nbytes)
-    return checker.found.close()
+    return checker.found.close(path)
 
 
 def _digest(asset: Asset) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..closeness import hint
+from ..closeness import unknown
 from ..errors import UnsupportedError
 from ..progress import ProgressCounter
 from ..refitting.by_name import GivenTensor, pair_by_name
@@ -50,7 +50,7 @@ def refit(
     given: Mapping[str, Any],
     how: How,
     *,
-    output: str | None,
+    destination: str | None,
     force: bool,
     dry_run: bool,
     max_nbytes: int | None = None,
@@ -64,7 +64,7 @@ def refit(
         KeyError, TypeError, ValueError, OverflowError, UnsupportedError: what does not fit. Nothing is written.
         Otherwise as `saving.save`.
     """
-    target = path if output is None else output
+    target = path if destination is None else destination
     with Asset(path, constants=True, stored=True, max_nbytes=max_nbytes) as asset:
         asset.opened.require_readable()
         require_target(asset, target, force)
@@ -102,7 +102,7 @@ def _find(asset: Asset, name: str) -> tuple[str, AssetTensor]:
                 raise UnsupportedError(
                     f"{words}; its parts can change: {', '.join(p.name for p in dense[name].parts.values())}"
                 )
-        raise KeyError(f"weight: expected a name in {asset.path}, got {name!r:.100}{hint(name, asset)}")
+        raise KeyError(unknown("weight", name, asset, asset.path))
     tensor = asset[name]
     if tensor.ordinal < 0:
         raise UnsupportedError(f"{name}: expected a weight, got a constant inside the decomposition of an operation")
@@ -156,8 +156,10 @@ def _nbytes_of(asset: Asset, row: GivenTensor) -> int:
 
 def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
     """Return the bytecode with new values: patched where every value keeps its place and size, else whole."""
-    whole = [value for value in values if len(value.targets) == len(value.users) and _are_alike(value)]
-    apart = [value for value in values if value not in whole]
+    whole: list[_Value] = []
+    apart: list[_Value] = []
+    for value in values:
+        (whole if len(value.targets) == len(value.users) and _are_alike(value) else apart).append(value)
     changes: list[BytecodeChange] = []
     grown: list[_Value] = []
     for value in whole:

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import ProgramError, UnsupportedError
+from ..errors import DestinationExistsError, ProgramError, UnsupportedError
 from ..model.recovery import settle
 from ..progress import Progress, ProgressCounter
 from ..rewrite.changes import Options, TensorChange
 from ..rewrite.destination import is_in_place
-from ..rewrite.repack_report import RepackReport
+from ..rewrite.repack_report import RepackReport, RewrittenFile
 from ..storage import paths
 from ..storage.journal_format import Later
 from ..values.cast import CastCounts, cast_array
@@ -55,7 +55,7 @@ def repack(
     with Asset(path, constants=True, stored=True, max_nbytes=max_nbytes) as asset:
         require_target(asset, target, force)
         if not dry_run and not is_in_place([path], target) and not force and paths.is_there(target):
-            raise FileExistsError(f"{target}: already exists (use --force to replace it)")
+            raise DestinationExistsError(target)
         work = _Repacking(asset, options)
         if options.cast:
             work.cast()
@@ -64,10 +64,9 @@ def repack(
         pieces = work.emitter.pieces()
         nbytes = sum(map(size_of, pieces))
         rows = work.changes()
-        report = RepackReport(
-            path, target, rows, [(target, len(work.emitter.resources), nbytes)], sum(row.nbytes for row in rows),
-            sum(row.nbytes_after for row in rows), not dry_run,
-        )  # fmt: skip
+        files = [RewrittenFile(target, len(work.emitter.resources), nbytes)]
+        before, after = (sum(getattr(row, key) for row in rows) for key in ("nbytes", "nbytes_after"))
+        report = RepackReport(path, target, rows, files, before, after, not dry_run)
         if not dry_run:
             counter = ProgressCounter(progress, asset.values())
             for name, tensor in asset.items():
@@ -115,6 +114,8 @@ class _Repacking:
             if dtypes != {DType.FLOAT32} or (select is not None and not any(select(t.name) for t in users)):
                 continue
             reader = next((use for tensor in users for use in tensor.consumers if use.type != "cast"), None)
+            if self._options.is_skipped(users[0]):
+                continue
             if reader is not None:
                 refused.append(f"{users[0].name} (read by {reader.label})")
             else:
@@ -132,7 +133,7 @@ class _Repacking:
 
     def _cast(self, number: int, users: list[AssetTensor], to: DType) -> None:
         def cast() -> tuple[Any, CastCounts]:
-            return cast_array(users[0].read(), to, overflow=self._options.overflow, nan=self._options.nan)
+            return cast_array(users[0].read(), to, overflow=self._options.overflow, nan=self._options.cast_nan)
 
         def make() -> Any:
             return stored_bytes(np.ascontiguousarray(cast()[0]), to)

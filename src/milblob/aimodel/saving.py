@@ -2,20 +2,17 @@
 
 import os
 import stat
-from contextlib import closing
 from typing import NamedTuple
 
 from ..errors import FormatError, UnsupportedError
 from ..model.replaceable import IsPart, require_name, require_replaceable
-from ..rewrite.copying import new_file, set_mode
+from ..rewrite.copying import copy_entry, new_file, set_mode, walk
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
-from ..storage.journal_format import STAGED
 from ..storage.locks import lock, unlock
-from ..storage.mapped import MappedFile
-from ..storage.output import NewDirectory, NewFile
-from ..storage.transfer import copy_range, write_at
+from ..storage.output import NewDirectory, NewFile, described
+from ..storage.transfer import write_at
 from .asset import BYTECODE, HASH, METADATA, Asset
 from .emit import Piece, Span, sha256, size_of, write
 
@@ -133,7 +130,10 @@ def _hash_change(root: str, digest: bytes) -> journal.Patch | journal.Replacemen
     if not paths.is_there(place):
         words = f"bundle: expected {HASH} in it, which names the compiled model that devices keep, got none"
         raise FormatError(f"{words} (write a new bundle: -o)", file=root, code="missing-file")
-    if os.stat(place).st_size == len(digest):
+    status = os.lstat(place)
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError(f"{HASH}: expected a regular file, got {described(status)}", file=place, code="missing-file")
+    if status.st_size == len(digest):
         return journal.Patch(HASH, 0, digest)
     return journal.Replacement(HASH, lambda file: write_at(file, [digest], 0))
 
@@ -142,10 +142,11 @@ def _copy(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
     require_target(asset, target, force)
     source = Location(paths.real(asset.path or ""))
     with NewDirectory(target, replace=paths.is_directory(target)) as made:
-        for name, is_directory in source.names():
-            if is_directory or name in (BYTECODE, HASH) or name.endswith((pending.JOURNAL, STAGED)):
-                continue
-            _copy_file(source.entry(name, links=False), os.path.join(made.name, name))
+        for name, is_directory in walk(source.path):
+            if is_directory:
+                os.mkdir(os.path.join(made.name, name))
+            elif name not in (BYTECODE, HASH):
+                copy_entry(source.path, name, os.path.join(made.name, name), least=stat.S_IRUSR)
         place = os.path.join(made.name, BYTECODE)
         with new_file(place) as fd:
             write(asset.mapping, new.pieces, fd)
@@ -153,13 +154,6 @@ def _copy(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
         set_mode(place, mode, least=stat.S_IRUSR)
         with new_file(os.path.join(made.name, HASH)) as fd:
             write_at(fd, [sha256(asset.mapping, new.pieces)], 0)
-
-
-def _copy_file(origin: Location, place: str) -> None:
-    with closing(MappedFile(origin)) as mapping, new_file(place) as fd:
-        copy_range(mapping, 0, mapping.nbytes, fd, 0)
-        mode = stat.S_IMODE(os.fstat(mapping.fd).st_mode)
-    set_mode(place, mode, least=stat.S_IRUSR)
 
 
 def _understand(root: Location) -> IsPart:

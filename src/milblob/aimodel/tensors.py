@@ -21,7 +21,6 @@ from .open_bytecode import OpenBytecode
 from .program import WeightRow, type_text
 
 Array = np.ndarray[Any, Any]
-_DENSE = Compression()
 
 
 def stored_of(packed: Packed) -> Array:
@@ -325,12 +324,12 @@ class AssetTensor(LazyTensor):
         )
 
     @property
-    def compression(self) -> Compression:
-        """How it is compressed, as for a `Tensor`; "" if it is not."""
+    def compression(self) -> Compression | None:
+        """How it is compressed, as for a `Tensor`; None if it is not."""
         if not self.is_computed:
-            return _DENSE
+            return None
         chain = AssetDecoder(self.opened).described(self.row.op)
-        return Compression(self.op) if chain is None else describe(chain, self._number)
+        return Compression(self.op, label=self.op) if chain is None else describe(chain, self._number)
 
     def _number(self, part: Any) -> int | None:
         try:
@@ -339,5 +338,5 @@ class AssetTensor(LazyTensor):
             return None
 
     def __repr__(self) -> str:
-        scheme = f", {self.compression}" if self.compression else ""
+        scheme = f", {found.scheme}" if (found := self.compression) else ""
         return f"<AssetTensor {self.name!r}: {type_text(self._kind)}{scheme}>"

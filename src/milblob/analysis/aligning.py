@@ -19,7 +19,7 @@ from .operations import (
     ConstantArgument,
     Input,
     Key,
-    Result,
+    OperationOutput,
     functions,
     origin,
 )
@@ -109,11 +109,11 @@ class _Reading:
                 for number, argument in enumerate(op.arguments[key]):
                     read = origin(argument)
                     rows.append((key, number, read))
-                    if isinstance(read, Result) and read.op in self.readers:
+                    if isinstance(read, OperationOutput) and read.op in self.readers:
                         self.readers[read.op].append((op, key, number, read.number))
         for number, (_, _, argument) in enumerate(function.returns):
             read = origin(argument)
-            if isinstance(read, Result):
+            if isinstance(read, OperationOutput):
                 self.returned.setdefault(read.op, []).append((number, read.number))
 
 
@@ -131,7 +131,7 @@ def _upward(side: _Reading, numbers: _Numbers) -> dict[ComparedOperation, int]:
 
 
 def _signature(read: Any, found: dict[ComparedOperation, int]) -> Hashable:
-    if isinstance(read, Result):
+    if isinstance(read, OperationOutput):
         return "result", found.get(read.op, -1), read.number
     if isinstance(read, Input):
         return "input", -1 if read.op is None else found.get(read.op, -1), read.block, read.number
@@ -238,7 +238,11 @@ class _Pairs:
             reads = {(key, number): read for key, number, read in self.sides[1].reads[new]}
             for key, number, read in self.sides[0].reads[old]:
                 other = reads.get((key, number))
-                if isinstance(read, Result) and isinstance(other, Result) and read.number == other.number:
+                if (
+                    isinstance(read, OperationOutput)
+                    and isinstance(other, OperationOutput)
+                    and read.number == other.number
+                ):
                     self._add_if_alike([read.op], [other.op])
             groups: list[dict[Hashable, list[ComparedOperation]]] = [{}, {}]
             for group, side, op in zip(groups, self.sides, (old, new), strict=True):
@@ -258,7 +262,7 @@ class _Pairs:
         for number, (group, side) in enumerate(zip(groups, self.sides, strict=True)):
             for cast in side.casts:
                 source = cast.source
-                if isinstance(source, Result):
+                if isinstance(source, OperationOutput):
                     where: Any = source.op if number else self.found.get(source.op)
                     group.setdefault((where, source.number, cast.dtype), []).append(cast)
                 else:
@@ -288,9 +292,9 @@ def _unique(ops: Iterable[ComparedOperation]) -> dict[str, ComparedOperation]:
 
 
 def _are_partners(read: Any, other: Any, partners: dict[ComparedOperation, ComparedOperation]) -> bool:
-    if isinstance(read, Result):
-        return isinstance(other, Result) and partners.get(read.op) is other.op and read.number == other.number
-    return not isinstance(other, Result)
+    if isinstance(read, OperationOutput):
+        return isinstance(other, OperationOutput) and partners.get(read.op) is other.op and read.number == other.number
+    return not isinstance(other, OperationOutput)
 
 
 # ---------------------------------------------------------------------------------------------------------------- rules

@@ -1,28 +1,27 @@
 """A difference between two models beyond their weights, in words."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+
+from ..results import Result
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Change(Result):
     """One difference, or several of one kind.
 
     Attributes:
         kind: "removed" (only in A), "added" (only in B), "changed", or "renamed".
-        words: its description.
+        message: its description.
         parts: of several: the description of each.
     """
 
     kind: str
-    words: str
+    message: str
     parts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return self.words
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return {"kind": self.kind, "words": self.words, "parts": list(self.parts)}
+        return self.message
 
 
 def only(subjects: Iterable[str], kind: str = "removed") -> list[Change]:

@@ -4,11 +4,12 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from .. import _codec
-from ..arguments import as_path, require_calls, require_flags
+from ..arguments import as_path, require_calls, require_flags, source_of
 from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, PendingChangeError, ResolveError
@@ -27,19 +28,18 @@ from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
 from ..storage.pending import map_settled
-from .check_blob import CODES, BlobFile, Finding, Findings, check_blob, record_problems, record_row
+from .check_blob import CODES, BlobFile, check_blob, record_problems, record_row
+from .check_report import CheckReport, Findings
 from .check_rules import ALL_CODES, check_rules, chosen
 from .check_storage import check_permissions, check_sizes, check_strays
-
-__all__ = ["Finding", "check"]
 
 _SMALL_NBYTES = 1024
 _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 
 
-@takes_urls("path")
+@takes_urls("source")
 def check(
-    path: Any,
+    source: Any,
     *,
     values: bool = False,
     rules: Select = None,
@@ -47,14 +47,14 @@ def check(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
-) -> list[Finding]:
+) -> CheckReport:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
     A broken part is reported and the rest is still checked: a bad manifest hides no bad record, and one bad record
     hides no other. Bytes 24..63 of records with byte-sized dtypes are ignored, since real files hold noise there.
 
     Args:
-        path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or listing of one; or a buffer or file
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or listing of one; or a buffer or file
             object that holds one of the latter four (references to weight files cannot be followed from there).
         values: check values too, which reads all weights: NaNs, infinities, indices outside their palette, masks whose
             number of ones differs from that of the nonzero values, bits set after the last element.
@@ -69,7 +69,7 @@ def check(
     bundle of Core AI by milblob.aimodel (docs/aimodel.md).
 
     Returns:
-        list of Finding; without errors and warnings the model is valid.
+        CheckReport: a sequence of Finding; `is_sound` says whether the model is valid.
 
     Raises:
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
@@ -77,7 +77,8 @@ def check(
     """
     require_flags(values=values)
     require_calls(progress=progress)
-    name = as_path(path) if isinstance(path, str | os.PathLike) else None
+    source = source_of(source)
+    name = as_path(source) if isinstance(source, str | os.PathLike) else None
     row, is_folder = None, False
     try:
         if name is not None:
@@ -85,28 +86,29 @@ def check(
     except MilblobError as error:  # of a zip archive
         checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
         checker.report(error)
-        return checker.found.close()
+        return checker.found.close(name)
     if name is not None and row is not None and row.check:
         return _check_other(name, row, values, rules, ignore, max_nbytes)
     checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
     if name is None:
-        checker.check_file(path, None)
+        checker.check_file(source, None)
     elif is_folder:
         checker.check_directory(name)
     else:
         check_permissions(checker.found, [name])
         checker.check_file(name, name)
-    return checker.found.close()
+    return checker.found.close(name)
 
 
 def _check_other(
     name: str, row: Format, values: bool, rules: Select, ignore: Select, max_nbytes: int | None
-) -> list[Finding]:
+) -> CheckReport:
     """Check a file of a format that has a check of its own."""
     if values:
         raise ValueError(f"{name}: expected a model, whose values can be looked at, got {row.kind}")
     is_wanted = chosen(rules, ignore, [*row.function("codes"), *ALL_CODES])
-    return [found for found in row.function("check")(name, max_nbytes=max_nbytes) if is_wanted(found.code)]
+    report: CheckReport = row.function("check")(name, max_nbytes=max_nbytes)
+    return replace(report, findings=tuple(found for found in report if is_wanted(found.code)))
 
 
 class _Reference:

@@ -1,9 +1,8 @@
-"""Every problem of one blob v2 file in one pass, and the class in which milblob.check reports problems."""
+"""Every problem of one blob v2 file in one pass."""
 
 import struct
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,12 +10,9 @@ from .. import _codec
 from ..blobs.reader import RECORD
 from ..dtypes import BY_BLOB_CODE
 from ..errors import FormatError
-from ..mirrored import shown
 from ..model.identify import is_blob_head
 from ..storage.foreign import foreign, refusal
-from ..wording import bounded, escape
-
-MAX_ALIKE = 1000  # findings of one code per file; a last finding counts the rest
+from .check_report import Findings
 
 _HEADER_NBYTES = _RECORD_NBYTES = _ALIGNMENT = 64
 _SENTINEL = 0xDEADBEEF
@@ -33,79 +29,6 @@ CODES = frozenset([
     "owner-only", "pending-change",
 ])  # fmt: skip
 """Every code that a finding can have; docs/cli.md says what they mean."""
-
-Severity = Literal["error", "warning", "note"]
-
-
-class Finding(NamedTuple):
-    """One thing that `milblob.check` noticed.
-
-    Attributes:
-        severity: "error": a reader fails or returns wrong values; "warning": readers differ on it, or it is most likely
-            not meant; "note": valid, but worth knowing.
-        code: stable short name of the kind of problem, such as "sentinel"; docs/cli.md lists all.
-        message: one line: what, expected, got.
-        file: path of the file it is in; None in a buffer.
-        offset: byte offset in that file; None if no single byte is at fault.
-        where: path inside the Program, or "".
-    """
-
-    severity: Severity
-    code: str
-    message: str
-    file: str | None = None
-    offset: int | None = None
-    where: str = ""
-
-    def __str__(self) -> str:
-        at = "" if self.offset is None else f" at byte {self.offset}"
-        file = "" if self.file is None else f" in {self.file}"
-        where = f" - at {bounded(self.where)}" if self.where else ""
-        return escape(f"{self.severity}[{self.code}] {self.message}{at}{file}{where}")
-
-
-class Findings:
-    """A growing list of findings that counts similar ones instead of filling memory with them.
-
-    Args:
-        is_wanted: says of a code whether it is reported; None for all.
-
-    Attributes:
-        items: the findings so far, in the order in which they were made.
-    """
-
-    def __init__(self, is_wanted: Callable[[str], bool] | None = None) -> None:
-        self.items: list[Finding] = []
-        self._is_wanted = is_wanted
-        self._counts: Counter[tuple[str, str | None]] = Counter()
-        self._severities: dict[tuple[str, str | None], Severity] = {}
-
-    def add(
-        self,
-        severity: Severity,
-        code: str,
-        message: str,
-        *,
-        file: str | None = None,
-        offset: int | None = None,
-        where: str = "",
-    ) -> None:
-        """Append a finding, unless nobody wants its code, or its file already has `MAX_ALIKE` of it."""
-        if self._is_wanted is not None and not self._is_wanted(code):
-            return
-        key = (code, file)
-        self._counts[key] += 1
-        self._severities.setdefault(key, severity)
-        if self._counts[key] <= MAX_ALIKE:
-            self.items.append(Finding(severity, code, bounded(shown(message)), file and shown(file), offset, where))
-
-    def close(self) -> list[Finding]:
-        """Return all findings, with one more for each kind that was cut short."""
-        for (code, file), count in self._counts.items():
-            if count > MAX_ALIKE:
-                words = f"findings of this kind: expected to list {MAX_ALIKE}, got {count - MAX_ALIKE} more"
-                self.items.append(Finding(self._severities[code, file], code, words, file))
-        return self.items
 
 
 class BlobFile(NamedTuple):

@@ -8,7 +8,8 @@ from ..model.package import Source
 from ..program.scan import ProgramScan
 from ..rules.catalog import RULES, Breach
 from ..selection import Select, selector
-from .check_blob import CODES, Findings
+from .check_blob import CODES
+from .check_report import Findings
 
 if TYPE_CHECKING:
     from ..rules.program_rules import Signature

@@ -14,7 +14,7 @@ from ..model.package import Source
 from ..program.scan import Compressed, ProgramScan
 from ..storage.journal_format import STAGED
 from ..storage.pending import JOURNAL
-from .check_blob import Findings
+from .check_report import Findings
 
 MIN_DENSE_NBYTES = 4096
 """Of compressed weights that are judged: coremltools compresses none below 2048 elements unless it is told to."""

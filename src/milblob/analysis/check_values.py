@@ -14,7 +14,7 @@ from ..model.model import Model
 from ..model.package import Package
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
-from .check_blob import Findings
+from .check_report import Findings
 from .statistics import Statistics, statistics_of
 
 _MASKS = {

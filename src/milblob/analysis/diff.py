@@ -3,9 +3,10 @@
 import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from numbers import Real
-from typing import Any, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 from ..arguments import Names, as_mapping, require, require_calls, require_flags
 from ..dtypes import DType
@@ -14,10 +15,12 @@ from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
+from ..program.compression import Compression
 from ..progress import Progress, ProgressCounter
 from ..remote.reading import takes_urls
+from ..results import Result, ambiguous, least
 from ..selection import Select, require_selected, selector
-from ..wording import escape
+from ..wording import escape, shortened
 from .aligning import Alignment
 from .changes import Change
 from .diff_metadata import compare_metadata
@@ -28,15 +31,15 @@ from .pairing import left_out, of_function, pair
 from .sides import Side
 from .tensor_diff import TensorDiff, measure
 
-_MAX_LINES = 40
+_MAX_LINES = 20
 _MAX_NAMES = 8
 _SMALL_COUNT = 1 << 14
 """Elements of a stored part; comparing fewer again costs less than finding out whether they were compared before."""
 
 
-@dataclass(frozen=True)
-class Diff:
-    """The differences between A and B. True if there are any.
+@dataclass(frozen=True, repr=False)
+class Diff(Result):
+    """The differences between A and B.
 
     Attributes:
         a, b: what was compared: paths, or descriptions of anything without a path.
@@ -62,13 +65,15 @@ class Diff:
     rtol: float = 0.0
     names_only: bool = False
 
+    _keys: ClassVar = {"is_same": "is_same", "rows": "tensors", "totals": "totals"}
+
     @property
-    def same(self) -> bool:
+    def is_same(self) -> bool:
         """Whether nothing differs: neither tensors (beyond the tolerances) nor Programs nor metadata."""
         return not (self.structure or self.metadata or any(row.is_different for row in self.rows))
 
-    def __bool__(self) -> bool:
-        return not self.same
+    def __bool__(self) -> NoReturn:
+        ambiguous(self, "is_same")
 
     @property
     def totals(self) -> dict[str, int]:
@@ -82,8 +87,10 @@ class Diff:
 
     def worst(self) -> list[TensorDiff]:
         """Return the rows that differ or are close: those without figures first, then by descending relative error."""
-        rows = [row for row in self.rows if row.is_different or row.kind in ("close", "stored")]
-        return sorted(rows, key=_rank)
+        return sorted(self._apart(), key=_rank)
+
+    def _apart(self) -> list[TensorDiff]:
+        return [row for row in self.rows if row.is_different or row.kind in ("close", "stored")]
 
     def failing(
         self, *, min_sqnr: float | None = None, min_cosine: float | None = None, max_abs: float | None = None
@@ -107,22 +114,17 @@ class Diff:
             raise ValueError("limits: expected a comparison of values, got one of names only")
         return [failure for row in sorted(self.rows, key=_rank) if (failure := limits.judge(row)) is not None]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        document: dict[str, Any] = {"a": self.a, "b": self.b, "same": self.same, "names_only": self.names_only}
-        document |= {"atol": self.atol, "rtol": self.rtol, "tensors": [row.to_dict() for row in self.rows]}
-        for key in ("structure", "metadata", "tools", "notes"):
-            document[key] = [change.to_dict() for change in getattr(self, key)]
-        document["left_out"] = list(self.left_out)
-        return {**document, "totals": self.totals}
+    def _worst(self) -> list[str]:
+        changes = (str(change) for change in (*self.structure, *self.metadata))
+        return [*(f"{row.name}: {row.message}" for row in least(self._apart(), _rank)), *islice(changes, 3)]
 
     def __str__(self) -> str:
-        lines = [f"{row.name}: {row.words}" for row in self.rows if row.kind not in ("same", "named")]
+        lines = [f"{row.name}: {row.message}" for row in self.rows if row.kind not in ("same", "named")]
         lines += map(str, (*self.structure, *self.metadata))
-        if len(lines) > _MAX_LINES:
-            lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
-        verdict = "same" if self.same else "different"
-        return "\n".join(map(escape, [f"{self.a} and {self.b}: {verdict}, {summary(self)}", *lines]))
+        verdict = "same" if self.is_same else "different"
+        return "\n".join(
+            map(escape, [f"{self.a} and {self.b}: {verdict}, {summary(self)}", *shortened(lines, _MAX_LINES)])
+        )
 
 
 def summary(diff: Diff) -> str:
@@ -268,18 +270,24 @@ def _compare(
         other = new if kind == "named" else None
         shapes = tuple(None if t is None else _declared(t) for t in (a, b))
         dtypes = tuple(None if t is None else t.mil_dtype for t in (a, b))
-        schemes = tuple("" if t is None else _scheme(t) for t in (a, b))
+        schemes = tuple(None if t is None else _compression(t) for t in (a, b))
         count = math.prod(_declared(either) or (0,))
         return TensorDiff(str(old if old is not None else new), other, kind, dtypes, shapes, schemes, count)  # type: ignore[arg-type]
     row = TensorDiff(
-        str(old), new, "same", (a.mil_dtype, b.mil_dtype), (a.shape, b.shape), (_scheme(a), _scheme(b)), a.size
+        str(old),
+        new,
+        "same",
+        (a.mil_dtype, b.mil_dtype),
+        (a.shape, b.shape),
+        (_compression(a), _compression(b)),
+        a.size,
     )
     if a.shape != b.shape:
-        return row._replace(kind="shape")
+        return replace(row, kind="shape")
     if DType.STRING in row.dtypes:
         if a.mil_dtype is not b.mil_dtype:
-            return row._replace(kind="different")
-        return row if a.read().tolist() == b.read().tolist() else row._replace(kind="different")
+            return replace(row, kind="different")
+        return row if a.read().tolist() == b.read().tolist() else replace(row, kind="different")
     are_tensors = False
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if parts.are_equal(a, b):
@@ -288,7 +296,7 @@ def _compare(
     ours, theirs = Elements(a), Elements(b)
     is_compared = are_tensors and not any(row.compressions)  # parts are compared one by one
     if a.mil_dtype is b.mil_dtype and not is_compared and have_equal_bits(ours, theirs):
-        return row if row.compressions[0] == row.compressions[1] else row._replace(kind="stored")
+        return row if row.schemes[0] == row.schemes[1] else replace(row, kind="stored")
     figures = measure(ours, theirs, atol, rtol)
     if figures.outside:
         kind = "different"
@@ -296,7 +304,7 @@ def _compare(
         kind = "close"
     else:
         kind = "dtype"
-    return row._replace(kind=kind, figures=figures)
+    return replace(row, kind=kind, figures=figures)
 
 
 def _declared(tensor: LazyTensor) -> tuple[int, ...]:
@@ -305,8 +313,8 @@ def _declared(tensor: LazyTensor) -> tuple[int, ...]:
     return tuple(-1 if size is None else size for size in shape)
 
 
-def _scheme(tensor: LazyTensor) -> str:
-    return tensor.compression if isinstance(tensor, Tensor) else ""
+def _compression(tensor: LazyTensor) -> Compression | None:
+    return tensor.compression if isinstance(tensor, Tensor) else None
 
 
 class _Parts:

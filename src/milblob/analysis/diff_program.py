@@ -20,7 +20,7 @@ from .operations import (
     ConstantArgument,
     Input,
     Key,
-    Result,
+    OperationOutput,
     argument_words,
     is_large,
     origin,
@@ -119,11 +119,11 @@ class _Comparison:
             self._add_folded(changes, words)
 
     def _add(self, changes: Iterable[Change]) -> None:
-        self.changes += [Change(c.kind, self._prefix + c.words, c.parts) for c in changes]
+        self.changes += [Change(c.kind, self._prefix + c.message, c.parts) for c in changes]
 
     def _add_folded(self, changes: list[Change], words: str) -> None:
         """Add changes of one kind as one."""
-        several = Change(changes[0].kind, words, tuple(change.words for change in changes))
+        several = Change(changes[0].kind, words, tuple(change.message for change in changes))
         self._add(changes if len(changes) == 1 else [several])
 
     def _add_lonely(self, ops: Iterable[ComparedOperation], kind: str) -> None:
@@ -202,7 +202,7 @@ class _Comparison:
         ):
             return self._relate_constants(x, y, rank)
         is_same = False
-        if isinstance(x, Result) and isinstance(y, Result):
+        if isinstance(x, OperationOutput) and isinstance(y, OperationOutput):
             is_same = self._partners.get(x.op.key) is y.op and x.number == y.number
         elif isinstance(x, Input) and isinstance(y, Input):
             if x.op is not None and y.op is not None:
@@ -296,7 +296,7 @@ def _rank(op: ComparedOperation) -> int | None:
         return None if op.shape is None else len(op.shape)
     for key in ("x", "values", "data"):
         for read in op.arguments.get(key, ()):
-            if isinstance(read, Result | Input):
+            if isinstance(read, OperationOutput | Input):
                 return read.rank
             if isinstance(read, ConstantArgument | CompressedArgument) and isinstance(read.shape, tuple):
                 return len(read.shape)

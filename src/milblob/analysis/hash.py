@@ -5,7 +5,8 @@ docs/hash.md defines, byte for byte, what is hashed.
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from .. import _codec
 from ..arguments import require_calls, require_flags
@@ -19,10 +20,12 @@ from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
 from ..remote.reading import takes_urls
+from ..results import Result
 from .sides import Side, is_arrays
 
 
-class ContentHash(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class ContentHash(Result):
     """The hashes of a model, each 64 hexadecimal digits.
 
     Attributes:

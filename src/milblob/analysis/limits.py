@@ -1,27 +1,30 @@
 """Limits for what a comparison may find: which weights are worse than they allow, and why."""
 
 import math
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
 from ..arguments import require
+from ..results import Result
 from .tensor_diff import TensorDiff
 
 
-class Failure(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Failure(Result):
     """A weight that is beyond a limit.
 
     Attributes:
         row: its TensorDiff.
-        words: what is beyond, such as "SQNR 31.2 dB, below 40".
+        message: what is beyond, such as "SQNR 31.2 dB, below 40".
     """
 
     row: TensorDiff
-    words: str
+    message: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return names and words as JSON can hold them."""
-        return {"name": self.row.name, "other": self.row.other, "words": self.words}
+        """Return names and message as JSON can hold them."""
+        return {"name": self.row.name, "other": self.row.other, "message": self.message}
 
 
 class Limits(NamedTuple):

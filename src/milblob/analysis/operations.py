@@ -98,8 +98,8 @@ class ComparedOperation:
         key: where it is: prefix of the Program, and place of its message.
         dtype: of the first output, None if that is no tensor; shape: likewise.
         output_count: number of outputs.
-        arguments: parameter -> what is read: ConstantArgument, CompressedArgument, Result, Input, or a str, a name that
-            nothing known has.
+        arguments: parameter -> what is read: ConstantArgument, CompressedArgument, OperationOutput, Input, or a str: a
+            name that nothing known has.
         source: of a cast that changes only the precision: what it casts, seen through others. None otherwise.
     """
 
@@ -126,12 +126,12 @@ class ComparedOperation:
     def is_cast(self) -> bool:
         """Whether it changes only the precision: from float to float, or from integer to integer."""
         read = self.arguments.get("x", ())
-        if self.type != "cast" or len(read) != 1 or not isinstance(read[0], Result | Input):
+        if self.type != "cast" or len(read) != 1 or not isinstance(read[0], OperationOutput | Input):
             return False
         return _kind(read[0].dtype) == _kind(self.dtype) != ""
 
 
-class Result(NamedTuple):
+class OperationOutput(NamedTuple):
     """An output of an operation, as something that is read. `dtype` and `rank` are None if it is no tensor."""
 
     op: ComparedOperation
@@ -170,7 +170,7 @@ class ComparedFunction(NamedTuple):
 
 def origin(argument: Any) -> Any:
     """Return what is read, seen through casts that change only the precision."""
-    if isinstance(argument, Result) and argument.op.source is not None:
+    if isinstance(argument, OperationOutput) and argument.op.source is not None:
         return argument.op.source
     return argument
 
@@ -183,7 +183,7 @@ def is_large(row: Any) -> bool:
 def argument_words(arguments: Iterable[Any]) -> str:
     """Return a description of what is read."""
     return ", ".join(
-        x if isinstance(x, str) else x.name if isinstance(x, Result | Input) else x.words() for x in arguments
+        x if isinstance(x, str) else x.name if isinstance(x, OperationOutput | Input) else x.words() for x in arguments
     )
 
 
@@ -320,7 +320,7 @@ class _Reading:
             return name if op is None else Input(op, number, row - first, name, dtype, rank)
         definer = self._view.operation(owner)
         if owner in self._ops:
-            return Result(self._ops[owner], row - definer.output_rows[0], name, dtype, rank)
+            return OperationOutput(self._ops[owner], row - definer.output_rows[0], name, dtype, rank)
         if definer.type.startswith("constexpr_"):
             key = self._program.prefix, (definer.block_row, name)
             return CompressedArgument(key, None if declared is None else declared.shape)

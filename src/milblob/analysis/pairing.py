@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ..arguments import Names, names_in
+from ..closeness import unknown
 from ..errors import MilblobError
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
@@ -153,7 +154,8 @@ class _Pairing:
         if found is None:
             found = self.spare[number].find(name)
             if found is None:
-                raise KeyError(f"mapping: expected names in {self.sides[number].words}, got {name!r}")
+                side = self.sides[number]
+                raise KeyError(f"mapping: {unknown('tensor', name, side.tensors, side.words)}")
             self._take(number, found)
         return found
 
@@ -426,5 +428,5 @@ def of_function(pairs: Pairs, a: Side, b: Side, function: str) -> Pairs:
 
     known = {n for side in (a, b) if side.model is not None for n in side.model.functions}
     if function not in known and function not in {name.rpartition("/")[2] for name in known}:
-        raise KeyError(f"function: expected one of {', '.join(sorted(known)) or 'none'}, got {function!r}")
+        raise KeyError(unknown("function", function, sorted(known)))
     return [pair for pair in pairs if is_in(a, pair[0]) or is_in(b, pair[1])]

@@ -5,18 +5,22 @@ import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
 from .. import _codec
-from ..arguments import array_of, require, require_flags
+from ..arguments import array_of, require, require_calls, require_flags, source_of
 from ..dtypes import DType, as_dtype, dtype_of
 from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
 from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
+from ..progress import Progress, ProgressCounter
 from ..remote.reading import takes_urls
+from ..results import Result, least
+from ..selection import Select, require_selected, selector
 from ..threads import ordered
 from .histogram import Bin, Histogram
 from .sides import Side
@@ -29,22 +33,26 @@ _WIDE = {
     DType.INT64: _codec.WIDE_I64,
     DType.UINT64: _codec.WIDE_U64,
 }
+_COUNTS = (
+    "zeros", "negative_zeros", "nans", "positive_infinities", "negative_infinities", "subnormals", "float16_overflows",
+)  # fmt: skip
 _own = threading.local()  # a Tally per thread: a megabyte that is not cleared again for each small tensor
 
 
-class Statistics(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Statistics(Result):
     """Statistics of the values of one tensor, or of several together.
 
-    Only finite elements count in `minimum` to `deviation`, which are None if there are none. Counts and extremes are
+    Only finite elements count in `min` to `std`, which are None if there are none. Counts and extremes are
     exact. With e = 2^-50 for dtypes of up to 16 bits and 2^-44 for others: the error of `total` is at most e times the
-    sum of magnitudes; the relative error of `deviation` at most e * (1 + |mean| / deviation).
+    sum of magnitudes; the relative error of `std` at most e * (1 + |mean| / std).
 
     Attributes:
         dtype: DType; None for several tensors of different ones.
         shape: dimensions; None for several tensors.
         count: elements.
-        minimum, maximum: int for integers and bools (0 and 1), else float.
-        mean, deviation: arithmetic mean; standard deviation of the population (as numpy.std).
+        min, max: int for integers and bools (0 and 1), else float.
+        mean, std: arithmetic mean; standard deviation of the population (as numpy.std).
         total: sum, as float.
         absmax: largest magnitude.
         smallest: smallest magnitude other than zero; None if all are zero.
@@ -55,17 +63,17 @@ class Statistics(NamedTuple):
         distinct: number of distinct values; all NaNs count as one, and so do 0.0 and -0.0. None for several tensors.
         is_distinct_exact: whether `distinct` is exact, as it always is up to 65536; else an estimate with a standard
             error of 0.8%.
-        histogram: Bins from minimum to maximum; None if it was not requested.
+        histogram: Bins from `min` to `max`; None if it was not requested.
         spread: sum of the squared distances from the mean; used by `merge`.
     """
 
     dtype: Any
     shape: tuple[int, ...] | None
-    count: int  # type: ignore[assignment]  # hides tuple.count
-    minimum: float | int | None
-    maximum: float | int | None
+    count: int
+    min: float | int | None
+    max: float | int | None
     mean: float | None
-    deviation: float | None
+    std: float | None
     total: float
     absmax: float | int | None
     smallest: float | int | None
@@ -80,6 +88,8 @@ class Statistics(NamedTuple):
     is_distinct_exact: bool
     histogram: tuple[Bin, ...] | None = None
     spread: float = 0.0
+
+    _keys: ClassVar = {"spread": None}
 
     @property
     def infinities(self) -> int:
@@ -103,41 +113,114 @@ class Statistics(NamedTuple):
         return _merge(given)
 
 
+@dataclass(frozen=True, repr=False)
+class StatisticsReport(Result, Mapping[str, Statistics]):
+    """Statistics of several tensors: a mapping from their names.
+
+    Attributes:
+        source: what was examined: a path, or a description of anything without one.
+        tensors: name -> Statistics, in the order of the source.
+    """
+
+    source: str
+    tensors: dict[str, Statistics]
+
+    _keys: ClassVar = {"total": "total"}
+
+    @property
+    def total(self) -> Statistics:
+        """Statistics of all of them together; see `Statistics.merge`."""
+        return _merge(list(self.tensors.values()))
+
+    def __getitem__(self, name: str) -> Statistics:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def _worst(self) -> list[str]:
+        rows = least(self.tensors.items(), lambda item: -(item[1].nans + item[1].infinities))
+        special = [(name, one.nans + one.infinities) for name, one in rows]
+        return [f"{name}: {count:,} NaN or infinite" for name, count in special if count]
+
+
+@overload
+def statistics(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    dtype: None = None,
+    *,
+    select: Select = None,
+    histogram: bool = False,
+    distinct: bool = True,
+    progress: Progress | None = None,
+    max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> "StatisticsReport": ...
+@overload
+def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, distinct: bool = True) -> Statistics: ...
 @takes_urls("source")
 def statistics(
     source: Any,
     dtype: Any = None,
     *,
+    select: Select = None,
     histogram: bool = False,
     distinct: bool = True,
+    progress: Progress | None = None,
+    max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
-) -> Statistics:
-    """Examine every value of a tensor once, without the GIL and, if there are many, in several threads.
+) -> "Statistics | StatisticsReport":
+    """Examine every value once, of one tensor or of all weights of a model, without the GIL and in several threads.
 
     Args:
-        source: a Tensor (a compressed weight is decoded, a part at a time), an array of a file that is not yet read (a
-            StoredArray, a Parameter of TVM), or anything NumPy makes an array of, in any memory order. A path, an open
-            model or a mapping of arrays: all of its tensors together, as `Statistics.merge`.
+        source: a path (of what `open` takes, or of a file of arrays), an open model, or a mapping of arrays: all of its
+            tensors, each by itself. Or one: a Tensor (a compressed weight is decoded, a part at a time), an array of a
+            file that is not yet read (a StoredArray, a Parameter of TVM), or anything NumPy makes an array of, in any
+            memory order.
         dtype: what the elements of an array are: a DType, a name or a NumPy dtype; default: the array's own. uint3 and
             uint6 must be named, their arrays are uint8.
+        select: of several tensors: which (see `Select`).
         histogram: count into bins too. A second pass, by NumPy, for dtypes of 32 and 64 bits; at no cost for others.
         distinct: count different values, which is most of the work for dtypes of 32 and 64 bits.
-        storage_options: as for `open`, of a URL.
+        progress: of several tensors: called as each has been examined (see `Progress`).
+        max_nbytes: as for `open`, of a path.
 
     Returns:
-        Statistics. For strings, only count and shape.
+        Statistics of one tensor; for strings, only count and shape. A StatisticsReport of several.
 
     Raises:
         As `Tensor.read`, and `milblob.open` for a path; TypeError for an array of a dtype that MIL lacks, or whose
-            elements are not of `dtype` (integers may be narrowed).
+            elements are not of `dtype` (integers may be narrowed). ValueError: `dtype` with several tensors; `select`,
+            `progress` or `max_nbytes` with one; `select` selects nothing.
     """
     require_flags(histogram=histogram, distinct=distinct)
+    require_calls(progress=progress)
+    source = source_of(source)
     if isinstance(source, str | os.PathLike | Mapping):
         if dtype is not None:
             raise ValueError("dtype: expected none for the tensors of a file or a mapping, which have their own")
         with contextlib.ExitStack() as stack:
-            tensors = Side.open(source, False, stack).tensors.values()
-            return Statistics.merge(statistics_of(tensors, histogram=histogram, distinct=distinct))
+            side = Side.open(source, False, stack, max_nbytes)
+            is_selected = selector(select)
+            tensors = {name: tensor for name, tensor in side.tensors.items() if is_selected(name)}
+            require_selected(select, bool(tensors), side.words)
+            counter = ProgressCounter(progress, tensors.values())
+            rows = {}
+            found = statistics_of(tensors.values(), histogram=histogram, distinct=distinct)
+            for (name, tensor), figures in zip(tensors.items(), found, strict=True):
+                rows[name] = figures
+                counter.add_tensor(name, tensor)
+            return StatisticsReport(side.words, rows)
+    for name, value in (("select", select), ("progress", progress), ("max_nbytes", max_nbytes)):
+        if value is not None:
+            raise ValueError(f"{name}: expected a path, a model or a mapping of arrays, got one tensor")
+    return _of_one(source, dtype, histogram, distinct)
+
+
+def _of_one(source: Any, dtype: Any, histogram: bool, distinct: bool) -> Statistics:
     if isinstance(source, LazyTensor):
         if source.mil_dtype is DType.STRING:
             return _nothing(DType.STRING, source.shape, source.size)
@@ -152,7 +235,9 @@ def statistics(
     return _of_pieces(array_pieces(array, element), element, array.shape, histogram, distinct, array)
 
 
-def statistics_of(tensors: Iterable[LazyTensor], **options: Any) -> Iterator[Statistics]:
+def statistics_of(
+    tensors: Iterable[LazyTensor], *, histogram: bool = False, distinct: bool = True
+) -> Iterator[Statistics]:
     """Yield the statistics of each tensor, in order; small ones are looked at several at a time.
 
     A record that is several tensors is examined once (or a few times, if several threads reach it at the same time).
@@ -163,12 +248,12 @@ def statistics_of(tensors: Iterable[LazyTensor], **options: Any) -> Iterator[Sta
 
     def work(tensor: LazyTensor) -> Statistics:
         if not isinstance(tensor, Tensor) or not tensor.is_blob:
-            return statistics(tensor, **options)
+            return _of_one(tensor, None, histogram, distinct)
         key = (tensor.place.key(), tensor.mil_dtype, tensor.size)
         found = known.get(key)
         if found is None:
-            found = known[key] = statistics(tensor, **options)
-        return found if found.shape == tensor.shape else found._replace(shape=tensor.shape)
+            found = known[key] = _of_one(tensor, None, histogram, distinct)
+        return found if found.shape == tensor.shape else replace(found, shape=tensor.shape)
 
     yield from in_order(tensors, work)
 
@@ -184,13 +269,13 @@ def _of_pieces(
     found = _from_moments(moments, dtype, shape, number, is_exact)
     if histogram and not narrow:
         bins = ()
-        if found.minimum is not None:
-            second = Histogram(found.minimum, found.maximum)
+        if found.min is not None:
+            second = Histogram(found.min, found.max)
             again = dense_pieces(source) if isinstance(source, LazyTensor) else array_pieces(source, dtype)
             for piece in again:
                 second.add(np.ndarray((piece.count,), dtype.numpy, piece.buffer, piece.offset))  # type: ignore[arg-type]
             bins = second.bins()
-    return found._replace(histogram=bins) if histogram else found
+    return replace(found, histogram=bins) if histogram else found
 
 
 def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_codec.Moments, int, bool, Any]:
@@ -276,10 +361,10 @@ def _from_moments(
         dtype=dtype,
         shape=tuple(shape),
         count=count,
-        minimum=minimum,
-        maximum=maximum,
+        min=minimum,
+        max=maximum,
         mean=(total + low) / finite if finite else None,
-        deviation=_root((spread + spread_low) / finite) if finite else None,
+        std=_root((spread + spread_low) / finite) if finite else None,
         total=total + low,
         absmax=None if minimum is None else max(abs(minimum), abs(maximum)),
         smallest=smallest,
@@ -301,8 +386,8 @@ def _root(variance: float) -> float:
 
 
 def _nothing(dtype: Any, shape: tuple[int, ...] | None, count: int) -> Statistics:
-    numbers = dict.fromkeys(Statistics._fields[10:17], 0)
-    none = dict.fromkeys(("minimum", "maximum", "mean", "deviation", "absmax", "smallest", "distinct"))
+    numbers = dict.fromkeys(_COUNTS, 0)
+    none = dict.fromkeys(("min", "max", "mean", "std", "absmax", "smallest", "distinct"))
     return Statistics(dtype=dtype, shape=shape, count=count, total=0.0, is_distinct_exact=True, **numbers, **none)  # type: ignore[arg-type]
 
 
@@ -311,7 +396,7 @@ def _merge(parts: list[Statistics]) -> Statistics:
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     if not parts:
         return _nothing(None, None, 0)
-    counts = {name: sum(getattr(part, name) for part in parts) for name in Statistics._fields[10:17]}
+    counts = {name: sum(getattr(part, name) for part in parts) for name in _COUNTS}
     numeric = [part for part in parts if part.mean is not None]
     finite = sum(part.finite for part in numeric)
     total = (
@@ -319,17 +404,18 @@ def _merge(parts: list[Statistics]) -> Statistics:
         if all(math.isfinite(p.total) for p in numeric)
         else sum(p.total for p in numeric)
     )
-    result = _nothing(dtype, None, sum(part.count for part in parts))._replace(**counts, total=total)
+    result = replace(_nothing(dtype, None, sum(part.count for part in parts)), **counts, total=total)
     if not finite:
         return result
     mean = total / finite
     spreads = [part.spread + part.finite * (part.mean - mean) ** 2 for part in numeric if part.mean is not None]
     spread = math.fsum(spreads) if all(map(math.isfinite, spreads)) else sum(spreads)
-    return result._replace(
-        minimum=min(part.minimum for part in numeric if part.minimum is not None),
-        maximum=max(part.maximum for part in numeric if part.maximum is not None),
+    return replace(
+        result,
+        min=min(part.min for part in numeric if part.min is not None),
+        max=max(part.max for part in numeric if part.max is not None),
         mean=mean,
-        deviation=_root(spread / finite),
+        std=_root(spread / finite),
         absmax=max(part.absmax for part in numeric if part.absmax is not None),
         smallest=min((part.smallest for part in numeric if part.smallest is not None), default=None),
         spread=spread,

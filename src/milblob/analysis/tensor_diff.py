@@ -1,13 +1,16 @@
 """How one tensor differs between A and B: figures of its values, and the words for them."""
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from .. import _codec, decibels
 from ..dtypes import DType
 from ..model.elements import PIECE_COUNT, Elements, starts
+from ..program.compression import Compression
+from ..results import Result
 from ..threads import ordered
 
 _DIFFERENT = ("different", "dtype", "shape", "only_a", "only_b")
@@ -16,7 +19,8 @@ _LEAST = 2.0**-960
 """Of sums of squares: below it, what single squares lose to underflow shows in the figures."""
 
 
-class Figures(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Figures(Result):
     """Differences between the values of two tensors of one shape; B - A is treated as noise on the signal A.
 
     Elements that are NaN or infinite on either side count only in the first three figures. NaNs are equal if their bits
@@ -45,7 +49,8 @@ class Figures(NamedTuple):
     sqnr: float | None
 
 
-class TensorDiff(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class TensorDiff(Result):
     """One tensor of A and its counterpart in B.
 
     Attributes:
@@ -55,7 +60,7 @@ class TensorDiff(NamedTuple):
             the tolerances, or 0 for -0); "dtype" (the same values in another dtype); "different" (some element outside
             the tolerances); "shape" (other dimensions; values are not compared); "only_a", "only_b"; "named" (in both;
             only names were compared). With tolerances above 0, another dtype is "close" too.
-        dtypes, shapes, compressions: of A and of B; None for a missing tensor.
+        dtypes, shapes, compressions: of A and of B; None for a missing tensor, and for a weight that is not compressed.
         count: elements of A, or of B if it is only there.
         figures: None if the bits are the same or no values were compared.
     """
@@ -65,9 +70,16 @@ class TensorDiff(NamedTuple):
     kind: str
     dtypes: tuple[DType | None, DType | None]
     shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]
-    compressions: tuple[str, str]
-    count: int  # type: ignore[assignment]  # hides tuple.count
+    compressions: tuple[Compression | None, Compression | None]
+    count: int
     figures: Figures | None = None
+
+    _keys: ClassVar = {
+        "is_different": "different",
+        "schemes": "compressions",
+        "compressions": None,
+        "count": "elements",
+    }
 
     @property
     def is_different(self) -> bool:
@@ -75,24 +87,20 @@ class TensorDiff(NamedTuple):
         return self.kind in _DIFFERENT
 
     @property
-    def words(self) -> str:
-        """What differs, in one line."""
-        return _words(self)
+    def schemes(self) -> tuple[str, str]:
+        """The schemes of both; "" where there is none."""
+        a, b = ("" if one is None else one.scheme for one in self.compressions)
+        return a, b
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it; figures that are no finite number are null."""
-        row: dict[str, Any] = {
-            "name": self.name,
-            "other": self.other,
-            "kind": self.kind,
-            "different": self.is_different,
-        }
-        row["dtypes"] = [None if dtype is None else str(dtype) for dtype in self.dtypes]
-        row["shapes"] = [None if shape is None else list(shape) for shape in self.shapes]
-        row |= {"compressions": [str(scheme) for scheme in self.compressions], "elements": self.count, "figures": None}
-        if self.figures is not None:
-            row["figures"] = {key: _finite(value) for key, value in self.figures._asdict().items()}
-        return row
+    @property
+    def is_same(self) -> bool:
+        """Whether it does not: `is_different` is the opposite."""
+        return not self.is_different
+
+    @property
+    def message(self) -> str:
+        """What differs, in one line."""
+        return _message(self)
 
 
 def measure(a: Elements, b: Elements, atol: float = 0.0, rtol: float = 0.0) -> Figures:
@@ -143,11 +151,7 @@ def _cosine(ab: float, aa: float, bb: float) -> float | None:
     return max(-1.0, min(1.0, ab / (math.sqrt(aa) * math.sqrt(bb))))
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _words(row: TensorDiff) -> str:
+def _message(row: TensorDiff) -> str:
     dtypes, shapes = row.dtypes, row.shapes
     if row.kind in ("only_a", "only_b"):
         side = row.kind == "only_b"
@@ -157,8 +161,8 @@ def _words(row: TensorDiff) -> str:
         words.append(f"shape {_shape_words(shapes[0])} in A, {_shape_words(shapes[1])} in B")
     if dtypes[0] is not dtypes[1]:
         words.append(f"{dtypes[0]} in A, {dtypes[1]} in B")
-    if row.compressions[0] != row.compressions[1]:
-        words.append(f"{row.compressions[0] or 'dense'} in A, {row.compressions[1] or 'dense'} in B")
+    if row.schemes[0] != row.schemes[1]:
+        words.append(f"{row.schemes[0] or 'dense'} in A, {row.schemes[1] or 'dense'} in B")
     figures = row.figures
     if row.kind in ("stored", "dtype") or (figures is not None and not figures.unequal):
         words.append("same values" if row.kind != "close" or dtypes[0] is not dtypes[1] else "equal but for -0")

@@ -15,7 +15,7 @@ MARK_AT, MARK = 56, b"appended"
 
 
 def end_of_records(reader: BlobReader) -> int:
-    """Return where the data of the last record ends, behind which others may be written.
+    """Return where the data of the last record ends, where others may be appended.
 
     Raises:
         FormatError: a record that the header does not count, unless an interrupted append left it.
@@ -24,8 +24,8 @@ def end_of_records(reader: BlobReader) -> int:
     offset, _ = _codec.blob_place(end)
     found = bytes(memoryview(reader.mapping.live())[offset : offset + 64])
     if found.startswith(_SENTINEL) and found[MARK_AT:] != MARK:
-        # Not from an interrupted append: a Program may refer to it, whatever the header says.
-        words = f"records: expected {len(reader)} as the header says, got another after them"
+        # Not from an interrupted append: a Program may refer to it, even if the header does not count it.
+        words = f"records: expected {len(reader)} as the header states, got another after them"
         raise FormatError(words, offset=offset, file=reader.name)
     return end
 
@@ -39,7 +39,7 @@ class _Record(NamedTuple):
 
 
 class Appended:
-    """New records behind those of a weight file, to be written to a copy of it.
+    """New records to append to a copy of a weight file.
 
     Args:
         reader: the file, open for as long as records are added.

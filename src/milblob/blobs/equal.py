@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .. import _codec
 from ..values import parallel
 
-_FEW = 4  # compare each stretch with at most so many different ones; above that, use a key to select candidates
+_FEW = 4  # compare each stretch with at most this many different ones; above that, use a key to select candidates
 _SAMPLE_NBYTES = 64
 
 
@@ -30,12 +30,12 @@ _Key = Callable[[Stretch], Hashable]
 
 
 def first_equal(stretches: Sequence[Stretch]) -> list[int]:
-    """Return, for each stretch, the index of the first that it equals (its own if there is none before it).
+    """Return, for each stretch, the index of the first that equals it (its own index if none before it does).
 
-    Equal means that the bytes were compared. Equal stretches are read once each, as hashing would; different ones are
-    read up to the first difference. Keys select candidates only where more than a few different stretches share one
+    Equal means that the bytes were compared. Equal stretches are read once each, as hashing would do; different ones
+    are read up to the first difference. Keys select candidates only where more than a few different stretches share one
     kind and size: samples first, then a fast hash, then one for which no one can construct collisions. Each stretch is
-    compared a few times for each key, whatever the file holds. A stretch whose kind and size are unique is not read.
+    compared a few times for each key, for any contents. A stretch whose kind and size are unique is not read.
 
     Raises:
         FormatError: a stretch reaches past its buffer.

@@ -32,7 +32,8 @@ class BlobRecord(NamedTuple):
         nbytes: bytes of data.
         data_offset: byte offset of the data.
         count: elements.
-        padding_nbits: unused bits at the end of the last byte; always 0 for byte-sized dtypes, whatever the file says.
+        padding_nbits: unused bits at the end of the last byte; always 0 for byte-sized dtypes, for any value in the
+            file.
     """
 
     offset: int
@@ -62,7 +63,7 @@ def array_over(
     if out is not None:
         return out
     values.flags.writeable = False
-    return values.view()  # of a read-only array, so that it stays read-only
+    return values.view()  # of a read-only array, so that the caller cannot make it writeable
 
 
 def in_data(records: np.ndarray[Any, Any], offset: int) -> str:
@@ -187,7 +188,7 @@ class BlobReader(Opened):
         """Return the record with this number, counted from 0 in file order; negative numbers count from the end.
 
         Raises:
-            IndexError: there is no such record.
+            IndexError: the record does not exist.
         """
         number = as_integer("record", number, "the number of one")
         if not -self._count <= number < self._count:
@@ -200,7 +201,7 @@ class BlobReader(Opened):
         """Return the record whose metadata is at `offset`, reading nothing else in the file.
 
         Raises:
-            FormatError: there is no valid record.
+            FormatError: the record is not valid.
         """
         at = offset.offset if isinstance(offset, BlobRecord) else offset
         return self.record_in(self.mapping.check_range(at if isinstance(at, int) else 0, _RECORD_NBYTES), offset)
@@ -233,7 +234,7 @@ class BlobReader(Opened):
         return records, good, error
 
     def _explained(self, error: FormatError, offset: int) -> FormatError:
-        """Return an error about a record, which also says whether the offset is that of a record's data."""
+        """Return an error about a record; it also notes if the offset is that of a record's data."""
         try:
             words = in_data(self.index, offset)
         except MilblobError:  # another record is broken
@@ -253,7 +254,7 @@ class BlobReader(Opened):
             are unpacked to a new array, one byte per element. With `out`, that array.
 
         Raises:
-            FormatError: there is no valid record, or the file has shrunk.
+            FormatError: the record is not valid, or the file has shrunk.
             ValueError: `out` does not fit, or the reader is closed.
         """
         if self.mapping.is_partial:
@@ -273,7 +274,7 @@ class BlobReader(Opened):
         return np.ndarray((record.nbytes,), np.uint8, memoryview(self.data_of(record)), record.data_offset)
 
     def close(self) -> None:
-        """Close the file. Arrays over it stay valid; the mapping is released with the last of them."""
+        """Close the file. Arrays over it remain valid; the last of them releases the mapping."""
         self.mapping.close()
 
     def __enter__(self) -> Self:

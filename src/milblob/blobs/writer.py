@@ -35,17 +35,17 @@ class BlobWriter:
 
     Args:
         path: the file. With mode "w" it appears atomically when the writer is closed without an exception (temporary
-            name in the same directory, sync, rename). A file of that name is replaced; views of the old one stay valid.
-            With mode "a" records are appended to an existing file from any writer. The record count is written last,
-            so a crash at any byte leaves the old records readable. Nothing before the end of the last record changes
-            except the count; the remains of an interrupted append are overwritten.
+            name in the same directory, sync, rename). A file of that name is replaced; views of the old one remain
+            valid. With mode "a" records are appended to an existing file from any writer. The record count is written
+            last, so a crash at any byte leaves the old records readable. Nothing before the end of the last record
+            changes except the count; the remains of an interrupted append are overwritten.
         mode: "w" or "a".
         align: the data of each record begins at a multiple of it: 64 (as coremltools does), 4096 or 16384.
         sync: write everything to disk before the file takes its name or the new count is written.
 
     Every writing method returns the byte offset of a record's metadata, as in a Program's BlobFileValue. Arrays are not
     kept. After a failed write the writer remains usable, without that record. Use a writer from one thread at a time,
-    and only in the process that created it. If it is never closed, everything stays as it was.
+    and only in the process that created it. If it is never closed, nothing changes.
 
     Raises:
         OSError: the file cannot be created or opened; BlockingIOError: mode "a", and another writer has the file.
@@ -154,7 +154,7 @@ class BlobWriter:
 
         Args:
             data: any C-contiguous buffer.
-            dtype: what the elements are.
+            dtype: data type of the elements.
             count: number of elements; default: as many as the bytes hold. Unused bits of the last byte are set to
                 zero.
 
@@ -184,7 +184,7 @@ class BlobWriter:
             Byte offset of each record's metadata.
 
         Raises:
-            As `write`, and whatever the iterator raises; then none of them is written.
+            As `write`, and any error of the iterator; then none of the arrays is written.
         """
         offsets: list[int] = []
         self._require_process()
@@ -221,7 +221,7 @@ class BlobWriter:
 
         Args:
             nbytes: bytes of data, in their stored form.
-            dtype: what the elements are.
+            dtype: data type of the elements.
             count: number of elements; default: as many as the bytes hold.
 
         Returns:
@@ -246,7 +246,7 @@ class BlobWriter:
         """Write data of a reserved record in its stored form.
 
         Args:
-            offset: what `reserve` returned.
+            offset: the offset that `reserve` returned.
             data: any C-contiguous buffer.
             start: byte offset within the record's data; pieces may come in any order.
 
@@ -277,7 +277,7 @@ class BlobWriter:
             record: one of its records, or the offset of one.
 
         Raises:
-            FormatError: there is no valid record, or the file has shrunk. OSError, ValueError: as `write`.
+            FormatError: the record is not valid, or the file has shrunk. OSError, ValueError: as `write`.
         """
         self._require_process()
         with self._turn:
@@ -332,7 +332,7 @@ class BlobWriter:
         return offset
 
     def _make_room(self, nbytes: int) -> int:
-        """Make room for so many bytes in the staging buffer; return their position there."""
+        """Make room for `nbytes` bytes in the staging buffer; return their position there."""
         if not self._staging:
             self._staging = bytearray(_STAGING_NBYTES)
         if self._end - self._base + nbytes > _STAGING_NBYTES:
@@ -346,7 +346,7 @@ class BlobWriter:
         self._base = self._end
 
     def _put(self, pieces: list[Any], offset: int) -> None:
-        """Write at an offset of the file; of a full disk say how much the file needs so far."""
+        """Write at an offset of the file; the error of a full disk states how much the file needs so far."""
         with naming(self.path, self._fd, self._end):
             write_at(self._fd, pieces, offset)
 
@@ -366,7 +366,7 @@ class BlobWriter:
         Raises:
             ValueError: a reserved record was not filled; OSError: the file cannot be written. The file is then as it
                 was before, or not there.
-            RuntimeError: another thread is writing, or this is a forked process; then the writer stays open.
+            RuntimeError: another thread is writing, or this is a forked process; then the writer remains open.
         """
         if self._fd < 0:
             return
@@ -380,7 +380,7 @@ class BlobWriter:
                 if self._new is not None:
                     self._put([_codec.blob_header(self._count)], 0)
                     with naming(self.path, self._fd, self._end):
-                        os.ftruncate(self._fd, self._end)  # removes what a failed write left after the last record
+                        os.ftruncate(self._fd, self._end)  # removes the rest of a failed write after the last record
                     self._new.commit()
                 elif self._count > self._count_before:
                     self._count_in()
@@ -395,7 +395,7 @@ class BlobWriter:
         Until then the first one carries a mark that lets the next append overwrite it. The mark is removed only after
         the count is on disk. If power failed between the two in the other order, there would be a record that is
         neither counted nor marked; it would look like another writer's, and no append would touch the file again. A
-        mark that stays does no harm: no reader looks at it in a counted record.
+        mark that is left does no harm: no reader looks at it in a counted record.
         """
         nbytes = max(self._end, self._nbytes_before)  # never less: another process may have it mapped
         with naming(self.path, self._fd, nbytes):
@@ -418,8 +418,8 @@ class BlobWriter:
         """Close the file; with `undo`, restore its old state or remove it.
 
         Raises:
-            OSError: closing failed after writing without `sync`, which may tell of bytes that did not reach the disk.
-                If they are there, or do not count, it is ignored: whoever were told of it would append again.
+            OSError: closing failed after writing without `sync`, so bytes may not have reached the disk. With `sync`,
+                or if the bytes are not counted, the error is ignored: a caller that saw it would append again.
         """
         fd, self._fd = self._fd, -1
         new, self._new = self._new, None
@@ -482,7 +482,7 @@ def _require_blob(dtype: DType) -> DType:
 
 
 def _require_count(nbytes: int, dtype: DType, count: int | None, what: str) -> int:
-    """Return the number of elements in so many bytes, which is `count` if given.
+    """Return the number of elements in `nbytes` bytes; it must be `count` if given.
 
     Raises:
         ValueError: the bytes do not hold that number of elements.

@@ -8,10 +8,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .parser import parse
-from .sources import local_sources
-from .terminal.failures import EXIT_ERROR, report
-
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
 
@@ -29,6 +25,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, ValueError, OSError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        words = sys.argv[1:] if argv is None else argv
+        if words[:1] == ["--names-of"]:  # for completion: nothing else is imported
+            from .shells import print_names
+
+            print_names(words[1:])
+            return 0
+        from .parser import parse
+        from .sources import local_sources
+
         arguments = parse(argv)
         with local_sources(arguments):
             status = int(arguments.run(arguments))
@@ -40,8 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as stop:  # argparse: --help, --version, wrong usage
-        return stop.code if isinstance(stop.code, int) else EXIT_ERROR
+        return int(stop.code or 0)
     except Exception as error:
+        from .terminal.failures import report
+
         with suppress(OSError):
             sys.stdout.flush()
         return report(error)

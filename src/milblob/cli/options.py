@@ -23,15 +23,15 @@ def add_models(parser: Parser) -> None:
 
 
 def add_selection(parser: Parser) -> None:
-    """Add -k and -f, which `selection.select` applies."""
-    add_keep(parser)
+    """Add -k and -f, which `selection.kept` applies."""
+    add_select(parser)
     parser.add_argument("-f", "--function", metavar="NAME", help="select tensors of this function")
 
 
-def add_keep(parser: Parser, what: str = "only tensors whose name matches") -> None:
+def add_select(parser: Parser, what: str = "only tensors whose name matches") -> None:
     """Add -k; `what` says what it selects."""
     words = f"{what}; may be repeated"
-    parser.add_argument("-k", "--keep", metavar="GLOB", action="append", default=[], help=words)
+    parser.add_argument("-k", "--select", metavar="GLOB", action="append", default=[], help=words)
 
 
 def add_views(parser: Parser) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from ..version import VERSION
+
 COMMANDS = {
     "ls": "list the tensors of a model or weight file",
     "show": "show a model, or one of its tensors",
@@ -14,9 +16,7 @@ COMMANDS = {
     "hash": "print hashes of the contents, equal for equal models",
     "diff": "compare two models, or a model and a file of arrays",
     "match": "find which training tensor became which weight",
-    "extract": "write tensors to npz, safetensors, .params or npy files",
-    "convert": "convert models, weight files and files of arrays, lossless",
-    "pack": "write arrays to a bare weight file, with a listing",
+    "convert": "write tensors to npz, safetensors, .params, npy or weight files",
     "check": "report every problem of models and weight files",
     "refit": "give weights new values, in place, all or nothing",
     "repack": "rewrite a model: cast, deduplicate, split, merge, align",
@@ -37,6 +37,10 @@ commands, such as `tvm`, has neither `run` nor EXAMPLES.
 """
 
 
+SHELLS = ("bash", "zsh", "fish")
+"""Those that `--completion` knows."""
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser that reports wrong usage in one line, like every other error.
 
@@ -51,7 +55,10 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"milblob: {message}; see {self.prog} --help\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Look for the name of a command, then parse."""
+        """Look for the name of a command, then parse. Without any argument, print the help."""
+        if self.names and not (sys.argv[1:] if args is None else args):
+            self.print_help()
+            self.exit()
         first = next(iter(sys.argv[1:] if args is None else args), "-")
         if self.names and not first.startswith("-") and first not in self.names:
             from difflib import get_close_matches
@@ -69,8 +76,8 @@ class _Command(CommandParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
         self._module: str | None = module
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Add the options, then parse."""
+    def load(self) -> None:
+        """Add the options, unless they are there."""
         if self._module is not None:
             module = import_module(f".commands.{self._module}", __package__)
             self._module = None
@@ -78,7 +85,30 @@ class _Command(CommandParser):
             if hasattr(module, "run"):
                 self.set_defaults(run=module.run)
                 self.epilog = "\n".join(["examples:", *(f"  milblob {example}" for example in module.EXAMPLES)])
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Add the options, then parse."""
+        self.load()
         return super().parse_known_args(args, namespace)
+
+
+def whole_parser() -> CommandParser:
+    """Return the parser with the options of all commands, for what describes them: completion, manual, documents."""
+    parser = _parser()
+    commands_of(parser)
+    return parser
+
+
+def commands_of(parser: argparse.ArgumentParser) -> list[tuple[str, CommandParser]]:
+    """Return every command of a parser by its name, such as "tvm ls", in order; its options are loaded."""
+    found: list[tuple[str, CommandParser]] = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                command.load()
+                found.append((name, command))
+                found += [(f"{name} {inner}", one) for inner, one in commands_of(command)]
+    return found
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -87,14 +117,24 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     Raises:
         SystemExit: --help, --version or wrong usage.
     """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "run"):  # only "--" was given
+        parser.error("expected a command, got none")
+    return arguments
+
+
+def _parser() -> CommandParser:
     parser = CommandParser(
         prog="milblob",
         description="Inspect and change Core ML models, weight files and TVM's files of parameters.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    words = "print a script that completes commands, options, files and names of tensors, and exit"
+    parser.add_argument("--completion", action=_Completion, choices=SHELLS, help=words)
     add_commands(parser, COMMANDS)
-    return parser.parse_args(argv)
+    return parser
 
 
 def add_commands(parser: CommandParser, summaries: Mapping[str, str], prefix: str = "") -> None:
@@ -106,15 +146,21 @@ def add_commands(parser: CommandParser, summaries: Mapping[str, str], prefix: st
         prefix: what the names of their modules begin with.
     """
     parser.names = tuple(summaries)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Command)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Command)
     for name, summary in summaries.items():
         module = prefix + name.replace("-", "_")
         commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", module=module)
 
 
+class _Completion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, __: Any = None) -> NoReturn:
+        from .shells import script
+
+        print(script(whole_parser(), shell))
+        parser.exit()
+
+
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from ..about import version
-
-        print(f"milblob {version()}")
+        print(f"milblob {VERSION}")
         parser.exit()

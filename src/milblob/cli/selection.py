@@ -1,12 +1,14 @@
 """Selection of tensors: -k, -f, and names with close matches."""
 
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from ..closeness import hint
+from ..closeness import ambiguous, hint, unknown
+from ..errors import UnsupportedError
 from ..formats.read import array_kind, has_views, open_arrays
+from ..formats.selecting import ChosenTensors, Selected, check_function, is_in, require_function
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -19,27 +21,6 @@ _VIEWS = ((False, False), (False, True), (True, False), (True, True))
 """`constants` and `stored` of every view of a model, the usual one first."""
 
 
-def _is_in(tensor: Tensor, function: str) -> bool:
-    """Whether a tensor belongs to a function; in a pipeline the function may be named without its model."""
-    return tensor.function == function or tensor.function.rpartition("/")[2] == function
-
-
-class ChosenTensors(NamedTuple):
-    """What a command is about.
-
-    Attributes:
-        path: as given.
-        kind: of a model `Model.kind`; of arrays see `array_kind`.
-        tensors: those that -k and -f leave, in the order of the file.
-        model: that has them; None for arrays.
-    """
-
-    path: str
-    kind: str
-    tensors: Mapping[str, LazyTensor]
-    model: Model | None
-
-
 def open_chosen(
     stack: ExitStack,
     source: str,
@@ -47,46 +28,106 @@ def open_chosen(
     *,
     constants: bool = False,
     stored: bool = False,
-    noted: bool = False,
-    tvm: str | None = None,
 ) -> ChosenTensors:
     """Open a model or a file of arrays, and choose from it.
 
     Args:
         stack: that closes it.
         source: a path.
-        arguments: of the command: `max_nbytes`, and see `select`.
+        arguments: of the command: `max_nbytes`, and see `kept`.
         constants, stored: see `milblob.open`.
-        tvm: see `open_arrays`.
-        noted: give what the notes of a listing say that records stand for.
 
     Raises:
         ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
     """
+    opened = _open(stack, source, arguments, constants=constants, stored=stored)
+    names = kept(opened.names, arguments, source)
+    if opened.model is not None:
+        return ChosenTensors(source, opened.kind, Selected(opened.model, names), opened.model)
+    return ChosenTensors(source, opened.kind, {name: opened.tensors[name] for name in names}, None)
+
+
+def open_all(
+    stack: ExitStack, sources: list[str], arguments: Namespace, *, skip_unsupported: bool
+) -> tuple[dict[str, LazyTensor], dict[str, str]]:
+    """Open models and files of arrays, and choose from all of them together what is to be written elsewhere.
+
+    What a listing notes about its records is restored.
+
+    Args:
+        stack: that closes them.
+        sources: paths.
+        arguments: of the command: `max_nbytes`, `constants`, `stored`, `tvm`, and see `kept`.
+        skip_unsupported: leave out arrays whose dtype MIL lacks.
+
+    Returns:
+        The tensors by name; the dtypes of those that are left out.
+
+    Raises:
+        ValueError: a name occurs in two of them. As `open_chosen`; UnsupportedError: without `skip_unsupported`.
+    """
+    chosen: dict[str, LazyTensor] = {}
+    skipped: dict[str, str] = {}
+    views = {"constants": arguments.constants, "stored": arguments.stored, "tvm": arguments.tvm}
+    opened = [_open(stack, source, arguments, **views) for source in sources]
+    names = [name for one in opened for name in one.names]
+    wanted = set(kept(names, arguments, " and ".join(sources)))
+    for source, one in zip(sources, opened, strict=True):
+        tensors = one.tensors
+        if one.model is not None and one.model.kind == "listing":
+            from ..formats.weights import with_notes  # brings what writes weight files
+
+            tensors = with_notes(one.model, one.model)
+        for name in filter(wanted.__contains__, one.names):
+            if name in chosen or name in skipped:
+                raise ValueError(f"names of tensors: expected each once, got {name} again in {source}")
+            try:
+                chosen[name] = tensors[name]
+            except UnsupportedError as error:
+                if not skip_unsupported:
+                    raise
+                skipped[name] = f"({error.what})"
+    return chosen, skipped
+
+
+class _Opened(NamedTuple):
+    """A model or a file of arrays, with the names in the function that -f says, or all; see `ChosenTensors`."""
+
+    kind: str
+    names: list[str]
+    tensors: Mapping[str, LazyTensor]
+    model: Model | None
+
+
+def _open(
+    stack: ExitStack, source: str, arguments: Namespace, *, constants: bool, stored: bool, tvm: str | None = None
+) -> _Opened:
     kind = array_kind(source)
     if kind is None:
         model = stack.enter_context(
             opening.open_model(source, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes)
         )
-        chosen = select(model, arguments)
-        if not noted:
-            return ChosenTensors(source, model.kind, chosen, model)
-        from ..formats.weights import with_notes  # brings what writes weight files: a listing needs none of it
-
-        return ChosenTensors(source, model.kind, with_notes(chosen, model), model)
+        return _Opened(model.kind, _of_model(model, arguments.function), model, model)
     if (arguments.function is not None or constants or stored) and not has_views(source):
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
     options: dict[str, Any] = {"tvm": tvm, "constants": constants, "stored": stored}
     arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, **options))
-    names = kept(_of_function(arrays, arguments.function, source), arguments, source)
-    return ChosenTensors(source, kind, {name: arrays[name] for name in names}, None)
+    return _Opened(kind, _of_function(arrays, arguments.function, source), arrays, None)
+
+
+def _of_model(model: Model, wanted: str | None) -> list[str]:
+    """Return the names of the tensors of a function; of all, if None is asked for."""
+    if wanted is None:
+        return list(model)
+    check_function(model, wanted)
+    return [tensor.name for tensor in model.values() if is_in(tensor, wanted)]
 
 
 def _of_function(arrays: Any, function: str | None, source: str) -> list[str]:
     """Return the names of the arrays of a function; of all, if None is asked for."""
     if function is None:
         return list(arrays)
-    _require_function(arrays.functions, function, source)
+    require_function(arrays.functions, function, source)
     return [name for name in arrays if arrays[name].function == function]
 
 
@@ -101,44 +142,8 @@ def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None 
         if name in arrays:
             break
     if name not in arrays:
-        raise KeyError(f"array: expected a name in {source}, got {name!r}{hint(name, arrays)}")
+        raise KeyError(unknown("array", name, arrays, source))
     return arrays[name]
-
-
-class Selected(Mapping[str, Tensor]):
-    """Some tensors of a model, each made when it is asked for."""
-
-    def __init__(self, model: Model, names: Iterable[str]) -> None:
-        self._tensors = model.tensors
-        self._names = dict.fromkeys(names)
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._tensors[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def select(model: Model, arguments: Namespace) -> Selected:
-    """Return the tensors that -k and -f select, in the model's order.
-
-    Raises:
-        KeyError: no function has that name.
-    """
-    wanted = arguments.function
-    names = list(model)
-    if wanted is not None:
-        check_function(model, wanted)
-        names = [tensor.name for tensor in model.values() if _is_in(tensor, wanted)]
-    return Selected(model, kept(names, arguments, str(model.path)))
 
 
 def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:
@@ -155,21 +160,21 @@ def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:
         ValueError: none matches, in any command: what was asked for cannot be done.
     """
     names = list(names)
-    if not arguments.keep:
+    if not arguments.select:
         return names
-    found = list(filter(selector(arguments.keep), names))
+    found = list(filter(selector(arguments.select), names))
     if not found:
-        words = " ".join(f"-k {glob}" for glob in arguments.keep)
-        close = hint(arguments.keep[0].strip("*"), names)
-        raise ValueError(f"{words}: expected the name of a tensor in {where}, got none that matches{close}")
+        words = " ".join(f"-k {glob}" for glob in arguments.select)
+        close = hint(arguments.select[0].strip("*"), names)
+        raise ValueError(f"{words}: no tensor in {where} matches{close}")
     if not arguments.quiet:
-        for glob in arguments.keep:
+        for glob in arguments.select:
             if not any(map(selector(glob), found)):
                 output.say(f"-k {glob}: no tensor in {where} matches")
     return found
 
 
-def check_keep(arguments: Namespace, *sources: str, stored: bool | None = None) -> None:
+def check_select(arguments: Namespace, *sources: str, stored: bool | None = None) -> None:
     """Check -k of a command that does not open its models itself, before it does anything.
 
     Args:
@@ -180,7 +185,7 @@ def check_keep(arguments: Namespace, *sources: str, stored: bool | None = None) 
     Raises:
         ValueError: none matches. As opening them does.
     """
-    if not arguments.keep:
+    if not arguments.select:
         return
     names: dict[str, None] = {}
     for source in sources:
@@ -197,23 +202,9 @@ def check_keep(arguments: Namespace, *sources: str, stored: bool | None = None) 
     kept(names, arguments, " and ".join(sources))
 
 
-def check_function(model: Model, wanted: str) -> None:
-    """Raise KeyError, with close matches, if no function of the model has the name `wanted`."""
-    _require_function(model.functions, wanted, model.path)
-
-
-def _require_function(functions: Iterable[str], wanted: str, where: str | None) -> None:
-    every = list(functions)
-    known = {*every, *(name.rpartition("/")[2] for name in every)}
-    if wanted not in known:
-        names = ", ".join(every[:8]) + (", ..." if len(every) > 8 else "")
-        expected = f"one of {names}" if names else "none, in a weight file"
-        raise KeyError(f"function: expected {expected}, got {wanted!r} in {where}{hint(wanted, known)}")
-
-
 def describe_filter(arguments: Namespace) -> str:
     """Describe -k and -f, for the message that nothing was found."""
-    words = [f"-k {glob}" for glob in arguments.keep]
+    words = [f"-k {glob}" for glob in arguments.select]
     if getattr(arguments, "function", None) is not None:
         words.append(f"-f {arguments.function}")
     return " ".join(words)
@@ -237,21 +228,18 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
             tensor = _lookup(model, name, function)
             if tensor is not None:
                 return model, tensor
-            known.update((t.name, None) for t in model.values() if function is None or _is_in(t, function))
+            known.update((t.name, None) for t in model.values() if function is None or is_in(t, function))
         model.close()
         if model.kind == "blob":
             break
-    of = "" if function is None else f" of function {function}"
-    raise KeyError(f"tensor: expected a name{of} in {source}, got {name!r}{hint(name, known)}")
+    raise KeyError(unknown("tensor", name, known, source if function is None else f"function {function} of {source}"))
 
 
 def _lookup(model: Model, name: str, function: str | None) -> Tensor | None:
     if function is not None:
-        inside = [t for t in model.values() if _is_in(t, function)]
+        inside = [t for t in model.values() if is_in(t, function)]
         exact = [t for t in inside if t.name == name] or [t for t in inside if t.name.endswith(f"/{name}")]
         if len(exact) > 1:
-            raise KeyError(
-                f"tensor: expected one of {', '.join(t.name for t in exact[:8])}, got the ambiguous {name!r}"
-            )
+            raise KeyError(ambiguous(name, (tensor.name for tensor in exact)))
         return exact[0] if exact else None
     return model.lookup(name)

@@ -203,7 +203,7 @@ def open_beneath(int fd, bytes name not None, int flags):
     """Open a name relative to a directory without leaving it, with the flags of os.open.
 
     Returns:
-        A descriptor; or the negative errno: ENOSYS if there is no such call, EXDEV for a link that escapes.
+        A descriptor; or the negative errno: ENOSYS if the system lacks the call, EXDEV for a link that escapes.
     """
     cdef const char *text = name
     cdef int result

@@ -72,7 +72,7 @@ cdef class Chains:
         self.rows.small_rows, self.rows.small_marks, self.rows.definitions, self.rows.slots = NULL, NULL, NULL, NULL
 
     cdef int make_room(self, uint64_t count) except -1:
-        """Make room for so many definitions, and slots of zeros."""
+        """Make room for `count` definitions, and slots of zeros."""
         cdef uint64_t slot_count = 4
         cdef void *larger = realloc(self.rows.definitions, (count + 1) * sizeof(C.mb_definition))
         if larger == NULL:
@@ -94,7 +94,7 @@ cdef class Chains:
 
         Returns:
             0: done. CHAINS_SMALL or CHAINS_USES: call `add_small` or `add_uses`, and this again. CHAINS_PARTS, CHAINS_LONG or
-            CHAINS_CIRCLE: the Program is refused, for what `stopped` says.
+            CHAINS_CIRCLE: the Program is refused because of the operation `stopped`.
         """
         cdef int status = C.MB_CHAINS_DONE
         cdef C.mb_chains *rows = &self.rows
@@ -159,7 +159,7 @@ cdef class Chains:
         return status
 
     cdef int finish(self) except -1:
-        """Add the constants that are only parts to those of the scan, and free what is not needed any more."""
+        """Add the constants that are only parts to those of the scan, and free the tables of the search."""
         cdef uint64_t own = self.scan.rows.entry_count, total = own + self.rows.small_count
         cdef void *marks
         cdef void *targets
@@ -212,7 +212,7 @@ cdef class Chains:
     def parts(self, Py_ssize_t number):
         """Return the parts of an operation by the number of an output: [(name, Constant or None, number of an output or -1)].
 
-        Its own values come first, then what it reads. Of two that have one name the last counts.
+        Its own values come first, then its inputs. Of two of one name the last is taken.
         """
         cdef uint64_t i, first, count
         cdef uint32_t target
@@ -304,7 +304,10 @@ cdef class Chains:
                    if self.rows.ops[k].flags & C.MB_CHAIN_END)
 
     def listed(self, bint is_stored):
-        """Return the numbers of what is listed, in Program order: uint32. A weight comes where its operation's constants are."""
+        """Return the numbers of listed constants and weights, in Program order: uint32.
+
+        A weight has the place of its operation's constants.
+        """
         cdef uint64_t total = self.scan.rows.entry_count, i, k = 0, count = 0
         cdef uint32_t *found = <uint32_t *>malloc((total + self.rows.op_count + 1) * sizeof(uint32_t))
         if found == NULL:

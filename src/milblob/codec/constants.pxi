@@ -1,12 +1,12 @@
 # Part of _codec.pyx: the rows of a scan as objects: operations, constants, and what many constants have in common.
 
 # Rows refer to numbers and text only, and constants to their operation: there are no cycles, so the garbage collector need
-# not track them. They are made again whenever somebody asks, so two are equal if they stand for the same place.
+# not track them. Each access makes new objects, so two are equal if they represent the same place.
 
 
 @cython.no_gc
 cdef class Op:
-    """An output of an operation that owns constants: see mb_op. `shape` is None and `mil_code` 0 where it is no tensor."""
+    """An output of an operation that owns constants: see mb_op. `shape` None, `mil_code` 0: not a tensor."""
     cdef object _origin
     cdef C.mb_span _message
     cdef readonly str name, type
@@ -68,4 +68,4 @@ cdef class _Form:
     cdef str key, text, type
     cdef tuple steps
     cdef object shape, op_shape
-    cdef bint has_size  # the form says how many bytes the values take
+    cdef bint has_size  # the form has the number of bytes of the values

@@ -3,7 +3,7 @@
 
 @cython.no_gc  # text and tuples of text: no cycles
 cdef class Statement:
-    """One operation without objects behind it.
+    """One operation as text, without objects of a view.
 
     type: of the operation.    outputs: their names.    inputs: parameter -> the names that it reads, None for a value.
     """
@@ -22,7 +22,7 @@ cdef object _NO_INPUTS = _MappingProxyType({})  # most operations are constants:
 cdef class Graph:
     """A Program's functions, blocks and operations as rows in one block of memory: see graph.h. Made by graph_program.
 
-    Names are read from the Program's bytes when they are asked for. `release` lets go of these bytes.
+    Names are read from the Program's bytes when they are asked for. `release` releases these bytes.
     """
     cdef Buffer buffer
     cdef void *memory
@@ -37,7 +37,7 @@ cdef class Graph:
         free(self.definers)
 
     def release(self):
-        """Let go of the Program's bytes; every method raises ValueError from then on."""
+        """Release the Program's bytes; every method raises ValueError from then on."""
         self.buffer = None
 
     cdef Buffer held(self):
@@ -112,7 +112,7 @@ cdef class Graph:
                 (b.inputs, b.input_count), (b.outputs, b.output_count))
 
     def names(self, uint32_t first, uint32_t count):
-        """Return [(name, offset and nbytes of its type)]; offset 0 where there is no type."""
+        """Return [(name, offset and nbytes of its type)]; offset 0 without a type."""
         cdef list found = []
         cdef uint32_t i
         if <uint64_t>first + count > self.rows.name_count:
@@ -201,7 +201,7 @@ cdef class Graph:
         return found
 
     def facts(self, uint32_t row):
-        """Return what the rules of the specification compare of an operation, read in one pass over it.
+        """Return the fields of an operation that the rules of the specification compare, read in one pass over it.
 
         Returns:
             (type, outputs, inputs, attributes, doubtful): outputs are (name, its type's bytes or None); inputs
@@ -269,7 +269,7 @@ cdef class Graph:
     def definitions(self):
         """Return {(block, name): row of names} of what operations and blocks define, {(-1 - function, name): row} of inputs.
 
-        Where a name occurs twice in one block, the first counts, and its inputs are before its operations.
+        Where a name occurs twice in one block, the first is taken; inputs come before operations.
         """
         cdef dict found = {}
         cdef C.mb_graph_name *n
@@ -287,7 +287,7 @@ cdef class Graph:
         return found
 
     cdef int resolve(self) except -1:
-        """Find who defines what is read, once: see scopes.h."""
+        """Resolve the names that are read, once: see scopes.h."""
         cdef C.mb_scopes scopes
         cdef Buffer buffer = self.held()
         cdef uint64_t names = self.rows.name_count, reads = self.rows.binding_count + names, slot_count = 4
@@ -321,7 +321,7 @@ cdef class Graph:
         return 0
 
     def definer(self, int64_t read):
-        """Return the row of names that defines what is read, or -1.
+        """Return the row of names that defines a name that is read, or -1.
 
         Args:
             read: a row of bindings; or -1 - row of names, for an output of a block.
@@ -461,7 +461,7 @@ cdef str _graph_path(Buffer buffer, C.mb_graph *g):
 # Made for each operation that is listed. They refer to the view, and it never to them: there are no cycles.
 @cython.no_gc
 cdef class GraphOperation:
-    """What program/view.py's Operation reads from the table."""
+    """The part of the table that program/view.py's Operation reads."""
     cdef Graph graph
     cdef readonly object view
     cdef readonly uint32_t row
@@ -538,7 +538,7 @@ cdef class GraphOperation:
 
 @cython.no_gc
 cdef class GraphBinding:
-    """What program/view.py's Binding reads from the table."""
+    """The part of the table that program/view.py's Binding reads."""
     cdef Graph graph
     cdef readonly object view
     cdef readonly uint32_t row

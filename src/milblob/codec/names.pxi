@@ -12,7 +12,7 @@ cdef class Names:
     cdef C.mb_names rows
     cdef uint32_t *slots
     cdef uint64_t slot_count
-    cdef str prefix  # what `rows` points to
+    cdef str prefix  # the memory of `rows`
     cdef readonly bint is_unique  # no name occurs twice; else none is found
 
     def __dealloc__(self):
@@ -51,7 +51,7 @@ cdef class Names:
         return found
 
     def find(self, str name not None):
-        """Return the row of a name, or -1. Of names of which one occurs twice none is found."""
+        """Return the row of a name, or -1. If any name occurs twice, no name is found."""
         cdef Py_ssize_t nbytes
         cdef const char *data
         cdef uint32_t row
@@ -75,7 +75,7 @@ cdef class Names:
         return self.rows.capacity + self.rows.end_capacity * sizeof(uint32_t) + self.slot_count * sizeof(uint32_t)
 
     cdef int make_room(self, uint64_t nbytes, uint64_t count) except -1:
-        """Make room for so many bytes and rows, and forget what is there."""
+        """Make room for `nbytes` bytes and `count` rows, and drop the old contents."""
         free(self.rows.bytes)
         free(self.rows.ends)
         self.rows.bytes, self.rows.ends = <uint8_t *>malloc(nbytes + 1), <uint32_t *>malloc((count + 1) * sizeof(uint32_t))

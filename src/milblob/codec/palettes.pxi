@@ -21,7 +21,7 @@ cdef C.mb_palette_grid _palette_grid(int nbits, bint is_bf16) noexcept nogil:
 
 
 def palette_range(Buffer src not None, uint64_t offset, uint64_t count):
-    """Return (least, most, how many are not finite) of float32 elements; infinite, the wrong way, if none is finite."""
+    """Return (least, most, how many are not finite) of float32 elements; (inf, -inf) if no element is finite."""
     cdef double least = float("inf"), most = float("-inf")
     cdef uint64_t bad
     _elements_check(src, offset, count, 4)
@@ -97,14 +97,14 @@ cdef class PaletteFit:
         return bad
 
     def merge_tops(self, PaletteFit other not None):
-        """Add what another one has counted by upper bits."""
+        """Add the counts by upper bits of another one."""
         self._reserve(False, False)
         other._reserve(False, False)
         for i in range(C.MB_PATTERNS):
             self.bins.tops[i] += other.bins.tops[i]
 
     def divide(self, uint32_t bins, PaletteFit like=None):
-        """Divide the range of what count_tops counted (here, or in `like`) into about so many empty bins."""
+        """Divide the range of elements that count_tops counted (here, or in `like`) into about `bins` empty bins."""
         if not 1 <= bins <= C.MB_PALETTE_BINS - C.MB_PATTERNS:
             raise ValueError(f"bins: expected 1 to {C.MB_PALETTE_BINS - C.MB_PATTERNS}, got {bins}")
         self._reserve(False, False)
@@ -131,7 +131,7 @@ cdef class PaletteFit:
             C.mb_palette_bins_add(self.bins, other.bins)
 
     def merge_tally(self, Tally tally not None):
-        """Add what a tally of elements of 16 bits has counted."""
+        """Add the counts of a tally of elements of 16 bits."""
         if tally.tally.count and tally.nbits != 16:
             raise ValueError(f"tally: expected one of elements of 16 bits, got {tally.nbits}")
         self._reserve(True, False)
@@ -139,7 +139,7 @@ cdef class PaletteFit:
             C.mb_tally_add(self.tally, tally.tally)
 
     def fit_16(self, bint is_bf16, uint32_t k, entries=None):
-        """Fit a palette to what was counted, or take `entries`; make the table of indices.
+        """Fit a palette to the counted elements, or take `entries`; make the table of indices.
 
         Args:
             entries: None for the best; else 1 to k rising numbers.
@@ -175,7 +175,7 @@ cdef class PaletteFit:
         return ([found[i] for i in range(k)], used, cost, bound, table, (error.squared, error.power, error.largest))
 
     def fit_32(self, uint32_t k):
-        """Fit a palette to what was counted or put into bins.
+        """Fit a palette to the counted or binned elements.
 
         Returns:
             (entries, how many are used, cost, bound, reach): as fit_16. The cost and the bound are those of bins, as if

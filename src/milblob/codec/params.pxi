@@ -42,7 +42,7 @@ def params_record(Buffer buffer not None, uint64_t offset, uint64_t end, bytes w
         has, reserved, device id. Offsets count from the start of the buffer.
 
     Raises:
-        FormatError: what is there is no record, or its elements lead out of the file.
+        FormatError: the bytes are not a record, or its elements reach past the end of the file.
     """
     _span_check(buffer, offset, end - offset if end >= offset else <uint64_t>-1)
     cdef uint64_t left = end - offset, i

@@ -72,12 +72,12 @@ def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64
 
 
 def next_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, dict numbers not None, uint64_t most=4096):
-    """List the next fields of one message that have one of these numbers, and say where the rest of it begins.
+    """List the next fields of one message that have one of these numbers, and return where the rest of it begins.
 
     For messages of any number of fields: a block has one for each of its operations, a list one for each of its items.
 
     Args:
-        offset, nbytes: of the message, or of what is left of it.
+        offset, nbytes: of the message, or of the rest of it.
         numbers: the fields that are wanted, as keys.
         most: how many to return, at most.
 

@@ -38,7 +38,8 @@ def prune_split(mask, kept, Buffer src not None, uint64_t offset, uint64_t count
         kept: memory for `count` elements; the first of them become those that are kept.
 
     Returns:
-        (how many, (squared error, power, largest error)); the latter for float32 only, else zeros: counts tell.
+        (how many, (squared error, power, largest error)); the latter for float32 only, else zeros: prune_count
+        suffices.
     """
     cdef _View bits = _View(mask, count // 8 + (count % 8 != 0), "mask", 1)
     cdef _View into = _View(kept, count * (2 if is_f16 else 4), "kept", 1)
@@ -75,8 +76,8 @@ def prune_neighbours(mask, ties, Buffer src not None, uint64_t offset, uint64_t 
         n, m: m from 1 to NEIGHBOURS.
 
     Returns:
-        (how many are set; how many groups have equal magnitudes of which some would stay: `ties` has their numbers, and
-        all of them are set that are not zero; whether all elements are finite).
+        (how many are set; how many groups have equal magnitudes on both sides of the cut: `ties` has their numbers, and
+        all their nonzero elements are set; whether all elements are finite).
     """
     if not 1 <= m <= C.MB_NEIGHBOURS_MOST or n > m:
         raise ValueError(f"n and m: expected n up to m, and m from 1 to {C.MB_NEIGHBOURS_MOST}, got {n} and {m}")
@@ -90,7 +91,7 @@ def prune_neighbours(mask, ties, Buffer src not None, uint64_t offset, uint64_t 
     _elements_check(src, offset, count, 2 if is_f16 else 4)
     if bits.data == NULL or numbers.data == NULL:
         raise ValueError("mask and ties: expected arrays, got None")
-    # Without elements, no loop over rows, however many there are said to be.
+    # Without elements, do not loop over rows, for any stated number of them.
     shape.outer, shape.channels, shape.inner, shape.n, shape.m = outer if elements else 0, channels, inner, n, m
     with nogil:
         found = C.mb_choose_neighbours(tier, src.data + offset, is_f16, &shape, <uint8_t *>bits.data,
@@ -113,7 +114,7 @@ cdef class PruneBlocks:
     cdef readonly uint64_t count
     """Elements."""
     cdef readonly uint64_t sums_count
-    """Blocks, each of which has one sum."""
+    """Number of blocks; each has one sum."""
 
     def __cinit__(self, uint64_t outer, uint64_t channels, uint64_t inner, uint64_t m, bint is_f16):
         self.count = _grouped_count(outer, channels, inner)

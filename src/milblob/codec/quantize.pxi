@@ -160,7 +160,7 @@ def quantize_blocks(out, scale, zero, bint is_packed, Buffer src not None, uint6
         out: as quantize.
         scale: one per block of these, in the dtype of the elements.
         zero: likewise, a byte each, with is_packed as many bits as an integer has; or None.
-        unit: so many elements hold `parameters` whole blocks; begin and count are multiples of it.
+        unit: number of elements that hold `parameters` whole blocks; begin and count are multiples of it.
 
     Returns:
         As quantize; None if an element is not finite.

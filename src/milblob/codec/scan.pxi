@@ -9,8 +9,8 @@ cdef class Scan:
     functions: [(name, opset, (offset, nbytes))]; blocks: [(name, function, parent or -1, number, index)];
     version: Program.version.
 
-    The rows of operations and constants stay in the memory that the scan filled until `settle`, and in less from then on.
-    After its own constants come those of `Chains.finish`, which are parts of compressed weights and no weights themselves.
+    The rows of operations and constants are in the memory that the scan filled until `settle`, and in less from then
+    on. After its own constants come those of `Chains.finish`, which are parts of compressed weights but not weights.
     """
     cdef readonly list functions, blocks
     cdef readonly uint64_t version
@@ -97,17 +97,17 @@ cdef class Scan:
                 raise FormatError(words, file=self.buffer.name)
             guess = room = names.rows.nbytes
         if not C.mb_names_utf8(&names.rows):
-            self.make_lists()  # which says where
+            self.make_lists()  # raises an error with the place
             raise FormatError("names of all constants: expected UTF-8, got other bytes", file=self.buffer.name)
         names.finish()
         self.base = names
         return names
 
     def settle(self, Chains chains=None):
-        """Bring the rows into the form in which they stay; `names` comes before. Nothing refers to the bytes from then on.
+        """Bring the rows into their final form; call `names` before. Nothing refers to the bytes from then on.
 
         Args:
-            chains: what its constexpr operations read, if there are any.
+            chains: the inputs of its constexpr operations, if any.
 
         Raises:
             FormatError: texts that are not UTF-8.
@@ -177,7 +177,7 @@ cdef class Scan:
         return (<Constant>self.made_constants[i]).storage == NAME
 
     def release(self):
-        """Let go of the Program's bytes. What is settled stays."""
+        """Release the Program's bytes. The settled rows are kept."""
         self.forget_rows()
         self.buffer = None
 
@@ -192,7 +192,7 @@ cdef class Scan:
         return 0
 
     cdef _Form form_of(self, C.mb_form *row, dict words):
-        """Copy what a form refers to. `words` makes equal texts one object."""
+        """Copy the texts and shapes that a form refers to. `words` makes equal texts one object."""
         cdef _Form form = _Form.__new__(_Form)
         cdef uint32_t k
         form.row = row[0]
@@ -286,7 +286,7 @@ cdef class Scan:
         return self.kept_constant(row, self.kept_op(row) if (<_Form>self.forms[self.kept[row].form]).row.has_op else None)
 
     def columns(self, numbers not None, Chains chains, bint has_places):
-        """Return what sets rows apart, by number: their kinds, and where they are.
+        """Return the kinds and places of rows, by number.
 
         Args:
             chains: of constexpr operations, whose outputs have the numbers after those of constants; or None.
@@ -547,7 +547,7 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
 
 
 cdef Scan _scan_of(Buffer buffer, C.mb_scan *s):
-    """Make the scan of tables that are filled; who calls gives it the memory that they are in."""
+    """Make the scan of tables that are filled; the caller gives it their memory."""
     cdef Scan scan = Scan.__new__(Scan)
     cdef uint64_t i
     cdef str last = ""

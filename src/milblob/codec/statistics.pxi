@@ -35,7 +35,7 @@ cdef class Moments:
 
 
 cdef class Tally:
-    """Counts of each bit pattern among elements of up to 16 bits: 1 MiB, little of which is touched for few elements.
+    """Counts of each bit pattern among elements of up to 16 bits: 1 MiB; few elements touch little of it.
 
     One thread at a time; adding drops the GIL.
     """

@@ -6,7 +6,7 @@ cdef enum:
 
 
 cdef class _TextSink:
-    """Takes what C has written; the first exception of `write` is kept, and ends the writing."""
+    """Passes the output of C to `write`; keeps the first exception of `write`, which ends the writing."""
     cdef object write, error
 
 
@@ -58,14 +58,14 @@ def graph_text(Graph graph not None, uint64_t offset, uint64_t nbytes, write, pa
         path: called with the row of an operation; the path for messages.
         whole: write the head of the text before.
         functions, statements: rows of functions, then of operations alone.
-        minor: version of the text; 0 spells scalars as tensors.    end: what comes last.
+        minor: version of the text; 0 spells scalars as tensors.    end: the text at the end.
         weights: WRITE_ALL, WRITE_CUT or WRITE_NONE of the elements of immediates of ten or more.
 
     Returns:
         False if the Program must be brought into plain form first; nothing has been written then.
 
     Raises:
-        UnsupportedError: something that text cannot hold. FormatError: malformed. Whatever `write` raises.
+        UnsupportedError: something that text cannot hold. FormatError: malformed. Any error of `write`.
     """
     cdef Buffer buffer = graph.held()
     cdef C.mb_writer w

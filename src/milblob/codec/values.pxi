@@ -67,7 +67,7 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
         field: number of the TensorValue field.
         array: contiguous buffer, aligned to an element; little-endian where `kind` is PACK_RAW.
         kind: PACK_RAW copies the bytes; PACK_BOOL makes every nonzero byte 1; PACK_I16, PACK_U16, PACK_I32, PACK_I64
-            encode elements of that type as varints; 1, 2, 3, 4 or 6 packs one-byte elements to so many bits, checked
+            encode elements of that type as varints; 1, 2, 3, 4 or 6 packs one-byte elements to that many bits, checked
             against lo..hi (int8 if lo < 0).
 
     Returns:
@@ -75,7 +75,8 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
 
     Raises:
         OverflowError: an element is outside lo..hi.
-        FormatError: another thread changed the array meanwhile, so its elements take more or fewer bytes than counted.
+        FormatError: another thread changed the array during the call, so its elements take more or fewer bytes than
+            counted.
     """
     cdef Py_buffer src
     cdef C.mb_error e

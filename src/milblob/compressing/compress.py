@@ -4,30 +4,33 @@ import contextlib
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from .. import decibels
-from ..arguments import Names, as_count, as_mapping, as_path, require, require_calls, require_flags
+from ..arguments import as_path, require, require_calls, require_flags, require_nan, source_of
 from ..errors import UnsupportedError
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
+from ..results import Result, least
 from ..rewrite.changes import Options
 from ..rewrite.destination import require_outside
 from ..rewrite.parts import CompressedWeight, Loss, WeightParts
 from ..rewrite.repack import repacking
-from ..selection import Select, selector
+from ..selection import selector
 from ..storage import paths
 from ..storage.output import NewFile
 from ..storage.scratch import Scratch
 from ..threads import sized
 from ..values.strided import Empty
 from .candidates import Candidate, first_alike
-from .compress_plan import CompressPlan, PlannedWeight, as_plan
-from .find_candidates import CandidateSearch, NamedRecipe, Request
-from .goals import Errors, RecipeChoice, as_goal, as_ladder, as_sensitivity
+from .compress_plan import CompressPlan, PlannedWeight
+from .find_candidates import CandidateSearch, NamedRecipe, Request, Skipped
+from .goals import RecipeChoice
 from .linear_recipe import Linear
+from .options import Goal, Guidance, Scope
 from .parse_recipe import as_recipe
 from .recipe import Recipe
 from .weight import HeldBlocks
@@ -35,11 +38,9 @@ from .weight import HeldBlocks
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-LEAST = 2048
-"""coremltools' threshold: only weights of more elements are compressed."""
 
-
-class WeightReport(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class WeightReport(Result):
     """One compressed weight.
 
     Attributes:
@@ -64,6 +65,8 @@ class WeightReport(NamedTuple):
     largest: float
     gap: float | None = None
 
+    _keys: ClassVar = {"sqnr": "sqnr", "relative": "relative"}
+
     @property
     def relative(self) -> float:
         """The norm of the difference, relative to that of the weight; 0 if nothing is lost."""
@@ -75,7 +78,8 @@ class WeightReport(NamedTuple):
         return decibels.of_power(self.power, self.squared)
 
 
-class CompressReport(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class CompressReport(Result):
     """What a compression changes, or changed.
 
     Attributes:
@@ -94,11 +98,11 @@ class CompressReport(NamedTuple):
     source: str
     output: str
     weights: list[WeightReport]
-    skipped: list[tuple[str, str]]
+    skipped: list[Skipped]
     nbytes: int
     nbytes_after: int
     done: bool
-    kept: list[str] = []  # noqa: RUF012  # never changed
+    kept: list[str] = field(default_factory=list)
     stale: tuple[str, ...] = ()
     outputs_sqnr: float | None = None
 
@@ -114,47 +118,20 @@ class CompressReport(NamedTuple):
         }
         return CompressPlan(rows | {name: PlannedWeight(None) for name in self.kept})
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it; an infinite SQNR is null."""
-        rows = [
-            {
-                "name": one.name, "recipe": one.recipe.to_dict(), "op": one.op, "nbytes": one.nbytes,
-                "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr),
-                "relative": _finite(one.relative), "largest": one.largest,
-                "squared": one.squared, "power": one.power, "gap": one.gap,
-            }
-            for one in self.weights
-        ]  # fmt: skip
-        return {
-            "source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes,
-            "nbytes_after": self.nbytes_after, "weights": rows,
-            "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
-            "kept": self.kept, "stale": list(self.stale),
-            "outputs_sqnr": None if self.outputs_sqnr is None else _finite(self.outputs_sqnr),
-        }  # fmt: skip
+    def _worst(self) -> list[str]:
+        rows = least((one for one in self.weights if one.squared), lambda one: one.sqnr)
+        return [f"{one.name}: SQNR {one.sqnr:.3g} dB" for one in rows]
 
 
 def compress(
-    src: str | os.PathLike[str],
-    dst: str | os.PathLike[str],
+    source: Any,
+    destination: str | os.PathLike[str],
     recipe: Any = None,
     *,
-    select: Select = None,
-    op_types: Mapping[str, Any] | None = None,
-    per_name: Mapping[str, Any] | None = None,
-    least: int = LEAST,
-    size: str | int | None = None,
-    bits: float | None = None,
-    sqnr: float | None = None,
-    recipes: Iterable[Any] | None = None,
-    sensitivity: Mapping[str, float] | None = None,
-    errors: Errors | None = None,
-    plan: Any = None,
-    weights: Any = None,
-    mapping: Mapping[str, Names] | None = None,
-    importance: Mapping[str, Any] | None = None,
+    scope: Scope | None = None,
+    guidance: Guidance | None = None,
     nan: str = "skip",
-    requantize: bool = False,
+    recompress: bool = False,
     force: bool = False,
     dry_run: bool = False,
     executor: "Executor | None" = None,
@@ -162,55 +139,35 @@ def compress(
     max_nbytes: int | None = None,
     save_plan: str | os.PathLike[str] | None = None,
 ) -> CompressReport:
-    """Compress the weights of a model; everything else stays as it is, byte for byte.
+    """Compress the weights of a model; everything else is kept as it is, byte for byte.
 
-    A weight is a `const` operation with float16 or float32 values of two dimensions or more, more than `least`
-    elements, that operations read which accept a compressed one: the rules of coremltools. The operation becomes
-    the one that coremltools writes for the model's opset; its name and its output stay. Weights that share a record, or
-    have equal bytes and the same recipe, share the parts. The result appears whole or not at all.
+    A weight is a `const` operation with float16 or float32 values of two dimensions or more, more than
+    `scope.min_size` elements, that operations read which accept a compressed one: the rules of coremltools. The
+    operation becomes the one that coremltools writes for the model's opset; its name and its output are kept. Weights
+    that share a record, or have equal bytes and the same recipe, share the parts. The result appears whole or not at
+    all.
 
-    Given one of `size`, `bits` and `sqnr` instead of a recipe, each weight gets one of `recipes`, or stays: every
-    recipe is measured on every weight, and the sum of their squared errors, each relative to the power of its weight
-    and times its elements and the operations that read it, is as small as that allows (docs/compress.md says how near
-    to the least possible). It is never larger than that of one recipe for all weights that fits.
+    With a Goal, each weight gets one of several recipes, or is left as it is: every recipe is measured on every weight,
+    and the sum of their squared errors, each relative to the power of its weight and times its elements and the
+    operations that read it, is as small as that allows (docs/compress.md says how near to the least possible). It is
+    never larger than that of one recipe for all weights that fits.
 
     Args:
-        src: a .mlpackage or a .mlmodelc.
-        dst: where the result goes. May be `src` itself, which is then replaced.
-        recipe: a Linear, Palette or Prune, a sum of them, or its dict or JSON; None if other arguments say it all.
-        select: glob, several, or a function of a name: the weights that are tried.
-        op_types: type of an operation, such as "conv" -> recipe for the weights that it reads; None: they stay.
-        per_name: glob of names -> recipe, or None; the first that fits counts, before `op_types`. Where none fits, the
-            whole name of an operation stands for the weights that it reads.
-        least: only weights of more elements are compressed. Not with a plan, which names the weights.
-        size: all weights of the result take at most so many bytes as stored; or a text such as "40MB" (of 2**20).
-        bits: the weights that can be compressed take at most so many bits for each element, on average.
-        sqnr: every weight is compressed with at least so many dB, in the fewest bytes, or stays.
-        recipes: to choose from, for `size`, `bits` and `sqnr`; None: some from 8 to 2 bits that the opset can hold.
-        sensitivity: glob of names -> factor of the error of these weights, for `size`, `bits` and `sqnr`; the first
-            that fits counts, and 1 without one.
-        errors: called as `errors(name, before, after)` with the values of a weight and those that a recipe makes of
-            them; returns what that costs, zero or more, in place of the squared error over the power, for `size`,
-            `bits` and `sqnr` (whose dB are those of this number). Called in several threads at a time. If it has a
-            method `of_all`, called with values by name, that has the last word: what was chosen for `size` or `bits`
-            is compared with each recipe alone that fits. `milblob.OutputErrors` makes such an object.
-        plan: a CompressPlan (such as the `plan` of a report), its dict, or the path of its file: the recipe of each
-            weight by name, small ones too. Instead of everything else that chooses weights or recipes.
-        weights: new values for the model, as for `refit`: a mapping of arrays or the path of a file, such as .gguf. All
-            weights that are named take them, cast to their dtypes; then the model is compressed. Integers and scales of
-            Q8_0 and Q4_0 stay as they are where the recipe has the same blocks (int8 or int4, 32 along the last
-            dimension). Without a recipe, goal or plan, that is what each weight gets that the file has so.
-        mapping: with `weights`: name in them -> name in the model, as for `refit`.
-        importance: name -> how much the elements of a weight count, zero or more: an array of its shape, or one number
-            for each input channel. It weighs the errors of palettes and of the search of scales; what is pruned is
-            the magnitude times its root. It weighs the errors that `size`, `bits` and `sqnr` compare, too.
-        nan: "skip": weights with NaN or infinity stay as they are, and the report says so. "keep": Palette and Prune
-            keep such elements as they are; others skip the weight.
-        requantize: whether a weight that is compressed already, in a way that the recipe cannot go on from, is
-            compressed anew from its dense values; else it stays.
-        force: replace `dst` if it exists.
+        source: a .mlpackage or a .mlmodelc; or an MLModel of coremltools, whose package is read.
+        destination: where the result goes. May be `source` itself, which is then replaced.
+        recipe: how: a Linear, Palette or Prune, a sum of them, its name ("int8", "int4", "palette4", ...: see
+            `recipe_names`), its dict or JSON; or a Goal, which chooses recipes; or a CompressPlan (such as the `plan`
+            of a report, or `CompressPlan.load("plan.json")`), which names the recipe of each weight, small ones too.
+            None if `scope` has recipes, or `guidance` has weights.
+        scope: which weights. Not with a plan.
+        guidance: new values, and the importance of elements.
+        nan: "skip": weights with NaN or infinity are left as they are, and the report says so. "keep": Palette and
+            Prune keep such elements as they are; others skip the weight. "error": such a weight is an error.
+        recompress: whether a weight that is compressed already, in a way that the recipe cannot continue from, is
+            compressed from its decoded values; else it is left as it is.
+        force: replace `destination` if it exists.
         dry_run: compute and measure, write nothing.
-        executor: any concurrent.futures.Executor that copies what stays.
+        executor: any concurrent.futures.Executor; it copies what does not change.
         progress: called as weights are computed (see `Progress`).
         max_nbytes: as for `open`.
         save_plan: a JSON file for the plan of what is done, in a dry run too. It takes its name just before the result:
@@ -225,29 +182,28 @@ def compress(
             `per_name` or a type in `op_types` that fits no weight; a size that cannot be
             reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
         KeyError: a plan with a name that the model does not have.
-        As `repack`. Whatever is raised, `dst` is as it was.
+        As `repack`. Whatever is raised, `destination` is as it was.
     """
-    source, output = require_directory(src), as_path(dst)
+    source, output = require_directory(source), as_path(destination)
     require_flags(force=force, dry_run=dry_run)
-    require_calls(progress=progress, errors=errors)
+    require_calls(progress=progress)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
-    request = as_request(recipe, select, op_types, per_name, least, importance, nan, requantize)
-    chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity, errors), None if plan is None else as_plan(plan)
-    by_others = any(request.op_types.values()) or any(named.recipe for named in request.per_name)
-    has_others = select is not None or request.op_types or request.per_name or request.least != LEAST
-    if planned is not None and (request.recipe or chooser or has_others):
-        raise ValueError("plan: expected it without recipe, select, op_types, per_name, least and a goal, got both")
-    if request.recipe is not None and chooser is not None:
-        raise ValueError("recipe: expected None with size, bits and sqnr, which choose from `recipes`, got one")
-    is_free = request.recipe is None and chooser is None and planned is None and not by_others
-    if is_free and weights is None:
+    chosen = as_choice(recipe)
+    request = as_request(chosen if isinstance(chosen, Recipe) else None, scope, guidance, nan, recompress)
+    guidance = guidance or Guidance()
+    chooser = None
+    if isinstance(chosen, Goal):
+        chooser = RecipeChoice(chosen, chosen.recipes, chosen.sensitivity, chosen.errors)
+    if isinstance(chosen, CompressPlan) and (scope or Scope()) != Scope():
+        raise ValueError("scope: expected none with a CompressPlan, which names the weights, got one")
+    is_free = chosen is None and not (scope or Scope()).has_recipes
+    if is_free and guidance.weights is None:
         raise ValueError(
-            "recipe: expected one, here or in op_types or per_name, or a size, bits, sqnr or plan, got none"
+            "recipe: expected one, a Goal or a CompressPlan, or recipes in scope.op_types or scope.per_name, got none"
         )
-    if weights is None and mapping is not None:
-        raise ValueError("mapping: expected weights, whose names it maps, got none")
-    request = request._replace(plan=None if planned is None else planned.recipes)
+    if isinstance(chosen, CompressPlan):
+        request = request._replace(plan=chosen.recipes)
     with contextlib.ExitStack() as stack:
         path, plan_file = source, None
         if save_plan is not None:
@@ -256,10 +212,11 @@ def compress(
                 require_outside(model, plan_path)
             plan_file = NewFile(plan_path, force=force)  # before the work: what is wrong with it is said now
             stack.callback(plan_file.discard)
-        if weights is not None:
+        if guidance.weights is not None:
             from .new_values import new_values
 
-            path, blocks = stack.enter_context(new_values(source, output, weights, mapping, dry_run, max_nbytes))
+            given = new_values(source, output, guidance.weights, guidance.mapping, dry_run, max_nbytes)
+            path, blocks = stack.enter_context(given)
             as_they_are = _as_they_are(blocks, request.is_selected) if is_free else []
             request = request._replace(blocks=blocks, per_name=[*request.per_name, *as_they_are])
         options = Options({}, compress=True)
@@ -300,6 +257,7 @@ def _compressed(
     """
     candidates = search.find(model)
     firsts = first_alike(candidates)
+    search.require_finite(candidates, firsts)
     counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in set(firsts))
     if chooser is not None:
         counter.total_nbytes *= 1 + chooser.passes
@@ -336,62 +294,52 @@ def _as_they_are(blocks: Mapping[str, HeldBlocks], is_selected: Callable[[str], 
     return found
 
 
-def require_directory(src: Any) -> str:
+def as_choice(recipe: Any) -> Recipe | Goal | CompressPlan | None:
+    """Return the recipe, goal or plan that an argument describes.
+
+    Raises:
+        As `as_recipe` and `CompressPlan.load`.
+    """
+    if recipe is None or isinstance(recipe, Goal | CompressPlan):
+        return recipe
+    if isinstance(recipe, Mapping) and "milblob" in recipe:
+        return CompressPlan.load(recipe)
+    return as_recipe(recipe)
+
+
+def require_directory(source: Any) -> str:
     """Return the path of a package or compiled model.
 
     Raises:
         UnsupportedError: something else. TypeError: no path.
     """
-    require("src", src, str | os.PathLike, "the path of a model")
-    source = as_path(src).rstrip("/") or "/"
-    if not paths.is_directory(source) and paths.is_there(source):
-        raise UnsupportedError("compress: expected a .mlpackage or .mlmodelc, got a file", file=source)
-    return source
+    source = source_of(source)
+    require("source", source, str | os.PathLike, "the path of a model")
+    path = as_path(source).rstrip("/") or "/"
+    if not paths.is_directory(path) and paths.is_there(path):
+        raise UnsupportedError("compress: expected a .mlpackage or .mlmodelc, got a file", file=path)
+    return path
 
 
 def as_request(
-    recipe: Any,
-    select: Select,
-    op_types: Mapping[str, Any] | None,
-    per_name: Mapping[str, Any] | None,
-    least: Any,
-    importance: Any,
-    nan: Any,
-    requantize: Any,
+    recipe: Recipe | None, scope: Scope | None, guidance: Guidance | None, nan: Any, recompress: Any
 ) -> Request:
     """Return what `compress` and `compress_frontier` are asked to do, checked.
 
     Raises:
-        As `as_recipe`. ValueError: nan is neither "skip" nor "keep". TypeError: something else.
+        ValueError: an unknown word for nan. TypeError: something else.
     """
-    require_flags(requantize=requantize)
-    require("nan", nan, str, "skip or keep")
-    if nan not in ("skip", "keep"):
-        raise ValueError(f"nan: expected skip or keep, got {nan!r}")
-    heavy = as_mapping("importance", importance, "arrays by name of weight")
-    least, chosen = as_count("least", least), _recipe(recipe)
-    types = as_mapping("op_types", op_types, "a mapping from types of operations to recipes")
-    names = as_mapping("per_name", per_name, "a mapping from globs of names to recipes")
-    by_type = {name: _recipe(one) for name, one in types.items()}
-    by_name = [NamedRecipe(name, selector(name), _recipe(one)) for name, one in names.items()]
-    is_selected = None if select is None else selector(select)
-    return Request(chosen, is_selected, by_type, by_name, least, None, heavy, nan, requantize)
-
-
-def _recipe(value: Any) -> Recipe | None:
-    return None if value is None else as_recipe(value)
-
-
-def _chooser(
-    size: Any, bits: Any, sqnr: Any, recipes: Any, sensitivity: Any, errors: Errors | None
-) -> RecipeChoice | None:
-    goal = as_goal(size, bits, sqnr)
-    if goal is None:
-        for name, value in (("recipes", recipes), ("sensitivity", sensitivity), ("errors", errors)):
-            if value is not None:
-                raise ValueError(f"{name}: expected a size, bits or sqnr, which it is for, got none")
-        return None
-    return RecipeChoice(goal, as_ladder(recipes), as_sensitivity(sensitivity), errors)
+    require_flags(recompress=recompress)
+    require_nan(nan)
+    require("scope", scope, Scope | None, "a Scope")
+    require("guidance", guidance, Guidance | None, "a Guidance")
+    scope, guidance = scope or Scope(), guidance or Guidance()
+    by_name = [NamedRecipe(name, selector(name), one) for name, one in (scope.per_name or {}).items()]
+    is_selected = None if scope.select is None else selector(scope.select)
+    return Request(
+        recipe, is_selected, scope.op_types or {}, by_name, scope.min_size, None, guidance.importance or {}, nan,
+        recompress,
+    )  # fmt: skip
 
 
 def _finite(value: float) -> float | None:

@@ -3,11 +3,13 @@
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from ..arguments import as_path, require
 from ..errors import FormatError
 from ..jsontext import parse_json
+from ..results import Result, plain
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
 from ..wording import escape
@@ -18,7 +20,8 @@ KIND, VERSION = "compress plan", 1
 _FIGURES = frozenset(["nbytes", "nbytes_after", "sqnr"])
 
 
-class PlannedWeight(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class PlannedWeight(Result):
     """What becomes of one weight.
 
     Attributes:
@@ -27,10 +30,15 @@ class PlannedWeight(NamedTuple):
     """
 
     recipe: Recipe | None
-    figures: Mapping[str, Any] = {}  # never changed
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe and the figures, each under its name, as JSON can hold them."""
+        return {"recipe": plain(self.recipe), **plain(self.figures)}
 
 
-class CompressPlan(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class CompressPlan(Result):
     """The recipe of each weight.
 
     Attributes:
@@ -44,25 +52,44 @@ class CompressPlan(NamedTuple):
         """The recipes alone."""
         return {name: weight.recipe for name, weight in self.weights.items()}
 
+    @classmethod
+    def load(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> "CompressPlan":
+        """Return the plan in a file that `save` has written, or in its dict.
+
+        Raises:
+            OSError: it cannot be read. FormatError: a file without a plan. ValueError: a dict without one, an unknown
+                recipe or option; the weight is named. TypeError: something else.
+        """
+        file, document = None, source
+        if isinstance(source, str | os.PathLike):
+            file = as_path(source)
+            with open(file, "rb") as opened:  # noqa: PTH123
+                document = parse_json(opened.read(), "plan", file, unique=True)
+            if not isinstance(document, dict):
+                raise FormatError(f"plan: expected an object, got {type(document).__name__}", file=file)
+        require("plan", document, Mapping, "the dict of a plan, or the path of its file")
+        try:
+            return _parsed(cast(Mapping[str, Any], document))
+        except (ValueError, TypeError) as error:
+            if file is None:
+                raise
+            raise FormatError(str(error), file=file) from None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON can hold it."""
-        rows = {
-            name: {"recipe": None if weight.recipe is None else weight.recipe.to_dict(), **weight.figures}
-            for name, weight in self.weights.items()
-        }
-        return {"milblob": KIND, "version": VERSION, "weights": rows}
+        return {"milblob": KIND, "version": VERSION, **super().to_dict()}
 
-    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    def save(self, destination: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the plan to a JSON file, which appears whole or not at all.
 
         Args:
-            path: of the file.
+            destination: path of the file.
             force: replace it if it exists.
 
         Raises:
             FileExistsError: it exists. OSError: it cannot be written. As `write`.
         """
-        with NewFile(as_path(path), force=force) as new:
+        with NewFile(as_path(destination), force=force) as new:
             self.write(new)
 
     def write(self, new: NewFile) -> None:
@@ -78,31 +105,6 @@ class CompressPlan(NamedTuple):
                 raise ValueError(escape(f"plan: {words} for {name} (leave it out, and give it in per_name)"))
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         write_at(new.fd, [text.encode()], 0)
-
-
-def as_plan(source: Any) -> CompressPlan:
-    """Return the plan that a plan, its dict, or the path of its file stands for.
-
-    Raises:
-        OSError: it cannot be read. FormatError: a file that is no plan. ValueError: no plan, an unknown recipe or
-            option; the weight is named. TypeError: something else.
-    """
-    if isinstance(source, CompressPlan):
-        return source
-    file = None
-    if isinstance(source, str | os.PathLike):
-        file = as_path(source)
-        with open(file, "rb") as opened:  # noqa: PTH123
-            source = parse_json(opened.read(), "plan", file, unique=True)
-        if not isinstance(source, dict):
-            raise FormatError(f"plan: expected an object, got {type(source).__name__}", file=file)
-    require("plan", source, Mapping, "a plan, its dict or the path of its file")
-    try:
-        return _parsed(source)
-    except (ValueError, TypeError) as error:
-        if file is None:
-            raise
-        raise FormatError(str(error), file=file) from None
 
 
 def _parsed(document: Mapping[str, Any]) -> CompressPlan:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 
 from .. import _codec
 from ..arguments import array_of
-from ..closeness import hint
+from ..closeness import hint, unknown
 from ..errors import UnsupportedError
 from ..lossy.palettize import weights_for
 from ..lossy.unfit import UnfitError
@@ -16,6 +16,7 @@ from ..model.tensor import Tensor
 from ..program import cast_edits, compress_edits
 from ..program.view import Operation
 from ..storage.scratch import Scratch
+from ..values.strided import is_finite
 from ..wording import escape
 from .candidates import KEPT, Candidate, Option
 from .recipe import Recipe
@@ -31,6 +32,13 @@ class NamedRecipe(NamedTuple):
     recipe: Recipe | None
 
 
+class Skipped(NamedTuple):
+    """A weight that was asked for and stays, and why."""
+
+    name: str
+    reason: str
+
+
 class Request(NamedTuple):
     """Which weights are to be compressed, and how.
 
@@ -40,11 +48,11 @@ class Request(NamedTuple):
         op_types: type of an operation -> recipe for the weights that it reads, or None: they stay.
         per_name: the first that fits the name of a weight counts; else, for each operation that reads it, the first
             that is its name; both before `op_types`.
-        least: only weights of more elements are compressed; those of a plan in any size.
+        min_size: only weights of more elements are compressed; those of a plan in any size.
         plan: name -> recipe, or None: it stays; instead of all of the above.
         importance: name -> weights of its elements, or of its input channels.
-        nan: "skip" or "keep": what happens to weights with NaN or infinity.
-        requantize: whether weights that are compressed already may go through their dense values.
+        nan: "skip", "keep" or "error": what happens to weights with NaN or infinity.
+        recompress: whether weights that are compressed already may go through their dense values.
         blocks: name -> integers and scales that the values of a weight are.
     """
 
@@ -52,11 +60,11 @@ class Request(NamedTuple):
     is_selected: Callable[[str], bool] | None
     op_types: Mapping[str, Recipe | None]
     per_name: Sequence[NamedRecipe]
-    least: int
+    min_size: int
     plan: Mapping[str, Recipe | None] | None = None
     importance: Mapping[str, Any] = {}  # never changed
     nan: str = "skip"
-    requantize: bool = False
+    recompress: bool = False
     blocks: Mapping[str, HeldBlocks] = {}  # never changed
 
 
@@ -70,14 +78,14 @@ class CandidateSearch:
             weights may also stay. None: nothing is chosen.
 
     Attributes:
-        skipped: (name, reason) of each weight that was asked for and stays.
+        skipped: each weight that was asked for and stays.
         kept: names of those that stay because it was chosen so.
     """
 
     def __init__(
         self, request: Request, scratch: Scratch, ladder: Callable[[int], tuple[Recipe, ...]] | None = None
     ) -> None:
-        self.skipped: list[tuple[str, str]] = []
+        self.skipped: list[Skipped] = []
         self.kept: list[str] = []
         self._request = request
         self._scratch = scratch
@@ -97,15 +105,31 @@ class CandidateSearch:
         self._require_used(model, [*(one.tensor.name for one in found), *(name for name, _ in self.skipped)])
         return found
 
+    def require_finite(self, candidates: Sequence[Candidate], firsts: Sequence[int]) -> None:
+        """Refuse weights with NaN or infinity if the request says so.
+
+        Args:
+            firsts: for each candidate the number of the first that is alike.
+
+        Raises:
+            ValueError: there is one; it is named.
+        """
+        if self._request.nan != "error":
+            return
+        for number in sorted(set(firsts)):
+            if not is_finite(candidates[number].weight().array):
+                words = "expected finite elements (nan='skip' leaves the weight as it is), got NaN or infinity"
+                raise ValueError(escape(f"{candidates[number].tensor.name}: {words}"))
+
     def take(self, chosen: Sequence[tuple[Candidate, str]]) -> list[Candidate]:
         """Return the candidates without a reason to stay; note the others."""
         self.kept += [candidate.tensor.name for candidate, reason in chosen if reason == KEPT]
-        self.skipped += [(candidate.tensor.name, reason) for candidate, reason in chosen if reason]
+        self.skipped += [Skipped(candidate.tensor.name, reason) for candidate, reason in chosen if reason]
         return [candidate for candidate, reason in chosen if not reason]
 
     def refuse(self, name: str, reason: UnfitError) -> None:
         """Note that a candidate stays after all. Raises: ValueError: a plan has a recipe for it."""
-        self.skipped.append((name, str(reason)))
+        self.skipped.append(Skipped(name, str(reason)))
         if self._request.plan is not None:
             raise unplanned(name, str(reason))
 
@@ -116,7 +140,7 @@ class CandidateSearch:
             names: of the weights that were asked for.
         """
         if self._request.is_selected is not None and not names:
-            raise ValueError(f"select: expected the name of a weight in {model.path}, got none that matches")
+            raise ValueError(f"select: no weight in {model.path} matches")
         for named in self._request.per_name:
             if named.glob not in self._reader_names and not any(map(named.fits, names)):
                 words = f"expected names of weights that are selected in {model.path}, or of operations that read them"
@@ -137,16 +161,14 @@ class CandidateSearch:
         known = {*found, *reasons, *self.kept}
         for name in plan:
             if name not in model.tensors and name not in known:
-                raise KeyError(
-                    f"plan: expected names of weights in {model.path}, got {name!r}{hint(name, model.tensors)}"
-                )
+                raise KeyError(f"plan: {unknown('weight', name, model.tensors, model.path or 'the model')}")
         for name, recipe in plan.items():
             if recipe is not None and name not in found:
                 raise unplanned(name, reasons.get(name, "expected a weight with values, got none"))
 
     def _candidates(self, model: Model) -> Iterator[Candidate]:
         weights, is_selected, plan = list(all_weights(model)), self._request.is_selected, self._request.plan
-        least = self._request.least if plan is None else 0  # a plan names the weights
+        least = self._request.min_size if plan is None else 0  # a plan names the weights
         names = {tensor.name for tensor in weights}
         for name in self._request.importance:
             if name not in names:
@@ -175,7 +197,7 @@ class CandidateSearch:
             consumers = tensor.consumers if words is None else ()
             words = words or compress_edits.consumer_refusal(consumers)
             if words is not None:
-                self.skipped.append((tensor.name, words))
+                self.skipped.append(Skipped(tensor.name, words))
                 continue
             readers = [consumer.reader for consumer in consumers if isinstance(consumer.reader, Operation)]
             # As in coremltools: neighbours of a weight whose name is given in full are pruned, no matter what reads it.
@@ -187,29 +209,28 @@ class CandidateSearch:
             opset = cast_edits.opset(program.scan, op)
             recipes, may_stay = self._recipes(tensor, readers, opset)
             if not recipes:
-                self.skipped.append((tensor.name, "expected a recipe for it, got none"))
+                self.skipped.append(Skipped(tensor.name, "expected a recipe for it, got none"))
                 continue
             for recipe in recipes:
                 _require_opset(recipe, opset, model, tensor)
             objections = dict.fromkeys(recipes) if constant is not None else not_continued(tensor, recipes)
-            if not self._request.requantize and all(objections.values()):
+            if not self._request.recompress and all(objections.values()):
                 reason = str(objections[recipes[0]])
                 if len(objections) > 1:
-                    reason = (
-                        f"expected a dense weight, or requantize, got one that no recipe continues from ({tensor.op})"
-                    )
-                self.skipped.append((tensor.name, reason))
+                    message = "expected a dense weight, or recompress"
+                    reason = f"{message}, got one that no recipe continues from ({tensor.op})"
+                self.skipped.append(Skipped(tensor.name, reason))
                 continue
             require_edits(program)
             axes = compress_edits.channel_axes(len(tensor.shape), consumers)
             options = tuple(
                 Option(one, axes or (1, 0), constant is None and objection is None)
                 for one, objection in objections.items()
-                if (objection is None or self._request.requantize) and (axes is not None or not one.needs_axes)
+                if (objection is None or self._request.recompress) and (axes is not None or not one.needs_axes)
             )
             if not options:
                 words = "expected operations that agree on its channels, got some that read them along different axes"
-                self.skipped.append((tensor.name, words))
+                self.skipped.append(Skipped(tensor.name, words))
                 continue
             convolutions = [reader for reader in readers if reader.type in compress_edits.CONVOLUTIONS]
             groups = max([1, *(compress_edits.number(reader, "groups", 1) for reader in convolutions)])

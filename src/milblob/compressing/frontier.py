@@ -1,23 +1,24 @@
 """How small the weights of a model can be at which error: the frontier of all mixtures of recipes."""
 
 import math
-import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .. import decibels
 from ..arguments import require_calls
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
-from ..selection import Select
+from ..results import Result, plain
 from ..storage.scratch import Scratch
 from .candidates import first_alike
 from .choosing import choose
-from .compress import LEAST, as_request, require_directory
-from .find_candidates import CandidateSearch
+from .compress import as_request, require_directory
+from .find_candidates import CandidateSearch, Skipped
 from .frontier_svg import picture
-from .goals import Errors, Point, RecipeChoice, alike, as_ladder, as_sensitivity, point_of, walked
+from .goals import Point, RecipeChoice, alike, point_of, walked
+from .options import Errors, Guidance, Scope, as_ladder, as_sensitivity
 from .recipe import Recipe
 
 
@@ -36,7 +37,8 @@ class Alone(NamedTuple):
     chosen_error: float
 
 
-class Frontier(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Frontier(Result):
     """What sizes and errors a model can have.
 
     Errors are means over the elements of the weights that can be compressed: of each weight the squared error over its
@@ -58,7 +60,7 @@ class Frontier(NamedTuple):
     element_count: int
     points: list[Point]
     alone: list[Alone]
-    skipped: list[tuple[str, str]]
+    skipped: list[Skipped]
 
     def bits(self, nbytes: int) -> float:
         """Return the bits for each element of the weights that can be compressed, if all weights take so many bytes."""
@@ -74,7 +76,7 @@ class Frontier(NamedTuple):
                 | {"recipe": one.recipe.to_dict(), "chosen_sqnr": finite(decibels.of_power(1.0, one.chosen_error))}
                 for one in self.alone
             ],
-            "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
+            "skipped": plain(self.skipped),
         }  # fmt: skip
 
     def _row(self, point: Point) -> dict[str, Any]:
@@ -90,42 +92,42 @@ class Frontier(NamedTuple):
 
 
 def compress_frontier(
-    src: str | os.PathLike[str],
+    source: Any,
     *,
     recipes: Iterable[Any] | None = None,
     sensitivity: Mapping[str, float] | None = None,
     errors: Errors | None = None,
-    select: Select = None,
-    op_types: Mapping[str, Any] | None = None,
-    per_name: Mapping[str, Any] | None = None,
-    least: int = LEAST,
-    importance: Mapping[str, Any] | None = None,
+    scope: Scope | None = None,
+    guidance: Guidance | None = None,
     nan: str = "skip",
-    requantize: bool = False,
+    recompress: bool = False,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> Frontier:
     """Measure every recipe on every weight, and return what sizes and errors the model can have. Nothing is written.
 
     Args:
-        src: a .mlpackage.
-        recipes, sensitivity, errors, select, op_types, per_name, least, importance, nan, requantize, progress,
-            max_nbytes: as for `compress` with a size.
+        source: a .mlpackage; or an MLModel of coremltools, whose package is read.
+        recipes, sensitivity, errors: as for `Goal`.
+        scope, guidance, nan, recompress, progress, max_nbytes: as for `compress` with a size; no new weights.
 
     Raises:
-        As `compress`.
+        As `compress`. ValueError: a guidance with weights.
     """
-    source = require_directory(src)
+    path = require_directory(source)
     require_calls(progress=progress, errors=errors)
     chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity), errors)
-    request = as_request(None, select, op_types, per_name, least, importance, nan, requantize)
+    request = as_request(None, scope, guidance, nan, recompress)
+    if guidance is not None and guidance.weights is not None:
+        raise ValueError("guidance: expected no weights for a frontier (refit the model first), got some")
     search, counter = (
         CandidateSearch(request, Scratch(tempfile.gettempdir()), chooser.recipes),
         ProgressCounter(progress),
     )
-    with Model(source, stored=True, constants=True, max_nbytes=max_nbytes) as model:
+    with Model(path, stored=True, constants=True, max_nbytes=max_nbytes) as model:
         candidates = search.find(model)
         firsts = first_alike(candidates)
+        search.require_finite(candidates, firsts)
         counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in set(firsts))
         search.take(chooser.choose(model, candidates, firsts, counter))
     found = chooser.measurements
@@ -139,7 +141,7 @@ def compress_frontier(
     alone.sort(key=lambda one: one.point)
     element_count = sum(unit.element_count for unit in found.units)
     skipped = [row for row in search.skipped if row[0] not in set(search.kept)]
-    return Frontier(source, found.nbytes_now, found.fixed_nbytes, element_count, walked(found), alone, skipped)
+    return Frontier(path, found.nbytes_now, found.fixed_nbytes, element_count, walked(found), alone, skipped)
 
 
 def finite(value: float) -> float | None:

@@ -99,7 +99,7 @@ def short(recipe: Recipe) -> str:
     elif isinstance(recipe, Palette):
         groups = f" of {recipe.group_size} channels" if recipe.granularity == "per_grouped_channel" else ""
         entries = "" if recipe.lut_dtype is None else f" of {recipe.lut_dtype}"
-        words = f"palette {recipe.nbits or recipe.mode}{entries}{groups}"
+        words = f"palette {recipe.bits or recipe.mode}{entries}{groups}"
     elif isinstance(recipe, Prune) and recipe.sparsity is not None:
         words = f"{recipe.sparsity:.0%} zeros"
     return words

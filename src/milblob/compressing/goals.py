@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import _codec, decibels
-from ..arguments import as_integer, as_mapping, parse_nbytes
+from ..arguments import in_unit_of
 from ..closeness import hint
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
@@ -22,8 +22,8 @@ from ..wording import escape
 from .candidates import KEPT, Candidate
 from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, chosen_of, starts, walk
 from .linear_recipe import Linear
+from .options import Errors, Goal
 from .palette_recipe import Palette
-from .parse_recipe import as_recipe
 from .recipe import Recipe, as_float
 from .recompress import all_weights
 
@@ -44,20 +44,6 @@ LADDER: tuple[Recipe, ...] = (
 """What is chosen from if nothing else is said; before iOS 18 those that can be held then."""
 
 
-class Goal(NamedTuple):
-    """What to reach; exactly one of the first three is given.
-
-    Attributes:
-        nbytes: of all weights as stored, at most.
-        bits: for each element of the weights that can be compressed, on average, at most.
-        sqnr: of each weight, in dB, at least.
-    """
-
-    nbytes: int | None = None
-    bits: float | None = None
-    sqnr: float | None = None
-
-
 class Measured(NamedTuple):
     """What a recipe makes of a weight.
 
@@ -70,12 +56,6 @@ class Measured(NamedTuple):
     own_nbytes: int
     shared_nbytes: int
     relative: float
-
-
-Errors = Callable[[str, Array, Array], float]
-"""Called as `errors(name, before, after)` with the values of a weight and those that a recipe makes of them: how much
-that costs, zero or more, in place of the squared error over the power. Called in several threads at a time. If it has a
-method `of_all`, called with new values by name, this says what they cost together."""
 
 
 class WeightUnit(NamedTuple):
@@ -142,13 +122,13 @@ class RecipeChoice:
     def __init__(
         self,
         goal: Goal | None,
-        recipes: tuple[Recipe, ...] | None,
+        recipes: Iterable[Recipe] | None,
         sensitivity: Mapping[str, float] | None = None,
         errors: Errors | None = None,
     ) -> None:
         self._errors = errors
         self._goal = goal
-        self._given = recipes
+        self._given = None if recipes is None else tuple(recipes)
         self._sensitivity = [(glob, selector(glob), factor) for glob, factor in (sensitivity or {}).items()]
         self._of_all: Callable[[Mapping[str, Array]], float] | None = getattr(errors, "of_all", None)
         self.measurements = Measurements([], 0, 0, 1)
@@ -257,8 +237,11 @@ class RecipeChoice:
         smallest = sum(unit[number].nbytes for unit, number in zip(choices, starts(choices), strict=True))
         if goal.nbytes is not None:
             if goal.nbytes < fixed + smallest:
-                words = f"size: expected {fixed + smallest} bytes or more, which the smallest recipes take"
-                raise ValueError(f"{words} ({fixed} of them for what cannot be compressed), got {goal.nbytes}")
+                needed, rest, got = (
+                    in_unit_of(goal.nbytes, nbytes) for nbytes in (fixed + smallest, fixed, int(goal.nbytes))
+                )
+                words = f"size: expected {needed} or more, which the smallest recipes take"
+                raise ValueError(f"{words} ({rest} of them for what cannot be compressed), got {got}")
             return goal.nbytes - fixed
         count = sum(unit.element_count for unit in units)
         most = int(min(cast(float, goal.bits), _MOST_BITS) * count / 8)
@@ -266,50 +249,6 @@ class RecipeChoice:
             least = math.ceil(8000 * smallest / count) / 1000
             raise ValueError(f"bits: expected {least:g} or more, which the smallest recipes take, got {goal.bits:g}")
         return most
-
-
-def as_goal(size: Any, bits: Any, sqnr: Any) -> Goal | None:
-    """Return the goal that arguments describe; None if there are none.
-
-    Raises:
-        ValueError: more than one, or a number that makes no sense. TypeError: something else.
-    """
-    given = [name for name, value in (("size", size), ("bits", bits), ("sqnr", sqnr)) if value is not None]
-    if len(given) > 1:
-        raise ValueError(f"{given[0]}: expected at most one of size, bits and sqnr, got {' and '.join(given)}")
-    if size is not None:
-        nbytes = parse_nbytes(size) if isinstance(size, str) else as_integer("size", size, "bytes, or a text as '40MB'")
-        if nbytes < 0:
-            raise ValueError(f"size: expected 0 bytes or more, got {nbytes}")
-        return Goal(nbytes=nbytes)
-    if bits is not None:
-        return Goal(bits=_number("bits", bits, 0.0))
-    return None if sqnr is None else Goal(sqnr=_number("sqnr", sqnr, -math.inf))
-
-
-def as_sensitivity(given: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return factors, checked. Raises: as `as_goal`."""
-    factors = as_mapping("sensitivity", given, "a mapping from globs of names to numbers")
-    return {name: _number(f"sensitivity of {name}", factor, 0.0) for name, factor in factors.items()}
-
-
-def as_ladder(given: Iterable[Any] | None) -> tuple[Recipe, ...] | None:
-    """Return recipes to choose from, each once; None for the usual ones. Raises: as `as_recipe`; ValueError: none."""
-    if given is None:
-        return None
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise TypeError(f"recipes: expected several recipes, got {type(given).__name__}")
-    found = tuple(dict.fromkeys(as_recipe(one) for one in given))
-    if not found:
-        raise ValueError("recipes: expected one or more to choose from, got none")
-    return found
-
-
-def _number(what: str, value: Any, least: float) -> float:
-    number = as_float(what, value)
-    if not math.isfinite(number) or number < least:
-        raise ValueError(f"{what}: expected a finite number{' of 0 or more' if least == 0 else ''}, got {value!s:.40}")
-    return number
 
 
 def walked(measurements: Measurements) -> list[Point]:

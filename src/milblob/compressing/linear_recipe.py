@@ -27,7 +27,7 @@ class Linear(Recipe):
     """Linear quantization: integers, with a scale for each block.
 
     Attributes:
-        dtype: "int8", "uint8", "int4" or "uint4".
+        dtype: "int8", "uint8", "int4" or "uint4"; or a number of bits, 8 or 4, of signed integers.
         mode: "linear_symmetric" or "linear" (with a zero point).
         granularity: "per_tensor", "per_channel" (output channels) or "per_block".
         block: with "per_block": how many input channels of an output channel share a scale; or the size of a block in
@@ -35,14 +35,15 @@ class Linear(Recipe):
         search: whether the range of each block is clipped where that lowers its squared error.
     """
 
-    dtype: str = "int8"
+    dtype: str | int = "int8"
     mode: str = "linear_symmetric"
     granularity: str = "per_channel"
     block: int | tuple[int, ...] = 32
     search: bool = False
 
     def __post_init__(self) -> None:
-        target = as_dtype(self.dtype)
+        is_bits = self.dtype in (4, 8) and not isinstance(self.dtype, bool)
+        target = as_dtype(f"int{self.dtype}" if is_bits else self.dtype)
         if target not in quantize.DTYPES:
             raise ValueError(f"dtype: expected int8, uint8, int4 or uint4, got {target}")
         set_options(self, dtype=target.name.lower())
@@ -62,7 +63,7 @@ class Linear(Recipe):
     @property
     def opset(self) -> int:
         """See Recipe."""
-        return BLOCKS_OPSET if self.dtype.endswith("4") or self.granularity == "per_block" else FIRST_OPSET
+        return BLOCKS_OPSET if str(self.dtype).endswith("4") or self.granularity == "per_block" else FIRST_OPSET
 
     @property
     def needs_axes(self) -> bool:

@@ -58,7 +58,7 @@ def new_values(
             stack.callback(staged.discard)
             folder = staged.name
         path = os.path.join(folder, os.path.basename(os.path.abspath(source)))
-        report = refit(source, given, mapping=mapping, cast=True, output=path)
+        report = refit(source, given, mapping=mapping, cast=True, destination=path)
         found = {}
         for change in report.changes:
             array = given[change.given]

@@ -31,7 +31,7 @@ class Palette(Recipe):
     """Palettes: an index of a few bits for each element.
 
     Attributes:
-        nbits: 1, 2, 3, 4, 6 or 8; None in the modes "unique" and "custom", which take as few as they need.
+        bits: of an index: 1, 2, 3, 4, 6 or 8; None in the modes "unique" and "custom", which take as few as they need.
         mode: "kmeans" (the least squared error), "uniform", "unique" (nothing is lost, or the weight is skipped) or
             "custom".
         granularity: "per_tensor" or "per_grouped_channel".
@@ -45,7 +45,7 @@ class Palette(Recipe):
             (entries, indices).
     """
 
-    nbits: int | None = 4
+    bits: int | None = 4
     mode: str = "kmeans"
     granularity: str = "per_tensor"
     group_size: int = 32
@@ -70,13 +70,13 @@ class Palette(Recipe):
             if self.scale:
                 raise ValueError("lut_dtype: expected None with scale, whose scales are those of the entries, got both")
         if self.mode in ("unique", "custom"):
-            if self.nbits not in (None, Palette.nbits):  # not the default: it was given
+            if self.bits not in (None, Palette.bits):  # not the default: it was given
                 words = f"None in the mode {self.mode!r}, which takes as many as it needs"
-                raise ValueError(f"nbits: expected {words}, got {self.nbits}")
-            set_options(self, nbits=None)
+                raise ValueError(f"bits: expected {words}, got {self.bits}")
+            set_options(self, bits=None)
         else:
-            require_one_of("nbits", self.nbits, palettize.NBITS)
-            set_options(self, nbits=int(self.nbits))  # type: ignore[arg-type]
+            require_one_of("bits", self.bits, palettize.NBITS)
+            set_options(self, bits=int(self.bits))  # type: ignore[arg-type]
         require_one_of("granularity", self.granularity, ("per_tensor", "per_grouped_channel"))
         set_options(self, group_size=as_count("group_size", self.group_size, 1))
         if self.granularity == "per_tensor" and self.group_size != Palette.group_size:
@@ -89,7 +89,7 @@ class Palette(Recipe):
     @property
     def opset(self) -> int:
         """See Recipe."""
-        is_late = self.granularity != "per_tensor" or self.nbits == 3 or self.vector > 1 or self.scale
+        is_late = self.granularity != "per_tensor" or self.bits == 3 or self.vector > 1 or self.scale
         is_late = is_late or self.lut_dtype is not None
         return BLOCKS_OPSET if is_late else FIRST_OPSET
 
@@ -127,10 +127,10 @@ class Palette(Recipe):
 
     def streamed(self, weight: Weight) -> WeightParts | None:
         """See Recipe."""
-        if self.nbits is None or self.vector > 1 or self.scale or self.lut_dtype:
+        if self.bits is None or self.vector > 1 or self.scale or self.lut_dtype:
             return None
         axis, size = self._groups(weight)
-        return _streamed(weight, self.nbits, self.mode, None if size is None else axis, size)
+        return _streamed(weight, self.bits, self.mode, None if size is None else axis, size)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
@@ -141,7 +141,7 @@ class Palette(Recipe):
             raise UnfitError(f"{words}, got {self.vector}")
         weights = heavy_of(pieces, weight) if self.mode == "kmeans" else None
         is_kept = weight.nan == "keep" and self.vector == 1 and self.mode in ("kmeans", "unique")
-        choice = PaletteOptions(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
+        choice = PaletteOptions(self.bits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
         made = (_scaled if self.scale else _palettized)(pieces, choice)
         found: Pieces = made._replace(steps=(*pieces.steps, "Palette"))
         return found if self.lut_dtype is None else self._of_entries.step(found, weight)

@@ -7,6 +7,7 @@ from typing import Any
 from ..arguments import require
 from ..errors import FormatError
 from ..jsontext import parse_json
+from ..lossy.palettize import NBITS
 from .linear_recipe import Linear
 from .palette_recipe import Palette
 from .prune_recipe import Prune
@@ -15,8 +16,20 @@ from .recipe import Joint, Recipe
 RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune, "Joint": Joint}
 
 
+_NAMED: dict[str, Recipe] = {
+    **{dtype: Linear(dtype) for dtype in ("int8", "uint8", "int4", "uint4")},
+    **{f"palette{bits}": Palette(bits) for bits in NBITS},
+    "unique": Palette(mode="unique"),
+}
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Return the names of recipes that `as_recipe` knows."""
+    return tuple(_NAMED)
+
+
 def as_recipe(value: Any) -> Recipe:
-    """Return a recipe that is given as such, as its dict or as its JSON.
+    """Return a recipe that is given as such, by its name ("int8"), as its dict or as its JSON.
 
     Raises:
         TypeError: something else. ValueError: an unknown recipe or option, or a wrong value; it is named.
@@ -24,12 +37,18 @@ def as_recipe(value: Any) -> Recipe:
     if isinstance(value, Recipe):
         return value
     if isinstance(value, str):
+        if value in _NAMED:
+            return _NAMED[value]
+        if not value.lstrip().startswith("{"):
+            words = f"recipe: expected a Linear, Palette or Prune, one as JSON, or one of {', '.join(_NAMED)}"
+            is_file = value.lower().endswith(".json")
+            raise ValueError(f"{words}, got {value!r:.60}{' (CompressPlan.load reads a plan)' if is_file else ''}")
         try:
             value = parse_json(value, "JSON", None, unique=True)
         except FormatError as error:
             words = "recipe: expected a Linear, Palette or Prune, or one as JSON"
             raise ValueError(f"{words}, got {value!r:.60} ({error})") from None
-    require("recipe", value, Mapping, "a Linear, Palette or Prune, or one as JSON")
+    require("recipe", value, Mapping, "a Linear, Palette or Prune, its name, or one as JSON")
     kind = RECIPES.get(value["recipe"]) if isinstance(value.get("recipe"), str) else None
     if kind is None:
         raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, got {value.get('recipe')!r:.60}")

@@ -33,7 +33,7 @@ class Prune(Recipe):
         n_m: (n, m): of every m neighbours along `dim`, the n of the least magnitude become zero.
         block: with sparsity: how many neighbours along `dim` stay or become zero together.
         dim: 0 or 1; None: 0 for blocks, 1 for n_m.
-        least_sparsity: with threshold: a weight with a smaller part of zeros is skipped.
+        min_sparsity: with threshold: a weight with a smaller part of zeros is skipped.
     """
 
     sparsity: float | None = None
@@ -41,13 +41,13 @@ class Prune(Recipe):
     n_m: tuple[int, int] | None = None
     block: int | None = None
     dim: int | None = None
-    least_sparsity: float = 0.5
+    min_sparsity: float = 0.5
 
     def __post_init__(self) -> None:
         prune.require_one(sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m)
-        for name, most in (("sparsity", 1.0), ("threshold", sys.float_info.max), ("least_sparsity", 1.0)):
+        for name, most in (("sparsity", 1.0), ("threshold", sys.float_info.max), ("min_sparsity", 1.0)):
             value = getattr(self, name)
-            if value is None and name != "least_sparsity":
+            if value is None and name != "min_sparsity":
                 continue
             require_number(name, value)
             if isinstance(value, np.generic):
@@ -55,8 +55,8 @@ class Prune(Recipe):
                 set_options(self, **{name: value})
             if not 0 <= value <= most:
                 raise ValueError(f"{name}: expected 0 to {most:g}, got {value!s:.40}")
-        if self.threshold is None and self.least_sparsity != Prune.least_sparsity:
-            raise ValueError("least_sparsity: expected it with a threshold, got it without")
+        if self.threshold is None and self.min_sparsity != Prune.min_sparsity:
+            raise ValueError("min_sparsity: expected it with a threshold, got it without")
         if self.n_m is not None:
             require("n_m", self.n_m, list | tuple, "two integers")
             pair = tuple(as_integer("n_m", number) for number in self.n_m)
@@ -103,8 +103,8 @@ class Prune(Recipe):
         made = prune.prune(ranked, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
             dim=self.dim, empty=pieces.empty,
         )  # fmt: skip
-        if self.threshold is not None and made.sparsity < self.least_sparsity:
-            raise UnfitError(f"expected a sparsity of {self.least_sparsity:g} or more, got {made.sparsity:.4g}")
+        if self.threshold is not None and made.sparsity < self.min_sparsity:
+            raise UnfitError(f"expected a sparsity of {self.min_sparsity:g} or more, got {made.sparsity:.4g}")
         loss = None if pieces.steps else Loss(made.squared, made.power, made.largest)
         nonzero = None if pieces.steps else made.nonzero
         if ranked is not array:
@@ -136,7 +136,7 @@ def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
     """Return the parts of a pruned weight, computed while they are written; see Recipe.streamed."""
     array = weight.array
     options = {name: getattr(recipe, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
-    least = recipe.least_sparsity if recipe.threshold is not None else 0.0
+    least = recipe.min_sparsity if recipe.threshold is not None else 0.0
     work = prune.Pruner(array, **options, empty=weight.lasting)
     made = 1 - work.count / array.size
     if made < least:

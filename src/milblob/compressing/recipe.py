@@ -200,10 +200,10 @@ def order_objection(names: tuple[str, ...]) -> str | None:
     return f"recipes: expected one of {orders}, got {' + '.join(names) or 'none'}"
 
 
-def set_options(recipe: Recipe, **values: Any) -> None:
+def set_options(made: object, **values: Any) -> None:
     """Normalise options of a frozen dataclass while it is made."""
     for name, value in values.items():
-        object.__setattr__(recipe, name, value)
+        object.__setattr__(made, name, value)
 
 
 def require_number(name: str, value: Any) -> None:

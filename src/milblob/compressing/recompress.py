@@ -132,7 +132,8 @@ def not_continued(tensor: Tensor, recipes: Iterable[Recipe]) -> dict[Recipe, str
         words = None if steps is None else recipe.objection(steps)
         reason = "" if words is None else f": {words}"
         is_refused = steps is None or words is not None
-        refusal = f"expected a dense weight for {recipe}, or requantize, got a compressed one ({tensor.op}){reason}"
+        expected = f"expected a dense weight for {recipe}, or recompress"
+        refusal = f"{expected}, got a compressed one ({tensor.op}){reason}"
         found[recipe] = refusal if is_refused else None
     return found
 

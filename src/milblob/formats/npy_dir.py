@@ -45,7 +45,7 @@ def save(
     index: dict[str, dict[str, Any]] = {}
     counter = ProgressCounter(progress, tensors.values())
     path = path.rstrip("/\\") or path
-    require_replaceable(path, "a directory that milblob extract made", force, understand=_understand)
+    require_replaceable(path, "a directory that milblob convert made", force, understand=_understand)
     with NewDirectory(path, replace=paths.is_directory(path)) as directory:
         temporary = directory.name
         for name, file_name in file_names(tensors).items():

@@ -368,8 +368,8 @@ class _Planned(NamedTuple):
 
 
 def write_params(
-    arrays: Mapping[str, Any],
-    path: str | os.PathLike[str],
+    tensors: Mapping[str, Any],
+    destination: str | os.PathLike[str],
     *,
     tvm: str | None = None,
     force: bool = False,
@@ -379,9 +379,9 @@ def write_params(
     """Write tensors to a new `.params` file, in the order given, byte for byte as TVM's `save_param_dict` does.
 
     Args:
-        arrays: name -> anything NumPy makes an array of, or an object with `dtype`, `shape` and `read` (a Parameter, a
+        tensors: name -> anything NumPy makes an array of, or an object with `dtype`, `shape` and `read` (a Parameter, a
             Tensor of a model). Read one at a time, and not copied where they are contiguous.
-        path: appears whole or not at all.
+        destination: path of the file; appears whole or not at all.
         tvm: version of TVM that is to read it: up to 0.22 bool is written as (1, 1), up to 0.20 fp8 as (6, 8) and
             (7, 8). Default: as TVM 0.23 and later.
         force: replace a file that exists.
@@ -397,14 +397,14 @@ def write_params(
     """
     require_flags(force=force, sync=sync)
     require_calls(progress=progress)
-    require("arrays", arrays, Mapping, "a mapping of names to arrays")
+    require("tensors", tensors, Mapping, "a mapping of names to arrays")
     codes = codes_of(tvm)
-    planned = _plan(arrays, codes)
+    planned = _plan(tensors, codes)
     names = b"".join(struct.pack("<Q", len(name)) + name for name in (_encoded(row.name) for row in planned))
     count = struct.pack("<Q", len(planned))
     pieces: list[Any] = [_HEAD.pack(LIST_MAGIC, 0, len(planned)) + names + count]
     counter = ProgressCounter(progress, planned)
-    with NewFile(as_path(path), force=force, sync=sync) as new:
+    with NewFile(as_path(destination), force=force, sync=sync) as new:
         at, held = 0, len(pieces[0])
         for row in planned:
             pieces += [row.head, _elements(row)]

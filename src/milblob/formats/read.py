@@ -30,7 +30,7 @@ def array_kind(path: str) -> str | None:
 
 
 def open_arrays(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str],
     *,
     max_nbytes: int | None = None,
     tvm: str | None = None,
@@ -45,7 +45,7 @@ def open_arrays(
     in their file; of an archive with several modules, "module/parameter". Of a bundle of Core AI, its weights.
 
     Args:
-        path: what to open.
+        source: path of what to open.
         max_nbytes: as for `milblob.open`.
         tvm: version of TVM that wrote a .params file; see `milblob.tvm.read_params`. Of other files it says nothing.
         constants, stored: as for `milblob.open`, of bundles of Core AI; other files of arrays have neither.
@@ -60,7 +60,7 @@ def open_arrays(
         FormatError: it is broken. UnsupportedError: another format; safetensors and GGUF without their libraries.
         An array is examined when it is accessed, which raises the same errors.
     """
-    path = as_path(path)
+    path = as_path(source)
     try:
         return _open(path, max_nbytes, tvm, constants, stored)
     except (FormatError, UnsupportedError) as error:
@@ -105,4 +105,4 @@ def _other(path: str) -> Foreign | None:
         return None if is_own or (suffix, found.name) == (".npz", "zip") else found
     if found not in ("mlpackage", "mlmodelc", "mil") and not path.endswith(".mlmodel"):
         return None
-    return Foreign("model", "a Core ML model", f"milblob extract {path} writes its tensors to a file")
+    return Foreign("model", "a Core ML model", f"milblob convert {path} -o writes its tensors to a file")

@@ -47,9 +47,9 @@ class _Shard(MappedFile):
         return buffer
 
 
-def read_cache(path: str | os.PathLike[str]) -> Views:
+def read_cache(source: str | os.PathLike[str]) -> Views:
     """Read the tensors of a tensor cache: as `read_params`, of which it is a part."""
-    return Views(open_cache(as_path(path)))
+    return Views(open_cache(as_path(source)))
 
 
 def is_directory(path: str) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ..arguments import array_of, as_mapping, as_path, require, require_calls, require_flags
+from ..arguments import as_mapping, as_path, require, require_calls, require_flags
 from ..blobs.writer import BlobWriter
+from ..closeness import unknown
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, ResolveError
 from ..hashing import hash_bytes
@@ -17,7 +18,7 @@ from ..model.model import Model
 from ..model.package import Package
 from ..model.recovery import settle
 from ..model.replaceable import require_name
-from ..model.stored import Arrays, StoredArray, restored
+from ..model.stored import Arrays, StoredArray, readable_of, restored
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
 from ..storage import journal, paths, pending
@@ -36,7 +37,7 @@ _NATIVE = frozenset(dtype for dtype in DType if dtype.blob_code is not None)
 
 def write_weights(
     tensors: Mapping[str, Any],
-    path: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
     *,
     listing: str | os.PathLike[str] | None = None,
     dtypes: Mapping[str, Any] | None = None,
@@ -49,7 +50,7 @@ def write_weights(
     Args:
         tensors: name -> anything NumPy makes an array of, a Tensor of a model, or a StoredArray or Parameter of another
             file. Read one at a time, and written from the mapped file where it holds the values.
-        path: the weight file; appears whole or not at all.
+        destination: the weight file; appears whole or not at all.
         listing: a file beside it, or above, that says which record is which: .json, or .mil for MIL text. Either of
             them is what `open` takes to find the tensors by name.
         dtypes: name -> DType, name or NumPy dtype to store instead of the array's own: uint3 and uint6, whose arrays
@@ -79,8 +80,8 @@ def write_weights(
     given = {name: as_dtype(dtype) for name, dtype in chosen.items()}
     for name in given:
         if name not in tensors:
-            raise KeyError(f"tensor: expected a name among those to be written, got {name!r}")
-    readable = {name: _readable(name, tensor) for name, tensor in tensors.items()}
+            raise KeyError(f"dtypes: {unknown('tensor', name, tensors)}")
+    readable = {name: readable_of(name, tensor) for name, tensor in tensors.items()}
     lacking = {
         name: dtype
         for name, tensor in readable.items()
@@ -89,12 +90,12 @@ def write_weights(
     if lacking:
         names = some(f"{dtype} of {name}" for name, dtype in lacking.items())
         raise TypeError(escape(f"dtypes: expected ones that weight files hold, got {names}"))
-    return save(readable, path, listing=listing, align=align, force=force, progress=progress, dtypes=given)
+    return save(readable, destination, listing=listing, align=align, force=force, progress=progress, dtypes=given)
 
 
 def save(
     tensors: Mapping[str, LazyTensor],
-    path: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
     *,
     listing: str | os.PathLike[str] | None = None,
     align: int = 64,
@@ -111,7 +112,7 @@ def save(
     Raises:
         As `write_weights`; ProgramError: MIL text cannot describe such a tensor.
     """
-    path = as_path(path)
+    path = as_path(destination)
     listing = None if listing is None else as_path(listing)
     file = "" if listing is None else _file_in_listing(path, listing)
     require_name(path, "blob")
@@ -262,14 +263,6 @@ def _naming(name: str) -> Iterator[None]:
         yield
     except (TypeError, OverflowError) as error:
         raise type(error)(f"tensor {name}: {error}") from None
-
-
-def _readable(name: str, tensor: Any) -> LazyTensor:
-    if isinstance(tensor, LazyTensor):
-        return tensor
-    array = array_of(tensor)
-    # Not made contiguous: BlobWriter copies strided arrays in pieces.
-    return StoredArray(name, as_dtype(array.dtype), array.shape, lambda: array, "memory")
 
 
 def _file_in_listing(path: str, listing: str) -> str:

@@ -2,14 +2,19 @@
 
 import os
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
+from ..arguments import as_path, require, require_calls, require_flags
 from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
+from ..model.stored import readable_of
+from ..model.table import FORMATS, Format
 from ..progress import Progress
 from ..storage import paths
 from .archive import is_archive
 from .filenames import require_texts
+
+_MODELS = (".mlpackage", ".mlmodelc", ".mlmodel")
 
 
 class Save(Protocol):
@@ -41,46 +46,87 @@ class Save(Protocol):
 
 
 def save(
-    tensors: Mapping[str, LazyTensor],
-    path: str,
+    tensors: Mapping[str, Any],
+    destination: str | os.PathLike[str],
     *,
+    listing: str | os.PathLike[str] | None = None,
+    align: int | None = None,
+    tvm: str | None = None,
+    packed: bool = False,
     force: bool = False,
     progress: Progress | None = None,
-    packed: bool = False,
-    tvm: str | None = None,
 ) -> None:
-    """Write tensors to an .npz, .safetensors or .params file, or to a directory of .npy files: see `Save`.
+    """Write tensors to a file; its suffix chooses the format.
+
+    .safetensors and .npz files, TVM's .params files, Core ML weight files (.bin, with a listing of the names beside),
+    and directories of .npy files. `open_arrays` gives the tensors back with their names, dtypes and values; notes in
+    the file say what became of dtypes that the format lacks.
 
     Args:
-        tensors, force, progress: see `Save`.
-        path: ends in .npz, .safetensors or .params; a directory that exists, or ends in a slash, or has no suffix,
-            is one.
-        packed: see `Save`. A .params file has no notes, and so the values themselves: int4, uint1, uint2 and uint4 as
-            int8 and uint8 (see `params.write_params`).
-        tvm: version of TVM that is to read a .params file; see `params.write_params`.
+        tensors: an open Model, or name -> anything NumPy makes an array of, a Tensor of a model, a StoredArray or
+            Parameter of another file. Read one at a time, zero-copy where the mapped file holds the values.
+        destination: ends in .safetensors, .npz, .params or .bin; a directory that exists, or a path that ends in a
+            slash or has no suffix, is a directory of .npy files. Appears whole or not at all.
+        listing: of a weight file: the path of its listing, .json or .mil; default: beside it, with the suffix .json.
+        align: of a weight file: data begins at multiples of it, 64 (the default), 4096 or 16384.
+        tvm: of a .params file: the version of TVM that is to read it; see `milblob.tvm.write_params`.
+        packed: store integers below a byte as their packed bytes, not one to a byte. Weight files always do, .params
+            files never.
+        force: replace what an earlier call has made.
+        progress: called as each tensor is written (see `Progress`).
 
     Raises:
-        ValueError: another suffix, or as `require_texts`; .params files hold such names. Otherwise as the format's own
-            `save`.
+        ValueError: another suffix (GGUF and ONNX files are read and not written), an option of another format, names
+            that a file cannot hold. TypeError: something else. FileExistsError: without `force`. OSError: it cannot be
+            written. As `Tensor.read`.
+
+    Example:
+        >>> milblob.save(milblob.open("Model.mlpackage"), "weights.safetensors")
+    """
+    path = as_path(destination)
+    require("tensors", tensors, Mapping, "a mapping of names to arrays")
+    require_flags(packed=packed, force=force)
+    require_calls(progress=progress)
+    row = format_written(path)
+    for name, value, kind in (("listing", listing, "weights"), ("align", align, "weights"), ("tvm", tvm, "params")):
+        if value is not None and row.kind != kind:
+            words = "a weight file (.bin)" if kind == "weights" else "a .params file"
+            raise ValueError(f"output {path}: expected {words}, which {name} is about")
+    options: dict[str, Any] = {"packed": packed}
+    if row.kind == "params":
+        options = {"tvm": tvm}
+    elif row.kind == "weights":
+        options = {"listing": listing_of(path, listing), "align": 64 if align is None else align}
+    readable = {name: readable_of(name, tensor) for name, tensor in tensors.items()}
+    if row.kind != "params":
+        require_texts(readable)
+    fetch(readable.values())
+    row.function("save")(readable, path, force=force, progress=progress, **options)
+
+
+def listing_of(path: str, listing: str | os.PathLike[str] | None = None) -> str:
+    """Return the path of the listing that `save` writes beside a weight file."""
+    return os.path.splitext(path)[0] + ".json" if listing is None else as_path(listing)
+
+
+def format_written(path: str) -> Format:
+    """Return the format of a file to be written, by its name.
+
+    Raises:
+        ValueError: none is written there.
     """
     suffix = os.path.splitext(path)[1].lower()
+    if path.rstrip("/\\").lower().endswith(_MODELS):
+        words = "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one"
+        raise ValueError(f"output {path}: {words}")
     if path.endswith(("/", os.sep)) or paths.is_directory(path) or not suffix:
-        from .npy_dir import save as saver
-    elif suffix == ".npz":
-        from .npz import save as saver
-    elif suffix == ".safetensors":
-        from .safetensors import save as saver
-    elif suffix == ".params":
-        from .params import write_params
-
-        write_params(tensors, path, tvm=tvm, force=force, progress=progress)
-        return
-    else:
-        words = f"output {path}: expected .npz, .safetensors, .params or a directory (ending in /), got {suffix}"
+        return next(row for row in FORMATS if row.save and not row.written)
+    found = next((row for row in FORMATS if suffix in row.written), None)
+    if found is None:
+        words = f"output {path}: expected .npz, .safetensors, .params, .bin or a directory (ending in /), got {suffix}"
         if is_archive(path):
             words += " (milblob tvm params --with and milblob refit change an archive; nothing makes a new one)"
+        elif suffix in (".gguf", ".onnx"):
+            words += f"; milblob reads {suffix} files and does not write them"
         raise ValueError(words)
-    require_texts(tensors)
-    fetch(tensors.values())
-    write: Save = saver
-    write(tensors, path, force=force, progress=progress, packed=packed)
+    return found

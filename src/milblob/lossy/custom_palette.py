@@ -17,14 +17,14 @@ def custom_palettes(
     array: Array, function: Callable[[Array], Any], *, axis: int = 0, group_size: int | None = None, vector: int = 1,
     empty: Empty = np.empty,
 ) -> Palettized:  # fmt: skip
-    """Call a function for each group of channels, and check what it returns.
+    """Call a function for each group of channels, and check its result.
 
     Args:
         array: float16 or float32.
         function: called with a group, its channels first; returns (entries, indices): at most 256 numbers, or vectors
             of numbers, and the index of each element or vector in row-major order.
         axis: of the channels, and of the vectors.
-        group_size: so many channels share a palette; None: all.
+        group_size: number of channels that share a palette; None: all.
         vector: elements of an entry.
         empty: makes the copies of groups that the function gets, and the array of the indices.
 
@@ -69,7 +69,7 @@ def custom_palettes(
 
 
 def _measured(group: Array, codes: Array, entries: Array, vector: int) -> tuple[float, float, float]:
-    """(squared error, power, largest error) of a group, whose channels come first."""
+    """Return (squared error, power, largest error) of a group, whose channels come first."""
     squared = power = largest = 0.0
     for box in boxes(codes.shape):
         first = slice(box[0].start * vector, box[0].stop * vector)
@@ -82,10 +82,10 @@ def _measured(group: Array, codes: Array, entries: Array, vector: int) -> tuple[
 
 
 def _checked(returned: Any, count: int, vector: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """The entries, shape (entries, vector), and the indices."""
+    """Check and return the entries, shape (entries, vector), and the indices."""
     try:
         entries, codes = map(array_of, returned)
-        if entries.dtype.kind in "cO":  # NumPy would leave out what is imaginary, and make NaN of None
+        if entries.dtype.kind in "cO":  # NumPy would drop the imaginary part, and turn None into NaN
             raise TypeError(f"expected real numbers as entries, got {entries.dtype}")
         entries, codes = entries.astype(np.float64), codes.reshape(-1)
     except (TypeError, ValueError) as error:

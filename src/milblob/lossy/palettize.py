@@ -1,9 +1,9 @@
 """Palettes chosen for an array: the entries with the least squared error, and an index for each element.
 
-A palette of one group of elements is the best that there is for float16 and bfloat16, and for float32 with few
-different numbers; for other float32 it is the best whose runs end between fine bins, moved by Lloyd's steps, and `gap`
-says how much less the error could be (include/milblob/kernels/palette_fit.h has the proof). Results do not depend on
-the number of threads.
+A palette of one group of elements is optimal for float16 and bfloat16, and for float32 with few different numbers: the
+fit is exact one-dimensional k-means (include/milblob/kernels/palette_fit.h names the method and has the proof). For
+other float32 it is optimal among palettes whose runs end between fine bins; Lloyd's algorithm then moves the ends, and
+`gap` bounds how much less the error could be. Results do not depend on the number of threads.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _PART_NBYTES = 1 << 24  # of one group, that one thread processes at a time
 _TABLE_NBYTES = 1 << 16  # of the indices of all numbers of 16 bits
 _GROUPS_COUNT = 1 << 18  # elements of small groups that one thread processes at a time
 _LLOYD_STEPS = 8
-_ENOUGH = 1e-5  # a gain of less than this part of the error ends Lloyd's steps
+_ENOUGH = 1e-5  # Lloyd's algorithm ends when a step gains less than this part of the error
 _MOST_DIFFERENT = 1 << 16  # numbers that the mode "unique" counts
 
 Array = np.ndarray[Any, Any]
@@ -44,9 +44,8 @@ class Palettized(NamedTuple):
         squared: sum of the squared differences from the array.
         power: sum of the squares of the array.
         largest: difference.
-        gap: the most by which the squared error, weighted by the importance if there is one, may exceed the least
-            possible; 0 up to rounding where the palettes are proven to be best, nan where they do not try to be
-            (uniform).
+        gap: the squared error (weighted by the importance, if any) is at most this much above the least possible; 0 up
+            to rounding where the palettes are proven to be optimal, nan for palettes without a proof (uniform).
     """
 
     indices: Array
@@ -87,7 +86,7 @@ class _Elements:
     def __init__(self, array: Array, weights: Array | None, dtype: Any, empty: Empty) -> None:
         is_small = array.size <= ONCE_COUNT
         if weights is not None and not any(np.float32(piece.max(initial=0)) for _, piece in ranges(weights)):
-            weights = None  # they say nothing: all alike
+            weights = None  # no element has importance: treat all alike
         self.size, self.dtype = array.size, dtype
         self._array = vector_of(array, dtype, empty) if is_small else array
         self._weights = weights
@@ -96,7 +95,7 @@ class _Elements:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether elements count differently."""
+        """Whether elements have different weights."""
         return self._weights is not None
 
     def values(self, first: int, count: int) -> Array:
@@ -144,7 +143,7 @@ def palettize(
         mode: "kmeans" has the least squared error; "uniform" places the entries at equal distances from the least to
             the greatest element, as coremltools does; "unique" has an entry for each number, and loses nothing.
         axis: None for one palette, or the dimension that is divided into groups with a palette each.
-        group_size: so many channels of `axis` share a palette; it must divide them.
+        group_size: number of channels of `axis` that share a palette; must divide the size of `axis`.
         importance: weights of the elements, zero or more, in the fit: an array of the same shape, or one that
             broadcasts to it. None: all alike. In "kmeans" only.
         empty: makes the array of the indices.
@@ -257,7 +256,7 @@ class Palettizer:
                 for at, packed in ordered(look_up, parts(self._each, self.dtype.itemsize, _PART_NBYTES // 4)):
                     yield PalettizedStretch(at, packed, number, palettes)
                     palettes = palettes[:0]
-        self._spare.clear()  # a plan that was only measured may stay long
+        self._spare.clear()  # a plan that was only measured may live long
         squared, power = sum(one.squared for one in figures), sum(one.power for one in figures)
         self.figures = squared, power, max(one.largest for one in figures)
         self.gap = sum(one.gap for one in figures)
@@ -268,7 +267,7 @@ class Palettizer:
         return self._count > 1 and (self._each < _GROUPS_COUNT * 16 or self._each * self.nbits % 8 != 0)
 
     def _known(self, number: int) -> _Fitted:
-        """Return what `fit` kept of a group, with its table; without `fit` it is fitted now."""
+        """Return the palette that `fit` kept of a group, with its table; without `fit` it is fitted now."""
         if self._fits is None:
             return self._fitted(number)
         one = self._fits[number]
@@ -304,7 +303,7 @@ class Palettizer:
 
 
 def require_palette(array: Array, nbits: int | None, mode: str, modes: tuple[str, ...] = MODES) -> Any:
-    """Check what palettes are made of; return the DType."""
+    """Check the arguments of a palette; return the DType."""
     dtype = as_dtype(array.dtype)
     if dtype not in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32):
         raise TypeError(f"array: expected float16, bfloat16 or float32, got {array.dtype}")
@@ -318,7 +317,7 @@ def require_palette(array: Array, nbits: int | None, mode: str, modes: tuple[str
 
 
 def weights_for(importance: Any, shape: tuple[int, ...]) -> Array:
-    """Return weights of elements, real numbers, as a view of that shape. They are meant as float32.
+    """Return weights of elements, real numbers, as a view of that shape; they will be rounded to float32.
 
     Raises:
         ValueError: they do not broadcast to the shape; one is negative, NaN or infinite. TypeError: no real numbers.
@@ -339,7 +338,7 @@ def weights_for(importance: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _groups_of(shape: tuple[int, ...], axis: int | None, group_size: int | None) -> tuple[int, int]:
-    """(axis, channels in a group), or (0, all channels) for one palette."""
+    """Return (axis, channels in a group), or (0, all channels) for one palette."""
     if axis is None:
         if group_size is not None:
             raise ValueError(f"group_size: expected None without an axis, got {group_size}")
@@ -354,7 +353,7 @@ def _groups_of(shape: tuple[int, ...], axis: int | None, group_size: int | None)
 
 
 def _groups(array: Array, weights: Array | None, axis: int, size: int) -> Iterator[tuple[Any, Array, Array | None]]:
-    """(index, elements, weights) of each group, in order; views."""
+    """Yield (index, elements, weights) of each group, in order; views."""
     for first in range(0, array.shape[axis] if array.ndim else 1, size):
         where: Any = (slice(None),) * axis + (slice(first, first + size),) if array.ndim else (...,)
         yield where, array[where], None if weights is None else weights[where]
@@ -380,7 +379,7 @@ def _palettize(
             spare.append(memory)
 
     count = array.shape[axis] // size if array.ndim else 1
-    # One group is shared out among the threads in parts, several as they are.
+    # The parts of a single group are shared among the threads; of several groups each is one task.
     fitted = list(ordered(work, _groups(array, weights, axis, size), count > 1 and array.nbytes > 1 << 18))
     palettes = np.array([group.entries for group in fitted]).astype(dtype.numpy)
     shape = [1] * array.ndim + [1 << nbits, 1]
@@ -424,7 +423,7 @@ def _fit_16(
     found = memory.fit_16(dtype is DType.BFLOAT16, k, given)
     if found is None:
         bad = sum(not_finite(elements.values(*part)) for part in parts(count, 2, _PART_NBYTES))
-        raise _not_finite(max(bad, 1))  # it counted one, and another thread may have taken it away since
+        raise _not_finite(max(bad, 1))  # it counted one, but another thread may have overwritten it since
     entries, used, cost, bound, table, (squared, power, largest) = found
 
     def look_up(part: tuple[int, int]) -> None:
@@ -480,7 +479,7 @@ def _fit_32(
 
 
 def _count_tops(memory: _codec.PaletteFit, elements: _Elements, divided: list[tuple[int, int]]) -> int:
-    """Count elements by their upper bits, in parts; how many are not finite."""
+    """Count elements by their upper bits, in parts; return how many are not finite."""
     if len(divided) == 1:
         return memory.count_tops(elements.buffer(*divided[0]), 0, divided[0][1])
 
@@ -502,7 +501,7 @@ def _assign(out: Array | None, elements: _Elements, entries: list[float], part: 
 
 
 def _range(elements: _Elements, dtype: Any) -> tuple[float, float, int]:
-    """(least, most, how many elements are not finite)."""
+    """Return (least, most, number of elements that are not finite)."""
 
     def work(part: tuple[int, int]) -> tuple[float, float, int]:
         if dtype is DType.FLOAT32:
@@ -524,7 +523,7 @@ def _not_finite(bad: int) -> UnfitError:
 
 
 def _uniform(least: float, most: float, k: int, dtype: Any) -> list[float]:
-    """The entries that coremltools has: the distance in the array's dtype, the rest in float64."""
+    """Return the entries of coremltools: it computes the distance in the array's dtype, the rest in float64."""
     low, high = np.array(least, dtype), np.array(most, dtype)
     with np.errstate(over="ignore"):
         scale = float((high - low) / (k - 1)) if np.isfinite(high - low) else (most - least) / (k - 1)
@@ -536,7 +535,7 @@ def _unique(elements: _Elements) -> list[float]:
 
 
 def _different(elements: _Elements) -> Array:
-    """The different numbers, rising, as float32, if there are not too many to count.
+    """Return the distinct numbers, rising, as float32; stop once there are more than _MOST_DIFFERENT.
 
     Some versions of NumPy find equal float16 numbers several times.
     """
@@ -551,7 +550,7 @@ def _different(elements: _Elements) -> Array:
 
 
 def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | None, dtype: Any, empty: Empty) -> int:
-    """The fewest bits that hold every number of each group."""
+    """Return the fewest bits that hold every number of each group."""
     most = 0
     for _, elements, _ in groups:
         most = max(most, len(_different(_Elements(elements, None, dtype.numpy, empty))))

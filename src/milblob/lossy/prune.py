@@ -4,8 +4,8 @@ The same elements as coremltools prunes, ties included. It finds the threshold o
 the dtype of the array. In float16 the position of the threshold overflows for more than 65504 elements, and coremltools
 then prunes nothing; here it is computed in float64 where that happens.
 
-`Pruner` goes through an array twice: first it counts, so that the sizes of the results are known, and then it yields
-them a stretch at a time. So an array of any size needs little memory of its own.
+`Pruner` reads an array twice: the first pass counts, so that the sizes of the results are known; the second yields
+them, a stretch at a time. So an array of any size needs little memory of its own.
 """
 
 from bisect import bisect_right
@@ -32,13 +32,13 @@ _Part = tuple[int, int]  # first element, count
 
 
 class Pruned(NamedTuple):
-    """An array as the elements that are not zero, and where they are.
+    """An array as its nonzero elements and their places.
 
     Attributes:
         mask: packed bits, one for each element, least significant first.
         nonzero: the elements whose bit is set.
         shape: of the array.
-        squared: sum of the squares of what became zero.
+        squared: sum of the squares of the pruned elements.
         power: sum of the squares of the array.
         largest: magnitude that became zero.
     """
@@ -62,8 +62,8 @@ class PrunedStretch(NamedTuple):
     Attributes:
         begin: index of the first element, a multiple of eight.
         mask: packed bits of the elements.
-        first: how many elements before this one stay.
-        nonzero: those of these that stay.
+        first: number of elements kept before these.
+        nonzero: the kept ones of these elements.
     """
 
     begin: int
@@ -103,20 +103,20 @@ def prune(
 
 
 class Pruner:
-    """Makes elements of an array zero, a stretch at a time. One of `sparsity`, `threshold` and `n_m` says which.
+    """Makes elements of an array zero, a stretch at a time. Exactly one of `sparsity`, `threshold` and `n_m` is given.
 
     Args:
         array: float16 or float32, any memory order, one element or more.
         sparsity: the part of the elements, 0 to 1, that become zero: those of the least magnitude.
         threshold: the greatest magnitude that becomes zero.
         n_m: (n, m): of every m neighbours along `dim`, the n of the least magnitude.
-        block: with `sparsity`: so many neighbours along `dim` stay or become zero together, by their norm.
+        block: with `sparsity`: number of neighbours along `dim` that are kept or pruned together, by their norm.
         dim: 0 or 1. Default: 0 for blocks, 1 for n_m.
-        empty: makes the mask of neighbours that stay, which is kept until this object goes.
+        empty: makes the mask of the kept neighbours; it lives as long as this object.
 
     Attributes:
         shape, dtype: of the array.
-        count: how many elements stay.
+        count: number of elements that are kept.
         figures: (squared error, power, largest error), as in Pruned, once all stretches were yielded.
 
     Raises:
@@ -148,7 +148,7 @@ class Pruner:
         self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
         self._flat = self._array.reshape(-1)
         self._mask: Array | None = None  # of all elements, where neighbours decide
-        self._unit = 0  # rows that cannot be divided; 0 where no neighbours are concerned
+        self._unit = 0  # rows that a part cannot divide; 0 if neighbours play no role
         if block is None and n_m is None and dim is not None:
             raise ValueError(f"dim: expected None without block and n_m, got {dim}")
         if threshold is not None and (block is not None or n_m is not None):
@@ -173,7 +173,7 @@ class Pruner:
     def _choose_neighbours(
         self, sparsity: float | None, n_m: tuple[int, int] | None, size: int, dim: int, empty: Empty
     ) -> None:
-        """Decide which neighbours are dropped, and count the elements that stay."""
+        """Choose the neighbours to prune, and count the elements to keep."""
         self._cut = 0
         if n_m is not None:
             n, m = n_m
@@ -194,7 +194,7 @@ class Pruner:
         self.count = sum(ordered(work, self._parts(), self._is_much))
 
     def _choose_blocks(self, sparsity: float, size: int, dim: int) -> Callable[[_Part], tuple[int, Array]]:
-        """Return what chooses the elements of blocks that stay. Roots keep the order of sums, so sums are compared."""
+        """Return a function that chooses the blocks to keep. It compares sums of squares: roots keep their order."""
         is_f16, shape = self.dtype.itemsize == 2, self.shape
 
         def blocks_of(part: _Part) -> Any:
@@ -227,7 +227,7 @@ class Pruner:
         return choose if cut >= 0 else lambda part: self._not_zero(self._elements(part))
 
     def _chosen_of_m(self, part: _Part, n: int, m: int, dim: int) -> tuple[int, Array]:
-        """(how many stay, mask of them) where the n least of every m neighbours do not."""
+        """Return (number of kept elements, mask of them): the n least of every m neighbours are pruned."""
         elements, outer, channels = self._elements(part), 1, part[1] // prod(self.shape[1:])
         if dim == 1:
             outer, channels = channels, self.shape[1]
@@ -245,7 +245,7 @@ class Pruner:
         return number - _drop_ties(mask, elements, ties[:found].astype(np.int64), channels, inner, n, m), mask
 
     def _refuse_not_finite(self) -> None:
-        """Raise UnfitError with the number of elements that are not finite, 1 if another thread took them away."""
+        """Raise UnfitError with the number of elements that are not finite, or 1 if another thread overwrote them."""
         is_f16 = self.dtype.itemsize == 2
 
         def bad(part: _Part) -> int:
@@ -254,7 +254,7 @@ class Pruner:
         _require_finite(max(sum(ordered(bad, self._parts(), self._is_much)), 1))
 
     def _not_zero(self, elements: Array) -> tuple[int, Array]:
-        """(how many are not zero, mask of them)."""
+        """Return (number of nonzero elements, mask of them)."""
         if _codec.not_finite(_codec.Buffer(elements.view(np.uint8)), 0, self.dtype.itemsize == 2, elements.size):
             self._refuse_not_finite()
         mask, spare = np.empty((elements.size + 7) // 8, np.uint8), np.empty(elements.nbytes, np.uint8)
@@ -266,7 +266,7 @@ class Pruner:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
         Raises:
-            FormatError: the array is not what it was when it was counted.
+            FormatError: the array has changed since it was counted.
         """
         figures, first, is_same = [0.0, 0.0, 0.0], 0, True
         for begin, mask, nonzero, lost in ordered(self._split, self._parts(), self._is_much):
@@ -277,8 +277,8 @@ class Pruner:
             first += nonzero.size
             figures = [figures[0] + lost[0], figures[1] + lost[1], max(figures[2], lost[2])]
         if first != self.count or not is_same:
-            words = f"expected {self.count} elements that stay, as counted before, got another number"
-            raise FormatError(f"array: {words}: it changed meanwhile")
+            words = f"expected {self.count} elements to keep, as counted before, got another number"
+            raise FormatError(f"array: {words}: it changed while it was read")
         if self._mask is not None or self.dtype.itemsize == 4:
             self.figures = figures[0], figures[1], figures[2]
 
@@ -287,7 +287,7 @@ class Pruner:
         return self._flat.nbytes > _PART_NBYTES
 
     def _parts(self) -> Iterator[tuple[int, int]]:
-        """(first element, count): whole bytes of the mask, and whole units of rows where there are neighbours."""
+        """Yield (first element, count) of parts: whole bytes of the mask, and whole groups of neighbouring rows."""
         if self._unit == 0:
             yield from parts(self._flat.size, self.dtype.itemsize, _PART_NBYTES)
             return
@@ -312,7 +312,7 @@ class Pruner:
         return counts
 
     def _split(self, part: _Part) -> tuple[int, Array, Array, tuple[float, float, float]]:
-        """(first element, mask, the elements that stay, what is lost)."""
+        """Return (first element, mask, the kept elements, the error)."""
         begin, count = part
         mask, kept = np.empty((count + 7) // 8, np.uint8), np.empty(count, self.dtype)
         source, is_f16 = _codec.Buffer(self._elements(part).view(np.uint8)), self.dtype.itemsize == 2
@@ -326,7 +326,7 @@ class Pruner:
 
 
 class _Kept:
-    """Sums of parts, kept when they are first asked for as far as there is room: memory does not grow with the array.
+    """Sums of parts, cached at the first call while there is room: memory does not grow with the array.
 
     Args:
         work: computes those of a part.
@@ -356,7 +356,7 @@ class _Magnitudes:
             elements that have the upper bits `top`, each of the lower 16.
         dtype: of the elements.
         parts_of: returns the parts.
-        is_squared: what is tallied are squares of the magnitudes.
+        is_squared: squares of the magnitudes are tallied.
     """
 
     def __init__(
@@ -384,12 +384,12 @@ class _Magnitudes:
             found = self._counted(1 << 16, top)
             if int(found.sum()) != int(self.counts[top]):
                 words = f"expected {self.counts[top]} elements as counted before, got {found.sum()}"
-                raise FormatError(f"array: {words}: it changed meanwhile")
+                raise FormatError(f"array: {words}: it changed while it was read")
             self._below[top] = found
         return self._below[top]
 
     def above(self, cut: int) -> int:
-        """Return how many magnitudes have more than these bits."""
+        """Return how many magnitudes are above the one with these bits."""
         if self.dtype.itemsize == 2:
             return int(self.counts[cut + 1 :].sum())
         top, low = cut >> 16, cut & 0xFFFF
@@ -434,9 +434,9 @@ class _Magnitudes:
         with np.errstate(over="ignore", invalid="ignore"):
             wide = high - low
             value = high - wide * (1 - along) if along >= 0.5 else low + wide * along
-        if np.isnan(value):  # norms that overflow; nothing is at most that
+        if np.isnan(value):  # norms that overflow; no number is at most NaN
             return -1
-        # In a comparison, a NumPy number of a wider dtype makes the array wide: what rounds up to it stays above.
+        # NumPy compares in the wider dtype, so an element that only rounding makes equal is above.
         wanted = np.asarray(value)
         narrow = wanted.astype(self.dtype)
         bits = _bits(narrow) - int(narrow > wanted)
@@ -452,7 +452,7 @@ def _require_finite(bad: int) -> None:
 
 
 def require_one(**options: object) -> None:
-    """Refuse none or several of the options of which one says what is pruned. Raises: ValueError."""
+    """Require exactly one of the options that select what is pruned. Raises: ValueError."""
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         *names, last = options
@@ -476,13 +476,13 @@ def _require_neighbours(shape: tuple[int, ...], dim: int, size: int | None) -> N
 
 
 def _bits(value: Any) -> int:
-    """The bits of a magnitude."""
+    """Return the bits of a magnitude."""
     number = np.asarray(value)
     return int(number.view(np.uint16 if number.dtype.itemsize == 2 else np.uint32))
 
 
 def _measured(top: Array, cut: int) -> tuple[float, float, float]:
-    """(squared error, power, largest error) of float16 elements, from the counts of their magnitudes."""
+    """Return (squared error, power, largest error) of float16 elements, from the counts of their magnitudes."""
     bits = np.flatnonzero(top)
     numbers, counts = bits.astype(np.uint16).view(np.float16).astype(np.float64), top[bits].astype(np.float64)
     lost = bits <= cut

@@ -208,7 +208,7 @@ class Quantizer:
         return scale.astype(self.array_dtype).reshape(self.counts), point
 
     def _points(self, zero: Array) -> Array:
-        """Zeros of blocks as the bytes of integers."""
+        """Return the zeros of blocks as the bytes of integers."""
         point = zero.astype(np.int16).astype(np.uint8)
         return point & 15 if self.dtype.nbits == 4 else point
 
@@ -225,7 +225,7 @@ class Quantizer:
         """
         found = self._found
         if found is None and not self.is_one_pass:
-            found = self._work.scales(self._search)  # not kept: this object may stay long after it
+            found = self._work.scales(self._search)  # not kept: this object may live long after it
         if found is not None:
             scale, zero = found
             nothing = np.empty(0, np.uint8)
@@ -248,10 +248,10 @@ def _pack_4(point: Array) -> Array:
 
 
 class _Work:
-    """A vector of elements in blocks, shared out among threads. Parts, and so sums, do not depend on their number.
+    """A vector of elements in blocks, shared among threads. Parts, and so sums, do not depend on the number of threads.
 
     Attributes:
-        unit: after so many elements no block goes on: they can be processed alone.
+        unit: number of elements that hold whole blocks, so they can be processed on their own.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class _Work:
         def bad(part: tuple[int, int]) -> int:
             return _codec.not_finite(self._source, self._flat.itemsize * part[0], self._is_f16, part[1])
 
-        number = max(sum(ordered(bad, self._parts(64), self._is_much)), 1)  # another thread may have taken it away
+        number = max(sum(ordered(bad, self._parts(64), self._is_much)), 1)  # another thread may have overwritten it
         raise UnfitError(f"array: expected finite elements, got {number} that are NaN or infinite")
 
     # ------------------------------------------------------------------------------------------------ in one pass
@@ -387,12 +387,12 @@ class _Work:
         for part in _CLIPPINGS[1:]:
             other_scale, other_zero = self._chosen(least * np.float32(part), most * np.float32(part))
             errors = self._errors(other_scale, other_zero)
-            better = errors < best  # the wider one of equals stays
+            better = errors < best  # of equals the wider one is kept
             best[better], scale[better], zero[better] = errors[better], other_scale[better], other_zero[better]
         return scale, zero
 
     def _scales_in_boxes(self, search: bool) -> tuple[Array, Array]:
-        """As `scales`, where many blocks do not lie in one stretch: of some whole blocks at a time, copied to one."""
+        """As `scales`, if many blocks are not contiguous: copies some whole blocks at a time to one stretch."""
         array, sizes = self._flat.reshape(self._shape), self._counts
         scale, zero = (self._empty(self._counts, np.float32) for _ in range(2))
 

@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
 
 def rows_of(shape: Shape) -> Iterator[slice]:
-    """Yield ranges of the first axis that cover about as many elements as a piece should have."""
+    """Yield ranges of the first axis that cover about _PIECE_COUNT elements each."""
     step = max(_PIECE_COUNT * shape[0] // max(prod(shape), 1), 1) if shape else 1
     for start in range(0, shape[0] if shape else 1, step):
         yield slice(start, min(start + step, shape[0] if shape else 1))
@@ -71,7 +71,7 @@ def quantize(values: Array, scale: Array, offset: Array | None, codes: Range) ->
         steps[np.broadcast_to(by == 0, steps.shape)] = 0  # every code is worth 0 there
         if offset is not None:
             own = spread(offset, values.shape, rows)
-            # An offset that is no integer moves the codes between which values lie; an integer is added to the code.
+            # A float offset shifts the value before rounding; an integer offset is added to the code.
             steps = np.rint(steps + own.astype(values.dtype)) if own.dtype.kind == "f" else np.rint(steps) + own
         else:
             steps = np.rint(steps)
@@ -91,7 +91,7 @@ def fit_scale(
     Args:
         values: finite floats.
         counts: number of blocks along each axis.
-        offset: the present ones, which tell the mode; of shape `counts`.
+        offset: the present ones, which determine the mode; of shape `counts`.
         codes: of the dtype.
         mask: of the elements that count.
 
@@ -117,10 +117,10 @@ def fit_scale(
 
 
 def fit_scale_alone(values: Array, scale: Array, offset: Array, codes: Range) -> Array:
-    """Return the least scales under which no value lies beyond the codes, where offsets stay.
+    """Return the least scales under which no value lies beyond the codes, with the offsets unchanged.
 
-    For a scale and an offset of which one is a single number, so that they cannot be fitted together. Values on a side
-    where the offset leaves no codes do not count.
+    Used if only one of scale and offset is a single number, so that they cannot be fitted together. Ignores values on a
+    side where the offset leaves no codes.
 
     Args:
         values: finite floats.
@@ -217,10 +217,10 @@ def _nearest_vectors(vectors: Array, entries: Array) -> Array:
 
 
 def fit_palette(vectors: Array, palette: Array) -> Array:
-    """Return the palette that fits vectors best, of as many entries as one that is there: as a new compression has it.
+    """Return a palette fitted to vectors, with as many entries as the present one, as a new compression would fit it.
 
     Args:
-        vectors: finite float16 or float32, shape (count, n). Without any, the palette stays.
+        vectors: finite float16 or float32, shape (count, n). Without any, the palette is unchanged.
         palette: shape (entries, n).
     """
     entries, length = palette.shape

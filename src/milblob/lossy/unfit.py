@@ -1,8 +1,8 @@
-"""What the compressing functions of this folder raise for an array that they cannot take."""
+"""The error of this folder's functions for an array that cannot be compressed."""
 
 
 class UnfitError(ValueError):
-    """The elements or the shape of an array are such that it cannot be compressed so; another array could be.
+    """The elements or the shape of an array do not allow this compression; another array might.
 
-    A wrong option is a plain ValueError: it is the caller's mistake, whatever the array.
+    A wrong option is a plain ValueError: it is the caller's mistake, for any array.
     """

@@ -1,9 +1,9 @@
-"""Palettes whose entries are vectors: an index stands for a few neighbours along an axis.
+"""Palettes whose entries are vectors: an index represents a few neighbours along an axis.
 
-Entries are found by k-means. It begins with k-means++ on a sample, several times, and goes on from the best beginning
-with all vectors. Nothing says how far the result is from the best there is; for palettes of numbers there is
-`palettize`. Random numbers come from a seed, and sums are added up in an order of their own, so results do not depend
-on the number of threads.
+Entries are found by k-means (Lloyd's algorithm), the usual method for vectors, for which exact methods are slow. It
+begins with several runs of k-means++ on a sample, and continues from the best of them with all vectors. It does not
+bound the distance from the optimum; `palettize` does, for palettes of single numbers. Random numbers come from a seed,
+and sums are added up in a fixed order, so results do not depend on the number of threads.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ _APART_COUNT = 1 << 18  # elements of the vectors whose distances are computed a
 _SAMPLE_COUNT = 1 << 14  # vectors that the beginnings are tried on, or 128 for each entry if that is more
 _REFINED_COUNT = 1 << 18  # vectors that the best one is refined on, or 1024 for each entry; a few steps on all follow
 _SAMPLE_STEPS, _MOST_STEPS, _LAST_STEPS = 30, 100, 4
-_ENOUGH = 1e-5  # a gain of less than this part of the error ends a round of steps
+_ENOUGH = 1e-5  # a round ends when a step gains less than this part of the error
 _MOST_DIFFERENT = 1 << 16  # vectors that the mode "unique" counts
 _UNIQUE_NBYTES = 1 << 22  # of vectors as float32, that one thread sorts at a time
 
@@ -70,7 +70,7 @@ class _Vectors(NamedTuple):
         return _Vectors(self.rows[first : first + count], heavy)
 
     def chosen(self, numbers: Array) -> "_Vectors":
-        """Return the vectors of these numbers."""
+        """Return the vectors with these numbers."""
         return _Vectors(self.rows[numbers], None if self.weights is None else self.weights[numbers])
 
 
@@ -95,7 +95,7 @@ class _Stored:
         if heavy is not None:
             self._heavy_exponent = _exponent_of(heavy)
             if not any(np.float32(piece.max()) for _, piece in ranges(heavy)):
-                self._heavy = None  # they say nothing: all alike
+                self._heavy = None  # no vector has importance: treat all alike
 
     def part(self, first: int, count: int) -> _Vectors:
         """Return some of the vectors."""
@@ -109,7 +109,7 @@ class _Stored:
         return self._heavy is not None
 
     def chosen(self, numbers: Array) -> _Vectors:
-        """Return the vectors of these numbers."""
+        """Return the vectors with these numbers."""
         at = np.unravel_index(numbers, self._rows.shape[:-1])
         heavy = None if self._heavy is None else self._heavy[at].astype(np.float32)
         return self._scaled(self._rows[at].astype(np.float32), heavy)
@@ -121,7 +121,7 @@ class _Stored:
 
 
 def _filled(work: _Vectors | _Stored, count: int, empty: Empty, part: Callable[[int, int], _Vectors]) -> _Vectors:
-    """So many vectors like those of `work`, in arrays that `empty` makes; `part` returns some: (first, count)."""
+    """Return `count` vectors like those of `work`, in arrays that `empty` makes; `part(first, count)` returns some."""
     rows = empty((count, work.dims), np.float32)
     heavy = empty(rows.shape, np.float32) if work.is_weighted else None
     for first, number in _stretches(count, work.dims):
@@ -133,14 +133,14 @@ def _filled(work: _Vectors | _Stored, count: int, empty: Empty, part: Callable[[
 
 
 def _stretches(count: int, dims: int) -> Iterator[tuple[int, int]]:
-    """(first, count) of parts of vectors, few if they are long."""
+    """Yield (first, count) of parts of vectors, few if they are long."""
     step = max(min(_PART_COUNT, _LONG_COUNT // dims), 1)
     for first in range(0, count, step):
         yield first, min(step, count - first)
 
 
 def _exponent_of(array: Array) -> int:
-    """That of the greatest magnitude, as float32."""
+    """Return the exponent of the greatest magnitude, as float32."""
     most = max(np.abs(piece.astype(np.float32)).max() for _, piece in ranges(array))
     return int(np.frexp(most)[1])
 
@@ -165,8 +165,8 @@ def palettize_vectors(
         nbits: of an index: 1, 2, 3, 4, 6 or 8. None in the mode "unique": as few as hold every vector.
         vector: elements of an entry, 2 or more: neighbours along `axis`.
         axis: of the vectors, and of the groups.
-        mode: "kmeans", or "unique" with an entry for each vector that there is, which loses nothing.
-        group_size: so many channels of `axis` share a palette; None: all. A multiple of `vector`.
+        mode: "kmeans", or "unique" with an entry for each different vector, which is lossless.
+        group_size: number of channels of `axis` that share a palette; None: all. A multiple of `vector`.
         importance: as for `palettize.palettize`.
         seed: of the random numbers.
         restarts: how many beginnings are tried. None: 3 to 8, the more the fewer vectors there are.
@@ -239,12 +239,12 @@ def palettize_vectors(
 
 
 def _channels(array: Array, axis: int, size: int, number: int) -> Array:
-    """A view of the channels of a group."""
+    """Return a view of the channels of a group."""
     return array[(*(slice(None),) * axis, slice(number * size, (number + 1) * size))]
 
 
 def _rows(array: Array, axis: int, size: int, number: int, vector: int) -> Array:
-    """A view of a group, of the shape of its indices and one more dimension: the elements of each vector."""
+    """Return a view of a group, of the shape of its indices and one more dimension: the elements of each vector."""
     part = _channels(array, axis, size, number)
     shape = part.shape
     split = part.reshape(*shape[:axis], size // vector, vector, *shape[axis + 1 :])
@@ -252,7 +252,7 @@ def _rows(array: Array, axis: int, size: int, number: int, vector: int) -> Array
 
 
 def _plain(rows: Array, first: int, count: int) -> Array:
-    """Some vectors as numbers that NumPy can sort, none of them a negative zero."""
+    """Return some vectors as numbers that NumPy can sort, without negative zeros."""
     plain = range_of(rows, first * rows.shape[-1], count * rows.shape[-1])
     if plain.dtype.kind != "f":  # bfloat16
         plain = plain.astype(np.float32)
@@ -260,7 +260,7 @@ def _plain(rows: Array, first: int, count: int) -> Array:
 
 
 def _words(vectors: Array) -> Array:
-    """The bytes of vectors as whole numbers of 64 bits, which NumPy sorts much faster than rows."""
+    """Return the bytes of vectors as integers of 64 bits, which NumPy sorts much faster than rows."""
     width = vectors.shape[1] * vectors.itemsize
     words = np.zeros((len(vectors), -(-width // 8)), np.uint64)
     words.view(np.uint8)[:, :width] = vectors.view(np.uint8)
@@ -268,7 +268,7 @@ def _words(vectors: Array) -> Array:
 
 
 def _ranked(vectors: Array) -> tuple[int, Array]:
-    """(how many different ones, for each vector a number less than that): equal ones have equal numbers."""
+    """Return (n, a number below n for each vector) for n distinct vectors: equal ones have equal numbers."""
     first, *rest = _words(vectors).T
     found = np.unique(first)
     ranks = np.searchsorted(found, first)
@@ -281,7 +281,7 @@ def _ranked(vectors: Array) -> tuple[int, Array]:
 
 
 def _distinct(vectors: Array) -> Array:
-    """The different ones of some vectors, in any order."""
+    """Return the distinct ones of some vectors, in any order."""
     words = _words(vectors)
     if words.shape[1] == 1:
         found = np.unique(words).view(np.uint8).reshape(-1, 8)[:, : vectors.shape[1] * vectors.itemsize]
@@ -297,7 +297,7 @@ def _parts(rows: Array) -> Iterator[tuple[int, int]]:
 
 
 def _different(rows: Array) -> Array:
-    """The different vectors, in order, if there are not too many to count."""
+    """Return the distinct vectors, in order; stop once there are more than _MOST_DIFFERENT."""
     found: Array | None = None
     for own in ordered(lambda part: _distinct(_plain(rows, *part)), _parts(rows)):
         found = own if found is None else _distinct(np.concatenate((found, own)))
@@ -307,7 +307,7 @@ def _different(rows: Array) -> Array:
 
 
 def _look_up(rows: Array, entries: Array, out: Array) -> None:
-    """Write which of the entries, all the vectors that there are, each vector is."""
+    """Write the index of each vector among the entries, which are all the distinct vectors."""
 
     def work(part: tuple[int, int]) -> None:
         own = _plain(rows, *part)
@@ -357,7 +357,7 @@ def _fit(
 
 
 def _best_beginning(work: _Vectors, k: int, random: np.random.Generator, restarts: int) -> Array:
-    """The entries with the least error of a few beginnings, each refined a little."""
+    """Return the entries with the least error of a few beginnings, each refined a little."""
     best, least = None, float("inf")
     for _ in range(restarts):
         entries = _refined(work, _begin(work, k, random), _SAMPLE_STEPS)
@@ -370,7 +370,10 @@ def _best_beginning(work: _Vectors, k: int, random: np.random.Generator, restart
 
 
 def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.random.Generator) -> Array:
-    """Merge two entries that are close, and put one where the error is: a way out of local minima. The best is kept."""
+    """Random swap clustering (Franti 2018): merge two close entries, put the free one where the error is large.
+
+    This leaves the local minima of Lloyd's algorithm. Keeps the best entries.
+    """
     if len(entries) < k or k < 3:
         return entries
     codes, lost = np.empty(work.size, np.uint8), None
@@ -391,7 +394,7 @@ def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.r
 
 
 def _apart(work: _Vectors, entries: Array, codes: Array) -> Array:
-    """The squared distance of each vector from its entry, weighted."""
+    """Return the squared distance of each vector from its entry, weighted."""
     found, step = np.empty(work.size), max(_APART_COUNT // work.dims, 1)
     for first in range(0, work.size, step):
         part = work.part(first, step)
@@ -401,7 +404,7 @@ def _apart(work: _Vectors, entries: Array, codes: Array) -> Array:
 
 
 def _sample(work: _Vectors | _Stored, count: int, random: np.random.Generator, empty: Empty) -> _Vectors:
-    """So many of the vectors, in order, in arrays that `empty` makes; all if there are no more."""
+    """Return a random sample of `count` vectors, in order, in arrays that `empty` makes; all if there are fewer."""
     if work.size <= count:
         return _filled(work, work.size, empty, work.part) if isinstance(work, _Stored) else work
     chosen = np.sort(random.choice(work.size, count, replace=False))
@@ -409,7 +412,7 @@ def _sample(work: _Vectors | _Stored, count: int, random: np.random.Generator, e
 
 
 def _refined(work: _Vectors | _Stored, entries: Array, steps: int) -> Array:
-    """The entries after Lloyd's steps, at most so many."""
+    """Return the entries after at most `steps` steps of Lloyd's algorithm."""
     cost = float("inf")
     for _ in range(steps):
         moved, now = _step(work, entries)
@@ -420,7 +423,7 @@ def _refined(work: _Vectors | _Stored, entries: Array, steps: int) -> Array:
 
 
 def _begin(work: _Vectors, k: int, random: np.random.Generator) -> Array:
-    """k-means++: each entry is the best of a few vectors, drawn with the squared distance from the entries before."""
+    """Choose entries by k-means++: draw a few vectors by squared distance from the entries so far, keep the best."""
     count, dims = work.rows.shape
     tries, is_rows = 2 + int(np.log(k)), dims > _LONG  # columns would be a copy, which long vectors do not need
     points = random.random(1 + (k - 1) * tries)
@@ -434,7 +437,7 @@ def _flat(array: Array) -> _codec.Buffer:
 
 
 def _drawn(chances: Array, random: np.random.Generator) -> int:
-    """An index drawn with probabilities that are proportional to `chances`; at random if these are all zero."""
+    """Draw an index with probabilities proportional to `chances`; uniformly if these are all zero."""
     ends = np.cumsum(chances)
     if not ends[-1] > 0:
         return int(random.integers(len(chances)))
@@ -442,7 +445,7 @@ def _drawn(chances: Array, random: np.random.Generator) -> int:
 
 
 def _step(work: _Vectors | _Stored, entries: Array, codes: Array | None = None) -> tuple[Array, float]:
-    """One step of Lloyd's: (the mean of the vectors nearest to each entry, their error before).
+    """Do one step of Lloyd's algorithm: return (the mean of the vectors nearest to each entry, their error before).
 
     Args:
         codes: takes the index of the nearest entry of each vector.

@@ -36,7 +36,7 @@ def agreeing(
 
 
 def is_name_of(new: str, old: str) -> bool:
-    """Whether the name of a weight is that of an array, with other words only before it and a dtype behind it.
+    """Whether the name of a weight is that of an array, with other words only before it and a dtype after it.
 
     coremltools makes up names such as "linear_0_bias_0", in which the name of an array may occur by accident.
     """

@@ -18,8 +18,8 @@ from .scales import Scales
 from .siblings import Siblings
 
 _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
-"""Where these are used up, the rest is not looked for. Weights that were trained take a small part of it; of pairs,
-layouts, rows and samples of which a hostile file has many, the rest is left out."""
+"""The work of a search, after which it ends. Trained weights take a small part of it. A hostile file has many pairs,
+layouts, rows and samples; those beyond the limit are skipped."""
 
 _PIECE_COUNT = 1 << 20
 
@@ -29,7 +29,7 @@ class Work:
 
     Args:
         tensors: arrays and weights; each of their elements allows more work.
-        counter: adds up what is done, for `progress`.
+        counter: adds up the work done, for `progress`.
 
     Attributes:
         left: about a nanosecond each.
@@ -69,7 +69,7 @@ class Checkpoint:
         self.siblings = Siblings({name: tensor.shape for name, tensor in self.arrays.items()})
         self._scales: dict[tuple[int, bool], Scales] = {}
         self._vectors: dict[tuple[str | None, ...], Vectors] = {}
-        self._random = np.random.default_rng()  # nobody can make rows look equal
+        self._random = np.random.default_rng()  # no author of a file can make rows look equal
         self._factors = np.zeros(0, np.uint64)
 
     def read(self, name: str) -> Values:

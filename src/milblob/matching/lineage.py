@@ -1,4 +1,4 @@
-"""What a search found: how each weight of a model follows from the arrays of a checkpoint."""
+"""The result of a search: how each weight of a model follows from the arrays of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Lineage:
     Attributes:
         origins: by the name of the weight.
         unknown: weight -> why its values could not be reproduced.
-        constant: weights that are no function of the checkpoint -> what they are: one number, a mask, positions.
+        constant: weights that are not a function of the checkpoint -> their kind: one number, a mask, positions.
         unused: arrays of the checkpoint that no weight follows from.
         unclear: unused arrays that may matter all the same: they equal a weight that more arrays equal than
             were followed; or they are small, and the explanation of a number may be an accident.
@@ -57,7 +57,7 @@ class Lineage:
     unclear: frozenset[str] = frozenset()
 
     def unused_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, list[int]]]:
-        """Return the arrays of which only a part is used: name -> (axis, indices along it that are not used)."""
+        """Return the arrays that are used only in part: name -> (axis, indices along it that are not used)."""
         whole: set[str] = set()
         parts: dict[str, dict[int, set[int]]] = {}
         for origin in self.origins.values():

@@ -1,6 +1,7 @@
 """milblob.match: find which training tensor became which weight of a model."""
 
 import contextlib
+from dataclasses import replace
 from itertools import islice
 from numbers import Real
 from typing import Any
@@ -26,12 +27,12 @@ MIN_CORRELATION = 0.7
 _MAX_LACKING = 100  # names listed in `Match.without`
 
 
-@takes_urls("weights", "model")
+@takes_urls("model", "weights")
 def match(
-    weights: Any,
     model: Any,
+    weights: Any,
     *,
-    threshold: float = MIN_CORRELATION,
+    min_correlation: float = MIN_CORRELATION,
     select: Select = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
@@ -40,17 +41,17 @@ def match(
     """Find which training tensor became which weight of a model.
 
     First, find tensors with the same elements after a cast to the weight's dtype: in the same order, with permuted axes
-    (for matrices: transposed), or in another shape. Then find what gives other weights to the bit, as `refit` with a
-    base does. Last, for weights that are compressed or otherwise changed, find the tensors whose values correlate best.
-    Names decide between equal tensors where they agree.
+    (for matrices: transposed), or in another shape. Then find expressions that give other weights to the bit, as
+    `refit` with a base does. Last, for weights that are compressed or otherwise changed, find the tensors whose values
+    correlate best. Names decide between equal tensors where they agree.
 
     Args:
+        model: what `open` takes, or an open Model; or a Model Library Format archive of TVM, or another file of arrays.
+            Where weights share one blob, as those of two functions may, each is matched: with the training tensor of
+            its name, else with one that matches the blob.
         weights: path of a .safetensors, .npz, .npy, .gguf or .onnx file, of a directory of .npy files, or of a model;
             or a mapping from names to arrays.
-        model: what `open` takes, or an open Model; or a Model Library Format archive of TVM, or another file of arrays.
-            Where weights are one blob, as those of two functions, each is
-            matched: with the training tensor that its name says, else with one that the blob is.
-        threshold: correlation (the cosine once the means are taken off) from which values count as similar.
+        min_correlation: least correlation (the cosine once the means are taken off) of values that are similar.
         select: glob, several, or a function of a name: the weights of the model to look for.
         progress: called as each training tensor has been looked at (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
@@ -60,13 +61,13 @@ def match(
         Matching.
 
     Raises:
-        ValueError: a threshold outside (0, 1]; a `select` that selects nothing. As `diff`.
+        ValueError: a min_correlation outside (0, 1]; a `select` that selects nothing. As `diff`.
     """
     require_calls(progress=progress)
     is_selected = selector(select)
-    require("threshold", threshold, Real, "a number")
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold: expected a number above 0, up to 1, got {threshold}")
+    require("min_correlation", min_correlation, Real, "a number")
+    if not 0 < min_correlation <= 1:
+        raise ValueError(f"min_correlation: expected a number above 0, up to 1, got {min_correlation}")
     with contextlib.ExitStack() as stack:
         side = Side.open(weights, False, stack, max_nbytes)
         whole = _target(model, stack, max_nbytes)
@@ -82,7 +83,7 @@ def match(
         done.settle_equal(search.equalities)
         if whole.has_program:
             done.settle_derived(search)
-        Similarity(search.checkpoint, done, threshold).settle()
+        Similarity(search.checkpoint, done, min_correlation).settle()
         found = [match for name in given for match in done.found.get(name, ())]
         if whole.model is not None:
             found = _with_what_lacks(whole.model, found)
@@ -95,7 +96,7 @@ def match(
 
 
 def _target(model: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -> Side:
-    """What is to be refitted: a model with every constant, or the parameters of an archive."""
+    """The target of a refit: a model with every constant, or the parameters of an archive."""
     if isinstance(model, Model) or is_arrays(model):
         return Side.open(model, False, stack, max_nbytes)
     whole = stack.enter_context(Model(model, constants=True, max_nbytes=max_nbytes))
@@ -109,7 +110,7 @@ def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
     for users in blob_users(model).values():
         missing = tuple(islice(dict.fromkeys(name for name in users if name not in writable), _MAX_LACKING))
         lacking |= dict.fromkeys(writable.intersection(users), missing) if missing else {}
-    return [match._replace(without=lacking.get(match.name, ())) for match in matches]
+    return [replace(match, without=lacking.get(match.name, ())) for match in matches]
 
 
 def _is_weight(tensor: LazyTensor) -> bool:
@@ -118,7 +119,7 @@ def _is_weight(tensor: LazyTensor) -> bool:
 
 
 def _is_candidate(tensor: LazyTensor) -> bool:
-    """Weights, and those small constants that may be a bias; not what operations are told in numbers."""
+    """Whether a tensor is a weight, or a small constant that may be a bias; not a numeric argument of an operation."""
     if is_compressed(tensor) or not is_numeric(tensor):
         return is_compressed(tensor)
     is_const = isinstance(tensor, Tensor) and tensor.op == "const"

@@ -1,18 +1,22 @@
 """The results of `match`: Match, Tie, Matching; and a summary."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..dtypes import DType
 from ..errors import UnsupportedError
+from ..results import Result, least
 from ..values.cast import cast_array
-from ..wording import escape
+from ..wording import escape, shortened
 from .derivations.layouts import Layout
 
+_MAX_LINES = 20
 
-class Match(NamedTuple):
+
+@dataclass(frozen=True, repr=False)
+class Match(Result):
     """A training tensor and the weight it became.
 
     Attributes:
@@ -29,7 +33,7 @@ class Match(NamedTuple):
         correlation: of the values; 1.0 if they are exact.
         without: other weights that are the same blob, and for which `refit` has nothing to write: it changes all
             weights of a blob or none.
-        folded: what was folded in, or how the weight was computed, in words.
+        folded: a description of the folds, or of how the weight was computed.
     """
 
     given: str
@@ -44,6 +48,8 @@ class Match(NamedTuple):
     correlation: float
     without: tuple[str, ...] = ()
     folded: str = ""
+
+    _keys: ClassVar = {"layout": None, "needs": "needs", "refit": "refit"}
 
     @property
     def needs(self) -> list[str]:
@@ -64,7 +70,7 @@ class Match(NamedTuple):
         """How `refit` can write it: "as it is", "with a cast" (cast=True), "with a base" (base=), or "": it cannot."""
         if self.is_direct:
             return "" if self.without else "as it is" if self.given_dtype is self.dtype else "with a cast"
-        # What is only similar was made by a computation that is not known.
+        # Similar values alone come from an unknown computation.
         return "" if self.compression or self.how in ("similar", "scaled") else "with a base"
 
     def apply(self, array: Any) -> np.ndarray[Any, Any]:
@@ -82,17 +88,10 @@ class Match(NamedTuple):
         moved = self.layout.apply(np.ascontiguousarray(np.asarray(array)).reshape(self.given_shape))
         return cast_array(np.ascontiguousarray(moved).reshape(self.shape), self.dtype, overflow="inf")[0]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        row: dict[str, Any] = {"given": self.given, "name": self.name, "how": self.how}
-        row |= {"given_dtype": str(self.given_dtype), "given_shape": list(self.given_shape)}
-        row |= {"dtype": str(self.dtype), "shape": list(self.shape), "compression": str(self.compression)}
-        row |= {"needs": self.needs, "refit": self.refit, "correlation": self.correlation}
-        return {**row, "without": list(self.without), "folded": self.folded}
 
-
-class Tie(NamedTuple):
-    """Tensors that cannot be told apart because they are equal, or nearly so.
+@dataclass(frozen=True, repr=False)
+class Tie(Result):
+    """Tensors that `match` cannot distinguish, because they are equal or nearly so.
 
     Attributes:
         given: names in the weights that were given.
@@ -103,15 +102,15 @@ class Tie(NamedTuple):
     names: list[str]
 
 
-@dataclass(frozen=True)
-class Matching:
+@dataclass(frozen=True, repr=False)
+class Matching(Result):
     """The result of `match`.
 
     Attributes:
-        weights, model: what was matched: paths, or descriptions of anything without a path.
+        weights, model: the matched files: paths, or descriptions of sources without a path.
         matches: one per matched weight, in the order of the training tensors. A training tensor has several if weights
             are one blob without training tensors of their own.
-        ties: tensors that could not be told apart.
+        ties: tensors that could not be distinguished.
         unmatched_given: training tensors that match no weight of the model.
         unmatched_names: weights of the model that match no training tensor.
         equal_given: training tensors that equal a matched one, but are one too many for several equal weights.
@@ -151,25 +150,21 @@ class Matching:
         rest = [*(name for tie in self.ties for name in tie.given), *left]
         return found | dict.fromkeys(name for name in rest if name not in found)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        document: dict[str, Any] = {"weights": self.weights, "model": self.model}
-        document["matches"] = [match.to_dict() for match in self.matches]
-        document["ties"] = [tie._asdict() for tie in self.ties]
-        document |= {"unmatched_given": self.unmatched_given, "unmatched_names": self.unmatched_names}
-        return {**document, "equal_given": self.equal_given, "folded_given": self.folded_given}
+    def _worst(self) -> list[str]:
+        rows = least((match for match in self.matches if match.correlation < 1), lambda match: match.correlation)
+        return [f"{match.given} -> {match.name}: correlation {match.correlation:.6g}" for match in rows]
 
     def __str__(self) -> str:
         lines = [f"{m.given} -> {m.name}" + (f" ({', '.join(m.needs)})" if m.needs else "") for m in self.matches]
         lines += [f"{', '.join(tie.given)} -> one of {', '.join(tie.names)}" for tie in self.ties]
-        return "\n".join(map(escape, [*lines, summary(self)]))
+        return "\n".join(map(escape, [*shortened(lines, _MAX_LINES), summary(self)]))
 
 
 def summary(matching: Matching, with_given: bool = True) -> str:
     """Summarise how much was matched, and how much of it `refit` can write.
 
     Args:
-        with_given: also say how many training tensors are left, which means nothing if some weights were looked for.
+        with_given: also state how many training tensors are left; pass False if only some weights were looked for.
     """
     ways = [match.refit for match in matching.matches]
     words = f"{len(ways):,} matched"

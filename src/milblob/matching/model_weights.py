@@ -1,4 +1,4 @@
-"""The weights of a model that a search explains: which are one blob, what reads them, which say nothing."""
+"""The weights of a model that a search explains: which share a blob, which operations read them, which are constant."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ class ModelWeights(dict[str, LazyTensor]):
 
     @cached_property
     def readers(self) -> dict[str, list[Consumer]]:
-        """What reads each weight, constexpr operations left out."""
+        """The operations that read each weight, without constexpr operations."""
         return {
             name: [one for one in getattr(tensor, "consumers", ()) if not one.type.startswith("constexpr_")]
             for name, tensor in self.items()
@@ -90,7 +90,7 @@ class ModelWeights(dict[str, LazyTensor]):
         return None
 
     def is_flat(self, name: str) -> bool:
-        """Whether all elements of a weight are equal, so that its values say nothing about where it comes from."""
+        """Whether all elements of a weight are equal, so that its values do not identify its source."""
         if name not in self._flat:
             bits = bits_of(self.values_of(name)).reshape(-1)
             self._flat[name] = bool(bits.size < 2 or ((bits[:64] == bits[0]).all() and (bits == bits[0]).all()))

@@ -1,8 +1,9 @@
-"""Which array each weight of a model is: by what is equal, by names between equal ones, and by what was derived."""
+"""Which array each weight of a model is: by equal values, by names between equal arrays, and by derivations."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from ..program.compression import scheme_of
 from .agreeing import agreeing
 from .checkpoint import Checkpoint
 from .derivations.derivation import CheckpointArray, Derivation, Folded, moved
@@ -17,10 +18,10 @@ _PATIENCE = 8  # weights in a row that a step of the search does not explain
 
 
 class Ownership:
-    """What was decided so far, filled step by step.
+    """The decisions so far, filled step by step.
 
     Attributes:
-        found: the matches, by array. ties: of what cannot be told apart.
+        found: the matches, by array. ties: of tensors that cannot be distinguished.
         used: arrays that were found, or tied, or that others were computed with.
         taken: weights that were found, or tied.
         equal: arrays that equal one that was found.
@@ -39,16 +40,16 @@ class Ownership:
         return [name for name in self.weights.members if name not in self.taken]
 
     def add(self, array: str, name: str, how: str, layout: Layout, correlation: float = 1.0, folded: str = "") -> None:
-        """Say which array a weight is, or which one it was computed from."""
+        """Record the array that a weight is, or was computed from."""
         ours, theirs = self.arrays[array], self.weights[name]
         types = (ours.mil_dtype, ours.shape, theirs.mil_dtype, theirs.shape)
-        match = Match(array, name, how, *types, layout, getattr(theirs, "compression", ""), correlation, folded=folded)
+        match = Match(array, name, how, *types, layout, scheme_of(theirs), correlation, folded=folded)
         self.found[array].append(match)
         self.used.add(array)
         self.taken.add(name)
 
     def tie(self, arrays: list[str], blobs: Iterable[str]) -> None:
-        """Say that nothing tells which of some arrays is which of some blobs, given by their first weights."""
+        """Record that some arrays and some blobs, given by their first weights, match in an unknown order."""
         names = self.weights.of_blobs(blobs)
         self.ties.append(Tie(arrays, names))
         self.used.update(arrays)
@@ -119,10 +120,10 @@ class Ownership:
     # --------------------------------------------------------------------------------------------------------- derived
 
     def settle_derived(self, search: Search) -> None:
-        """Say what the weights that are left were computed from, as the steps of a search find it, bit for bit.
+        """Record the arrays that the remaining weights were computed from, as the steps of a search find them.
 
-        Folds are looked for at any rate. The other steps are for a checkpoint that the model was made of: of another
-        one, whose values differ, they find nothing, and they take most of the work.
+        Folds are always looked for. The other steps take most of the work, and only find something if the model was
+        made of this checkpoint: values of another one differ.
         """
         search.claim_folds(self.left())
         self._take(search.claims)

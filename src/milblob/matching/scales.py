@@ -9,7 +9,7 @@ from .derivations.layouts import Values, spread
 from .derivations.norms import EPSILONS, FORMS, Norm, Vectors, epsilons, scale_of
 
 Steps = tuple[Norm, ...]
-"""What was folded, one after the other."""
+"""The folded norms, one after the other."""
 
 _PLACES = 32  # channels that are compared
 _MAX_PAIRS = 256
@@ -54,7 +54,7 @@ class Scales:
         return [(self._rows[at],) for at in np.argsort(apart, kind="stable") if apart[at] <= tolerance]
 
     def near_unusual(self, factors: Values, tolerance: float) -> Iterator[Steps]:
-        """Yield norms with another epsilon than the usual ones, as the factors tell it."""
+        """Yield norms with an unusual epsilon, which is estimated from the factors."""
         some = factors[self._places]
         for norm in self._norms:
             if norm.variance is None or not self._is_possible(norm, some, tolerance):

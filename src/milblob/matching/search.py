@@ -1,7 +1,10 @@
 """The search for how the weights of a model follow from the arrays of a checkpoint.
 
-Values decide, bit for bit; names and the operations that read a weight decide only between arrays that are equal. What
-they leave open stays open: a weight then has several claims, whose new values must agree.
+It generates and tests expressions (derivations/), the cheap ones first: hashes and samples of values propose
+candidates, which are computed in full and compared with the weight, bit for bit or to one rounding; for a compressed
+weight, as the source of its compression. This fits because a converter's arithmetic is short and deterministic. Names,
+and the operations that read a weight, decide only between equal arrays. A weight that remains ambiguous has several
+claims, whose new values must agree.
 """
 
 from collections import Counter, defaultdict
@@ -40,6 +43,7 @@ _MIN_EXPRESSED = 10  # elements; those of fewer are explained with more suspicio
 _MAX_LAYOUTS = 6
 _MAX_SMALL = 9  # elements of arrays that a number may follow from, and nothing else
 _TRIED_COUNT = 1 << 18  # elements for which two derivations are compared
+_EQUAL_COUNT = 1 << 10  # elements that must be equal before they are cast: of two ways to round, one in three differs
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
 
@@ -77,11 +81,11 @@ def find_lineage(
 
 
 class Search:
-    """The state of one search, and its steps, each of which claims some weights.
+    """The state of one search, and its steps; each step claims some weights.
 
     Args:
         checkpoint: the arrays. weights: to explain.
-        counted: the tensors that count as done once all was tried for them.
+        counted: the tensors whose progress is reported once every step has tried them.
 
     Attributes:
         equalities: the arrays and weights with the same elements; set by `find_equal`.
@@ -118,7 +122,7 @@ class Search:
         return Expressions(self.checkpoint)
 
     def done(self, name: str) -> None:
-        """Count a weight, once, for which what takes time was tried."""
+        """Report progress on a weight, once, after the slow steps were tried for it."""
         if (tensor := self._waiting.pop(name, None)) is not None:
             self.checkpoint.work.done(name, tensor)
 
@@ -148,7 +152,7 @@ class Search:
                 self.equal.setdefault(name, []).extend((array, one.layout) for array in one.arrays.members)
 
     def claim_equal(self) -> None:
-        """Claim what is equal, other than constants whose elements are all equal, which need more evidence."""
+        """Claim equal arrays, except for constants whose elements are all equal: these need more evidence."""
         for names in self._groups(is_flat=False):
             arrays = list(dict.fromkeys(array for array, _ in self.equal[names[0]]))
             owner = self._owners(arrays, names)
@@ -162,7 +166,7 @@ class Search:
                     chosen = mine
                 elif mine and len(blobs) == 1:
                     chosen = mine + left
-                else:  # nothing says whose it is: all of them must agree
+                else:  # the owner is unknown: all of them must agree
                     chosen = mine + arrays
                 self._claim_equal(name, chosen, name in owner)
                 self.done(name)
@@ -176,13 +180,13 @@ class Search:
         return groups.values()
 
     def _owners(self, arrays: Iterable[str], names: Iterable[str]) -> dict[str, str]:
-        """Return the array that the name of a weight says: weight -> array."""
+        """Return the array that the name of a weight refers to: weight -> array."""
         return {new: old for old, new in agreeing(arrays, names, self.weights.first_of) if is_name_of(new, old)}
 
     def _claim_equal(self, name: str, arrays: Iterable[str], is_named: bool) -> None:
-        """Claim arrays with a weight's elements; several layouts too, unless the name says whose weight it is."""
+        """Claim arrays with a weight's elements; several layouts too, unless the name identifies the array."""
         layout_of = dict(reversed(self.equal[name]))
-        for one in islice(dict.fromkeys(arrays), _MAX_CLAIMS):  # the rest counts as not used, so no change is lost
+        for one in islice(dict.fromkeys(arrays), _MAX_CLAIMS):  # the rest is reported as unused, so no change is lost
             layout = layout_of[one]
             found = [layout]
             if not (is_named and layout.is_identity and self._is_never_turned(name)):
@@ -265,7 +269,7 @@ class Search:
     # ------------------------------------------------------------------------------------------------------- compressed
 
     def claim_rendered(self) -> None:
-        """Claim compressed weights: what they render, as near as their compression can come."""
+        """Claim the arrays of compressed weights: those as near as their compression can come."""
         folds: list[Fold] = []
         for name, weight in self.weights.items():
             if name in self.equal or not weight.mil_dtype.is_float or not is_compressed(weight):
@@ -288,7 +292,7 @@ class Search:
         self.sqnr |= self._folds.sqnr
 
     def _claim_rendered(self, name: str, dense: Values, options: Iterable[Derivation | None]) -> None:
-        """Claim those options of which a compressed weight is a rendering."""
+        """Claim the options that a compressed weight may be a compression of."""
         for option in dict.fromkeys(options):
             sqnr = None if option is None else self._sqnr(name, dense, option)
             if sqnr is not None or option is None:
@@ -296,7 +300,7 @@ class Search:
                 self.sqnr[name] = min(self.sqnr.get(name, np.inf), np.inf if sqnr is None else sqnr)
 
     def _alike(self, dense: Values) -> Iterator[Derivation]:
-        """Yield arrays, and ranges of rows of arrays, of which a sample is like a compressed weight."""
+        """Yield arrays, and ranges of rows of arrays, whose samples resemble a compressed weight."""
         flat, shape = dense.reshape(-1), dense.shape
         rows = shape[1:] if len(shape) > 2 and shape[0] == 1 else shape
         positions = spread(flat.size, _SAMPLE_COUNT)
@@ -321,7 +325,7 @@ class Search:
             yield joined
 
     def _joined(self, dense: Values) -> Derivation | None:
-        """Return the arrays of which each is like the rows of a compressed weight that follow the one before."""
+        """Return the arrays that, stacked in order, resemble the rows of a compressed weight."""
         parts: list[Derivation] = []
         begin = 0
         while begin < dense.shape[0]:
@@ -389,9 +393,9 @@ class Search:
     # --------------------------------------------------------------------------------------------------------- siblings
 
     def _beside(self, name: str, reader: Consumer) -> list[Derivation] | None:
-        """Return what a weight may be, as the other weights of an operation say; None if they say nothing.
+        """Return candidates for a weight from the other weights of an operation; None if these identify nothing.
 
-        An empty list says that the checkpoint has no array for it.
+        An empty list means that the checkpoint has no array for it.
         """
         parts = self.weights.parts(reader)
         for parameter in VECTORS.get(reader.parameter, ()):
@@ -471,8 +475,10 @@ class Search:
 
     def _differ(self, name: str, one: Derivation, other: Derivation) -> bool:
         """Whether two derivations that give the present values give different ones for arrays that are near."""
-        weight, rng = self.weights[name], np.random.default_rng(0)
-        for _ in range(max(_TRIED_COUNT // weight.size, 1)):
+        weight, rng, is_equal = self.weights[name], np.random.default_rng(0), True
+        for number in range(max(_TRIED_COUNT // weight.size, 1)):
+            if is_equal and number * weight.size >= _EQUAL_COUNT:
+                return False
             if not self.may(100_000 + 50 * weight.size):
                 return True  # both are kept then, and compared when there are new values
             arrays: dict[str, Values] = {}
@@ -483,9 +489,11 @@ class Search:
                     arrays[given] = (values * (1 + rng.random(values.shape) / 4)).astype(values.dtype)
                 return arrays[given]
 
-            found = np.ascontiguousarray(kept_from_zero(other.compute(near), weight.mil_dtype))
+            values, found = one.compute(near), other.compute(near)
+            is_equal = is_equal and np.array_equal(values, found, equal_nan=True)
+            found = np.ascontiguousarray(kept_from_zero(found, weight.mil_dtype))
             found = cast_array(found, weight.mil_dtype, overflow="inf")[0]
-            if not casts_to(one.compute(near), found, weight.mil_dtype):
+            if not casts_to(values, found, weight.mil_dtype):
                 return True
         return False
 
@@ -508,14 +516,14 @@ class Search:
                 fitting_ones = self._for_parameter(name, free) if self.weights[name].size > 1 else []
                 if count and fitting_ones:
                     self._claim_equal(name, fitting_ones, False)
-                    self.claim(name, None)  # in what order, or whether at all, nothing tells: new values are refused
+                    self.claim(name, None)  # their order, or use at all, is unknown: new values are refused
                 # An array of zeros or ones may be one that noop_elimination left out.
                 is_neutral = count > 0 and self.weights.values_of(name).reshape(-1)[0] in (0, 1)
                 if (count > len(fitting_ones) or is_neutral) and self.claims.get(name):
-                    self.claim(name, None)  # it has a reader about which nothing is known
+                    self.claim(name, None)  # it has a reader without any known array
 
     def _claim_flat(self, name: str, named: str | None) -> int:
-        """Claim what names and other weights of its readers say; return how many readers stay unexplained."""
+        """Claim arrays by name and by the other weights of its readers; return how many readers remain unexplained."""
         waiting, without = 0, []
         for reader in self.weights.readers[name]:
             options = self._beside(name, reader)
@@ -526,8 +534,8 @@ class Search:
                 without.append(reader)
             else:
                 waiting += not found
-        # A name alone is no reason to be a bias of a layer without one: const_deduplication gives its zeros the name of
-        # a vector whose addition noop_elimination left out.
+        # A name alone does not make an array the bias of a layer without one: const_deduplication gives its zeros the
+        # name of a vector whose addition noop_elimination left out.
         is_open = waiting or not self.weights.readers[name]
         known = {source for d in self.claims.get(name, ()) if d is not None for source in d.sources()}
         if named is not None and named not in known and is_open:
@@ -550,7 +558,7 @@ class Search:
     # ------------------------------------------------------------------------------------------------------------- rest
 
     def claim_rest(self, changed: Collection[str]) -> Rest:
-        """Claim numbers that are functions of arrays, and say of what is left that it is constant, or unknown."""
+        """Claim numbers that are functions of arrays, and classify the remaining weights as constant or unknown."""
         rest = Rest(self.weights, self.claims, self.checkpoint, changed)
         for name in self.weights:
             if not any(derivation is not None for derivation in self.claims.get(name, ())):
@@ -565,7 +573,7 @@ class Search:
         return rest
 
     def lineage(self, rest: Rest, arrays: Mapping[str, LazyTensor]) -> Lineage:
-        """Return what was found, of all arrays of a checkpoint."""
+        """Return the result for all arrays of a checkpoint."""
         origins, rounded = {}, rest.rounded | self.rounded
         for name in self.weights:
             claims = self.claims.get(name, {})
@@ -575,7 +583,7 @@ class Search:
         used = self._used()
         unused = tuple(name for name in arrays if name not in used)
         alike = {array for found in self.equal.values() for array, _ in found}
-        # A number that is equal by accident to what it is taken for may have one of the small arrays as its reason.
+        # A number that equals its expression by accident may come from one of the small arrays.
         small = {name for name in unused if rest.weak and arrays[name].size <= _MAX_SMALL}
         return Lineage(origins, rest.unknown, rest.constant, unused, frozenset(alike.intersection(unused) | small))
 

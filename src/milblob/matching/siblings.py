@@ -35,7 +35,7 @@ PARAMETERS = frozenset(_NAMES) | {"weight_ih", "weight_hh", "weight_ih_back", "w
 
 
 class Siblings:
-    """The arrays of a checkpoint by module: what is before the last dot or slash of a name.
+    """The arrays of a checkpoint by module: the name up to its last dot or slash.
 
     Attributes:
         norms: batch norms by their number of channels.
@@ -69,12 +69,12 @@ class Siblings:
         return [twin] if twin in found else [other for other in found if self.is_named_for(other, "bias")]
 
     def is_named_for(self, name: str, parameter: str) -> bool:
-        """Whether the last part of a name says that it is a parameter of an operation."""
+        """Whether the last part of a name is that of a parameter of an operation."""
         last = name[len(module_of(name)) :].lower()
         return any(word in last for word in _NAMES.get(parameter, ()))
 
     def beside(self, known: Derivation, parameter: str, count: int) -> list[Derivation] | None:
-        """Return what another parameter of the same operation may be.
+        """Return the candidates for another parameter of the same operation.
 
         Args:
             known: how a weight of the operation follows from the checkpoint.
@@ -82,7 +82,7 @@ class Siblings:
             count: its elements.
 
         Returns:
-            Candidates; empty if the module has no array for it; None if the derivation does not say which module.
+            Candidates; empty if the module has no array for it; None if the derivation does not determine the module.
         """
         if isinstance(known, Folded):
             return None  # was claimed with the weight

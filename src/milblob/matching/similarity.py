@@ -1,4 +1,8 @@
-"""The last step: for weights that nothing gives bit for bit, the arrays whose values correlate best."""
+"""The last step: for weights that nothing gives bit for bit, the arrays whose values correlate best.
+
+Samples select candidates, which are compared in full. The assignment is greedy, by correlation: an optimal one (the
+Hungarian method) maximises the sum, and could give up a near-certain pair for several weak ones.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -18,7 +22,7 @@ from .steps.same_elements import affordable_layouts, moved_elements
 _MIN_COUNT = 16  # of elements; smaller tensors look alike by accident
 _SAMPLE_COUNT = 1024
 _SLACK = 0.12  # how far a sample's correlation may be below that of the whole
-_TIE = 0.002  # correlations closer than this cannot tell candidates apart
+_TIE = 0.002  # correlations closer than this do not distinguish candidates
 _MAX_CONFIRMED = 4  # candidates per weight that are compared in full
 _MAX_RIVALS = 32  # equally similar weights among which names decide
 _PRODUCTS_COUNT = 1 << 22  # correlations of samples in memory at a time
@@ -36,16 +40,16 @@ class _Pair(NamedTuple):
 
 
 class Similarity:
-    """Compares the values of what is left.
+    """Compares the values of the remaining weights and arrays.
 
     Args:
-        checkpoint: the arrays. to: what was decided so far; what is similar is added.
-        threshold: correlation from which values count as similar.
+        checkpoint: the arrays. to: the decisions so far; similar arrays are added.
+        min_correlation: correlation from which values count as similar.
     """
 
-    def __init__(self, checkpoint: Checkpoint, to: Ownership, threshold: float) -> None:
+    def __init__(self, checkpoint: Checkpoint, to: Ownership, min_correlation: float) -> None:
         self._arrays, self._weights, self._may = checkpoint.floats, to.weights, checkpoint.may
-        self._work, self._to, self._threshold = checkpoint.work, to, threshold
+        self._work, self._to, self._min_correlation = checkpoint.work, to, min_correlation
 
     def settle(self) -> None:
         """Assign arrays to the weights whose values correlate."""
@@ -90,7 +94,7 @@ class Similarity:
         self, new: list[str], old: list[str], sketches: Values, samples: Values
     ) -> Iterator[tuple[str, str, float]]:
         """Yield for each weight the arrays that correlate best, and how much; a few rows are in memory at a time."""
-        least, step = self._threshold - _SLACK, max(_PRODUCTS_COUNT // len(old), 1)
+        least, step = self._min_correlation - _SLACK, max(_PRODUCTS_COUNT // len(old), 1)
         for begin in range(0, len(new), step):
             found = sketches[begin : begin + step] @ samples.T
             for row in np.flatnonzero(found.max(axis=1) >= least):
@@ -115,7 +119,7 @@ class Similarity:
                     break
                 figures = measure(moved_elements(self._arrays[array], layout), Elements(self._weights[name]))
                 correlation = figures.correlation
-                if correlation is not None and correlation >= self._threshold and (figures.relative or 0) < 1:
+                if correlation is not None and correlation >= self._min_correlation and (figures.relative or 0) < 1:
                     confirmed.append(_Pair(correlation, name, array, layout))
         confirmed.sort(key=lambda pair: -pair.correlation)
         of_name, of_array = defaultdict(list), defaultdict(list)
@@ -130,7 +134,7 @@ class Similarity:
         return pair.name not in self._to.taken and pair.array not in self._to.used
 
     def _decide(self, best: _Pair, of_name: list[_Pair], of_array: list[_Pair]) -> None:
-        """Assign a blob its arrays, one of which has the best remaining correlation; or leave it tied."""
+        """Assign a blob its arrays, the one with the best remaining correlation among them; or leave it tied."""
         of_name = [pair for pair in of_name if pair.array not in self._to.used]
         of_array = list(islice((pair for pair in of_array if pair.name not in self._to.taken), _MAX_RIVALS))
         rivals = [

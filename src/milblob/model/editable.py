@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
-from ..arguments import array_of, as_path
+from ..arguments import array_of, as_path, source_of
 from ..errors import FormatError, ResolveError
 from ..program import wire_edits
 from ..storage import journal, paths, pending
@@ -73,6 +73,7 @@ class EditableModel(Model):
         self._fds: dict[str, int] = {}
         self._lock_fd = -1
         self._pid = os.getpid()
+        source = source_of(source)
         if not isinstance(source, str | os.PathLike):
             raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
         path = as_path(source)

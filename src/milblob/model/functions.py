@@ -1,55 +1,45 @@
-"""The functions of an open model: a tuple of their names, indexed by name too."""
+"""The functions of an open model, by name."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from ..closeness import unknown
+from ..wording import some
 from .open_program import OpenProgram
 
 if TYPE_CHECKING:
     from ..program.view import Function
 
 
-class Functions(tuple[str, ...]):
-    """The names of all functions of a model, in Program order. Indexed by a name, it gives the `Function`.
+class Functions(Mapping[str, "Function"]):
+    """The functions of a model, in Program order: a mapping from their names; each is made when it is asked for.
 
-    It is a tuple of str in every other respect: `model.functions[0]` is the first name.
+    Args:
+        programs: of the model.
     """
 
-    _programs: Sequence[OpenProgram]
-
-    def __new__(cls, names: Iterable[str], programs: Sequence[OpenProgram]) -> "Functions":
-        """Make the functions of some Programs, by their names."""
-        self = super().__new__(cls, names)
+    def __init__(self, programs: Sequence[OpenProgram]) -> None:
         self._programs = programs
-        return self
+        self._names = {
+            program.prefix + name: program for program in programs for name, _, _ in program.scan.table.functions
+        }
 
-    @overload
-    def __getitem__(self, key: str) -> "Function": ...
-    @overload
-    def __getitem__(self, key: SupportsIndex) -> str: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, key: Any) -> Any:
-        """Return the function of a name, or the name at an index.
+    def __getitem__(self, name: str) -> "Function":
+        """Return the function of a name.
 
         Raises:
             KeyError: no function has that name. ValueError: the model is closed. As opening the model.
         """
-        if not isinstance(key, str):
-            return super().__getitem__(key)
-        if key in self:
-            for program in self._programs:
-                if (function := program.view.functions.get(key)) is not None:
-                    return function
-        raise KeyError(f"function: expected one of {', '.join(self[:8]) or 'none'}, got {key!r}")
+        program = self._names.get(name)
+        if program is None:
+            raise KeyError(unknown("function", name, self, "the model"))
+        return program.view.functions[name]
 
-    def values(self) -> tuple["Function", ...]:
-        """Return every function, in Program order."""
-        return tuple(self[name] for name in self)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
 
-    def items(self) -> tuple[tuple[str, "Function"], ...]:
-        """Return every name with its function, in Program order."""
-        return tuple((name, self[name]) for name in self)
+    def __len__(self) -> int:
+        return len(self._names)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (list(self),)  # without the model
+    def __repr__(self) -> str:
+        return f"<Functions: {some(self)}>"

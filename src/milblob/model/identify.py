@@ -18,10 +18,10 @@ SPEC_VERSION_TAG = 0x08
 """The first byte of every Model that a known producer writes."""
 
 EXPECTED = "file: expected a Core ML model, MIL text or a weight file"
-PACKAGES = (".mlpackage", ".mlmodelc")
+PACKAGES = (".mlpackage", ".mlmodelc", ".aimodel")
 """Suffixes of the directories that are models."""
 
-_MODEL_SUFFIXES = (*PACKAGES, ".mlmodel", ".aimodel")
+_MODEL_SUFFIXES = (*PACKAGES, ".mlmodel")
 _MAX_ENTRIES = 1000  # of a directory that is no model, to say what is in it
 
 

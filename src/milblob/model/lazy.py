@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType
+from ..errors import UnsupportedError
 from ..wording import escape
 from .places import Place
 
@@ -150,3 +151,14 @@ class LazyTensor:
         if not self._shape:
             raise TypeError("len() of a tensor with no dimensions")
         return self.shape[0]
+
+
+def dtype_text(tensor: LazyTensor) -> str:
+    """Return the name of a dtype; of one that MIL lacks, its name in its own format."""
+    try:
+        return str(tensor.mil_dtype)
+    except UnsupportedError:
+        own = getattr(tensor, "dtype_text", None)
+        if own is None:
+            raise
+        return str(own)

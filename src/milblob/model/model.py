@@ -71,7 +71,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         self.parts: list[OpenProgram] = []
         try:
             for source in self.package.sources:
-                self.parts.append(program := OpenProgram(self.package, source, constants))
+                self.parts.append(program := OpenProgram(self.package, source, constants, _decoder))
                 self.tensors.add(ProgramTensors(program, stored))
             if self.package.blobs is not None:
                 self.tensors.add(RecordTensors(self.package, self.package.blobs))
@@ -98,19 +98,20 @@ class Model(Opened, MappingABC[str, Tensor]):
             return found
         candidates = self._by_short_name().get(name, [])
         if len(candidates) > 1:
-            raise KeyError(f"tensor: expected one of {', '.join(candidates[:8])}, got the ambiguous {name!r}")
+            from ..closeness import ambiguous
+
+            raise KeyError(ambiguous(name, candidates))
         return self.tensors[candidates[0]] if candidates else None
 
     def unknown(self, name: object) -> str:
         """Return the message about a name that no tensor has: which are like it; for milblob's own modules."""
         where = self.path or "the model"
         if self.package.blobs is not None:
-            end = f"#0 to #{len(self) - 1}" if len(self) else "none, in a file without records"
-            return f"tensor: expected {end} in {where}, got {name!r:.200}"
-        from ..closeness import hint
+            end = f"it has #0 to #{len(self) - 1}" if len(self) else "it has none"
+            return f"{where} has no tensor {name!r:.200} ({end})"
+        from ..closeness import unknown
 
-        end = hint(name, self.tensors) if isinstance(name, str) else ""
-        return f"tensor: expected a name in {where}, got {name!r:.200}{end}"
+        return unknown("tensor", name, self.tensors, where)
 
     def get(self, name: Any, default: Any = None) -> Any:  # the inherited one would make the message each time
         """Return the tensor of a name, or `default`."""
@@ -164,6 +165,11 @@ class Model(Opened, MappingABC[str, Tensor]):
         """Every constant left out of this listing (small ones, bools, strings); searched for at each call."""
         return self.tensors.unlisted()
 
+    @property
+    def unlisted_count(self) -> int:
+        """The number of constants left out of this listing; counted at each call, for milblob's own modules."""
+        return self.tensors.unlisted_count
+
     def rows(self, names: Container[str] | None = None) -> "Rows":
         """Return the tensors of these names as rows of a listing; None: all; for milblob's own modules."""
         from .rows import Rows
@@ -174,9 +180,8 @@ class Model(Opened, MappingABC[str, Tensor]):
 
     @property
     def functions(self) -> Functions:
-        """Names of all functions, in Program order; "model0/main" in a pipeline. Indexed by a name, the `Function`."""
-        names = (part.prefix + name for part in self.parts for name, _, _ in part.scan.table.functions)
-        return Functions(names, self.parts)
+        """A mapping from names, "model0/main" in a pipeline, to the `Function`s, in Program order."""
+        return Functions(self.parts)
 
     @property
     def views(self) -> tuple["ModelView", ...]:
@@ -371,3 +376,9 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
             result[tensor.name] = np.ndarray(tensor.declared_shape, dtype.numpy, view, start)  # type: ignore[arg-type]
         else:
             result[tensor.name] = tensor.read()
+
+
+def _decoder(package: Package, source: Any) -> Any:
+    from .decode_output import decoder  # loading weights needs no view
+
+    return decoder(package, source)

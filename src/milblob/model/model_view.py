@@ -1,10 +1,15 @@
 """The functions, blocks and operations of one Program of an open model, with what their weights are."""
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
 from .. import _codec
 from ..errors import FormatError, MilblobError
 from ..program.types import TensorType
 from ..program.value import Span, Value
-from ..program.view import ProgramView
+from ..program.view import Operation, ProgramView
 from .package import Package, Source
 from .places import RecordPlace
 
@@ -18,13 +23,21 @@ class ModelView(ProgramView):
     Args:
         package, source: the model, and which of its Programs it is.
         buffer, span, is_plain: as for ProgramView.
+        decode: see `decode_output.decoder`; None: compressed weights are not decoded.
     """
 
     def __init__(
-        self, package: Package, source: Source, buffer: _codec.Buffer, span: Span, is_plain: bool = False
+        self,
+        package: Package,
+        source: Source,
+        buffer: _codec.Buffer,
+        span: Span,
+        is_plain: bool = False,
+        decode: Callable[[ProgramView, Operation, int], "np.ndarray[Any, Any]"] | None = None,
     ) -> None:
         self._package = package
         self._source = source
+        self._decode = decode
         self.require()
         super().__init__(buffer, span, source.prefix, is_plain)
 
@@ -32,6 +45,16 @@ class ModelView(ProgramView):
         """Raise ValueError if the model is closed, FormatError if its file has shrunk."""
         self._package.require_open()
         self._source.mapping.check_size()
+
+    def release(self) -> None:
+        """Let go of the bytes, those for decoding too."""
+        super().release()
+        self._decode = None
+
+    def decode(self, operation: Operation, number: int) -> "np.ndarray[Any, Any]":
+        """Return the dense values of an output of a constexpr operation; see `ProgramView.decode`."""
+        self.require()
+        return super().decode(operation, number) if self._decode is None else self._decode(self, operation, number)
 
     def place(self, value: Value) -> RecordPlace:
         """Return where a Value is in a weight file; its record is not looked at yet."""

@@ -1,5 +1,6 @@
 """One Program of an open model: its bytes, its constants, its functions and operations."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ class OpenProgram:
         package: the files of the model.
         source: one of its Programs.
         constants: scan also for small immediates, bools and strings, not just for weights.
+        decoder: makes what decodes compressed weights for `view`, see `decode_output.decoder`; None: nothing does.
 
     Attributes:
         package: the files of the model.
@@ -31,9 +33,16 @@ class OpenProgram:
         As `ProgramScan`.
     """
 
-    def __init__(self, package: Package, source: Source, constants: bool = False) -> None:
+    def __init__(
+        self,
+        package: Package,
+        source: Source,
+        constants: bool = False,
+        decoder: Callable[[Package, Source], Any] | None = None,
+    ) -> None:
         buffer, *span = source.program
         self.package = package
+        self._decoder = decoder
         self.source = source._replace(program=(_codec.Buffer(b""), 0, 0))
         self.prefix, self.directory = source.prefix, source.directory
         self.mapping, self.is_text = source.mapping, source.is_text
@@ -67,7 +76,8 @@ class OpenProgram:
         """
         from .model_view import ModelView  # loading weights needs no view
 
-        return ModelView(self.package, self.source, self.scan.buffer, self.scan.span, self.scan.rewritten)
+        decode = None if self._decoder is None else self._decoder(self.package, self.source)
+        return ModelView(self.package, self.source, self.scan.buffer, self.scan.span, self.scan.rewritten, decode)
 
     # ------------------------------------------------------------------------------------- rows of the scan in the view
 

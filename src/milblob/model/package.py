@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
-from ..arguments import as_path
+from ..arguments import as_path, source_of
 from ..blobs.reader import BlobReader
 from ..budget import Budget
 from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
@@ -101,6 +101,7 @@ class Package:
         self.closed = self.unsound = False
         self._on_pending, self._report, self._is_mapped = on_pending, report, is_mapped
         self.kind = ""
+        source = source_of(source)
         self.path = as_path(source) if isinstance(source, str | os.PathLike) else None
         root = None if self.path is None else Location(self.path)
         kind = None if root is None else identify_directory(root.path)

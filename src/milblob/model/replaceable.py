@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from ..errors import FormatError, MilblobError, UnsupportedError
+from ..errors import DestinationExistsError, FormatError, MilblobError, UnsupportedError
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.temporary import is_ours
@@ -103,7 +103,7 @@ def require_replaceable(
             words = f"expected nothing but {_called(kind)} to replace, got the file {name} that is no part of one"
             raise FileExistsError(f"{path}: {words}; move it elsewhere, or name another output")
     if not force:
-        raise FileExistsError(f"{path}: expected no such directory, got one (--force replaces it)")
+        raise DestinationExistsError(path)
 
 
 def _called(kind: str) -> str:

@@ -5,6 +5,7 @@ from math import prod
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import MilblobError
+from ..program.compression import Compression
 from .tensor import Tensor
 
 
@@ -26,7 +27,7 @@ class Listed(NamedTuple):
     op: str
     file: str | None
     offset: int | None
-    compression: str
+    compression: Compression | None
 
     @property
     def nbits(self) -> str:

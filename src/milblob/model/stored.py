@@ -7,8 +7,9 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 
 from .. import _codec
+from ..arguments import array_of
 from ..budget import Budget
-from ..dtypes import DType, as_dtype
+from ..dtypes import DType, as_dtype, dtype_of
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
 from ..values.arrays import copy_into
@@ -290,3 +291,12 @@ def restored(
     if own.name != f"UINT{max(dtype.nbits, 8)}":
         raise refuse("dtype", f"one that {own} can stand for", note["dtype"])
     return StoredArray(name, dtype, shape, load, "bytes" if dtype.is_sub_byte else "values", file, budget)
+
+
+def readable_of(name: str, tensor: Any) -> LazyTensor:
+    """Return a tensor as it is, and anything that NumPy makes an array of as a StoredArray. Raises: as `array_of`."""
+    if isinstance(tensor, LazyTensor):
+        return tensor
+    array = array_of(tensor)
+    # Not made contiguous: BlobWriter copies strided arrays in pieces.
+    return StoredArray(name, dtype_of(array, f"array {name!r}"), array.shape, lambda: array, "memory")

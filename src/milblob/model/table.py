@@ -28,6 +28,7 @@ class Format(NamedTuple):
         changeable: takes a path, returns the real paths of the files that a journal of it may change.
         repack: takes a path, a target and the options of `milblob.repack`; returns a RepackReport.
         refit: takes a path, arrays, `refitting.pairs.How` and where to write; returns a RefitReport.
+        save: writes tensors to a path. written: the suffixes of the files that it writes; none of a directory.
         is_model: Core ML's own file, which only `open_arrays` opens as arrays.
     """
 
@@ -42,6 +43,8 @@ class Format(NamedTuple):
     refit: str = ""
     changeable: str = ""
     repack: str = ""
+    save: str = ""
+    written: tuple[str, ...] = ()
     is_model: bool = False
 
     def function(self, name: str) -> Any:
@@ -68,20 +71,29 @@ FORMATS = (
     Format(
         "tensor-cache", names=CACHES, holds="formats.tensor_cache:is_directory", open="formats.tensor_cache:open_cache",
     ),
-    Format("npy", (".npy",), holds="formats.npy_dir:is_directory", open="formats.npy_dir:open_path"),
+    Format(
+        "npy", (".npy",), holds="formats.npy_dir:is_directory", open="formats.npy_dir:open_path",
+        save="formats.npy_dir:save",
+    ),
     Format(
         "safetensors", (".safetensors.index.json",), holds="formats.shards:is_directory",
         open="formats.shards:open_path",
     ),
-    Format("safetensors", (".safetensors",), open="formats.safetensors:open_arrays"),
-    Format("npz", (".npz",), open="formats.npz:open_arrays"),
+    Format(
+        "safetensors", (".safetensors",), open="formats.safetensors:open_arrays", save="formats.safetensors:save",
+        written=(".safetensors",),
+    ),
+    Format("npz", (".npz",), open="formats.npz:open_arrays", save="formats.npz:save", written=(".npz",)),
     Format(
         "params", (".params",), open="formats.params:open_arrays", check="tvm.check:check_params",
-        codes="tvm.findings:CODES",
+        codes="tvm.findings:CODES", save="formats.params:write_params", written=(".params",),
     ),
     Format("gguf", (".gguf",), open="formats.gguf:open_arrays"),
     Format("onnx", (".onnx",), open="formats.onnx:open_arrays"),
-    Format("weights", (*BLOB_SUFFIXES, *LISTINGS), open="formats.weights:open_arrays", is_model=True),
+    Format(
+        "weights", (*BLOB_SUFFIXES, *LISTINGS), open="formats.weights:open_arrays", save="formats.weights:save",
+        written=BLOB_SUFFIXES, is_model=True,
+    ),
 )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
 from ..errors import MilblobError
 from ..mirrored import shown
-from ..program.compression import Compression, describe
 from ..program.scan import Compressed, Parts
 from .lazy import LazyTensor
 from .open_program import OpenProgram
@@ -18,10 +17,10 @@ from .places import Place, RecordPlace, Shape, path_of, with_assigned
 from .program_places import declared, record_place, stored_place
 
 if TYPE_CHECKING:
+    from ..program.compression import Compression
     from ..program.view import Consumer, Operation
 
 _EMPTY: Mapping[str, "Tensor"] = MappingProxyType({})
-_DENSE = Compression()
 
 
 class Tensor(LazyTensor):
@@ -182,9 +181,13 @@ class Tensor(LazyTensor):
         return make_tensor(program, program.scan.name_of(row), row)
 
     @property
-    def compression(self) -> Compression:
-        """How it is compressed: a str, the operation without "constexpr_", with attributes; "" if it is not."""
-        return _DENSE if self.chain is None else describe(self.chain, self._number)
+    def compression(self) -> "Compression | None":
+        """How it is compressed; None if it is not. `str` of it is a few characters, such as "int4 /32"."""
+        if self.chain is None or self.chain.op.type == "constexpr_":  # a type without a name is no scheme
+            return None
+        from ..program.compression import describe  # reading weights does not need it
+
+        return describe(self.chain, self._number)
 
     def _number(self, constant: Any) -> int | None:
         """The value of a part that is one integer, if it can be read."""
@@ -213,7 +216,7 @@ class Tensor(LazyTensor):
 
     def __repr__(self) -> str:
         shape = ", ".join("?" if size is None else str(size) for size in self._shape)
-        scheme = f", {self.compression}" if self.compression else ""
+        scheme = f", {found.scheme}" if (found := self.compression) else ""
         return f"<Tensor {self.name!r}: {self.mil_dtype} [{shape}]{scheme}>"
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from .package import Package
 from .places import Shape
 from .program_places import declared
 from .tensor import Tensor, make_tensor
+
+if TYPE_CHECKING:
+    from ..program.view import Consumer
 
 
 class ProgramTensors(Mapping[str, Tensor]):
@@ -65,6 +68,10 @@ class ProgramTensors(Mapping[str, Tensor]):
         known = self._declared.get(number) if self._declared else None
         return make_tensor(self._program, self._names[number], self._row(number), known)
 
+    def consumers(self, name: str) -> tuple["Consumer", ...]:
+        """Return who reads a tensor that is listed; no tensor is made. Raises: as `Tensor.consumers`."""
+        return self._program.consumers(self._row(self.find(name)))
+
     @property
     def has_short_names(self) -> bool:
         """Whether parts of any name may be left out."""
@@ -111,14 +118,22 @@ class ProgramTensors(Mapping[str, Tensor]):
 
     def unlisted(self) -> Iterator[Tensor]:
         """Scan the Program again; yield every constant that the listing leaves out: small ones, bools, strings."""
-        self._program.require()
-        listed = {tensor.row.value for tensor in self.made() if tensor.chain is None}
-        listed |= {part.value for group in self._scan.groups for part in group.stored()}
-        every = self._scan.scan_again(_codec.SCAN_ALL).constants
-        rows = [c for c in every if c.storage != _codec.NAME and c.value not in listed]
+        rows = self._unlisted_rows()
         names = self._scan.names(rows)
         for number, row in enumerate(rows, len(self._scan.table)):
             yield make_tensor(self._program, names[number], row)
+
+    def _unlisted_rows(self) -> list[_codec.Constant]:
+        self._program.require()
+        listed = {constant.value for constant in self._scan.constants}
+        listed |= {part.value for group in self._scan.groups for part in group.stored()}
+        every = self._scan.scan_again(_codec.SCAN_ALL).constants
+        return [c for c in every if c.storage != _codec.NAME and c.value not in listed]
+
+    @property
+    def unlisted_count(self) -> int:
+        """The number of constants that `unlisted` yields."""
+        return len(self._unlisted_rows())
 
 
 class RecordTensors(Mapping[str, Tensor]):
@@ -160,6 +175,10 @@ class RecordTensors(Mapping[str, Tensor]):
         dtype = BY_BLOB_CODE[int(row["blob_code"])]
         return Tensor(self._package, f"#{number}", dtype, (int(row["count"]),), offset=int(row["offset"]))
 
+    def consumers(self, name: str) -> tuple["Consumer", ...]:
+        """Return none: a weight file has no operations."""
+        return ()
+
     def parts_of(self, number: int) -> None:
         """See `rows.Table`."""
 
@@ -174,6 +193,11 @@ class RecordTensors(Mapping[str, Tensor]):
     def unlisted(self) -> Iterator[Tensor]:
         """Yield nothing: every record is listed."""
         return iter(())
+
+    @property
+    def unlisted_count(self) -> int:
+        """Zero: every record is listed."""
+        return 0
 
     def __iter__(self) -> Iterator[str]:
         return (f"#{number}" for number in self.numbers)
@@ -222,6 +246,15 @@ class Tensors(Mapping[str, Tensor]):
     def unlisted(self) -> dict[str, Tensor]:
         """Return every constant that is left out of the listing, by name; searched for at each call."""
         return {tensor.name: tensor for tensors in self.tables for tensor in tensors.unlisted()}
+
+    def consumers(self, name: str) -> tuple["Consumer", ...]:
+        """Return who reads a tensor, by its full name. Raises: as `Tensor.consumers`."""
+        return next((tensors.consumers(name) for tensors in self.tables if name in tensors), ())
+
+    @property
+    def unlisted_count(self) -> int:
+        """The number of these constants; no tensor is made."""
+        return sum(tensors.unlisted_count for tensors in self.tables)
 
     @property
     def has_short_names(self) -> bool:

@@ -4,7 +4,8 @@ import io
 from contextlib import ExitStack
 from typing import Any, BinaryIO, overload
 
-from ..arguments import as_integer, require
+from ..arguments import as_integer, require, source_of
+from ..closeness import unknown
 from ..errors import UnsupportedError
 from ..program.view import Operation
 from ..program.wire_edits import field
@@ -19,7 +20,7 @@ _SPEC_VERSION = 9  # of the Model around a message Program; no text depends on i
 @overload
 def to_text(
     source: Any,
-    out: None = None,
+    destination: None = None,
     *,
     function: str | None = None,
     operation: str | None = None,
@@ -32,7 +33,7 @@ def to_text(
 @overload
 def to_text(
     source: Any,
-    out: BinaryIO,
+    destination: BinaryIO,
     *,
     function: str | None = None,
     operation: str | None = None,
@@ -45,7 +46,7 @@ def to_text(
 @takes_urls("source")
 def to_text(
     source: Any,
-    out: BinaryIO | None = None,
+    destination: BinaryIO | None = None,
     *,
     function: str | None = None,
     operation: str | None = None,
@@ -59,7 +60,7 @@ def to_text(
 
     Args:
         source: a Model, whatever `open` takes, or a Program or Model as a protobuf message.
-        out: file that is open for writing bytes; the text is UTF-8. None returns the text instead.
+        destination: file that is open for writing bytes; the text is UTF-8. None returns the text instead.
         function: the only function that is written, as in `Model.functions`. A pipeline has a Program for each model,
             and needs one.
         operation: write no Program but the operations around this one, by the name of an output.
@@ -71,7 +72,7 @@ def to_text(
         max_nbytes, storage_options: as for `open`.
 
     Returns:
-        The text; None with `out`. Of a model that is text, and all of which is asked for, it is that text.
+        The text; None with `destination`. Of a model that is text, and all of which is asked for, it is that text.
 
     Raises:
         UnsupportedError: something that text cannot hold (docs/mil-text.md), a pipeline without `function`, a weight
@@ -80,8 +81,8 @@ def to_text(
     """
     for name, value in (("function", function), ("operation", operation), ("weights", weights), ("version", version)):
         require(name, value, str | None, "text")
-    if out is not None and not hasattr(out, "write"):
-        raise TypeError(f"out: expected a binary file, got {type(out).__name__}")
+    if destination is not None and not hasattr(destination, "write"):
+        raise TypeError(f"destination: expected a binary file, got {type(destination).__name__}")
     around = None if around is None else as_integer("around", around)
     if weights is None:
         weights = "all" if operation is None else "head"
@@ -90,12 +91,12 @@ def to_text(
     if around is not None and operation is None:
         raise ValueError(f"around: expected the operation too, around which others are written, got {around} alone")
     memory = io.BytesIO()
-    write = memory.write if out is None else out.write
+    write = memory.write if destination is None else destination.write
     with ExitStack() as stack:
         if isinstance(source, Model):
             model = source
         else:
-            model = stack.enter_context(Model(_serialized(source), max_nbytes=max_nbytes))
+            model = stack.enter_context(Model(_serialized(source_of(source)), max_nbytes=max_nbytes))
         write_text(
             model,
             write,
@@ -105,7 +106,7 @@ def to_text(
             weights=weights,
             version=version,
         )
-    return memory.getvalue().decode() if out is None else None
+    return memory.getvalue().decode() if destination is None else None
 
 
 def write_text(
@@ -165,7 +166,7 @@ def _chosen(model: Model, function: str | None) -> OpenProgram:
         for part in model.parts:
             if any(part.prefix + name == function for name, _, _ in part.scan.table.functions):
                 return part
-        raise KeyError(f"function: expected one of {', '.join(model.functions[:8]) or 'none'}, got {function!r}")
+        raise KeyError(unknown("function", function, model.functions, model.path or "the model"))
     if len(model.parts) != 1:
         what = f"a pipeline of {len(model.parts)}; choose one by a function" if model.parts else "a weight file"
         raise UnsupportedError(f"MIL text: expected a model with one Program, got {what}", file=model.path)
@@ -206,11 +207,9 @@ def _named(model: Model, name: str, function: str | None) -> Operation:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        words = (
-            f"operation: expected a name that one has, got {name!r}, which {len(candidates)} have; choose a function"
-        )
-        raise KeyError(words)
-    raise KeyError(f"operation: expected the name of an output, got {name!r}")
+        raise KeyError(f"{name!r} is ambiguous: {len(candidates)} operations have this name; choose a function")
+    outputs = (output for one in functions for op in model.functions[one].walk() for output in op.output_names)
+    raise KeyError(unknown("operation with the output", name, outputs, model.path or "the model"))
 
 
 def _own_name(operation: Operation) -> Any:

@@ -1,8 +1,8 @@
 """ML Programs to ONNX, in the manner of ONNXMLTools: parse, compile, convert.
 
     milblob.onnx.convert("Model.mlpackage", "model.onnx")  # refers into weight.bin; nothing is copied
-    milblob.onnx.coverage("Model.mlpackage")               # {operation: count} of what has no converter
-    milblob.onnx.decoded("Model.mlpackage")                # {weight: why} of compressed weights that ONNX cannot say
+    milblob.onnx.coverage("Model.mlpackage")               # {operation: count} of operations without a converter
+    milblob.onnx.decoded("Model.mlpackage")                # {weight: why} of compressed weights without a form in ONNX
 
 It needs onnx-ir, an extra: `onnx`. docs/onnx.md lists the operations.
 """

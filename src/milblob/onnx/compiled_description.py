@@ -1,9 +1,9 @@
 """The ModelDescription in coremldata.bin, which lies beside the text of a compiled model.
 
-Apple does not publish the format. The files that could be looked at (docs/mil-text.md) have one form, in little-endian:
-the number of the field of Model that says the kind of model, three more numbers, the text "generic", the specification
-version, three numbers of zero, the description, and a tail. A text and the description have their length before them.
-What has another form is passed over: nobody knows what it says.
+Apple does not publish the format. The files examined (docs/mil-text.md) have one form, in little-endian: the field
+number of Model for the kind of model, three more numbers, the text "generic", the specification version, three numbers
+of zero, the description, and a tail. A text and the description have their length before them. Any other form is
+skipped, because its meaning is unknown.
 """
 
 import struct

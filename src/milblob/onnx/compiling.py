@@ -64,7 +64,7 @@ def require_converters(topology: Topology, converters: Mapping[str, Converter] |
 
 
 def prune(topology: Topology) -> None:
-    """Remove the Operators whose results nobody needs."""
+    """Remove the Operators whose results are not used."""
     needed: set[Variable] = set(topology.scope.outputs)
     keep: set[Operator] = set()
     pending: list[Operator] = []
@@ -109,7 +109,7 @@ def written_states(operator: Operator) -> list[Variable]:
 
 
 def gathered(topology: Topology) -> set[Variable]:
-    """Return the Variables of which operations read rows alone, by `gather`."""
+    """Return the Variables that operations read only by rows, with `gather`."""
     found: set[Variable] = set()
     other = {variable for scope in topology.scopes for variable in scope.outputs}
     for operator in topology.topological_operator_iterator():

@@ -1,4 +1,4 @@
-"""The raw model: one function of an ML Program, with what its description says of inputs and outputs."""
+"""The raw model: one function of an ML Program, with the description of its inputs and outputs."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -25,12 +25,12 @@ _COLOR_SPACES = {10: "GRAYSCALE", 20: "RGB", 30: "BGR", 40: "GRAYSCALE_FLOAT16"}
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """What the description says of an input, an output or a state.
+    """The description of an input, an output or a state.
 
     Attributes:
         name: of the value in the Program.
         fixed: axis -> size, where the description fixes an axis that the Program leaves open.
-        default_shape: the shape that predictions use if they say nothing.
+        default_shape: the shape that predictions use if they give none.
         flexible: {"enumerated": shapes} or {"ranges": [lower, upper] for each axis, None for no upper bound}, or {}.
         image: {"colorSpace", "height", "width"} of an image, or {}.
         default: the value of all elements of an optional input that is left out; None for an input that is required.
@@ -56,8 +56,8 @@ class MilProgramContainer:
         inputs, outputs, states: Ports in the order of the description.
 
     Raises:
-        UnsupportedError: no ML Program, or a pipeline without a prefix.
-        KeyError: there is no such function; the message lists those that are there.
+        UnsupportedError: not an ML Program, or a pipeline without a prefix.
+        KeyError: the function does not exist; the message lists those that do.
     """
 
     def __init__(self, model: "Model", name: str | None = None) -> None:
@@ -148,9 +148,9 @@ class MilProgramContainer:
         return self._own(schema.parse("ModelDescription", data), program)
 
     def _compiled(self, found: Any) -> tuple[list[Port], list[Port]]:
-        """Inputs and outputs of a compiled model: as described beside it, or else as its metadata.json has them.
+        """Return inputs and outputs of a compiled model: from the description beside it, else from metadata.json.
 
-        Of the models of a pipeline metadata.json says nothing.
+        metadata.json does not describe the models of a pipeline.
         """
         if found is not None:
             given, made = {one.name: _port(one) for one in found.input}, [_port(one) for one in found.output]
@@ -190,7 +190,7 @@ class MilProgramContainer:
 
 
 def _signature(function: Function) -> Signature:
-    """What a function takes and returns."""
+    """Return the inputs and outputs of a function."""
     block = function.block
     returned: list[tuple[str, ValueType | None]] = []
     for name in block.outputs:
@@ -244,7 +244,7 @@ def _port(feature: Any) -> Port:
 
 
 def _compiled_port(feature: Feature) -> Port:
-    """A Port of what metadata.json says: shapes that may vary are defaults there, and fix nothing."""
+    """Return the Port of an entry of metadata.json: flexible shapes are defaults there, and fix nothing."""
     if feature.type != "image":
         return Port(feature.name)
     width, height = feature.shape if feature.shape is not None and len(feature.shape) == 2 else (None, None)

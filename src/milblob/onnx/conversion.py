@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from ..about import version
-from ..analysis.check_blob import Findings, check_blob
+from ..analysis.check_blob import check_blob
+from ..analysis.check_report import Findings
 from ..analysis.check_rules import described_breaches
-from ..arguments import as_integer, as_mapping, as_path, require, require_flags
+from ..arguments import as_integer, as_mapping, as_path, require, require_flags, source_of
 from ..closeness import hint
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
 from ..mirrored import represents, shown
@@ -21,6 +21,7 @@ from ..model.open import open_model
 from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
 from ..rules.program_rules import Signature, breaches
+from ..version import VERSION
 from ..wording import escape, some
 from . import compiling as passes
 from . import registry
@@ -49,10 +50,10 @@ class DecodedWarning(UserWarning):
     """Weights had to be decoded that a newer opset of ONNX keeps compressed."""
 
 
-@takes_urls("model")
+@takes_urls("source")
 def convert(
-    model: "str | os.PathLike[str] | Model",
-    path: str | os.PathLike[str] | None = None,
+    source: "str | os.PathLike[str] | Model",
+    destination: str | os.PathLike[str] | None = None,
     *,
     function: str | None = None,
     weights: str = "reference",
@@ -68,23 +69,23 @@ def convert(
     """Convert one function of an ML Program to ONNX.
 
     Args:
-        model: a path, or an open model. A model that is opened here stays open as long as the result needs it.
-        path: of the .onnx file, which appears whole or not at all. None: nothing is written.
+        source: a path, an open model, or an MLModel of coremltools. A model that is opened here remains open as long as
+            the result needs it.
+        destination: path of the .onnx file, which appears whole or not at all. None: nothing is written.
         function: its name; default: the model's default function.
         weights: "reference": the .onnx file refers into the model's weight files, and must be in a folder above them;
-            "copy": into a copy beside it, NAME.bin; "embed": they stand in the .onnx file, less than 2 GiB.
-        compressed: "keep": compressed weights are computed from their stored bytes where ONNX can say how, and the
+            "copy": into a copy beside it, NAME.bin; "embed": they are in the .onnx file, which must be below 2 GiB.
+        compressed: "keep": compressed weights are computed from their stored bytes where ONNX can express that, and the
             others are decoded; "dense": all are decoded.
         opset: of ONNX, 18 to 23.
         converters: operation -> converter, for this call only; they come before all registered ones. The model has all
             of these operations, in whichever function.
         zipmap: the probabilities of a classifier are a list of one dictionary, label -> probability, instead of a
-            tensor. Only with a path: onnx-ir has no type for it.
+            tensor. Only with a destination: onnx-ir has no type for it.
         precision: "keep": that of the Program; "float32": all half-precision values are single, inputs and outputs too,
-            for runtimes that compute no float16. Weights stay as they are stored, and a Cast reads them.
+            for runtimes that compute no float16. Weights are kept as they are stored, and a Cast reads them.
         force: replace files that exist.
-        max_nbytes: as for `open`: it counts what a conversion makes as well. An open model has its own.
-        storage_options: as for `open`, of a URL; its weights are copied or embedded.
+        max_nbytes: as for `open`; includes the memory that the conversion takes. An open model has its own.
 
     Returns:
         The model; its large weights are ExternalTensors, read when they are asked for.
@@ -94,8 +95,8 @@ def convert(
         LimitError: more would be made than `max_nbytes` allows.
         ProgramError: the Program or the description breaks a rule of MIL, or a type that is declared does not fit.
         ValueError: another mode or opset; a path that does not end in .onnx, from which the weights cannot be referred
-            to, or of a file of a model; zipmap without a path; a converter of an operation that the model lacks.
-        KeyError: no such function. FileExistsError: something is at `path`. As opening the model.
+            to, or of a file of a model; zipmap without a destination; a converter of an operation that the model lacks.
+        KeyError: no such function. FileExistsError: something is at `destination`. As opening the model.
     """
     require_flags(force=force, zipmap=zipmap)
     require("weights", weights, str, f"one of {', '.join(MODES)}")
@@ -109,21 +110,21 @@ def convert(
         raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r:.100}")
     _require_opset(opset)
     converters = as_mapping("converters", converters, "converters by type of operation")
-    target = None if path is None else as_path(path)
-    if isinstance(model, str) and represents(model) and weights == "reference":
-        raise ValueError(f'weights: expected "copy" or "embed" of a remote model, got "reference" to {shown(model)}')
+    target = None if destination is None else as_path(destination)
+    if isinstance(source, str) and represents(source) and weights == "reference":
+        raise ValueError(f'weights: expected "copy" or "embed" of a remote model, got "reference" to {shown(source)}')
     if target is None and weights == "copy":
-        raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
+        raise ValueError('weights: expected "reference" or "embed" without a destination, got "copy"')
     if target is None and zipmap:
-        raise ValueError("zipmap: expected a path, for onnx-ir has no type for dictionaries, got none")
-    with _resting_collector(), opened(model, max_nbytes) as source:
-        _require_occurring(converters, source)
-        require_sound(source)
-        raw = MilProgramContainer(source, function)
+        raise ValueError("zipmap: expected a destination, for onnx-ir has no type for dictionaries, got none")
+    with _resting_collector(), opened(source, max_nbytes) as model:
+        _require_occurring(converters, model)
+        require_sound(model)
+        raw = MilProgramContainer(model, function)
         topology = parse_mil(raw.function)
         passes.compile(topology, converters, opset)
         require_sound_weights(topology)
-        held = Weights(source, weights, target, compressed)
+        held = Weights(model, weights, target, compressed)
         held.require_reachable(topology)
         made = convert_topology(topology, raw, held, opset, converters, zipmap, precision)
         proto = check_declared(made, topology, precision)
@@ -150,10 +151,10 @@ def _require_opset(opset: Any) -> None:
 
 
 def _require_occurring(converters: Mapping[str, Converter], source: "Model") -> None:
-    """Refuse converters of operations that no Program of the model has: whoever misspells one expects it to be used.
+    """Refuse converters of operations that no Program of the model has: the name is probably misspelled.
 
     Raises:
-        ValueError: there is one.
+        ValueError: a converter has no operation.
     """
     if not converters:
         return
@@ -215,7 +216,7 @@ def convert_topology(
 
     Args:
         topology: from `parse_mil`, after `compile`.
-        raw: what it was parsed from.
+        raw: the raw model that it was parsed from.
         weights: where the constants are.
         opset, converters, zipmap, precision: as `convert`.
 
@@ -245,7 +246,7 @@ def convert_topology(
         graph,
         ir_version=_IR_VERSIONS[opset],
         producer_name="milblob",
-        producer_version=version(),
+        producer_version=VERSION,
         metadata_props=metadata(raw, topology, container, weights.made),
     )
     made.meta[MAPS] = container.maps
@@ -258,7 +259,7 @@ def convert_operators(
     """Run the converters of operators, in Program order.
 
     Raises:
-        MilblobError: whatever a converter raises, with the place of the operation.
+        MilblobError: any error of a converter, with the place of the operation.
     """
     for operator in operators:
         container.purpose = f"{operator.type} {operator.name}"
@@ -296,23 +297,24 @@ def _resting_collector() -> Iterator[None]:
 
 
 @contextmanager
-def opened(model: "str | os.PathLike[str] | Model", max_nbytes: int | None = None) -> "Iterator[Model]":
+def opened(source: "str | os.PathLike[str] | Model", max_nbytes: int | None = None) -> "Iterator[Model]":
     """Yield an open model: the one that is given, or the one at a path, which its readers keep mapped afterwards."""
     from ..model.model import Model
 
-    if isinstance(model, Model):
+    if isinstance(source, Model):
         if max_nbytes is not None:
             raise ValueError(f"max_nbytes: expected none of an open model, which has its own, got {max_nbytes!r:.100}")
-        yield model
-        return
-    if not isinstance(model, str | os.PathLike):
-        raise TypeError(f"model: expected a path or an open model, got {type(model).__name__}")
-    with open_model(model, max_nbytes=max_nbytes) as source:
         yield source
+        return
+    source = source_of(source)
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(f"model: expected a path or an open model, got {type(source).__name__}")
+    with open_model(source, max_nbytes=max_nbytes) as model:
+        yield model
 
 
 def coverage(
-    model: "str | os.PathLike[str] | Model",
+    source: "str | os.PathLike[str] | Model",
     *,
     function: str | None = None,
     opset: int = 21,
@@ -321,34 +323,36 @@ def coverage(
     """Return the operations of a function that have no converter, with their counts; empty if all can be converted.
 
     Args:
-        model, function, opset, converters: as `convert`.
+        source, function, opset, converters: as `convert`.
 
     Raises:
         As `convert` of these; as opening the model.
     """
     _require_opset(opset)
     converters = as_mapping("converters", converters, "converters by type of operation")
-    with opened(model) as source:
-        _require_occurring(converters, source)
-        topology = parse_mil(MilProgramContainer(source, function).function)
+    with opened(source) as model:
+        _require_occurring(converters, model)
+        topology = parse_mil(MilProgramContainer(model, function).function)
         passes.prune(topology)
         return passes.coverage(topology, converters, opset)
 
 
-def decoded(model: "str | os.PathLike[str] | Model", *, function: str | None = None, opset: int = 21) -> dict[str, str]:
+def decoded(
+    source: "str | os.PathLike[str] | Model", *, function: str | None = None, opset: int = 21
+) -> dict[str, str]:
     """Return the compressed weights of a function that `convert` would decode, each with the reason.
 
     Args:
-        model, function, opset: as `convert`.
+        source, function, opset: as `convert`.
 
     Raises:
         As `convert` of these; as opening the model.
     """
     _require_opset(opset)
-    with opened(model) as source:
-        topology = parse_mil(MilProgramContainer(source, function).function)
+    with opened(source) as model:
+        topology = parse_mil(MilProgramContainer(model, function).function)
         passes.prune(topology)
-        Weights(source, "reference", None).attach(topology)
+        Weights(model, "reference", None).attach(topology)
         found = {}
         for operator in topology.topological_operator_iterator():
             if operator.type in passes.READERS:

@@ -24,10 +24,10 @@ def check_declared(model: ir.Model, topology: Topology, precision: str = "keep")
     """Return the message of a model that passes ONNX's full check, and whose types are those that the Program declares.
 
     With the precision "float32" it is float32 where the Program declares float16. Large weights take no part: they are
-    inputs of what is checked.
+    inputs of the checked model.
 
     Raises:
-        ProgramError: what is no valid model: a node that ONNX does not have, say, from a converter of the user's; or a
+        ProgramError: not a valid model: for example, a node that ONNX does not have, from a converter of the user; or a
             value that cannot have the type that the Program declares.
     """
     proto = ir.serde.serialize_model(model)

@@ -33,7 +33,7 @@ _LIKE = {"Where": 1, "DequantizeLinear": 1}  # which input has the element type 
 
 
 class ModelComponentContainer:
-    """What converters add nodes to.
+    """The container that converters add nodes to.
 
     Attributes:
         opset: of ONNX.
@@ -41,13 +41,13 @@ class ModelComponentContainer:
         graph_nodes: nodes of the graph, or of the subgraph that is being made.
         initializers: values of constants, in the order of their first use.
         homes: initializer -> the weight of the model whose values it holds, as the model calls it.
-        purposes: initializer that is no weight as it stands -> the operation that it was made for.
+        purposes: initializer that is not a weight of the model -> the operation that it was made for.
         states: state -> its present value, in Program order.
         classes: labels of a classifier.
         zipmap: whether its probabilities become a dictionary.
         weights: where constants are.
         maps: outputs that are lists of dictionaries -> the element type of the keys.
-        gathered: Variables of which rows are read alone; a plan for those that are computed by rows.
+        gathered: Variables that are read only by rows -> the plan for those that are computed by rows.
         convert_all: runs the converters of operators.
     """
 
@@ -83,7 +83,7 @@ class ModelComponentContainer:
     def constant(self, array: Any, dtype: ir.DataType | None = None) -> ir.Value:
         """Return an initializer; equal ones are one. A Python number needs a `dtype`.
 
-        What is computed for it comes from `filled` or `numbers`, which bound it before it is made.
+        Computed values come from `filled` or `numbers`, which check the size before they make them.
         """
         array = np.asarray(array, None if dtype is None else NUMPY.get(dtype))
         if array.dtype.kind == "O":
@@ -115,7 +115,7 @@ class ModelComponentContainer:
         """Return a 1-dimensional int64 initializer: axes, sizes.
 
         Raises:
-            UnsupportedError: an integer, computed from what the Program says, has more than 64 bits.
+            UnsupportedError: an integer computed from values of the Program has more than 64 bits.
         """
         found = list(values)
         large = [value for value in found if not -(1 << 63) <= value < 1 << 63]
@@ -172,12 +172,12 @@ class ModelComponentContainer:
         return found
 
     def _named(self, variable: Variable, tensor: Any, home: str | None) -> ir.Value:
-        """Add a constant under the name of its Variable; what is an output as well leaves the name to that.
+        """Add a constant under the name of its Variable; if it is an output too, the output gets the name.
 
         Args:
             variable: the constant.
             tensor: its values.
-            home: the weight of the model that has them, which the metadata will say; None for what is no weight.
+            home: the weight of the model that has them, for the metadata; None: not a weight.
         """
         if variable.name and variable not in self._returned:
             made = self._add(variable.name, tensor)
@@ -207,11 +207,11 @@ class ModelComponentContainer:
         return self._dtypes[value]
 
     def bind(self, variable: Variable, value: Input, *, convert: bool = False) -> ir.Value:
-        """Say which value is the output of an Operator: it gets the name of the Variable.
+        """Set the value that is the output of an Operator: it gets the name of the Variable.
 
         Args:
             variable: the output.
-            value: what was made.
+            value: the new value.
             convert: it was computed in another element type on purpose, and is cast to the declared one. Without it,
                 only integers are cast to other integers: ONNX counts in int64.
 
@@ -241,7 +241,7 @@ class ModelComponentContainer:
 
         Args:
             part: of a model.
-            dtype, shape: what the bytes are seen as. An element type of another size than the part's own is UINT8.
+            dtype, shape: the view of the bytes. An element type of another size than the part's own is UINT8.
         """
         key = (part.name, dtype, shape)
         found = self._shared.get(key)
@@ -251,7 +251,7 @@ class ModelComponentContainer:
         return found
 
     def made(self, name: str, array: "np.ndarray[Any, Any]", why: str) -> ir.Value:
-        """Return an initializer with what is made of parts of a compressed weight; large ones are noted as copies."""
+        """Return an initializer with values made of parts of a compressed weight; large ones are noted as copies."""
         if self.weights.is_small(array.nbytes):
             return self.constant(array, ir.DataType.from_numpy(array.dtype))
         return self.held_weight(name, array, why)
@@ -273,7 +273,7 @@ class ModelComponentContainer:
             kind: the ONNX operator.
             inputs: values or Variables; None for one that is left out.
             outputs: how many it has.
-            dtype: element type of the outputs; default: that of the first input, or what the operator always has.
+            dtype: element type of the outputs; default: that of the first input, or the fixed one of the operator.
             domain: of the operator.
             attributes: Python numbers, texts, lists of them, tensors or graphs; None for one that is left out.
 
@@ -307,7 +307,7 @@ class ModelComponentContainer:
         return made.outputs[0] if outputs == 1 else tuple(made.outputs)
 
     def set_dtype(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Say which element type a node's output has, where it is not the common one."""
+        """Set the element type of a node's output, where it is not the common one."""
         self._dtypes[value] = dtype
         return value
 
@@ -343,7 +343,7 @@ class ModelComponentContainer:
         Args:
             name: of the graph.
             inputs: made by `block_input`.
-            outputs: what it returns; what is made outside of it passes through an Identity.
+            outputs: its results; a value from outside passes through an Identity.
             types: Variables with the element types of the outputs.
         """
         returned: list[ir.Value] = []
@@ -372,11 +372,11 @@ class ModelComponentContainer:
         return value
 
     def let(self, variable: Variable, value: ir.Value) -> None:
-        """Say what a Variable stands for from now on: an input of a block."""
+        """Bind a Variable, an input of a block, to a value from now on."""
         self._values[variable] = value
 
     def convert_block(self, scope: Scope) -> list[ir.Value]:
-        """Convert the operators of a block; return what it returns."""
+        """Convert the operators of a block; return its results."""
         self.convert_all(scope.operators)
         return [self.value(variable) for variable in scope.outputs]
 
@@ -457,7 +457,7 @@ def _texts(array: Any) -> ir.StringTensor:
 
 
 def _nbytes(value: Any) -> int:
-    """What an attribute takes in memory, where it may be long."""
+    """The memory of an attribute that may be long."""
     return sum(8 + len(item) if isinstance(item, str) else 8 for item in value) if isinstance(value, list) else 0
 
 

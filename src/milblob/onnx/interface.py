@@ -1,4 +1,4 @@
-"""Inputs, outputs and states of the ONNX graph, and the metadata that says what ONNX cannot."""
+"""Inputs, outputs and states of the ONNX graph, and the metadata for what ONNX cannot express."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ def make_inputs(raw: MilProgramContainer, topology: Topology, container: ModelCo
     """Make the inputs of the graph in the order of the description, states last.
 
     Raises:
-        UnsupportedError: an input that is no tensor, or an optional one whose shape is open.
+        UnsupportedError: an input that is not a tensor, or an optional one whose shape is open.
         LimitError: defaults of optional inputs that are larger than the budget of the model.
     """
     by_name = {variable.raw_name: variable for variable in topology.scope.inputs}
@@ -102,12 +102,12 @@ def _default(port: Port, value: ir.Value, container: ModelComponentContainer) ->
 def metadata(
     raw: MilProgramContainer, topology: Topology, container: ModelComponentContainer, made: list[dict[str, Any]]
 ) -> dict[str, str]:
-    """Return what ONNX has no place for: JSON texts by key.
+    """Return the metadata that ONNX has no place for: JSON texts by key.
 
     Args:
-        raw, topology: what is converted.
+        raw, topology: the model to convert.
         container: that it was converted in, with all its initializers.
-        made: what `Weights.made` lists.
+        made: the list `Weights.made`.
     """
     found: dict[str, Any] = {"milblob.source": {"opset": topology.opset, "function": raw.name}}
     if raw.states:
@@ -132,9 +132,9 @@ def metadata(
 
 
 def _homes(container: ModelComponentContainer) -> dict[str, Any]:
-    """Return which weights the initializers hold, as `formats.onnx` reads it: what leads them back into the model.
+    """Return which weights the initializers hold, as `formats.onnx` reads it to bring them back into the model.
 
-    What is no weight has the hash of its bytes, so that whoever gives the weights back knows whether it was changed.
+    Initializers that are not weights get the hash of their bytes, so that `refit` can detect changes to them.
     """
     renamed = {name: home for name, home in container.homes.items() if name != home}
     made = {}

@@ -1,7 +1,7 @@
 """From opset 19 to 15: newer operators are written as older ones, and those without an older form are refused by name.
 
-Converters are written for opset 18 and later; 19 has `quantize`. This runs after them, for what still speaks opset 15;
-ONNX's own version converter cannot convert most of these operators down.
+Converters are written for opset 18 and later; 19 has `quantize`. This runs after them, for programs that still use
+opset 15; ONNX's own version converter cannot convert most of these operators down.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 from ..errors import UnsupportedError
 
 OPSETS = range(15, 18)
-"""What `lower` goes down to."""
+"""The opset that `lower` lowers to."""
 
 FROM = 19
 """The opset that it starts from."""
@@ -160,7 +160,7 @@ def _reduce(g: _Rewrite) -> None:
 
 
 def _without(**defaults: Any) -> Callable[[_Rewrite], None]:
-    """Return what drops attributes that say nothing, because they have their default."""
+    """Return a rewrite that drops attributes with their default value."""
 
     def change(g: _Rewrite) -> None:
         for name, default in defaults.items():
@@ -197,7 +197,7 @@ def _pad(g: _Rewrite) -> None:
 
 
 def _quantize(g: _Rewrite) -> None:
-    """The scale is of single precision, and so is what is quantized."""
+    """Make the scale single precision, and the quantized value too."""
     to = ir.AttrInt64("to", int(ir.DataType.FLOAT))
     axis = {"axis": ir.AttrInt64("axis", g.attribute("axis", 1))}
     scale = g.add("Cast", g.data(1), to=to)
@@ -285,7 +285,7 @@ class _Body:
 
     Attributes:
         number: of the pass, int64 of rank 0.
-        state: what the pass before has made.
+        state: the result of the pass before.
     """
 
     def __init__(self, g: _Rewrite, dtype: ir.DataType, rank: int | None) -> None:
@@ -304,7 +304,7 @@ class _Body:
 
 
 def _loop(g: _Rewrite, count: ir.Value, first: ir.Value, make: Callable[[_Body], ir.Value]) -> None:
-    """Replace the node by a Loop that begins with a value, and returns what its last pass makes."""
+    """Replace the node by a Loop that begins with a value, and returns the result of its last pass."""
     if first.dtype is None:
         g.refuse("data of known element type", "others")
     body = _Body(g, first.dtype, None if first.shape is None else len(first.shape))

@@ -1,4 +1,4 @@
-"""Compressed weights that ONNX can compute from the bytes in the weight file: what is computed, and why others are not.
+"""Compressed weights that ONNX can compute from the bytes in the weight file: how, and why others cannot.
 
 A plan is made of declared types, and of the few numbers that decide; `unpacking` makes nodes of it. The results are,
 bit for bit, the values that milblob decodes: tests/onnx/test_packed.py.
@@ -28,7 +28,7 @@ _NEEDED = {
     "blockwise_shift_scale": ("data", "scale"),
     "lut_to_dense": ("indices", "lut"),
 }
-"""The operations that may stay, and the parts that they must have."""
+"""The compressed operations that ONNX can express, and the parts that they must have."""
 
 
 class DequantizeLayout(NamedTuple):
@@ -38,7 +38,7 @@ class DequantizeLayout(NamedTuple):
         view: the shape of the elements; as many as the weight has, in its order.
         axis, block: of DequantizeLinear; block is 0 where there are no blocks.
         scales: the shape of scale and zero point; () for one of all.
-        counts: how many there are along each axis of the weight, after those that stand for several were repeated.
+        counts: number of scales along each axis of the weight, after scales of several blocks were repeated.
     """
 
     view: Shape
@@ -55,7 +55,7 @@ class PackedPalette(NamedTuple):
         indices, lut: the stored parts.
         shape: of the weight.
         nbits: of an index: 1, 2, 4 or 8, so that none lies in two bytes.
-        order: the shape of the indices as (before, groups, behind): along the axes before that of the groups, the
+        order: the shape of the indices as (before, groups, after): along the axes before that of the groups, the
             groups, and the indices in each.
         vector: elements of an entry.
         turned: (rows, columns) of the indices where the elements of a vector lie between these, so that a Transpose
@@ -95,7 +95,7 @@ PackedWeight = PackedScaled | PackedPalette
 
 
 def plan(weight: "Tensor", opset: int) -> PackedWeight | str:
-    """Say how a compressed weight is computed in ONNX, or in a few words why it is decoded instead.
+    """Return how to compute a compressed weight in ONNX, or in a few words why it is decoded instead.
 
     Args:
         weight: of a model.
@@ -110,7 +110,7 @@ def plan(weight: "Tensor", opset: int) -> PackedWeight | str:
     if 0 in weight.shape or not weight.shape:
         return "empty" if weight.shape else "a number"
     if any(key not in weight.parts for key in _NEEDED[kind]):
-        weight.place.dense()  # which says what is missing
+        weight.place.dense()  # raises the error about the missing part
         return "incomplete"
     if kind == "affine_dequantize":
         return _affine(weight, opset)
@@ -194,11 +194,11 @@ def _is_broadcast(shape: Shape, counts: Shape) -> bool:
 
 
 def layout(shape: Shape, counts: Shape, has_blocks: bool) -> DequantizeLayout | None:
-    """Say how DequantizeLinear can have `counts` scales along each axis of a weight; None if it cannot.
+    """Return how DequantizeLinear can have `counts` scales along each axis of a weight; None if it cannot.
 
     It knows one scale of all, one for each place along an axis, and (from opset 21 on) blocks along one axis with a
-    scale for each place along all others. Axes that lie side by side can be seen as one; what still does not fit gets
-    its scales repeated along all axes but one.
+    scale for each place along all others. Axes that lie side by side can be seen as one; a weight that still does not
+    fit gets its scales repeated along all axes but one.
     """
     if prod(counts) == 1:
         return DequantizeLayout(shape, 0, 0, (), counts)
@@ -304,7 +304,7 @@ def indices_of_bytes(nbits: int) -> "np.ndarray[Any, Any]":
 
 
 def repeat(values: "np.ndarray[Any, Any]", counts: Sequence[int]) -> "np.ndarray[Any, Any]":
-    """Return scales that stand for several places, once for each: as many along each axis as `counts` says."""
+    """Repeat scales of several places, once for each place: `counts` scales along each axis."""
     for axis, count in enumerate(counts):
         values = np.repeat(values, count // values.shape[axis], axis)
     return values

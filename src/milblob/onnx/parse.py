@@ -17,7 +17,7 @@ def parse_mil(function: Function) -> Topology:
     operations that keep their parts in attributes (iOS16's constexpr ones), these are inputs as well.
 
     Raises:
-        ProgramError: a name is read that nobody has defined before, or defined twice in a block.
+        ProgramError: a name is read before it is defined, or is defined twice in a block.
         FormatError: malformed.
     """
     topology = Topology(function)
@@ -28,7 +28,7 @@ def parse_mil(function: Function) -> Topology:
         scope.inputs.append(variable)
         if isinstance(type, StateType):
             topology.states.append(variable)
-    for name in block.outputs:  # these keep their names, whatever else is called so
+    for name in block.outputs:  # these keep their names; others of the same name are renamed
         if name not in scope.variables:
             topology.unique_name(name)
     _fill(topology, scope, block, set(block.outputs) - set(scope.variables), 1)

@@ -1,6 +1,6 @@
 """From half to single precision: a graph that computes in float32, with its stored weights as they are.
 
-For runtimes that compute no half precision. What is stored as float16 stays so, by reference too, and a Cast reads it.
+For runtimes that compute no half precision. Stored float16 values are kept, by reference too, and a Cast reads them.
 """
 
 from collections.abc import Callable

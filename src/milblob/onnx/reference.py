@@ -13,7 +13,7 @@ from ..storage.mapped import MappedFile
 class WeightReference(ir.ExternalTensor):
     """External data whose values come from the file that milblob opened and checked.
 
-    onnx-ir would open the file by its name when the values are asked for. The bytes stay mapped with this object.
+    onnx-ir would open the file by its name when the values are asked for. This object maps the bytes while it lives.
 
     Attributes:
         mapping: the weight file.
@@ -51,11 +51,11 @@ class WeightReference(ir.ExternalTensor):
         return ir.Tensor(data.view(self.dtype.numpy()).reshape(self.shape.numpy()), self.dtype, name=self.name)
 
     def note(self) -> tuple[str, str]:
-        """Return the key and value in the initializer's metadata that say which bytes it refers to."""
+        """Return the key and value in the initializer's metadata for the bytes that it refers to."""
         return REFERENCE, note_of(self.offset or 0, self.nbytes, hash_of(self._buffer, self.start, self.nbytes))
 
     def __reduce__(self) -> Any:
-        """A copy, or what another process unpickles, opens the file by its name."""
+        """A copy, or one unpickled in another process, opens the file by its name."""
         plain = partial(ir.ExternalTensor, shape=self.shape, name=self.name, base_dir=self.base_dir)
         return plain, (self.location, self.offset, self.length, self.dtype)
 

@@ -24,7 +24,7 @@ GROUPS = (
 
 
 class ConverterEntry:
-    """A converter with the first ONNX opset it is for; what it makes of an operation, and its limits, in words."""
+    """A converter with the first ONNX opset it is for; a description of its output, and its limits."""
 
     __slots__ = ("convert", "group", "limits", "mapping", "since_opset")
 
@@ -48,7 +48,7 @@ def builtin(*types: str, onnx: str, since_opset: int = 18, limits: str = "") -> 
         types: the operations.
         onnx: the ONNX operators that they become, for docs/onnx.md.
         since_opset: the first ONNX opset that it is for. Of several, the newest that fits is used.
-        limits: what it needs or leaves out, for docs/onnx.md; "" for nothing.
+        limits: its requirements and omissions, for docs/onnx.md; "" for none.
     """
 
     def register(convert: _F) -> _F:
@@ -71,8 +71,8 @@ def register_converter(type: str, *, since_opset: int = 18) -> Callable[[_F], _F
         type: of the operation, such as "conv". Yours comes before milblob's own.
         since_opset: the first ONNX opset that it is for. Of several, the newest that fits is used.
 
-    The converter is called with (scope, operator, container): it adds nodes to the container, and says with
-    `container.bind(operator.output, value)` which value is the operation's output.
+    The converter is called with (scope, operator, container): it adds nodes to the container, and sets the output of
+    the operation with `container.bind(operator.output, value)`.
     """
     require("type", type, str, "the name of an operation")
     require("since_opset", since_opset, int, "a number")
@@ -102,7 +102,7 @@ def register_shape_calculator(type: str) -> Callable[[_F], _F]:
 
 
 def unregister(type: str) -> None:
-    """Remove your own converters and your shape calculator of an operation; milblob's own stay.
+    """Remove your own converters and your shape calculator of an operation; milblob's own are kept.
 
     Raises:
         KeyError: there are none.
@@ -144,7 +144,7 @@ def supported() -> frozenset[str]:
 
 
 def builtins() -> dict[str, ConverterEntry]:
-    """Return milblob's own converters by operation, each the newest; what docs/onnx.md is made of."""
+    """Return milblob's own converters by operation, each the newest; docs/onnx.md is made of this."""
     load()
     return {type: max(entries, key=lambda entry: entry.since_opset) for type, entries in sorted(_converters.items())}
 

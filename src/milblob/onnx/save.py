@@ -1,4 +1,4 @@
-"""Writing a converted model: the .onnx file and what lies beside it, whole or not at all."""
+"""Writing a converted model: the .onnx file and the files beside it, all or none."""
 
 import os
 from contextlib import suppress
@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .._codec import Buffer
-from ..errors import UnsupportedError
+from ..errors import DestinationExistsError, UnsupportedError
 from ..formats.onnx_external import REFERENCE, hash_of, note_of
 from ..rewrite.destination import require_no_part
 from ..storage import paths
@@ -48,17 +48,17 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
     replaced = [os.path.join(os.path.dirname(path), name) for name in weights.replaced]
     for name in (path, beside, *replaced) if large or copied else (path,):
         if not force and paths.is_there(name):
-            raise FileExistsError(f"{name}: expected no such file, got one (--force replaces it)")
+            raise DestinationExistsError(name)
         require_no_part(weights.sources, name, ".onnx")
     if not path.lower().endswith(".onnx"):
-        words = f"output {path}: expected a name that ends in .onnx, by which milblob and others know the file"
+        words = f"output {path}: expected a name that ends in .onnx, so that programs recognise the file"
         raise ValueError(f"{words}, got another")
     with together() as parts:
         new = NewFile(path, force=force)
         parts.append(new)
         if large or copied:
             other = NewFile(beside, force=force)
-            parts.insert(0, other)  # the file that says where the weights are comes last
+            parts.insert(0, other)  # the file that refers to the weights comes last
             at = 0
             for mapping in copied:
                 at = weights.files[mapping]

@@ -1,4 +1,4 @@
-"""What the parser makes of a function: a Topology of Scopes, Operators and Variables, to look at and to convert.
+"""The parsed form of a function: a Topology of Scopes, Operators and Variables, to look at and to convert.
 
 A Scope is a block, an Operator an operation, a Variable a value. The names of Variables are unique in the whole
 Topology, as ONNX wants them: blocks in MIL may give a name again that a block around them has.
@@ -29,7 +29,7 @@ class Variable:
         raw_name: its name in the Program; "" for a value that stands in an operation.
         name: its name in the ONNX graph, unique in its Topology.
         type: the declared type; shape calculators may replace it.
-        constant: the Value of a constant; None for what is computed, and for inputs.
+        constant: the Value of a constant; None for computed values and for inputs.
         producer: the Operator whose output it is; None for inputs and constants.
         weight: the compressed weight that a constexpr operation computes; None for others, and before the conversion.
     """
@@ -52,14 +52,14 @@ class Variable:
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
-        """The dimensions, None for an open one; None if the rank is open, or for what is no tensor."""
+        """The dimensions, None for an open one; None if the rank is open, or for values that are not tensors."""
         declared = self.type
         if not isinstance(declared, TensorType) or declared.rank < 0 or declared.variadic:
             return None
         return declared.shape
 
     def read(self) -> Any:
-        """Return what a constant holds: an array (0-dimensional for rank 0), or a list or tuple. Read once.
+        """Return the value of a constant: an array (0-dimensional for rank 0), or a list or tuple. Read once.
 
         That of a compressed weight is decoded.
 
@@ -123,7 +123,7 @@ class Operator:
         return self.operation.path
 
     def has(self, parameter: str) -> bool:
-        """Whether a parameter is there."""
+        """Whether a parameter is given."""
         return bool(self.inputs.get(parameter))
 
     def input(self, parameter: str) -> Variable:
@@ -222,14 +222,14 @@ class Operator:
 
 
 class Scope:
-    """A block: what it names, and its Operators in Program order.
+    """A block: its Variables, and its Operators in Program order.
 
     Attributes:
         name: unique in its Topology.
         parent: the Scope around it; None for that of the function.
         inputs, outputs: Variables.
         operators: in Program order.
-        variables: what the block itself defines, by the names in the Program.
+        variables: the Variables that the block itself defines, by the names in the Program.
     """
 
     __slots__ = ("inputs", "name", "operators", "outputs", "parent", "variables")
@@ -280,7 +280,7 @@ class Topology:
         return self.function.opset
 
     def unique_name(self, wanted: str) -> str:
-        """Return a name that no Variable has: the wanted one, or it with a number behind."""
+        """Return a name that no Variable has: the wanted one, or it with a number appended."""
         name = wanted
         while name in self._taken or not name:
             number = self._next.get(wanted, 0) + 1

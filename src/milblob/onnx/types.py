@@ -1,4 +1,4 @@
-"""Element types and shapes: what MIL has, as ONNX says it."""
+"""Element types and shapes of MIL in ONNX."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _INTEGERS = [f"{sign}{nbits}" for nbits in (8, 16, 32, 64) for sign in ("INT", "
 NUMPY: dict[ir.DataType, Any] = {
     ir.DataType[name]: ir.DataType[name].numpy().type for name in ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", *_INTEGERS)
 }
-"""The NumPy dtypes of what a scalar may be."""
+"""The NumPy dtypes that a scalar may have."""
 
 # The texts that MIL's `dtype` parameters have.
 BY_TEXT: dict[str, ir.DataType] = {

@@ -23,12 +23,12 @@ def unpack(g: ModelComponentContainer, plan: PackedWeight) -> ir.Value:
 
 
 def _scaled(g: ModelComponentContainer, plan: PackedScaled) -> ir.Value:
-    """In half precision, products are computed in single precision, where they are exact, and rounded once.
+    """Compute products of half precision in single precision, where they are exact, and round once.
 
-    That is what DequantizeLinear does as well, which older opsets lack for half precision and whose kernel in
-    onnxruntime is ten times as slow. The Reshape at the end, whatever the type, keeps onnxruntime from two rewrites
-    that change results: the rounding is removed with a Cast back to single precision behind it, and a MatMul behind
-    DequantizeLinear rounds the other operand to 8 bits.
+    DequantizeLinear does the same, but older opsets lack it for half precision, and its kernel in onnxruntime is ten
+    times as slow. The Reshape at the end, for every type, prevents two rewrites of onnxruntime that change results: it
+    removes the rounding together with a Cast to single precision after it, and for a MatMul after DequantizeLinear it
+    rounds the other operand to 8 bits.
     """
     kind, layout = onnx_dtype(plan.scale.mil_dtype), plan.layout
     if layout is None:
@@ -49,7 +49,7 @@ def _scaled(g: ModelComponentContainer, plan: PackedScaled) -> ir.Value:
 
 
 def _repeated(g: ModelComponentContainer, values: Any, plan: PackedScaled) -> Any:
-    """Return scales or zero points, of which some stand for several, as many as the plan has."""
+    """Return the scales or zero points of the plan, with those of several places repeated."""
     values = np.asarray(values)
     counts = plan.counts if plan.layout is None else plan.layout.counts
     if values.size == 1:
@@ -102,7 +102,7 @@ def _looked_up(g: ModelComponentContainer, plan: PackedPalette) -> ir.Value:
 
 
 def rows(g: ModelComponentContainer, plan: PackedWeight, places: ir.Value, rank: int) -> ir.Value:
-    """Add the nodes that compute some rows of a weight, of which `packed.has_rows`; the others are not computed.
+    """Add the nodes that compute only some rows of a weight, for which `packed.has_rows` must be true.
 
     Args:
         g: where the nodes go.
@@ -153,7 +153,7 @@ def _row_shape(g: ModelComponentContainer, value: ir.Value, rank: int, columns: 
 
 
 def _in_group(g: ModelComponentContainer, bytes_of: ir.Value, groups: int) -> ir.Value:
-    """Return places in the entries of all groups, one after the other, of places in each [before, groups, behind]."""
+    """Turn places in the entries of each group into places in all entries: [before, groups, after]."""
     if groups == 1:
         return bytes_of
     starts = g.constant(g.numbers(groups, 256, np.int32)[:, None])

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 MODES = ("reference", "copy", "embed")
 COMPRESSED = ("keep", "dense")
 INLINE_NBYTES = 1 << 10
-"""Constants below this size stand in the .onnx file, and equal ones once."""
+"""Constants below this size are in the .onnx file itself, and equal ones only once."""
 WEIGHT_COUNT = 10
-"""A constant in the Program with so many elements or more is a weight, as `milblob.open` lists them: it has a name."""
+"""A constant in the Program with this many elements or more is a weight with a name, as in `milblob.open`."""
 BESIDE_NBYTES = 1 << 20
-"""What a conversion makes anew goes to a file beside the .onnx file from this size on."""
+"""New values of this size or more go to a file beside the .onnx file."""
 _HALVES = re.compile("[\ud800-\udfff]")  # which Python makes of the bytes of a path that are not UTF-8
-EMBED_NBYTES = 2 << 30  # what protobuf can hold in one message
-_COPIES = 4  # of what is made, at the same time: the values, their message, its bytes, and those that are being made
+EMBED_NBYTES = 2 << 30  # the most that protobuf can hold in one message
+_COPIES = 4  # of new values, at the same time: the values, their message, its bytes, and those that are being made
 
 _WIDENED = (DType.UINT1, DType.UINT3, DType.UINT6)  # no ONNX type: one element to a byte
 _ALIGNMENT = 4096
@@ -48,15 +48,15 @@ class Weights:
         model: it is read from.
         mode: "reference", "copy" or "embed".
         path: of the .onnx file; None if none is written.
-        compressed: "keep" or "dense": whether compressed weights stay so where ONNX can say it.
+        compressed: "keep" or "dense": whether weights remain compressed where ONNX can express it.
 
     Attributes:
         files: weight files that are referred to, in the order of their first use, with their offsets in the copy.
         made: {name, why, nbytes} of weights that are in no weight file as they are, and were made in memory.
         pending: (tensor, weight) of large weights that are decoded when they are written.
-        why_dense: why compressed weights are decoded, where a plan says so.
+        why_dense: why compressed weights are decoded, by the plan.
         beside: name of the file of weights beside the .onnx file, if there is one.
-        replaced: names of files that the .onnx file has in its place.
+        replaced: weight files that the existing .onnx file at `path` may refer to.
     """
 
     def __init__(self, model: "Model", mode: str, path: str | None, compressed: str = "keep") -> None:
@@ -83,7 +83,7 @@ class Weights:
         return [name for name in names if name is not None]
 
     def tensor(self, variable: Variable) -> tuple[Any, bool]:
-        """Return the tensor of a constant, and whether it is so small that equal ones are kept once.
+        """Return the tensor of a constant, and whether it is small, so that equal ones are kept once.
 
         Raises:
             UnsupportedError: no tensor, or an element type that ONNX lacks. ValueError: the path rules of references.
@@ -126,7 +126,7 @@ class Weights:
         self.note(variable.raw_name, f"{weight.op}: {why}" if why else weight.op, nbytes)
         if self.mode == "embed" or self.path is None or nbytes < BESIDE_NBYTES or weight.mil_dtype.is_sub_byte:
             return self.held(np.asarray(weight.read()), dtype)
-        weight.place.dense()  # what is wrong with it is said before anything is written
+        weight.place.dense()  # raises its error before anything is written
         base, name = os.path.dirname(os.path.abspath(self.path)), self.beside
         tensor = ir.ExternalTensor(name, 0, nbytes, dtype, shape=ir.Shape(shape), name="", base_dir=base)
         self.pending.append((tensor, weight))
@@ -141,7 +141,7 @@ class Weights:
 
         Args:
             part: of a model.
-            dtype, shape: what the bytes are seen as.
+            dtype, shape: the view of the bytes.
 
         Raises:
             ValueError: the path rules of references. As reading the part.
@@ -157,7 +157,7 @@ class Weights:
     def spend(self, nbytes: int) -> None:
         """Count memory that the conversion is about to take, against the budget of the model.
 
-        It counts for this conversion alone: another one of the same open model may take as much.
+        This conversion has a count of its own: another one of the same open model may take as much.
 
         Raises:
             LimitError: more than is left.
@@ -207,7 +207,7 @@ class Weights:
                     self._location(reader.mapping)
 
     def attach(self, topology: Topology) -> None:
-        """Say of every Variable that a constexpr operation computes which weight of the model it is."""
+        """Attach the weight of the model to every Variable that a constexpr operation computes."""
         for scope in topology.scopes:
             for variable in scope.variables.values():
                 operator = variable.producer
@@ -284,7 +284,7 @@ def location_of(file: str, path: str | None, model: str | None) -> tuple[str, st
         return folder, os.path.relpath(os.path.abspath(file), folder).replace(os.sep, "/")
     folder = paths.real(os.path.dirname(os.path.abspath(path)))
     given = os.path.abspath(model if model and paths.is_directory(model) else file)
-    # Links above the model are the same for both; the model itself, and what is in it, must be no links.
+    # Links above the model are the same for both; the model itself, and its files, must not be links.
     base = os.path.join(paths.real(os.path.dirname(given)), os.path.basename(given))
     written = os.path.relpath(os.path.join(base, os.path.relpath(os.path.abspath(file), given)), folder)
     relative = os.path.normpath(written).replace(os.sep, "/")

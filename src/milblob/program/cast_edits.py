@@ -49,8 +49,8 @@ _NEEDS_VALUE = frozenset(
     }
 )
 
-# (operation, parameter) -> the first opset in which it may be float16 or float32 whatever the other inputs are, with
-# the same outputs; and parameters that must be absent then, because they would have to be of the same type.
+# (operation, parameter) -> the first opset in which it may be float16 or float32, for any types of the other inputs,
+# with the same outputs; and parameters that must be absent then, because they would have to be of the same type.
 _INDEPENDENT: dict[tuple[str, str], tuple[int, frozenset[str]]] = {
     **{
         (op, "x"): (_ANY, frozenset())
@@ -81,7 +81,7 @@ def cast_edits(
         constant: a row of the scan: the `val` of a const operation, or the `source_val` of a constexpr_cast.
         dtype: the dtype to store it as.
         value: the new value: (file name, metadata offset) of a record, or a serialized TensorValue.
-        consumers: who reads the constant.
+        consumers: the operations that read the constant.
 
     Raises:
         ProgramError: it would not type-check, or the value cannot be cast: it is inside another operation, an
@@ -220,7 +220,7 @@ def _as_const(program: ProgramScan, constant: _codec.Constant, value: Any) -> Ed
 
 
 def _value(program: ProgramScan, constant: _codec.Constant, dtype: DType, value: Any) -> bytes:
-    """The constant's Value with another type and content; its docString and unknown fields stay."""
+    """Return the constant's Value with another type and content; its docString and unknown fields are kept."""
     buffer = program.buffer
     type_bytes = tensor_type(dtype, constant.shape or ())
     new = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
@@ -233,4 +233,4 @@ def _value(program: ProgramScan, constant: _codec.Constant, dtype: DType, value:
 
 
 def _op(constant: _codec.Constant) -> _codec.Op:
-    return cast(_codec.Op, constant.op)  # `refusal` has seen to it that there is one
+    return cast(_codec.Op, constant.op)  # `refusal` has checked that it exists

@@ -36,7 +36,7 @@ CONVOLUTIONS = ("conv", "conv_transpose")
 
 
 def refusal(constant: Any, least: int) -> str | None:
-    """Return why a constant cannot become a compressed weight: what it is itself; None if it can.
+    """Return why a constant itself cannot become a compressed weight; None if it can.
 
     Args:
         constant: a row of the scan.
@@ -53,7 +53,7 @@ def refusal(constant: Any, least: int) -> str | None:
 
 
 def weight_refusal(op: Any, mil_code: int, shape: Any, least: int) -> str | None:
-    """Return why what an operation yields cannot become a compressed weight: what it is itself; None if it can.
+    """Return why the output of an operation itself cannot become a compressed weight; None if it can.
 
     Args:
         op: a row of the scan: a const operation, or the last one of a compressed weight.
@@ -87,7 +87,7 @@ def channel_axes(rank: int, consumers: Sequence[Consumer]) -> Axes | None:
 
     Args:
         rank: its number of dimensions.
-        consumers: who reads it.
+        consumers: the operations that read it.
 
     Returns:
         None if the operations do not agree.
@@ -110,7 +110,7 @@ def number(operation: Operation, parameter: str, otherwise: int) -> int:
     """Return the value of a parameter that is one bool or int32: written in place, or a const operation.
 
     Args:
-        otherwise: what is returned if the operation does not have it, or computes it.
+        otherwise: the result if the operation does not have it, or computes it.
     """
     bound = operation.inputs.get(parameter, ())
     value = bound[0].constant if len(bound) == 1 else operation.attributes.get(parameter)
@@ -135,7 +135,7 @@ class Link(NamedTuple):
 
 
 class Same(NamedTuple):
-    """A part that is there already.
+    """A part that exists already.
 
     Attributes:
         key: of a stored part, whose value is written a second time; or of a Link.
@@ -158,11 +158,11 @@ def constexpr_edit(
     parts: Iterable[tuple[str, Any, Any, Any]],
     links: Links,
 ) -> Edit:
-    """Make an operation one that computes a weight; its name and its output stay.
+    """Replace an operation by one that computes a weight; its name and its output are kept.
 
     Args:
         op: a row of the scan: a const operation, or the last one of a compressed weight.
-        gone: its parameters that go: those of its old type.
+        gone: its parameters to remove: those of its old type.
         parts: (key, dtype, shape, value) of each that is stored. A value is (file name, metadata offset) of a record,
             or a serialized TensorValue.
         links: of the others. Operations that compute them are put before.
@@ -174,7 +174,7 @@ def constexpr_edit(
     new: list[bytes] = []
 
     def parameters(prefix: str) -> list[tuple[int, bytes]]:
-        """Encode what is one step below a prefix; add the operations that it needs."""
+        """Encode the parameters one step below a prefix; add the operations that they need."""
         keys = [key for key in (*links, *stored) if key.startswith(prefix) and "." not in key[len(prefix) :]]
         arguments = {}
         for key in sorted(keys, key=lambda key: isinstance(links.get(key), Same)):

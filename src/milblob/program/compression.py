@@ -1,11 +1,13 @@
 """How a weight is compressed, as its Program declares it; no weight file is read."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
+from ..results import Result
 from .scan import Compressed
 
 Shape = tuple[int, ...]
@@ -24,12 +26,14 @@ _ELEMENTS = {
 _MASKS = {"lut_to_sparse": "indices_mask", "sparse_blockwise_shift_scale": "data_mask"}
 
 
-class Compression(str):
-    """The scheme of a compressed weight: its operation without "constexpr_", such as "lut_to_dense"; "" if it has none.
+@dataclass(frozen=True, repr=False)
+class Compression(Result):
+    """How a compressed weight is stored. `str` gives it in a few characters, such as "int4 /32", see docs/cli.md.
 
-    A str; the rest are attributes, each None where it does not apply or the declared types do not say.
+    All but the scheme and the operations are None where they do not apply or the declared types do not say.
 
     Attributes:
+        scheme: its operation without "constexpr_", such as "lut_to_dense".
         operations: the whole chain without "constexpr_", from the dense end inwards.
         bits_per_weight: stored bits of all parts, masks and scales and palettes included, for each dense element.
         nbits: bits of an index or of a quantized element.
@@ -37,10 +41,11 @@ class Compression(str):
         group_shape: how many indices along each axis share a palette.
         vector_size: elements of a palette's entry.
         sparsity: the share of elements that are zero and not stored.
-        element_dtype: DType of an index, a quantized or a nonzero element, or of what a cast reads.
-        words: all this in a few characters, such as "int4 /32", "pal6" or "sparse 60%"; see docs/cli.md.
+        element_dtype: DType of an index, a quantized or a nonzero element, or of the input of a cast.
+        label: what `str` returns.
     """
 
+    scheme: str
     operations: tuple[str, ...] = ()
     bits_per_weight: float | None = None
     nbits: int | None = None
@@ -48,15 +53,19 @@ class Compression(str):
     group_shape: Shape | None = None
     vector_size: int | None = None
     sparsity: float | None = None
-    element_dtype: Any = None
-    words: str = ""
+    element_dtype: DType | None = None
+    label: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scheme and its figures, JSON-able."""
-        names = (
-            "operations", "bits_per_weight", "nbits", "block_shape", "group_shape", "vector_size", "sparsity",
-        )  # fmt: skip
-        return {"scheme": str(self)} | {name: getattr(self, name) for name in names}
+    _keys: ClassVar = {"element_dtype": None, "label": None}
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def scheme_of(tensor: object) -> str:
+    """Return the scheme of a compressed weight; "" for any other tensor."""
+    found = getattr(tensor, "compression", None)
+    return found.scheme if isinstance(found, Compression) else ""
 
 
 def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compression:
@@ -65,7 +74,6 @@ def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compres
     Args:
         number: returns the value of a stored part that is a single number (a `_codec.Constant`), or None.
     """
-    result = Compression(_kind(weight))
     chain = [weight]
     seen = {id(weight.parts)}  # the outputs of one operation share theirs, below one weight
     for link in chain:  # grows on the way
@@ -73,69 +81,70 @@ def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compres
             if isinstance(part, Compressed) and id(part.parts) not in seen:
                 seen.add(id(part.parts))
                 chain.append(part)
-    result.operations = tuple(_kind(link) for link in chain)
+    found: dict[str, Any] = {"operations": tuple(_kind(link) for link in chain)}
     size = _size(weight)
     nbytes = _stored_nbytes(weight)
     if size and nbytes is not None:
-        result.bits_per_weight = 8 * nbytes / size
+        found["bits_per_weight"] = 8 * nbytes / size
     nonzero = _size(weight.parts.get("nonzero_data"))
-    if result == "sparse_to_dense" and size and nonzero is not None:
-        result.sparsity = 1 - nonzero / size
+    if _kind(weight) == "sparse_to_dense" and size and nonzero is not None:
+        found["sparsity"] = 1 - nonzero / size
     link = weight
-    for _ in chain:  # follow the elements: the compression of a palette or a scale says nothing about the weight
-        _describe(link, result, number)
+    for _ in chain:  # follow the elements: the compression of a palette or a scale is not that of the weight
+        _describe(link, found, number)
         inner = link.parts.get(_ELEMENTS.get(_kind(link), ""))
         if not isinstance(inner, Compressed):
             break
         link = inner
-    result.words = _words(result, _shape(weight))
-    return result
+    scheme = found["operations"][0]
+    return Compression(scheme, label=_label(scheme, found, _shape(weight)), **found)
 
 
-def _describe(link: Compressed, result: Compression, number: Callable[[Any], int | None]) -> None:
+def _describe(link: Compressed, found: dict[str, Any], number: Callable[[Any], int | None]) -> None:
     """Add the attributes that one operation determines."""
     parts, kind = link.parts, _kind(link)
     elements, lut = parts.get(_ELEMENTS.get(kind, "")), parts.get("lut")
     shape = _shape(parts.get(_MASKS.get(kind, "")) or elements)
     if elements is not None:
-        result.element_dtype = BY_MIL_CODE.get(_op_or_constant(elements).mil_code)
+        found["element_dtype"] = BY_MIL_CODE.get(_op_or_constant(elements).mil_code)
     # iOS16: indices are packed in bytes, so the size of the palette gives their bits.
     is_packed = kind == "lut_to_dense" and "shape" in parts
     if is_packed:
         shape, count = _shape(link), _size(lut)
-        result.nbits = count.bit_length() - 1 if count else None
-        result.group_shape, result.vector_size = shape, 1
+        found["nbits"] = count.bit_length() - 1 if count else None
+        found["group_shape"], found["vector_size"] = shape, 1
     elif elements is not None and kind != "cast":
-        dtype = result.element_dtype
+        dtype = found["element_dtype"]
         if dtype is not None and dtype.is_integer:
-            result.nbits = dtype.nbits
+            found["nbits"] = dtype.nbits
     if lut is not None and not is_packed:
         sizes = _shape(lut)
         if sizes and len(sizes) > 2:
-            result.group_shape, result.vector_size = _divide(shape, sizes[:-2]), sizes[-1]
+            found["group_shape"], found["vector_size"] = _divide(shape, sizes[:-2]), sizes[-1]
     elif kind.endswith("shift_scale"):
-        result.block_shape = _divide(shape, _shape(parts.get("scale")))
+        found["block_shape"] = _divide(shape, _shape(parts.get("scale")))
     elif kind == "affine_dequantize" and shape:
         counts = {_size(parts.get("scale")), _size(parts.get("zero_point"))}
         axis = number(parts.get("axis")) if counts != {1} else 0
         if axis is not None and -len(shape) <= axis < len(shape):
             axis %= len(shape)
             is_vector = any(_shape(parts.get(key)) for key in ("scale", "zero_point"))
-            result.block_shape = tuple(1 if i == axis and is_vector else n for i, n in enumerate(shape))
+            found["block_shape"] = tuple(1 if i == axis and is_vector else n for i, n in enumerate(shape))
 
 
-def _words(found: Compression, shape: Shape | None) -> str:
-    """Say in a few characters what the elements are, and how many share a scale or a palette."""
+def _label(scheme: str, found: dict[str, Any], shape: Shape | None) -> str:
+    """Describe in a few characters the elements, and how many share a scale or a palette."""
     words = []
-    if any(operation in ("sparse_to_dense", *_MASKS) for operation in found.operations):
-        words.append("sparse" if found.sparsity is None else f"sparse {found.sparsity:.0%}")
-    if found.vector_size is not None:
-        words.append(f"pal{found.nbits or ''}" + (f" v{found.vector_size}" if found.vector_size > 1 else ""))
-        words += ["scaled"] if found.block_shape else _sharing(found.group_shape, shape)
-    elif found.block_shape is not None or found == "cast":
-        words.append(str(found.element_dtype or found))
-        words += _sharing(found.block_shape, shape)
-    return " ".join(words) or str(found)
+    block_shape, vector_size, sparsity = (found.get(name) for name in ("block_shape", "vector_size", "sparsity"))
+    if any(operation in ("sparse_to_dense", *_MASKS) for operation in found["operations"]):
+        words.append("sparse" if sparsity is None else f"sparse {sparsity:.0%}")
+    if vector_size is not None:
+        words.append(f"pal{found.get('nbits') or ''}" + (f" v{vector_size}" if vector_size > 1 else ""))
+        words += ["scaled"] if block_shape else _sharing(found.get("group_shape"), shape)
+    elif block_shape is not None or scheme == "cast":
+        words.append(str(found.get("element_dtype") or scheme))
+        words += _sharing(block_shape, shape)
+    return " ".join(words) or scheme
 
 
 def _sharing(block: Shape | None, shape: Shape | None) -> list[str]:

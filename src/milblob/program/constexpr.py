@@ -36,7 +36,7 @@ _SPARSE_TO_SPARSE = ("constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shif
 
 
 class Chain:
-    """Assembles what computes a weight, after checking its parts. Reads no more than that requires.
+    """Assembles the computation of a weight, after checking its parts. Reads no more than that requires.
 
     Args:
         stored: a function that returns the Packed of a stored part (a `_codec.Constant`).
@@ -57,7 +57,7 @@ class Chain:
         self._resolved: dict[Any, Packed] = {}
 
     def dense(self, weight: Compressed) -> Dense:
-        """Return the dense form of what `weight` computes.
+        """Return the dense form of `weight`.
 
         Raises:
             FormatError: a part is missing or does not match the others; operation and part are named.

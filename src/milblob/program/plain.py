@@ -58,7 +58,7 @@ def read_model(buffer: _codec.Buffer, offset: int, nbytes: int) -> ModelHead:
             spec_version = value
         elif number == 2 and wire == 2:
             description = (at, length)
-        elif wire == 2 and number >= 200:  # Model.Type, a oneof: the last one counts; pieces of the same one add up
+        elif wire == 2 and number >= 200:  # Model.Type, a oneof: the last one is valid; pieces of the same one add up
             pieces = pieces + 1 if number == kind else 1
             kind, body = number, (at, length)
     return spec_version, description, kind, body if pieces < 2 else None

@@ -23,7 +23,7 @@ _NO_ROW = (-1, -1)  # of a row that only reads a name
 
 
 class _Named(NamedTuple):
-    """What a name is made of.
+    """The components of a name.
 
     Attributes:
         name: with prefix and function; None of a row that only reads a name.
@@ -77,7 +77,7 @@ class Compressed:
         chains: _codec.Chains | None = None,
         make: Callable[[int], dict[str, Any]] | None = None,
     ) -> None:
-        """Give parts, or what makes them when they are first asked for."""
+        """Give parts, or a function that makes them at the first access."""
         self.op = op
         self._parts = parts
         self.output = output
@@ -129,8 +129,8 @@ class ProgramScan:
 
     Attributes:
         table: `_codec.Scan`.
-        buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
-        chains: what constexpr operations read, as rows; None if there are none, or before `link`.
+        buffer, span: the bytes that the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
+        chains: the inputs of constexpr operations, as rows; None if there are none, or before `link`.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
     """
 
@@ -163,7 +163,7 @@ class ProgramScan:
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     def release(self) -> None:
-        """Release the bytes; names and paths stay."""
+        """Release the bytes; names and paths are kept."""
         self.buffer, self.span = _codec.Buffer(b""), (0, 0)
         self.table.release()
 
@@ -175,7 +175,7 @@ class ProgramScan:
     # ------------------------------------------------------------------------------------------------------- names
 
     def names(self, small: Sequence[_codec.Constant] = ()) -> _codec.Names:
-        """Return unique, stable names: of the scan's constants, of `small`, and of what constexpr operations compute.
+        """Return unique, stable names: of the scan's constants, of `small`, and of the outputs of constexpr operations.
 
         All of them share one namespace. Rows that only read a name have an empty name. Whether a name occurs twice is
         decided over all constants, listed or not, so that a tensor has the same name in every listing. Names in one
@@ -205,7 +205,7 @@ class ProgramScan:
         return self._all_names
 
     def _settle(self) -> None:
-        """Let go of the rows that the scan filled, once names are made and it is known what is a part."""
+        """Release the rows that the scan filled, once names are made and parts are known."""
         if self._all_names is not None and (not self.table.has_constexpr or self._linked is not None):
             self.table.settle(self.chains)
 
@@ -239,8 +239,8 @@ class ProgramScan:
         return names[self.table.row_of(row)]
 
     def _named(self, scan: _codec.Scan, names: _codec.Names) -> list[_Named]:
-        """Return what each name is made of: those of constants, then those of the outputs of constexpr operations."""
-        heads = [self.prefix] * (len(scan.functions) + 1)  # the last one, [-1], is of what belongs to no function
+        """Return the components of each name: those of constants, then those of the outputs of constexpr operations."""
+        heads = [self.prefix] * (len(scan.functions) + 1)  # the last one, [-1], is of constants outside of functions
         if len(scan.functions) > 1:
             heads[:-1] = [f"{self.prefix}{name}/" for name, _, _ in scan.functions]
         rows = [(c.function, c.block) if c.storage != _codec.NAME else _NO_ROW for c in scan.constants]

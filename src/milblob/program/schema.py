@@ -305,7 +305,7 @@ def message_class(name: str) -> Any:
         made at run time. It is not coremltools' class of the same name: the two exchange bytes.
 
     Raises:
-        KeyError: there is no such message.
+        KeyError: the message is not known.
         ImportError: protobuf is not installed.
     """
     if name not in MESSAGES:
@@ -327,7 +327,7 @@ def parse(name: str, data: Any, *, file: str | None = None) -> Any:
     Raises:
         FormatError: the bytes are not such a message, or nest deeper than protobuf goes.
         UnsupportedError: there are more than `MAX_NBYTES` bytes.
-        KeyError: there is no such message.
+        KeyError: the message is not known.
         TypeError: `data` is not a buffer.
     """
     message = message_class(name)()

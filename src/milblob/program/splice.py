@@ -26,11 +26,11 @@ class Edit(NamedTuple):
 
 
 class Spliced:
-    """The result of `splice`: what to write, piece by piece. No old bytes are copied to memory.
+    """The result of `splice`: the pieces to write. No old bytes are copied to memory.
 
     Attributes:
         nbytes: of the new message.
-        pieces: in order, either (offset, nbytes) of old bytes that stay, or new bytes.
+        pieces: in order, either (offset, nbytes) of old bytes to keep, or new bytes.
     """
 
     __slots__ = ("_buffer", "_source", "nbytes", "pieces")
@@ -66,7 +66,7 @@ class Spliced:
 
         Raises:
             OSError: the write failed. Some of the bytes may have been written.
-            FormatError: the old file shrank meanwhile.
+            FormatError: the old file shrank.
         """
         for piece, data in zip(self.pieces, self, strict=True):
             if isinstance(piece, tuple) and isinstance(self._source, MappedFile):
@@ -82,7 +82,7 @@ class Spliced:
 def splice(source: MappedFile | _codec.Buffer, span: tuple[int, int], edits: Iterable[Edit]) -> Spliced:
     """Replace ranges of a serialized message, and fix the length prefixes of every message around them.
 
-    All other bytes stay as they are: unknown fields, groups, the order of maps, and the prefixes of messages whose
+    All other bytes are unchanged: unknown fields, groups, the order of maps, and the prefixes of messages whose
     length does not change, padded ones too. A prefix that changes becomes minimal.
 
     Args:

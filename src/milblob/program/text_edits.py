@@ -1,4 +1,4 @@
-"""Changing MIL text: statements that edits of its Program change are written anew, every other character stays."""
+"""Changing MIL text: statements that edits of its Program change are rewritten, every other character is kept."""
 
 import io
 from bisect import bisect_right
@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 
 class _Change(NamedTuple):
-    """Characters of the old text, from `start` to `end`, and what comes in their place."""
+    """Characters of the old text, from `start` to `end`, and the text that replaces them."""
 
     start: int
     end: int
@@ -30,15 +30,15 @@ class _Change(NamedTuple):
 
 
 def splice_text(text: _codec.Buffer, program: ProgramScan, edits: Iterable[Edit]) -> Spliced:
-    """Change the Program that a text describes, and say what the text becomes.
+    """Change the Program that a text describes, and return the changed text.
 
-    Statements whose operation changes are written anew, as `write_program` writes them. New ones come behind the one
-    before them, with the same white space. Only where something around the operations changes, all is written anew.
-    The result is read again: what it says is what the edits say.
+    Statements whose operation changes are rewritten as `write_program` writes them. New ones come after the one before
+    them, with the same white space. If something around the operations changes, the whole text is rewritten. The result
+    is parsed again and compared with the edited Program.
 
     Args:
         text: a whole model.mil.
-        program: the scan of what `parse_text` makes of it.
+        program: the scan of the Program that `parse_text` makes of it.
         edits: of `program.buffer`, as for `splice`.
 
     Raises:
@@ -101,7 +101,7 @@ def _written_anew(text: _codec.Buffer, changed: _codec.Buffer) -> Spliced:
 
 
 def _another(name: str | None) -> FormatError:
-    return FormatError("MIL text with changes: expected what its Program says, got something else", file=name)
+    return FormatError("MIL text with changes: expected the edited Program, got another one", file=name)
 
 
 def _full(version: str | None) -> str | None:
@@ -128,7 +128,7 @@ class _Kept:
 
     def __init__(self, pieces: Iterable[Span | memoryview]) -> None:
         self._starts: list[int] = []
-        self._rows: list[tuple[int, int]] = []  # end, how far the old bytes were behind
+        self._rows: list[tuple[int, int]] = []  # end, offset of the new bytes from the old ones
         at = 0
         for piece in pieces:
             nbytes = piece[1] if isinstance(piece, tuple) else piece.nbytes
@@ -138,7 +138,7 @@ class _Kept:
             at += nbytes
 
     def before(self, span: Span) -> int | None:
-        """Where a message stood that stays as it is; None if it changes."""
+        """Return the old position of an unchanged message; None if it changes."""
         at = bisect_right(self._starts, span[0]) - 1
         if at < 0 or sum(span) > self._rows[at][0]:
             return None
@@ -146,7 +146,7 @@ class _Kept:
 
 
 class _Writing:
-    """What becomes of the statements of a text.
+    """The changes to the statements of a text.
 
     Attributes:
         changes: of the text.
@@ -162,8 +162,8 @@ class _Writing:
         self._kept = kept
         self._statements = statements
         self._version = _full(version_of(bytes(self._text[:200])))
-        self._same: list[tuple[int, int]] = []  # rows of a statement that stays, new and old
-        self._anew: list[int] = []  # rows of statements that are written anew
+        self._same: list[tuple[int, int]] = []  # rows of a kept statement, new and old
+        self._anew: list[int] = []  # rows of rewritten statements
 
     def functions(self) -> bool:
         """Find the changes; False if some of them cannot be made to statements."""
@@ -171,7 +171,7 @@ class _Writing:
         return all(self._block(old.block, new.block) for (_, old), (_, new) in pairs)
 
     def require_same(self, text: _codec.Buffer) -> None:
-        """Refuse a text that does not say what it should.
+        """Refuse a text that does not parse to the edited Program.
 
         Raises:
             FormatError.
@@ -194,7 +194,7 @@ class _Writing:
         return True
 
     def _partners(self, before: list[Operation], after: list[Operation]) -> list[tuple[Operation, int | None]]:
-        """Every new operation with the index of the old one that it was: by its place, else by its outputs' names."""
+        """Return every new operation with the index of its old one: by its place, else by its outputs' names."""
         places = {op.message[0]: i for i, op in enumerate(before)}
         names = {op.output_names: i for i, op in enumerate(before) if op.output_names}
         last = -1
@@ -210,7 +210,7 @@ class _Writing:
         return result
 
     def _statement(self, old: Operation, new: Operation) -> bool:
-        """An operation that stays, or changes in its place."""
+        """Keep an operation, or rewrite it in its place; return whether that was possible."""
         if _message(new) == _message(old):
             self._same.append((new.row, old.row))
             return True
@@ -221,10 +221,10 @@ class _Writing:
         return True
 
     def _exchanged(self, removed: list[Operation], added: list[Operation], left: int, before: list[Operation]) -> bool:
-        """Operations that come in place of others; `left` is the index of the old one before them, or -1.
+        """Put operations in place of others; `left` is the index of the old one before them, or -1.
 
         Returns:
-            False where there is no statement to put new ones beside.
+            False if no statement exists to put new ones beside.
         """
         if not before:
             return False
@@ -264,7 +264,7 @@ class _Writing:
 def _gaps(
     before: list[Operation], partners: list[tuple[Operation, int | None]]
 ) -> Iterable[tuple[list[Operation], list[Operation], int]]:
-    """Yield operations that stay, each with its partner, and between them those that go, and those that come.
+    """Yield kept operations, each with its partner, and between them the removed and the added ones.
 
     Yields:
         (old operations, new operations, index of the old one before them).

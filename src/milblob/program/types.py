@@ -18,10 +18,10 @@ class TensorType:
     """A tensor; a scalar is one of rank 0.
 
     Attributes:
-        dtype: DType of the elements, or the number that stands in the Program if it is none that milblob knows.
+        dtype: DType of the elements, or its number in the Program if milblob does not know it.
         shape: the dimensions; None for one that is left open.
         rank: as declared: the number of dimensions, or -1 where the rank itself is open.
-        variadic: indices of open dimensions that stand for any number of dimensions.
+        variadic: indices of open dimensions that represent any number of dimensions.
     """
 
     dtype: DType | int
@@ -93,14 +93,14 @@ class InPieces(Exception):  # noqa: N818 - not an error: the caller lets protobu
 def singular(buffer: _codec.Buffer, span: tuple[int, int], expected: dict[int, int], what: str) -> dict[int, Any]:
     """Return the fields of a message that has none more than once: number -> (offset, nbytes), or a varint's value.
 
-    For messages whose fields are messages. Where a string stands alone, `dict(repeated(...))` is what protobuf does.
+    For messages whose fields are messages. For a single string, `dict(repeated(...))` does what protobuf does.
 
     Args:
         expected: numbers of the fields that are wanted, each with its wire type; others are passed over.
         what: of what, for messages.
 
     Raises:
-        InPieces: a field with a length occurs twice. Of a number that does, the last one stands, as protobuf has it.
+        InPieces: a field with a length occurs twice. Of a number that does, the last one is valid, as in protobuf.
         FormatError: malformed, or another wire type.
     """
     found: dict[int, Any] = {}
@@ -196,7 +196,7 @@ def _int32(value: int) -> int:
 
 
 def _dimension(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[int | None, bool]:
-    """The size, None if it is left open, and whether it then stands for any number of dimensions."""
+    """Return the size, None if it is left open, and whether it then represents any number of dimensions."""
     found = singular(buffer, span, {1: 2, 2: 2}, "member of Dimension")
     if len(found) > 1:
         raise InPieces

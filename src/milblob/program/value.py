@@ -17,7 +17,7 @@ _MAX_DEPTH = 100  # lists, tuples and dictionaries in each other
 
 
 class Owner(Protocol):
-    """What a value needs of the view that it belongs to."""
+    """The part of its view that a value needs."""
 
     def require(self) -> None:
         """Raise ValueError if the model is closed."""
@@ -166,7 +166,7 @@ class Value:
             return unpack_at(self._buffer, *self._member, dtype, shape)
 
     def read(self) -> Any:
-        """Return the value as Python has it: an array, a scalar for rank 0, a tuple, a list, or a dict.
+        """Return the value as a Python object: an array, a scalar for rank 0, a tuple, a list, or a dict.
 
         Raises:
             TypeError: no value, or a dictionary whose keys Python cannot use. As `array`.
@@ -185,7 +185,7 @@ class Value:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Add the path to errors raised inside; offsets in bytes that protobuf merged are nobody's."""
+        """Add the path to errors raised inside; offsets in bytes that protobuf merged are dropped."""
         try:
             yield
         except MilblobError as error:

@@ -1,8 +1,8 @@
 """The view of a Program: functions, blocks, operations, values, to walk and to ask.
 
-A view is a table of rows (`_codec.Graph`), made in one pass over the Program's bytes when somebody asks for it.
-All else is read from the bytes when it is asked for. Objects of the view refer to it, and it to none of them: they are
-made again each time, and are equal if they are the same thing of the same view.
+A view is a table of rows (`_codec.Graph`), made in one pass over the Program's bytes at the first access. Everything
+else is read from the bytes on request. Objects refer to their view, which refers to none of them: each access makes new
+ones, and two are equal if they are the same row of the same view.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,7 @@ import numpy as np
 from .. import _codec
 from ..errors import FormatError, ResolveError, program_path
 from ..selection import Select, selector
+from ..wording import some
 from .plain import rewrite
 from .types import InPieces, ValueType, repeated, singular
 from .value import Span, Value, merged, text_at, type_at
@@ -99,7 +100,7 @@ class ProgramView:
         return self._buffer, self._span
 
     def release(self) -> None:
-        """Let go of the bytes."""
+        """Release the bytes."""
         self.graph.release()
         self._buffer, self._span = _codec.Buffer(b""), (0, 0)
 
@@ -139,7 +140,7 @@ class ProgramView:
         return found.get((-1 - function, name))
 
     def definer(self, row: int | None) -> "Operation | Block | Function | None":
-        """Return who defines a row of names; None if there is no such row: -1 or None."""
+        """Return the owner of the definition in a row of names; None if the row is -1 or None."""
         if row is None or row < 0:
             return None
         kind, owner = self.graph.owner(row)
@@ -148,7 +149,7 @@ class ProgramView:
         return Block(self, owner) if kind == _codec.GRAPH_INPUT else Function(self, owner)
 
     def consumers(self, first: int, count: int) -> tuple["Consumer", ...]:
-        """Return who reads rows of names, in Program order of each."""
+        """Return the readers of rows of names, in Program order of each."""
         self.require()
         return tuple(
             [
@@ -164,6 +165,16 @@ class ProgramView:
     def read(self, value: Value) -> "np.ndarray[Any, Any]":
         """Return the array of a Value that is in a weight file."""
         return cast("np.ndarray[Any, Any]", self.place(value).read())
+
+    def decode(self, operation: "Operation", number: int) -> "np.ndarray[Any, Any]":
+        """Return the dense values of an output of a constexpr operation.
+
+        Args:
+            number: of the output.
+        """
+        raise ResolveError(
+            f"{operation.type}: expected a model to decode it, got a Program alone", where=operation.path
+        )
 
     def place(self, value: Value) -> Any:
         """Return where a Value is in a weight file, as a place of a model; for milblob's own modules."""
@@ -344,7 +355,7 @@ class Block(_Row):
         return _codec.GraphOperations(self.view.graph, self.view, self.row, True)
 
     def statements(self, *, nested: bool = False) -> list[_codec.Statement]:
-        """Return its operations as plain text, without objects behind it: the fastest way to list a Program.
+        """Return its operations as plain text, without objects of the view: the fastest way to list a Program.
 
         Args:
             nested: also those of its operations' blocks.
@@ -357,16 +368,16 @@ class Block(_Row):
         return self.view.graph.statements(self.row, nested)
 
     def defining(self, name: str) -> "Operation | Block | Function | None":
-        """Return who defines a name that is read in this block: an operation, or a block or function by its inputs.
+        """Return the definer of a name that is read in this block: an operation, or a block or function by its inputs.
 
-        A name may be defined in this block or around it, in the nearest block that does. None: nobody defines it.
+        A name may be defined in this block or around it, in the nearest block that does. None: it is not defined.
         """
         self.view.require()
         return self.view.definer(self.view.defining(self.view.graph.block(self.row)[2], self.row, name))
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
-        """Who reads its inputs."""
+        """The readers of its inputs."""
         return self.view.consumers(*self.view.graph.block(self.row)[5])
 
     @property
@@ -422,9 +433,22 @@ class Operation(_codec.GraphOperation):
     view: ProgramView
     inputs: dict[str, tuple["Binding", ...]]
 
+    def __getitem__(self, parameter: str) -> "Binding":
+        """Return what an input is bound to: `operation["weight"].array()`.
+
+        Raises:
+            KeyError: it has no such input. ValueError: the input has several bindings, or none: use `inputs`.
+        """
+        found = self.inputs.get(parameter)
+        if found is None:
+            raise KeyError(f"input of {self.label}: expected one of {some(self.inputs) or 'none'}, got {parameter!r}")
+        if len(found) != 1:
+            raise ValueError(f"input {parameter} of {self.label}: expected one binding, got {len(found)} (use inputs)")
+        return found[0]
+
     @property
     def label(self) -> str:
-        """What it is called in messages: its first output, or its type if it has none."""
+        """Its name in messages: its first output, or its type if it has none."""
         return self.name if self.output_rows[1] else self.type
 
     @property
@@ -456,7 +480,7 @@ class Operation(_codec.GraphOperation):
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
-        """Who reads its outputs, by output and then in Program order; blocks that return them are among them."""
+        """The readers of its outputs, by output and then in Program order; blocks that return them are among them."""
         return self.view.consumers(*self.output_rows)
 
     @property
@@ -475,7 +499,7 @@ class Operation(_codec.GraphOperation):
 
 
 class Binding(_codec.GraphBinding):
-    """What an input of an operation is bound to: a name, or a value written there.
+    """The binding of an input of an operation: a name, or a value written there.
 
     Attributes:
         name: the name that is read; None for a value.
@@ -492,15 +516,30 @@ class Binding(_codec.GraphBinding):
 
     @property
     def constant(self) -> Value | None:
-        """The value, or that of the const operation whose name is read; None for what is computed."""
+        """The value, or that of the const operation whose name is read; None for a computed one."""
         if self.is_value:
             return self.value
         found = self.definition
         return found.attributes.get("val") if isinstance(found, Operation) and found.type == "const" else None
 
+    def array(self) -> "np.ndarray[Any, Any]":
+        """Return the values of a constant, as `Tensor.read` would: those of a compressed weight are decoded.
+
+        Raises:
+            ValueError: it is computed when the model runs, or an input of the function. As `Tensor.read`.
+        """
+        constant = self.constant
+        if constant is not None:
+            return constant.array()
+        found = self.definition
+        if isinstance(found, Operation) and found.type.startswith("constexpr_"):
+            return self.view.decode(found, self.view.graph.definer(self.row) - found.output_rows[0])
+        words = found.type if isinstance(found, Operation) else "an input" if found is not None else "nothing"
+        raise ValueError(f"{self.path}: expected a constant, got {words}")
+
     @property
     def definition(self) -> "Operation | Block | Function | None":
-        """Who defines the name: an operation, or a block or function by its inputs; None if nobody, or for a value."""
+        """The definer of the name: an operation, or a block or function by its inputs; None for a value too."""
         if self.is_value:
             return None
         self.view.require()

@@ -142,10 +142,10 @@ def immediate_value(type_bytes: bytes, tensor_bytes: Any) -> bytes:
 def reference_edit(buffer: _codec.Buffer, constant: _codec.Constant, file_name: str, offset: int) -> Edit | None:
     """Point a reference to a weight file elsewhere.
 
-    Only the fields of the BlobFileValue that change are written; its unknown fields stay.
+    Only the fields of the BlobFileValue that change are written; its unknown fields are kept.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         constant: with storage BLOB.
         offset: of the record's metadata.
 
@@ -173,10 +173,10 @@ def value_edit(
 ) -> Edit | None:
     """Replace the content of a Value: a reference by elements, elements by a reference, or one of them by another.
 
-    Its type, docString and unknown fields stay as they are.
+    Its type, docString and unknown fields are kept.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         constant: a row of the scan.
         reference: (file name, offset of the metadata).
         tensor: a serialized TensorValue instead, any buffer.
@@ -214,11 +214,11 @@ def type_edits(buffer: _codec.Buffer, target: _codec.Constant | _codec.Op, dtype
     """Declare another dtype: of a constant's Value, and of the output of the `const` operation that yields it.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         target: a constant; or an operation, for the output that its row is about.
 
     Raises:
-        ProgramError: it is not a tensor, or its type does not say so.
+        ProgramError: it is not a tensor, or its type is not a tensor type.
     """
     if isinstance(target, _codec.Op):
         return _output_edits(buffer, target, dtype)
@@ -270,10 +270,10 @@ def _dtype_edits(buffer: _codec.Buffer, tensor: Field, dtype: DType) -> list[Edi
 def rewritten_operation(
     buffer: _codec.Buffer, op: _codec.Op, op_type: str, gone: Collection[str], new: Collection[tuple[int, bytes]]
 ) -> Edit:
-    """Give an operation another type and other parameters; its name, its outputs and everything else stay.
+    """Give an operation another type and other parameters; its name, its outputs and everything else are kept.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         op: a row of the scan.
         gone: keys of inputs and attributes to remove.
         new: (INPUTS or ATTRIBUTES, map entry) of each to add.
@@ -299,10 +299,10 @@ def removed_operation(buffer: _codec.Buffer, op: _codec.Op) -> Edit:
 
 
 def followed_operation(buffer: _codec.Buffer, op: _codec.Op, inside: Iterable[Edit], new: Iterable[bytes]) -> Edit:
-    """Put new operations behind one of a block.
+    """Insert new operations after one of a block.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         op: a row of the scan.
         inside: edits inside that operation; this edit replaces them.
         new: serialized operations.
@@ -320,7 +320,7 @@ def preceded_operation(buffer: _codec.Buffer, op: _codec.Op, edit: Edit, new: It
     """Put new operations before one of a block, which changes too.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         op: a row of the scan.
         edit: replaces the whole operation.
         new: serialized operations, in order.
@@ -361,7 +361,7 @@ def unused_name(program: ProgramScan, name: str, taken: Container[str] = (), fir
     """Return a name that occurs nowhere in a Program: `name` (number 1), or with a number, `name_2`.
 
     Args:
-        taken: names that are used besides.
+        taken: other names in use.
         first: number to begin with.
     """
     offset, nbytes = program.span
@@ -384,13 +384,13 @@ def copied_constant(
     """Return a copy of a `const` operation, serialized, with another name and other values of the same type.
 
     Args:
-        buffer: what was scanned.
+        buffer: the scanned bytes.
         constant: the operation's `val`.
         name: of the new operation and of its output.
         reference, tensor: the values, as for `value_edit`.
 
     Raises:
-        ProgramError: the constant is no `val` of a const operation.
+        ProgramError: the constant is not the `val` of a const operation.
     """
     op = constant.op
     if op is None or op.type != "const" or constant.key != "val" or op.output_count != 1:
@@ -428,12 +428,12 @@ def function_edits(
     Args:
         buffer: the model file.
         program: span of the Program.
-        description: span of the ModelDescription, where there is one.
-        keep: names of the functions that stay.
-        default: the new default function; required if the old one is dropped and several stay.
+        description: span of the ModelDescription, if any.
+        keep: names of the functions to keep.
+        default: the new default function; required if the old one is dropped and several are kept.
 
     Raises:
-        ProgramError: a name in `keep` is not a function, `keep` is empty, or there is no default function.
+        ProgramError: a name in `keep` is not a function, `keep` is empty, or no function is the default.
     """
     wanted, found = set(keep), []
     edits = []
@@ -455,15 +455,15 @@ def function_edits(
     old = text_of(buffer, description, _DESCRIPTION_DEFAULT) if description is not None else ""
     new = old if default is None else default
     if default is None and old not in wanted and len(wanted) == 1:
-        (new,) = wanted  # the one function that stays
+        (new,) = wanted  # the one function that is kept
     elif default is None and old not in wanted:
         words = f"default function: expected a new one in place of {old!r}, got none"
         raise ProgramError(words, file=buffer.name)
     if new not in wanted:
-        raise ProgramError(f"default function: expected one that stays, got {new!r}", file=buffer.name)
+        raise ProgramError(f"default function: expected one that is kept, got {new!r}", file=buffer.name)
     if new != old and defaults:
         edits.append(Edit(defaults[-1].start, defaults[-1].end - defaults[-1].start, field(_DESCRIPTION_DEFAULT, new)))
-    elif new != old:  # after the description of a function that stays
+    elif new != old:  # after the description of a kept function
         last = next(f for f in reversed(listed) if text_of(buffer, f.span, 1) in wanted)
         data = _bytes(buffer, last) + field(_DESCRIPTION_DEFAULT, new)
         edits.append(Edit(last.start, last.end - last.start, data))
@@ -536,7 +536,7 @@ def _member(buffer: _codec.Buffer, span: Span, number: int) -> Field:
 
 
 def _with_field(data: bytes, number: int, new: bytes) -> bytes:
-    """Replace the last field of that number, which is the one that counts, or append it; all others stay."""
+    """Replace the last field of that number, which is the valid one, or append it; all others are kept."""
     fields = [f for f in fields_of(_codec.Buffer(data), (0, len(data))) if f.number == number]
     if not fields:
         return new + data if number == 1 else data + new

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from .. import _codec
+from ..closeness import unknown
 from ..errors import FormatError, UnsupportedError
 from .plain import rewrite
 from .view import Operation, ProgramView
@@ -55,7 +56,7 @@ def write_program(
         graph = _codec.graph_program(buffer, *span, flags)
         if graph is not None:
             if version is not None and int(version.partition(".")[0]) != graph.version:
-                raise ValueError(f"version: expected {graph.version}.N, as the Program says, got {version}")
+                raise ValueError(f"version: expected {graph.version}.N, as in the Program, got {version}")
             rows = _rows(graph, functions)
             path = partial(_path, buffer, span, is_plain)
             end = b"}\n" if newline else b"}"
@@ -78,7 +79,7 @@ def _rows(graph: _codec.Graph, functions: Sequence[str] | None) -> list[int]:
     names = {graph.function(row)[0]: row for row in range(graph.counts[0])}
     for name in functions or ():
         if name not in names:
-            raise KeyError(f"function: expected one of {', '.join(sorted(names)[:8]) or 'none'}, got {name!r}")
+            raise KeyError(unknown("function", name, sorted(names), "the Program"))
     return [names[name] for name in sorted(names) if functions is None or name in functions]
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arguments import array_of, names_in
+from ..closeness import unknown
 from ..dtypes import as_dtype
 from ..errors import MilblobError
 from ..formats.params import is_lazy
@@ -56,11 +57,11 @@ class GivenValues:
         Raises:
             OverflowError: a number that is too large, unless the cast may change it.
         """
-        array = self._source.read() if is_lazy(self._source) else self._source
+        array = self._source.read() if is_lazy(self._source) else array_of(self._source)
         done, self.is_read = self.is_read, lambda: None  # a file that may not change at all is compared first
         done()
         if not self.is_cast:
-            return np.asarray(array)
+            return array
         try:
             values, self.counts = cast_array(array, self._wanted, overflow=self._overflow)
         except MilblobError:
@@ -110,8 +111,8 @@ def pair_by_name(
         KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError.
     """
     problems = Problems()
-    for unknown in [name for name in how.mapping if name not in given]:
-        problems.add(KeyError(f"mapping: expected names of the weights that are given, got {unknown!r}"))
+    for lacking in [name for name in how.mapping if name not in given]:
+        problems.add(KeyError(f"mapping: {unknown('array', lacking, given)}"))
     targets: dict[str, GivenTensor] = {}
     pairs = [(name, new) for name in given for new in names_in(how.mapping.get(name, name))]
     for old, wanted in pairs:

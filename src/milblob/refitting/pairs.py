@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ..arguments import Names, names_in
-from ..closeness import hint
+from ..arguments import Names, array_of, names_in
+from ..closeness import ambiguous, unknown
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..model.assigning import dtype_of, is_fitting, require_editable, require_shape
@@ -88,9 +88,9 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
     names = WeightsByName(model)
     for old in how.mapping:
         if old not in given:
-            problems.add(KeyError(f"mapping: expected names of the weights that are given, got {old!r}"))
+            problems.add(KeyError(f"mapping: {unknown('array', old, given)}"))
     seen: set[tuple[str, str]] = set()
-    unknown: list[tuple[str, str, KeyError]] = []
+    lacking: list[tuple[str, str, KeyError]] = []
     for old in given:
         for new in names_in(how.mapping.get(old, old)):
             if (old, new) in seen:
@@ -102,13 +102,13 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
                     items.append(RefitItem(old, given[old], tensor, consumers, new))
             except KeyError as error:
                 if how.is_selected(new):
-                    unknown.append((old, new, error))
+                    lacking.append((old, new, error))
             except ERRORS as error:
                 if how.is_selected(new):
                     problems.add(error)
-    for old, new, cause in unknown:
-        end = hint(new, _weights(model)) if len(unknown) == 1 and not cause.args[0] else ""
-        words = cause.args[0] or f"weight: expected a name in {model.path}, got {new!r:.200}{end}"
+    for old, new, cause in lacking:
+        is_only = len(lacking) == 1 and not cause.args[0]
+        words = cause.args[0] or unknown("weight", new, _weights(model) if is_only else (), model.path)
         problems.add_kind(f"arrays with names that {model.path} lacks", MATCH, old, KeyError(words))
     for item in items:
         try:
@@ -195,7 +195,7 @@ class WeightsByName:
         if not chains:
             return None
         if len(chains) > 1:
-            raise KeyError(f"tensor: expected one of {', '.join(c[2] for c in chains[:8])}, got the ambiguous {name!r}")
+            raise KeyError(ambiguous(name, (chain[2] for chain in chains)))
         program, group, full = chains[0]
         if not is_end(program, group):
             words = f"{name}: expected a weight, got {group.op.type} inside a chain (its parts can be set)"
@@ -257,4 +257,4 @@ def described(tensor: Tensor) -> str:
 
 def read(values: Any) -> np.ndarray[Any, Any]:
     """Return the values of an array, or of a tensor that is not read yet."""
-    return cast("np.ndarray[Any, Any]", values.read() if hasattr(values, "mil_dtype") else np.asarray(values))
+    return cast("np.ndarray[Any, Any]", values.read() if hasattr(values, "mil_dtype") else array_of(values))

@@ -1,16 +1,18 @@
 """milblob.recover: complete a change in place that was interrupted."""
 
 import os
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 from ..arguments import as_path
 from ..errors import MilblobError
 from ..model.recovery import changeable_files, settle
+from ..results import Result
 from ..storage import paths
 from ..storage.journal import Recovered
 
 
-class RecoverReport(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class RecoverReport(Result):
     """What `recover` did.
 
     Attributes:
@@ -21,12 +23,8 @@ class RecoverReport(NamedTuple):
     path: str
     changes: tuple[Recovered, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return {"path": self.path, "changes": [change.to_dict() for change in self.changes]}
 
-
-def recover(path: str | os.PathLike[str]) -> RecoverReport:
+def recover(source: str | os.PathLike[str]) -> RecoverReport:
     """Complete a change of a model that a killed process began: `milblob.open(path, "r+")`, `refit`, `write_weights`.
 
     The change is applied as its journal says, whole: the model then has all new values. The next writer that changes
@@ -34,8 +32,8 @@ def recover(path: str | os.PathLike[str]) -> RecoverReport:
     this waits for it.
 
     Args:
-        path: of the model, weight file or unpacked archive; or of a file or folder of it. Weight files that the model
-            names are looked at too.
+        source: path of the model, weight file or unpacked archive; or of a file or folder of it. Weight files that the
+            model names are looked at too.
 
     Returns:
         RecoverReport.
@@ -46,7 +44,7 @@ def recover(path: str | os.PathLike[str]) -> RecoverReport:
         BlockingIOError: another process is still writing to the model after ten seconds.
         OSError: the path does not exist; or the files cannot be written here: the message says what to do.
     """
-    name = as_path(path)
+    name = as_path(source)
     changes = settle(name)
     if not changes:
         os.stat(name)

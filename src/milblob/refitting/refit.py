@@ -4,11 +4,12 @@ import contextlib
 import os
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
 from .. import _codec
-from ..arguments import Names, as_mapping, as_path, names_in, require, require_calls, require_flags
+from ..arguments import Names, as_mapping, as_path, names_in, require, require_calls, require_flags, source_of
 from ..errors import UnsupportedError
 from ..model.editable import EditableModel
 from ..model.model import Model
@@ -31,7 +32,7 @@ REQUANTIZE = ("keep", "fit")
 
 
 def refit(
-    path: str | os.PathLike[str],
+    model: Any,
     weights: Any,
     *,
     base: Any = None,
@@ -44,7 +45,7 @@ def refit(
     requantize: str | None = None,
     min_sqnr: float | None = None,
     select: Select = None,
-    output: str | os.PathLike[str] | None = None,
+    destination: str | os.PathLike[str] | None = None,
     force: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -53,7 +54,7 @@ def refit(
     """Give weights of a model new values in place, all or none.
 
     Args:
-        path: a .mlpackage, .mlmodelc, .mlmodel or weight file; or a Model Library Format archive of TVM, whose
+        model: path of a .mlpackage, .mlmodelc, .mlmodel or weight file; or a Model Library Format archive of TVM, whose
             parameters are the weights (docs/tvm.md).
         weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz,
             .npy, .gguf, .onnx or .params file, of a directory of .npy files, or of an archive. Every one of them must
@@ -74,8 +75,8 @@ def refit(
         min_sqnr: least signal-to-quantization-noise ratio, in dB, of each weight that is requantized. If one has less,
             nothing is written.
         select: glob, several, or a function of a name in the model: the weights that change; others are left out.
-        output: write a copy of the model with the new values there, whole or not at all; `path` stays as it is.
-        force: replace what is at `output`: a file, or a model.
+        destination: write a copy of the model with the new values there, whole or not at all; `model` is not changed.
+        force: replace what is at `destination`: a file, or a model.
         dry_run: check everything, write nothing.
         progress: called as the new values of each weight are written to the journal or a new file (see `Progress`),
             before the model changes: what it raises leaves the model as it was. A dry run does not call it. With
@@ -89,9 +90,9 @@ def refit(
         KeyError, TypeError, ValueError, OverflowError, UnsupportedError: values that do not fit, as for assignment in
             mode "r+"; several problems give one ValueError that lists them. Nothing is written.
         BlockingIOError: another writer has the model. OSError: it cannot be written.
-        FileExistsError: `output` exists, and `force` is False or it is something else.
+        FileExistsError: `destination` exists, and `force` is False or it is something else.
     """
-    source = as_path(path)
+    source = as_path(source_of(model))
     require_flags(cast=cast, unshare=unshare, force=force, dry_run=dry_run)
     require_calls(progress=progress)
     require("epsilon", 0.0 if epsilon is None else epsilon, Real, "a number")
@@ -108,8 +109,8 @@ def refit(
         row = None
     if min_sqnr is not None and requantize is None and row is None:
         raise ValueError("min_sqnr: expected requantize too, keep or fit, got none")
-    target = source if output is None else as_path(output)
-    if not dry_run and (output is None or is_in_place([source], target)):
+    target = source if destination is None else as_path(destination)
+    if not dry_run and (destination is None or is_in_place([source], target)):
         settle(source)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
@@ -119,10 +120,11 @@ def refit(
             found = rebase(source, given, _arrays(base, stack, max_nbytes), how, leave, epsilon)
             report = refit(
                 source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, unshare=unshare,
-                requantize=requantize, min_sqnr=min_sqnr, select=select, output=output, force=force, dry_run=dry_run,
-                progress=found.progress,
+                requantize=requantize, min_sqnr=min_sqnr, select=select, destination=destination, force=force,
+                dry_run=dry_run, progress=found.progress,
             )  # fmt: skip
-            return report._replace(
+            return replace(
+                report,
                 unused=found.unused, constant=found.constant, left=found.left, without_effect=found.without_effect,
                 note=found.note,
             )  # fmt: skip
@@ -134,20 +136,20 @@ def refit(
                 if value is not None:  # they concern Programs
                     raise ValueError(f"{name}: expected none for a file of kind {row.kind}, got {value!r}")
             report = row.function("refit")(
-                source, given, how, output=None if output is None else target, force=force, dry_run=dry_run,
+                source, given, how, destination=None if destination is None else target, force=force, dry_run=dry_run,
                 max_nbytes=max_nbytes,
             )  # fmt: skip
             return typing.cast(RefitReport, report)
-        if output is None and not dry_run:
-            with EditableModel(source, constants=True, stored=True) as model:
-                plan, unchanged = _plan(model, given, how)
+        if destination is None and not dry_run:
+            with EditableModel(source, constants=True, stored=True) as opened:
+                plan, unchanged = _plan(opened, given, how)
                 report = _report(plan, source, source, True, how).without(given, unchanged)
                 with _all_problems(plan):
                     if plan.changes:
-                        write_in_place(model, plan.changes, _counter(how, plan.changes))
+                        write_in_place(opened, plan.changes, _counter(how, plan.changes))
                 return _counted(report, plan)
         with Model(source, constants=True, stored=True) as old:
-            if output is not None:
+            if destination is not None:
                 _require_output(old, source, target, force)
             plan, unchanged = _plan(old, given, how)
             if dry_run:
@@ -155,7 +157,7 @@ def refit(
                 return _report(plan, source, target, False, how).without(given, unchanged)
             _require_output(old, source, target, force)  # again: what has appeared there meanwhile belongs to somebody
             report, root = _report(plan, source, target, True, how).without(given, unchanged), os.path.abspath(source)
-            report = report._replace(changes=[c._replace(file=_moved(c.file, root, target)) for c in report.changes])
+            report = replace(report, changes=[replace(c, file=_moved(c.file, root, target)) for c in report.changes])
             with (
                 _all_problems(plan),
                 copied(source, old.package, target, force, plan.changes, _counter(how, plan.changes)) as copy,
@@ -203,7 +205,7 @@ def _all_problems(plan: RefitPlan) -> Iterator[None]:
 def _counted(report: RefitReport, plan: RefitPlan) -> RefitReport:
     """Return a report with what is known since the values were written: so much, and no more, is done after that."""
     rows = zip(report.changes, plan.items, strict=True)
-    return report._replace(changes=[row._replace(counts=item.counts, sqnr=item.sqnr) for row, item in rows])
+    return replace(report, changes=[replace(row, counts=item.counts, sqnr=item.sqnr) for row, item in rows])
 
 
 def _report(plan: RefitPlan, source: str, output: str, done: bool, how: How) -> RefitReport:

@@ -1,14 +1,16 @@
 """What `refit` reports: one row per weight, and what it did not use."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from ..dtypes import DType
+from ..results import Result, least
 from ..values.cast import CastCounts
 
 
-class Refitted(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Refitted(Result):
     """One weight that gets new values.
 
     Attributes:
@@ -39,8 +41,25 @@ class Refitted(NamedTuple):
     requantized: str = ""
     unshared: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what applies to the weight as JSON can hold it: the counts of a cast only where there was one."""
+        row: dict[str, Any] = {
+            "name": self.name,
+            "given": self.given,
+            "dtype": str(self.dtype),
+            "shape": list(self.shape),
+        }
+        row |= {"nbytes": self.nbytes, "file": self.file, "in_place": self.in_place, "cast_from": None}
+        if self.requantized:
+            sqnr = self.sqnr if self.sqnr is None or self.sqnr < float("inf") else "Infinity"
+            row |= {"requantized": self.requantized, "sqnr": sqnr}
+        elif self.given_dtype is not self.dtype:
+            row |= {"cast_from": str(self.given_dtype), **self.counts._asdict()}
+        return row | {"unshared": self.unshared} if self.unshared else row
 
-class RefitReport(NamedTuple):
+
+@dataclass(frozen=True, repr=False)
+class RefitReport(Result):
     """What a refit changes, or changed.
 
     Attributes:
@@ -60,38 +79,24 @@ class RefitReport(NamedTuple):
     changes: list[Refitted]
     done: bool
     unused: tuple[str, ...] = ()
-    constant: Mapping[str, str] = MappingProxyType({})
+    constant: Mapping[str, str] = field(default_factory=dict)
     without_effect: tuple[str, ...] = ()
     note: str = ""
     left: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
+
+    _keys: ClassVar = {"changes": "tensors", "nbytes": "nbytes"}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all changed weights, as stored."""
         return sum(change.nbytes for change in self.changes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        rows = []
-        for c in self.changes:
-            row = {"name": c.name, "given": c.given, "dtype": str(c.dtype), "shape": list(c.shape), "nbytes": c.nbytes}
-            row |= {"file": c.file, "in_place": c.in_place, "cast_from": None}
-            if c.requantized:
-                sqnr = c.sqnr if c.sqnr is None or c.sqnr < float("inf") else "Infinity"
-                row |= {"requantized": c.requantized, "sqnr": sqnr}
-            elif c.given_dtype is not c.dtype:
-                row |= {"cast_from": str(c.given_dtype), **c.counts._asdict()}
-            if c.unshared:
-                row["unshared"] = c.unshared
-            rows.append(row)
-        document = {"source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes}
-        names = {"unused": self.unused, "without_effect": self.without_effect, "left": self.left}
-        names["unchanged"] = self.unchanged
-        lists = {key: list(found) for key, found in names.items()}
-        return {**document, "tensors": rows, "note": self.note, "constant": dict(self.constant), **lists}
+    def _worst(self) -> list[str]:
+        rows = least((row for row in self.changes if row.sqnr is not None), lambda row: row.sqnr)
+        return [f"{row.name}: SQNR {row.sqnr:.3g} dB" for row in rows]
 
     def without(self, given: Mapping[str, Any], unchanged: tuple[str, ...] = ()) -> "RefitReport":
         """Note which of the weights that were given are not used, and which there was no need to use."""
         used = {change.given for change in self.changes}.union(unchanged)
-        return self._replace(unused=tuple(name for name in given if name not in used), unchanged=unchanged)
+        return replace(self, unused=tuple(name for name in given if name not in used), unchanged=unchanged)

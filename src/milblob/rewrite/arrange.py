@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from .. import _codec
 from ..blobs.reader import BlobReader
+from ..closeness import unknown
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
 from ..model.model import Model
@@ -156,8 +157,7 @@ def _require_support(model: Model, options: Options) -> None:
             raise UnsupportedError(f"{asked[0]}: expected a model, got a weight file alone", file=model.path)
     for name in options.functions or ():
         if name not in model.functions:
-            have = ", ".join(model.functions[:8])
-            raise KeyError(f"function: expected one of {have}, got {name!r}")
+            raise KeyError(unknown("function", name, model.functions, model.path or "the model"))
 
 
 # --------------------------------------------------------------------------------------------------------------- choice
@@ -228,6 +228,8 @@ class _Choice:
             return None
         if is_part:
             return target if constant.op.type == "constexpr_cast" else None
+        if self.options.is_skipped(tensor):
+            return None
         if self.options.select is not None:
             return target
         becomes_constexpr = constant.mil_code == DType.FLOAT32.mil_code and target is DType.FLOAT16
@@ -532,6 +534,8 @@ def _file_changes(model: Model, prefix: str, file: str, choice: _Choice, records
         record = weight_file.record(tensor.offset or 0)
         change = TensorChange(prefix + name, record.dtype, record.nbytes, path, record.offset)
         target = choice.options.cast.get(record.dtype) if choice.is_selected(name) else None
+        if target is not None and choice.options.is_skipped(tensor):
+            target = None
         if target is not None:
             change.actions.append("cast")
             change.dtype_after = target

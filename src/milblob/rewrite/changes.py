@@ -1,11 +1,16 @@
 """What a repack is asked to do, and what it does to each tensor."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import _codec
 from ..dtypes import DType
+from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
+from ..results import plain
+from ..values.strided import ranges
 from .tasks import Item
 
 WEIGHT_COUNT = 10
@@ -45,6 +50,15 @@ class Options(NamedTuple):
     nan: str = "keep"
     decompress: bool = False
     compress: bool = False
+
+    def is_skipped(self, tensor: LazyTensor) -> bool:
+        """Whether a cast leaves a tensor as it is because it has NaN."""
+        return self.nan == "skip" and any(np.isnan(piece).any() for _, piece in ranges(tensor.read()))
+
+    @property
+    def cast_nan(self) -> str:
+        """What a cast does with NaN in a tensor that is not skipped."""
+        return "keep" if self.nan == "skip" else self.nan
 
     @property
     def moves(self) -> bool:
@@ -86,6 +100,15 @@ class TensorChange:
         """Mark the tensor as dropped."""
         self.actions.append("drop")
         self.nbytes_after, self.file_after, self.offset_after = 0, None, None
+
+    def to_dict(self, is_done: bool = True) -> dict[str, Any]:
+        """Return the row as JSON can hold it; with the counts of a cast if that is done."""
+        row: dict[str, Any] = {"name": self.name, "actions": self.actions}
+        for key in ("dtype", "nbytes", "file", "offset", "dtype_after", "nbytes_after", "file_after", "offset_after"):
+            row[key] = plain(getattr(self, key))
+        if "cast" in self.actions and is_done:
+            row |= {"overflow": self.overflow, "nan": self.nan, "underflow": self.underflow}
+        return row
 
     def __repr__(self) -> str:
         return f"<TensorChange {self.name!r}: {', '.join(self.actions) or 'keep'}>"

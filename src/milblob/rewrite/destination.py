@@ -4,31 +4,32 @@ import os
 import stat
 from collections.abc import Iterator
 
+from ..errors import DestinationExistsError
 from ..model.replaceable import require_name, require_replaceable
 from ..storage import paths
 
 _MARKERS = {".mlpackage": ("Manifest.json",), ".mlmodelc": ("model.mil", "model0", "coremldata.bin")}
 
 
-def is_in_place(sources: list[str], dst: str) -> bool:
+def is_in_place(sources: list[str], destination: str) -> bool:
     """Whether a destination is one of the sources, under any name; another hard link to it does not count."""
     for source in sources:
-        status, target = paths.status(source), paths.status(dst)
+        status, target = paths.status(source), paths.status(destination)
         if status is None or target is None or not os.path.samestat(status, target):
             continue
         # A directory has one name. A file may have several hard links: replacing one leaves the others alone.
-        if stat.S_ISDIR(status.st_mode) or status.st_nlink == 1 or paths.real(source) == paths.real(dst):
+        if stat.S_ISDIR(status.st_mode) or status.st_nlink == 1 or paths.real(source) == paths.real(destination):
             return True
     return False
 
 
-def require_destination(sources: list[str], kind: str, dst: str, force: bool) -> None:
+def require_destination(sources: list[str], kind: str, destination: str, force: bool) -> None:
     """Refuse a destination that may not be replaced, lies inside a model, or contains one of the sources.
 
     Args:
         sources: paths, all of `kind`.
         kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "blob" or "listing".
-        dst: the path of the result.
+        destination: the path of the result.
         force: allow replacing what is there: a file by a file, a model by a model of the same kind without any other
             files in it (see `require_replaceable`). Nothing else is ever replaced.
 
@@ -36,26 +37,26 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
         ValueError: a path inside the source, around it or in another model; the suffix of another kind.
         FileExistsError: it exists and may not be replaced.
     """
-    require_name(dst, kind)
+    require_name(destination, kind)
     is_directory = kind in ("mlpackage", "mlmodelc")
-    real = os.path.realpath(dst)
+    real = os.path.realpath(destination)
     for parent in _parents(real):
         if any(paths.is_directory(source) and _is_same(source, parent) for source in sources) or _is_model(parent):
-            raise ValueError(f"output {dst}: expected a place outside of models, got one in {parent}")
-    if is_in_place(sources, dst):
+            raise ValueError(f"output {destination}: expected a place outside of models, got one in {parent}")
+    if is_in_place(sources, destination):
         return
     for source in sources:
         if paths.is_directory(real) and any(_is_same(parent, real) for parent in _parents(os.path.realpath(source))):
-            raise ValueError(f"output {dst}: expected a place outside of models, got one that holds {source}")
+            raise ValueError(f"output {destination}: expected a place outside of models, got one that holds {source}")
     if is_directory:
-        require_replaceable(dst, kind, force, like=sources)
+        require_replaceable(destination, kind, force, like=sources)
         return
-    if not paths.is_there(dst):
+    if not paths.is_there(destination):
         return
     if not force:
-        raise FileExistsError(f"{dst}: expected no such file or directory, got one (--force replaces it)")
+        raise DestinationExistsError(destination)
     if paths.is_directory(real):
-        raise FileExistsError(f"{dst}: expected a file to replace, got a directory")
+        raise FileExistsError(f"{destination}: expected a file to replace, got a directory")
 
 
 def require_outside(source: str, target: str) -> None:
@@ -72,23 +73,25 @@ def require_outside(source: str, target: str) -> None:
         raise ValueError(f"output {target}: expected a place outside the model, got one that {how} {source}")
 
 
-def require_no_part(sources: list[str], dst: str, suffix: str) -> None:
+def require_no_part(sources: list[str], destination: str, suffix: str) -> None:
     """Refuse to replace a file of a model, also through a link; for results that may lie inside a model.
 
     Args:
         sources: paths of the model that is read, and of the files that are open.
-        dst: the path of the result.
+        destination: the path of the result.
         suffix: files of a model that end so are none of its own, and may be replaced.
 
     Raises:
         ValueError: what is there is part of that model, or of another.
     """
-    if not paths.is_there(dst):
+    if not paths.is_there(destination):
         return
-    real = os.path.realpath(dst)
+    real = os.path.realpath(destination)
     inside = any(_is_model(parent) or any(_is_same(source, parent) for source in sources) for parent in _parents(real))
-    if is_in_place(sources, dst) or (inside and not real.endswith(suffix)):
-        raise ValueError(f"output {dst}: expected a place where no file of a model is, got one that is part of a model")
+    if is_in_place(sources, destination) or (inside and not real.endswith(suffix)):
+        raise ValueError(
+            f"output {destination}: expected a place where no file of a model is, got one that is part of a model"
+        )
 
 
 def _parents(path: str) -> Iterator[str]:

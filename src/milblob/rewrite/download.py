@@ -4,12 +4,13 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from .. import _codec
 from ..analysis.hash import content_hash
 from ..arguments import as_path, require_calls, require_flags
-from ..errors import MilblobError
+from ..errors import DestinationExistsError, MilblobError
 from ..mirrored import is_url
 from ..model.manifest import NAME, find_root_model
 from ..model.package import Package, resolve
@@ -19,6 +20,7 @@ from ..remote.http import HttpFile, HttpOrigin
 from ..remote.mirror import COMPILED_NAMES
 from ..remote.origin import Version
 from ..remote.urls import shown, split
+from ..results import Result
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.locks import lock
@@ -30,7 +32,8 @@ _PIECE_NBYTES = 1 << 23
 _MAX_MODELS = 1000
 
 
-class Download(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Download(Result):
     """What `milblob.download` did.
 
     Attributes:
@@ -83,7 +86,7 @@ def download(
     fetcher: _Fetcher = _Http(source, storage_options) if _is_http(source) else _FileSystem(source, storage_options)
     target = os.path.join(folder, fetcher.name)
     if paths.is_there(target) and not force:
-        raise FileExistsError(None, "already exists (force=True replaces it)", target)
+        raise DestinationExistsError(target)
     os.makedirs(folder, exist_ok=True)
     staging = os.path.join(folder, f".milblob-{fetcher.name}.download")
     os.makedirs(staging, exist_ok=True)
@@ -93,7 +96,7 @@ def download(
         made = os.path.join(staging, fetcher.name)
         digest = ""
         with contextlib.suppress(MilblobError, NotImplementedError):  # a part of a model, or something else
-            digest = content_hash(made)[0]
+            digest = content_hash(made).model
         if paths.is_there(target):
             if paths.is_directory(target) and not paths.is_link(target):
                 remove_tree(target)

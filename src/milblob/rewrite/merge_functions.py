@@ -4,10 +4,11 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from .. import _codec
-from ..arguments import as_path, require, require_calls, require_flags
+from ..arguments import as_path, require, require_calls, require_flags, source_of
 from ..blobs.equal import Stretch, first_equal
 from ..errors import ProgramError, UnsupportedError
 from ..model.manifest import new_manifest
@@ -16,6 +17,7 @@ from ..program.scan import ProgramScan
 from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
 from ..progress import Progress, ProgressCounter
+from ..results import Result
 from ..storage import paths
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewDirectory
@@ -46,7 +48,8 @@ _Path: TypeAlias = str | os.PathLike[str]
 _Chunk: TypeAlias = bytes | Spliced
 
 
-class MergedFunction(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class MergedFunction(Result):
     """Where a function of a merged package comes from.
 
     Attributes:
@@ -60,7 +63,8 @@ class MergedFunction(NamedTuple):
     function: str
 
 
-class MergeReport(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class MergeReport(Result):
     """The result of `merge_functions`.
 
     Attributes:
@@ -79,16 +83,12 @@ class MergeReport(NamedTuple):
     nbytes: int
     shared_nbytes: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        functions = [function._asdict() for function in self.functions]
-        document = {"path": self.path, "functions": functions, "default": self.default, "blobs": self.blob_count}
-        return {**document, "nbytes": self.nbytes, "shared_nbytes": self.shared_nbytes}
+    _keys: ClassVar = {"blob_count": "blobs"}
 
 
 def merge_functions(
     sources: Sequence[_Path | tuple[_Path, str | Mapping[str, str]]],
-    dst: _Path,
+    destination: _Path,
     *,
     default: str | None = None,
     force: bool = False,
@@ -105,7 +105,7 @@ def merge_functions(
             the same opset; or (path, name) for a model of one function, or (path, {function: name}). Functions keep
             their names unless a name occurs twice; those functions then get the name of their file, followed by
             `_<function>` if the model has several.
-        dst: the new .mlpackage. Written atomically.
+        destination: the new .mlpackage. Written atomically.
         default: name (in the new package) of the default function; default: that of the first source.
         force: replace a package that exists.
         progress: called as weights and files are written (see `Progress`).
@@ -115,18 +115,19 @@ def merge_functions(
         UnsupportedError: a source that is a pipeline, a compiled model or not an ML Program, has an older opset or one
             different from the first source's, or has its Program split into several messages.
         ProgramError: a duplicate name, a name that MIL does not allow, or an unknown default function.
-        ValueError: no sources; `dst` is not a .mlpackage, or is (in) a source.
-        FileExistsError: `dst` exists, and `force` is False, or it is not a package, or it has other files in it.
+        ValueError: no sources; `destination` is not a .mlpackage, or is (in) a source.
+        FileExistsError: `destination` exists, and `force` is False, or it is not a package, or it has other files in
+            it.
         FormatError, ResolveError, OSError: a source cannot be read or changed meanwhile, or the output cannot be
             written.
     """
-    target = as_path(dst)
+    target = as_path(destination)
     require_flags(force=force)
     require_calls(progress=progress)
     require("default", default, str | None, "the name of a function")
     if isinstance(sources, str) or not isinstance(sources, Iterable):
         raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
-    given = [item if isinstance(item, tuple) else (item, {}) for item in sources]
+    given = [item if isinstance(item, tuple) else (source_of(item), {}) for item in sources]
     if not given:
         raise ValueError("sources: expected at least one model, got none")
     for _, names in given:

@@ -4,11 +4,11 @@ import contextlib
 import os
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import as_integer, as_path, parse_nbytes, require, require_calls, require_flags
+from ..arguments import as_integer, as_path, parse_nbytes, require, require_calls, require_flags, require_nan, source_of
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, ResolveError, UnsupportedError
@@ -28,7 +28,7 @@ from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewNamedFile, Whole, together
 from ..storage.pending import wait
 from ..storage.transfer import write_at
-from ..values.cast import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
+from ..values.cast import OVERFLOW_POLICIES, CastCounts
 from .arrange import Arrangement, arrange
 from .canonical import canonical_model
 from .changes import WEIGHT_COUNT, Options, TensorChange
@@ -37,7 +37,7 @@ from .destination import is_in_place, require_destination
 from .execute import add_counts, write_weight_files
 from .parts import CompressedWeight, Done
 from .references import Edits
-from .repack_report import RepackReport
+from .repack_report import RepackReport, RewrittenFile
 from .tasks import Item, SourceFile
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
 def repack(
-    src: Any,
-    dst: str | os.PathLike[str],
+    source: Any,
+    destination: str | os.PathLike[str],
     *,
     cast: Any = None,
     dedupe: bool = False,
@@ -80,10 +80,10 @@ def repack(
     values cast or inlined inside the Program, and for the text of a compiled model, which is changed in memory.
 
     Args:
-        src: a .mlpackage; a .mlmodelc (without `functions`); a .mlmodel or .mil file without a weight file; a blob
+        source: a .mlpackage; a .mlmodelc (without `functions`); a .mlmodel or .mil file without a weight file; a blob
             file, or several, to be merged into one. Of a bundle of Core AI (.aimodel), `dedupe`, `gc` and `cast` are
             done to its resources (docs/aimodel.md).
-        dst: where the result goes. May be `src` itself, which is then replaced.
+        destination: where the result goes. May be `source` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
             float32 as float16 becomes a `constexpr_cast`: consumers see the same type and compute in float32 as before.
             Without `select`, vectors that would become one, and values inside other operations, stay as they are.
@@ -107,8 +107,9 @@ def repack(
             decompressed. A stored part is selected by the name of its weight too.
         functions: name, or several: the functions that the result has.
         overflow: what a cast does with a number that is too large: "error", "inf", "clamp" (largest finite number).
-        nan: "keep", or "error": a cast that meets a NaN refuses.
-        force: replace `dst` if it exists: a model by a model, a file by a file; nothing else is ever replaced.
+        nan: what a cast does with a tensor that has NaN: "keep": casts it, NaN stays NaN; "skip": leaves the tensor as
+            it is, which takes one more pass over its values; "error": refuses.
+        force: replace `destination` if it exists: a model by a model, a file by a file; nothing else is ever replaced.
         dry_run: plan only.
         executor: any concurrent.futures.Executor that runs the copying and casting; default: threads, for casts.
         progress: called as tensors and files are written (see `Progress`).
@@ -121,12 +122,12 @@ def repack(
         ProgramError: after a cast an operation would not type-check; the consumer is named.
         OverflowError, ValueError: values that `overflow` or `nan` does not allow; the tensor is named.
         UnsupportedError: not possible with this kind of model.
-        KeyError: no such function. FileExistsError: `dst` exists. BlockingIOError: `dst` is `src`, and another process
-            writes to it. OSError: files that cannot be read or written.
+        KeyError: no such function. FileExistsError: `destination` exists. BlockingIOError: `destination` is
+            `source`, and another process writes to it. OSError: files that cannot be read or written.
         FormatError, ResolveError: a broken source, or one that changed meanwhile.
-        Whatever is raised, `dst` is as it was.
+        Whatever is raised, `destination` is as it was.
     """
-    sources = _paths(src)
+    sources = _paths(source)
     require_flags(
         dedupe=dedupe, gc=gc, merge=merge, canonical=canonical, decompress=decompress, force=force, dry_run=dry_run
     )
@@ -143,23 +144,31 @@ def repack(
     row = format_of(sources[0])
     if row is not None and row.repack and len(sources) == 1:
         done = row.function("repack")(
-            sources[0], as_path(dst), options, force=force, dry_run=dry_run, progress=progress, max_nbytes=max_nbytes
+            sources[0],
+            as_path(destination),
+            options,
+            force=force,
+            dry_run=dry_run,
+            progress=progress,
+            max_nbytes=max_nbytes,
         )
         return typing.cast(RepackReport, done)
-    with repacking(sources, as_path(dst), options, force, executor, progress, max_nbytes, dry_run) as work:
+    with repacking(sources, as_path(destination), options, force, executor, progress, max_nbytes, dry_run) as work:
         return work.write()
 
 
-def _paths(src: Any) -> list[str]:
-    paths = [src] if isinstance(src, str | os.PathLike) else list(src) if isinstance(src, list | tuple) else []
+def _paths(source: Any) -> list[str]:
+    source = source_of(source)
+    several = [*map(source_of, source)] if isinstance(source, list | tuple) else []
+    paths = [source] if isinstance(source, str | os.PathLike) else several
     for path in paths:
         if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"src: expected paths, got {type(path).__name__}")
-    if not isinstance(src, str | os.PathLike | list | tuple):
+            raise TypeError(f"source: expected paths, got {type(path).__name__}")
+    if not isinstance(source, str | os.PathLike | list | tuple):
         words = "a path, or a list of several, of what is to be rewritten (a buffer can be written to a file first)"
-        raise TypeError(f"src: expected {words}, got {type(src).__name__}")
+        raise TypeError(f"source: expected {words}, got {type(source).__name__}")
     if not paths:
-        raise ValueError("src: expected a path or several, got none")
+        raise ValueError("source: expected a path or several, got none")
     return [as_path(path).rstrip("/\\" if os.name == "nt" else "/") or "/" for path in paths]
 
 
@@ -216,7 +225,7 @@ def _require_options(options: Options) -> None:
 
     one_of("align", as_integer("align", options.align), ALIGNMENTS)
     one_of("overflow", options.overflow, OVERFLOW_POLICIES)
-    one_of("nan", options.nan, NAN_POLICIES)
+    require_nan(options.nan)
     if isinstance(options.split, int) and options.split < 192:
         raise ValueError(f"split: expected 'function' or a size of 192 bytes or more, got {options.split}")
     if options.externalize is not None and options.inline is not None and options.externalize < options.inline:
@@ -231,7 +240,7 @@ def _require_options(options: Options) -> None:
 @contextlib.contextmanager
 def repacking(
     sources: list[str],
-    dst: str,
+    destination: str,
     options: Options,
     force: bool,
     executor: "Executor | None",
@@ -254,7 +263,7 @@ def repacking(
         before = [os.stat(path) for path in sources]
         constants = options.decompress or options.compress
         constants = constants or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
-        in_place = is_in_place(sources, dst)
+        in_place = is_in_place(sources, destination)
         on_pending = complete if in_place and not dry_run else wait
         packages = (Package(path, on_pending=on_pending, max_nbytes=max_nbytes) for path in sources)
         models = [stack.enter_context(Model(package, stored=True, constants=constants)) for package in packages]
@@ -262,13 +271,13 @@ def repacking(
             if {models[0].kind, other.kind} != {"blob"}:
                 words = "repack of several: expected weight files, got a model (merge-functions joins packages)"
                 raise UnsupportedError(words, file=models[0].path)
-        require_destination(sources, models[0].kind, dst, force)
-        has_lock = in_place and not dry_run and _lock(models, dst, stack)
+        require_destination(sources, models[0].kind, destination, force)
+        has_lock = in_place and not dry_run and _lock(models, destination, stack)
         outputs = stack.enter_context(together())
         work = Repacking(
             models,
             sources,
-            dst,
+            destination,
             options,
             executor,
             ProgressCounter(progress),
@@ -296,7 +305,7 @@ class Repacking:
 
     models: list[Model]
     sources: list[str]
-    dst: str
+    destination: str
     options: Options
     executor: "Executor | None"
     counter: ProgressCounter
@@ -334,11 +343,11 @@ class Repacking:
         if not self.dry_run:
             write = self._write_directory if model.package.is_directory else self._write_file
             write(model, arrangement, computed)
-        files = [(name, len(items), nbytes) for name, (items, nbytes) in records.files.items()]
+        files = [RewrittenFile(name, len(items), nbytes) for name, (items, nbytes) in records.files.items()]
         report = self._report(arrangement.changes, files, not self.dry_run)
-        return report._replace(stale=_stale(model, report)) if model.kind == "mlmodelc" else report
+        return replace(report, stale=_stale(model, report)) if model.kind == "mlmodelc" else report
 
-    def _report(self, changes: list[TensorChange], files: list[tuple[str, int, int]], done: bool) -> RepackReport:
+    def _report(self, changes: list[TensorChange], files: list[RewrittenFile], done: bool) -> RepackReport:
         counted: dict[str, set[int | None]] = {}
         before = 0
         for change in changes:  # a record that two tensors share counts once
@@ -348,7 +357,7 @@ class Repacking:
                 if known is not None:
                     known.add(change.offset)
         after = sum(change.nbytes_after for change in changes)
-        return RepackReport(", ".join(self.sources), self.dst, changes, files, before, after, done)
+        return RepackReport(", ".join(self.sources), self.destination, changes, files, before, after, done)
 
     def leave_source(self, before: list[os.stat_result]) -> None:
         """Close the source; raise if it was written to, since the result might mix old and new."""
@@ -365,7 +374,7 @@ class Repacking:
     def _write_directory(self, model: Model, arrangement: Arrangement, computed: Done) -> None:
         records = arrangement.records
         # Again: weights may take long to compute, and another process may have created the destination.
-        require_destination(self.sources, model.kind, self.dst, self.force)
+        require_destination(self.sources, model.kind, self.destination, self.force)
         root, gone = records.root, {name for name in records.gone if name not in records.files}
         changed = self._changed_files(model, arrangement)
         entries = list(walk(root))
@@ -373,7 +382,7 @@ class Repacking:
         whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in new]
         self.counter.total_nbytes += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
         self.counter.total_nbytes += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
-        directory = NewDirectory(self.dst, replace=paths.is_directory(self.dst), locked=self.has_lock)
+        directory = NewDirectory(self.destination, replace=paths.is_directory(self.destination), locked=self.has_lock)
         self.outputs.append(directory)
         files = OpenFiles(self._held)
         for name, is_directory in entries:
@@ -434,7 +443,7 @@ class Repacking:
 
     def _write_file(self, model: Model, arrangement: Arrangement, computed: Done) -> None:
         """Write a bare weight file, or a model file without one."""
-        new = NewNamedFile(self.dst, force=self.force or self.in_place, locked=self.has_lock)
+        new = NewNamedFile(self.destination, force=self.force or self.in_place, locked=self.has_lock)
         self.outputs.append(new)
         if model.kind == "blob" and arrangement.records.files:
             ((items, nbytes),) = arrangement.records.files.values()
@@ -485,7 +494,7 @@ class Repacking:
             change.overflow, change.nan, change.underflow = total
 
         write_weight_files(
-            files, self.counter, overflow=self.options.overflow, nan=self.options.nan, executor=self.executor,
+            files, self.counter, overflow=self.options.overflow, nan=self.options.cast_nan, executor=self.executor,
             cast_done=cast_done, computed=computed,
         )  # fmt: skip
 
@@ -493,13 +502,13 @@ class Repacking:
         return partial(self.counter.add, name)
 
 
-def _lock(models: list[Model], dst: str, stack: contextlib.ExitStack) -> bool:
+def _lock(models: list[Model], destination: str, stack: contextlib.ExitStack) -> bool:
     """Keep other writers out of a model that is to be replaced, so that none of their changes is lost.
 
     Returns:
         False if the system, or the file system, has no such locks.
     """
-    real, has_lock = os.path.realpath(dst), False
+    real, has_lock = os.path.realpath(destination), False
     if os.name != "nt":  # Windows cannot replace an open file, and has no directory locks
         fd = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         stack.callback(os.close, fd)

@@ -1,18 +1,28 @@
 """What `milblob.repack` reports."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
-from ..dtypes import DType
+from ..results import Result, least
 from .changes import TensorChange
 
 
-class RepackReport(NamedTuple):
+class RewrittenFile(NamedTuple):
+    """A weight file of a result: its name, how many records it has, and its size."""
+
+    file: str
+    records: int
+    nbytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class RepackReport(Result):
     """What a repacking changes, or changed.
 
     Attributes:
         source, output: paths.
         changes: one row per tensor, in Program order, then one per record that nothing refers to.
-        files: rewritten weight files of the result: (name, records, bytes).
+        files: rewritten weight files of the result: (file, records, nbytes).
         nbytes, nbytes_after: of all weights as stored: every record and every listed immediate.
         done: False for a dry run.
         stale: what another file of a compiled model, which is copied, still says of the model before; such as
@@ -22,11 +32,13 @@ class RepackReport(NamedTuple):
     source: str
     output: str
     changes: list[TensorChange]
-    files: list[tuple[str, int, int]]
+    files: list[RewrittenFile]
     nbytes: int
     nbytes_after: int
     done: bool
     stale: tuple[str, ...] = ()
+
+    _keys: ClassVar = {"changes": "tensors"}
 
     @property
     def changed(self) -> list[TensorChange]:
@@ -42,20 +54,10 @@ class RepackReport(NamedTuple):
         return result
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        rows = []
-        for c in self.changes:
-            row: dict[str, Any] = {"name": c.name, "actions": c.actions}
-            for key in ("dtype", "nbytes", "file", "offset"):
-                before, after = getattr(c, key), getattr(c, f"{key}_after")
-                row[key] = str(before) if isinstance(before, DType) else before
-                row[f"{key}_after"] = str(after) if isinstance(after, DType) else after
-            if "cast" in c.actions and self.done:
-                row |= {"overflow": c.overflow, "nan": c.nan, "underflow": c.underflow}
-            rows.append(row)
-        return {
-            "source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes,
-            "nbytes_after": self.nbytes_after, "actions": self.counts(),
-            "files": [{"file": name, "records": count, "nbytes": nbytes} for name, count, nbytes in self.files],
-            "stale": list(self.stale), "tensors": rows,
-        }  # fmt: skip
+        """Return everything as JSON can hold it; the counts of casts only if they were done."""
+        tensors = [change.to_dict(self.done) for change in self.changes]
+        return super().to_dict() | {"actions": self.counts(), "tensors": tensors}
+
+    def _worst(self) -> list[str]:
+        rows = least((row for row in self.changes if row.overflow), lambda row: -row.overflow)
+        return [f"{row.name}: {row.overflow:,} overflow" for row in rows]

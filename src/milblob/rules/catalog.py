@@ -1,4 +1,4 @@
-"""The rules of the MIL specification, each with what it demands; docs/rules.md has where each comes from.
+"""The rules of the MIL specification, each with its demand; docs/rules.md has their sources.
 
 `rules_program.breaches` compares a Program with them, `rules/description_rules.py` the model's description.
 """
@@ -12,10 +12,10 @@ class Rule(NamedTuple):
     """One demand of the specification.
 
     Attributes:
-        severity: "error" where the specification or a loader refuses what breaks it, "warning" where tools differ,
-            "note" for what is valid and worth knowing.
-        demand: what must hold.
-        remedy: what to do.
+        severity: "error" if the specification or a loader refuses a breach, "warning" where tools differ,
+            "note" for a valid model, as information.
+        demand: the condition that must hold.
+        remedy: advice.
     """
 
     severity: Severity
@@ -109,7 +109,7 @@ class Breach(NamedTuple):
 
     Attributes:
         rule: its code.
-        message: what was expected, and what was found.
+        message: the expected and the actual state.
         where: path in the Program.
         offset: of the byte at fault in the Program's buffer, if a single one is.
     """

@@ -1,6 +1,6 @@
 """Rules of the specification about compressed weights: parts of constexpr operations fit each other and the result.
 
-By types alone: no value is looked at. What reading a weight refuses besides (an axis, the ones of a mask) is in
+By types alone: no value is read. What reading a weight refuses besides (an axis, the ones of a mask) is in
 constexpr.py.
 """
 
@@ -18,7 +18,7 @@ WITH_MASKS = frozenset(["constexpr_lut_to_sparse", "constexpr_sparse_blockwise_s
 
 
 def constexpr_breaches(kind: str, parts: Mapping[str, TensorType], result: TensorType) -> Iterator[str]:
-    """Yield what does not fit, in words.
+    """Yield descriptions of parts that do not fit.
 
     Args:
         kind: the operation.
@@ -28,7 +28,7 @@ def constexpr_breaches(kind: str, parts: Mapping[str, TensorType], result: Tenso
     shapes = {key: shape for key, part in parts.items() if (shape := _known(part)) is not None}
     made = _known(result)
     if len(shapes) != len(parts) or made is None:
-        return  # an open dimension: what is constant has none, which is another rule
+        return  # an open dimension: another rule, because constants have none
     try:
         if kind == "constexpr_affine_dequantize":
             yield from _affine(shapes)
@@ -57,7 +57,7 @@ def constexpr_breaches(kind: str, parts: Mapping[str, TensorType], result: Tenso
                 yield from _made(shapes["mask"], None, result)
             yield from _made(made, parts["nonzero_data"], result)
     except KeyError:
-        return  # a part is missing, or is no tensor: other rules
+        return  # a part is missing, or is not a tensor: other rules
 
 
 def _known(declared: TensorType) -> Shape | None:
@@ -113,7 +113,7 @@ def _packed_palette(shapes: Mapping[str, Shape], made: Shape) -> Iterator[str]:
 
 
 def _bits(key: str, shape: Shape, count: int) -> Iterator[str]:
-    """A vector of bytes holds so many bits."""
+    """Check that a vector of bytes holds `count` bits."""
     if shape != ((count + 7) // 8,):
         yield _words(key, f"a vector of {(count + 7) // 8} bytes", list(shape))
 

@@ -1,4 +1,4 @@
-"""Rules of the specification about a model's description: it says of each function what the Program says."""
+"""Rules of the specification about a model's description: it agrees with each function of the Program."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -43,7 +43,7 @@ def description_breaches(
     Args:
         data: serialized ModelDescription; None for a model without one.
         spec_version: Model.specificationVersion; 0 if it is not known.
-        signatures: function -> what the Program says of it.
+        signatures: function -> its signature in the Program.
         prefix: of paths: "" or, in a pipeline, "model0/".
 
     Raises:
@@ -116,7 +116,7 @@ class _Description:
             yield Breach(rule, words, f"{self._prefix}description{where}")
 
     def function(self, message: Any, signature: Signature, name: str) -> Iterator[Breach]:
-        """Yield what the features of a function break."""
+        """Yield the breaches of the features of a function."""
         states: dict[str, ValueType | None] = {
             key: declared for key, declared in signature.inputs if isinstance(declared, StateType)
         }
@@ -168,7 +168,7 @@ class _Description:
 
 
 def _array(array: Any, declared: ValueType | None, kind: str, what: str) -> Iterator[tuple[str, str]]:
-    """What an ArrayFeatureType breaks beside the tensor that it describes."""
+    """Yield the breaches of an ArrayFeatureType against the tensor that it describes."""
     if not isinstance(declared, TensorType):
         yield "MIL042", f"type: expected {brief(declared)} of the Program, got {kind}"
         return
@@ -200,7 +200,7 @@ def _array(array: Any, declared: ValueType | None, kind: str, what: str) -> Iter
 
 
 def _shape(sizes: list[Range], declared: TensorType, what: str) -> Iterator[tuple[str, str]]:
-    """Compare what a description allows with a tensor type."""
+    """Compare the shapes that a description allows with a tensor type."""
     if declared.rank < 0 or declared.variadic:
         return
     due: tuple[int | None, ...] = declared.shape
@@ -225,7 +225,7 @@ def _ranges(ranges: list[Range]) -> str:
 
 
 def _image(image: Any, declared: ValueType | None, what: str) -> Iterator[tuple[str, str]]:
-    """What an ImageFeatureType breaks beside the tensor that it describes."""
+    """Yield the breaches of an ImageFeatureType against the tensor that it describes."""
     got = brief(declared)
     channels = _COLORS.get(image.colorSpace)
     if channels is None:

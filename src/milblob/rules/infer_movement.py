@@ -36,7 +36,7 @@ def _reshape(given: Given) -> TensorType:
         return typed(x, (None,) * count)
     if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
         raise Unsure
-    # A 0 takes the size of x: counted from the front, since CoreML7 from the back. Where these differ it stays open.
+    # A 0 takes the size of x: counted from the front, since CoreML7 from the back. If these differ it is left open.
     is_same_rank = len(wanted) == len(x.shape)
     made: list[int | None] = [
         (x.shape[i] if is_same_rank else None) if size == 0 else size for i, size in enumerate(wanted)

@@ -78,7 +78,7 @@ def _windows(given: Given, x: TensorType, kernel: Sequence[int | None], default:
         around = pads[2 * i] + pads[2 * i + 1]
         room = size + around - ((width - 1) * dilations[i] + 1)
         places = (room + (strides[i] - 1 if rounds_up else 0)) // strides[i] + 1
-        # A window that would begin in the padding behind is left out.
+        # A window that would begin in the padding at the end is left out.
         if rounds_up and around and (places - 1) * strides[i] >= size + around / 2:
             places -= 1
         made.append(places if places > 0 else None)
@@ -91,7 +91,7 @@ def _require_windows(x: TensorType, weight: Sequence[int | None]) -> None:
 
 
 def _or_open(count: int, make: Callable[[], _Sizes]) -> _Sizes:
-    """So many sizes, left open where they are not known."""
+    """Return the sizes that `make` computes, or `count` open ones if they are not known."""
     try:
         return make()
     except Unsure:
@@ -99,7 +99,7 @@ def _or_open(count: int, make: Callable[[], _Sizes]) -> _Sizes:
 
 
 def _resized(height: str, width: str, default: int | None = None) -> Callable[[Given], TensorType]:
-    """An image of the height and width that two arguments say."""
+    """Return the type of an image with the height and width that two arguments give."""
 
     def make(given: Given) -> TensorType:
         x = given.ranked("x")
@@ -112,7 +112,7 @@ def _resized(height: str, width: str, default: int | None = None) -> Callable[[G
 
 
 def _upsampled(given: Given) -> TensorType:
-    """The factors may be fractions, whose rounding no document has: height and width stay open."""
+    """Leave height and width open: the factors may be fractions, and no document defines their rounding."""
     x = given.ranked("x")
     if len(x.shape) < 3:
         raise Unsure
@@ -162,7 +162,7 @@ def _resample(given: Given) -> TensorType:
 
 
 def _recurrent(outputs: int) -> Callable[[Given], tuple[TensorType, ...]]:
-    """A layer over sequences: what it yields at each step, or the last one only, and its state at the end."""
+    """A layer over sequences: its output at each step, or the last one only, and its state at the end."""
 
     def make(given: Given) -> tuple[TensorType, ...]:
         x, weight = given.ranked("x"), given.ranked("weight_hh")

@@ -1,4 +1,4 @@
-"""What the rules about outputs know of an operation: the types of its arguments, and the values of small constants."""
+"""The arguments of an operation, for the rules about outputs: their types, and the values of small constants."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -16,15 +16,15 @@ MAX_COUNT = 1 << 10
 
 A few bytes can ask for 2**63 of them. No tool asks for a tenth of this."""
 
-_MAX_SIZE = 1 << 64  # of a dimension: what a Program can state
+_MAX_SIZE = 1 << 64  # of a dimension: the most that a Program can state
 
 
-class Unsure(Exception):  # noqa: N818 - not an error: the inputs do not tell the type
-    """The arguments do not tell what the output is."""
+class Unsure(Exception):  # noqa: N818 - not an error: the inputs do not determine the type
+    """The arguments do not determine the output."""
 
 
 class Given:
-    """The arguments of one operation. What is not known raises Unsure, which ends the inference."""
+    """The arguments of one operation. Access to an unknown one raises Unsure, which ends the inference."""
 
     def __init__(self, arguments: Arguments) -> None:
         self._bound = dict(arguments)
@@ -59,7 +59,7 @@ class Given:
         return found
 
     def shapes(self, key: str) -> list[Shape]:
-        """The shapes of the tensors of an argument that takes several, whatever data type each has."""
+        """The shapes of the tensors of an argument that takes several, of any data types."""
         return [one.shape for one in self._each(key)]
 
     def _each(self, key: str) -> list[TensorType]:
@@ -85,7 +85,7 @@ class Given:
         return found
 
     def integers_or_none(self, key: str) -> tuple[int, ...] | None:
-        """As `integers`; None for what is not known before the model runs, or too large to look at."""
+        """As `integers`; None if they are not known before the model runs, or too large to read."""
         bound = self._bound.get(key, ())
         return self.each_integer(key) if len(bound) == 1 and bound[0] and bound[0].value is not None else None
 
@@ -108,7 +108,7 @@ class Given:
         return found[0]
 
     def sizes(self, key: str, count: int, default: int) -> tuple[int, ...]:
-        """So many integers; so many of the default where the argument is left out."""
+        """Return `count` integers; the default for each if the argument is left out."""
         found = self.integers(key) if key in self._bound else (default,) * count
         if len(found) != count:
             raise Unsure
@@ -158,7 +158,7 @@ def product(shape: Sequence[int | None]) -> int | None:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape that several make together; open where they do not tell."""
+    """Return the broadcast shape; open where the inputs do not determine it."""
     rank = max(map(len, shapes))
     found: list[int | None] = []
     for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):

@@ -1,6 +1,6 @@
 """Rules of the specification about operations: which an opset has, and with which arguments.
 
-What coremltools' registry says of each is in operations.txt, made by tests/data/make_operations.py.
+operations.txt has their entries in coremltools' registry; tests/data/make_operations.py makes it.
 """
 
 import re
@@ -55,7 +55,7 @@ class OperationTable(NamedTuple):
         return found
 
     def later(self, name: str, opset: int) -> Iterator[tuple[str, dict[str, Argument]]]:
-        """Yield what an operation has in newer opsets: opset, arguments."""
+        """Yield the forms of an operation in newer opsets: opset, arguments."""
         for first, arguments in self.versions.get(name, ()):
             if first > opset:
                 yield self.opsets[first], arguments
@@ -114,7 +114,7 @@ def opset_index(opset: str) -> int | None:
 def newer_dtypes(opset: int | None) -> dict[DType, str]:
     """Return the data types that an opset, by its index, does not have yet, each with the first opset that has it.
 
-    Types of less than a byte: wider ones coremltools writes into constants of every opset, whatever operations take.
+    Only types below a byte: coremltools writes wider ones into constants of every opset, for any operation.
     """
     if opset is None:
         return {}
@@ -129,7 +129,7 @@ def newer_dtypes(opset: int | None) -> dict[DType, str]:
 
 
 class Bound(NamedTuple):
-    """What an argument is bound to.
+    """The binding of an argument.
 
     Attributes:
         type: of the name or value; None if it is not known.
@@ -145,12 +145,12 @@ class Bound(NamedTuple):
 def operation_breaches(
     name: str, opset: int, arguments: Sequence[tuple[str, Sequence[Bound | None]]], block_count: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield what an operation breaks by its arguments: (rule, words).
+    """Yield the breaches of an operation's arguments: (rule, words).
 
     Args:
         name: the type of the operation.
         opset: its index.
-        arguments: key and bindings, None for one that nobody defines; also attributes of operations whose arguments
+        arguments: key and bindings, None for an undefined one; also attributes of operations whose arguments
             stand there.
         block_count: how many blocks it has.
     """
@@ -203,7 +203,7 @@ def _unknown(
 def _argument(
     operations: OperationTable, name: str, opset: int, key: str, argument: Argument, bound: Sequence[Bound | None]
 ) -> Iterator[tuple[str, str]]:
-    """What one argument breaks."""
+    """Yield the breaches of one argument."""
     if argument.kind in ("tuple", "any"):
         return
     if len(bound) > 1:

@@ -1,6 +1,6 @@
 """Rules of the specification about the outputs of operations: types that follow plainly from those of the inputs.
 
-Of other operations, and of dimensions that depend on values that are not known, nothing is said: a finding is never a
+Other operations, and dimensions that depend on unknown values, are not checked: a finding is never a
 guess. Elementwise operations, reductions and products are here, those that move elements in rules_moved.py, those that
 go over windows in rules_windows.py. The source is coremltools' own type inference.
 """
@@ -36,7 +36,7 @@ _REDUCED = (
 
 
 def outputs_of(kind: str, arguments: Arguments) -> tuple[ValueType, ...] | None:
-    """Return the types of an operation's outputs: open where its inputs do not tell; None if nothing is known.
+    """Return the types of an operation's outputs: open where its inputs leave them open; None if nothing is known.
 
     Args:
         kind: the type of the operation.
@@ -218,7 +218,7 @@ def _random_categorical(given: Given) -> TensorType:
 
 
 def _stated(given: Given) -> tuple[tuple[int | None, ...], int]:
-    """The shape and rank that the argument `shape` says."""
+    """Return the shape and rank that the argument `shape` gives."""
     found = given.integers_or_none("shape")
     if found is not None:
         return found, len(found)
@@ -291,4 +291,4 @@ MAKERS: dict[str, Callable[[Given], ValueType | tuple[ValueType, ...]]] = {
     "shape": _shape,
     "topk": _topk,
 }
-"""Operation -> what makes its types; it raises Unsure where the inputs do not tell."""
+"""Operation -> the function that infers its types; it raises Unsure if the inputs do not determine them."""

@@ -29,12 +29,12 @@ _Argument = tuple[str, tuple[Bound | None, ...]]
 
 
 class Signature(NamedTuple):
-    """What a function takes and returns.
+    """The inputs and outputs of a function.
 
     Attributes:
         opset: of its active block.
         inputs: names and types, states among them.
-        outputs: names and types, None for the type of a name that nobody defines; None without an active block.
+        outputs: names and types, None for the type of an undefined name; None without an active block.
     """
 
     opset: str
@@ -43,7 +43,7 @@ class Signature(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is found out once about the bytes of a type."""
+    """The facts about the bytes of a type, found once."""
 
     type: ValueType | None
     breaches: tuple[tuple[str, str], ...]
@@ -56,7 +56,7 @@ def breaches(view: ProgramView, signatures: dict[str, Signature] | None = None) 
 
     Args:
         view: the Program.
-        signatures: gets what each function takes and returns, by its name, while the breaches are yielded.
+        signatures: gets the signature of each function, by its name, while the breaches are yielded.
 
     Raises:
         FormatError: bytes that are malformed; the rest of the Program is not looked at.
@@ -95,12 +95,12 @@ def _path(place: _Place) -> str:
 
 
 class _Walk:
-    """What the blocks around the current place define, while operations are gone through in Program order."""
+    """The definitions of the blocks around the current place, during a walk in Program order."""
 
     def __init__(self, view: ProgramView, signatures: dict[str, Signature]) -> None:
         self._view = view
         self._signatures = signatures
-        self._visible: dict[str, Bound | None] = {}  # name -> what it stands for
+        self._visible: dict[str, Bound | None] = {}  # name -> its definition
         self._blocks: list[Block] = []  # open ones, the outermost first
         self._coming: dict[int, frozenset[str]] = {}  # row of an open block -> all that its operations define
         self._types: dict[bytes | None, _Known] = {}
@@ -138,7 +138,7 @@ class _Walk:
             yield from self._variable(name, declared, "input", function, may_be_state=True)
         taken = [(name, bound.type if bound else None) for name, bound in inputs.items()]
         self._signatures[own_name] = Signature(function.opset, taken, None)
-        expected: tuple[str, list[tuple[str, ValueType | None]]] | None = None  # what the first one returns
+        expected: tuple[str, list[tuple[str, ValueType | None]]] | None = None  # the outputs of the first one
         for block in blocks.values():
             yield from _name(block.name, "block specialization", where)
             self._set_opset(block.name)
@@ -168,7 +168,7 @@ class _Walk:
 
     def _block(self, block: Block, returned: list[tuple[str, ValueType | None]]) -> Iterator[Breach]:
         """Yield the breaches of a block and of those nested in it; `returned` gets its outputs with their types."""
-        hidden: _Hidden = {}  # own names -> what they hide
+        hidden: _Hidden = {}  # own names -> the definitions that they hide
         where = block.path
         self._blocks.append(block)
         yield from _attributes(block.attributes, where)
@@ -275,7 +275,7 @@ class _Walk:
         inputs: list[tuple[str, tuple[str | tuple[bytes, bytes], ...]]],
         merged: dict[tuple[bool, str, int], Value],
     ) -> Generator[Breach, None, list[_Argument]]:
-        """Yield what the bindings of an operation break; return what each input is bound to."""
+        """Yield the breaches of an operation's bindings; return the binding of each input."""
         visible = self._visible
         arguments: list[_Argument] = []
         for key, bindings in inputs:
@@ -297,7 +297,7 @@ class _Walk:
     def _yielded(
         self, op: Operation, kind: str, made: tuple[ValueType, ...], outputs: list[tuple[str, bytes | None]]
     ) -> Iterator[Breach]:
-        """Yield where the outputs of an operation are not what its inputs make."""
+        """Yield where the outputs of an operation do not follow from its inputs."""
         if len(outputs) != len(made):
             yield Breach("MIL050", f"outputs of {kind}: expected {len(made)}, got {len(outputs)}", op.path)
             return
@@ -371,7 +371,7 @@ class _Walk:
         return found
 
     def _bound(self, stated: bytes | None, is_constant: bool, whole: bytes = b"") -> Bound:
-        """What a name or value is, by its type, and by all its bytes where types of outputs may depend on them."""
+        """Return a name's or value's type, and all its bytes where types of outputs may depend on them."""
         declared = self._known(stated).type
         if whole and not (isinstance(declared, TensorType) and declared.dtype in _READ):
             whole = b""
@@ -387,11 +387,11 @@ class _Walk:
         return tuple(value.unpack(value.type).reshape(-1).tolist()) if value.kind == "tensor" else None
 
     def _value(self, stated: bytes, whole: bytes, read: Value | None) -> Bound:
-        """What a value is, by its bytes, or by itself where these come in pieces."""
+        """Return the type of a value by its bytes, or by itself where these come in pieces."""
         return self._bound(stated, True, whole) if read is None or stated else self._keep(Bound(read.type, True))
 
     def _keep(self, bound: Bound) -> Bound:
-        """Keep what has no bytes of its own to be found by: its identity must stay its own."""
+        """Keep an object that is identified by id(), because it has no bytes of its own: the id must not be reused."""
         self._kept.append(bound)
         return bound
 

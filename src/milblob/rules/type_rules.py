@@ -9,12 +9,12 @@ from ..dtypes import DType
 from ..program.types import DictionaryType, ListType, StateType, TensorType, TupleType, ValueType
 from .catalog import shortened
 
-_MAX_BREACHES = 20  # that are told of one type
+_MAX_BREACHES = 20  # that are reported of one type
 
 
 @lru_cache(maxsize=1024)
 def type_breaches(declared: ValueType | None) -> tuple[tuple[str, str], ...]:
-    """What a type breaks, and the types inside it: (rule, words)."""
+    """Return the breaches of a type and the types inside it: (rule, words)."""
     if isinstance(declared, TensorType):
         return tuple(_tensor(declared))
     if declared is None:
@@ -41,7 +41,7 @@ def _tensor(declared: TensorType) -> Iterator[tuple[str, str]]:
     if isinstance(declared.dtype, int):
         yield "MIL009", f"expected a data type that is known, got number {declared.dtype}"
     count = len(declared.shape)
-    # Where a dimension stands for any number of them, MIL.proto has -1; coremltools writes how many it lists.
+    # If a dimension represents any number of them, MIL.proto has rank -1; coremltools writes the number that it lists.
     if declared.rank != count and not (declared.rank == -1 and (declared.variadic or not count)):
         yield "MIL010", f"expected a rank of {count}, its number of dimensions, got {declared.rank}"
 
@@ -54,7 +54,7 @@ def _is_key(key: ValueType) -> bool:
 
 
 def brief(declared: ValueType | None, depth: int = 4) -> str:
-    """A type for a message: its beginning, whatever size it has."""
+    """Describe a type for a message: its beginning, for a type of any size."""
     if declared is None or depth == 0:
         return "none" if declared is None else "..."
     if isinstance(declared, TensorType):
@@ -85,7 +85,7 @@ def is_known(declared: ValueType | None) -> bool:
 
 
 def fits(declared: ValueType | None, expected: ValueType | None) -> bool:
-    """Whether a value of one type may stand where another is expected: what one leaves open fits anything."""
+    """Whether a value of one type is valid where another is expected: an open part fits anything."""
     if declared is None or expected is None or declared == expected:
         return True
     if isinstance(declared, TensorType) and isinstance(expected, TensorType):
@@ -108,5 +108,5 @@ def fits(declared: ValueType | None, expected: ValueType | None) -> bool:
 
 
 def _same(count: int | None, other: int | None) -> bool:
-    """Whether two counts may be the same one; None is any."""
+    """Whether two counts may be equal; None is any."""
     return count is None or other is None or count == other

@@ -1,4 +1,4 @@
-"""Rules of the specification about values: what stands in a Program fits the type that is stated beside it."""
+"""Rules of the specification about values: a value in a Program fits the type that is stated with it."""
 
 from collections.abc import Iterator
 from itertools import chain, repeat
@@ -15,7 +15,7 @@ _KINDS = {TensorType: "tensor", ListType: "list", TupleType: "tuple", Dictionary
 
 
 class _Known(NamedTuple):
-    """What is found out once about a type, however many values are of it."""
+    """The facts about a type, found once for all its values."""
 
     type: ValueType
     breaches: tuple[tuple[str, str], ...]
@@ -29,7 +29,7 @@ class _Types:
         self._found: dict[int, _Known] = {}
 
     def of(self, declared: ValueType | None) -> _Known | None:
-        """Return what is known of a type; None for none."""
+        """Return the facts about a type; None for none."""
         if declared is None:
             return None
         found = self._found.get(id(declared))
@@ -39,7 +39,7 @@ class _Types:
 
 
 def value_breaches(value: Value) -> Iterator[Breach]:
-    """Yield what a value breaks, and those inside it.
+    """Yield the breaches of a value and the values inside it.
 
     Raises:
         FormatError: bytes that are malformed.
@@ -48,7 +48,7 @@ def value_breaches(value: Value) -> Iterator[Breach]:
 
 
 def _breaches(value: Value, expected: _Known | None, rule: str, types: _Types) -> Iterator[Breach]:
-    """As `value_breaches`; `expected` is what the value around it states, and `rule` is broken by any other type."""
+    """As `value_breaches`; `expected`: the type that the value around it states; any other type breaks `rule`."""
     stated = value.type
     known = expected
     if stated is not None:
@@ -92,7 +92,7 @@ def _reference(value: Value, declared: ValueType) -> Iterator[Breach]:
 
 def _tensor(value: Value, declared: TensorType) -> Iterator[Breach]:
     if isinstance(declared.dtype, int):
-        return  # reported with the type: what would hold it is not known
+        return  # reported with the type: the field that would hold it is not known
     try:
         value.unpack(declared)
     except MilblobError as error:
@@ -105,7 +105,7 @@ def _tensor(value: Value, declared: TensorType) -> Iterator[Breach]:
 def _items(
     value: Value, declared: ValueType, due: int, expected: Iterator[_Known | None], rule: str, types: _Types
 ) -> Iterator[Breach]:
-    """Yield what the members of a list or tuple break, one after the other."""
+    """Yield the breaches of the members of a list or tuple, one after the other."""
     count = 0
     for item, one in zip(value.each_item(), expected, strict=False):
         yield from _breaches(item, one, rule, types)

@@ -68,7 +68,8 @@ class SessionInput:
                 low <= n and (high is None or n <= high) for n, (low, high) in zip(shape, self.ranges, strict=True)
             )
         if not fits:
-            raise ValueError(escape(f"{what} {self.name}: expected {self}, got the shape {list(shape)}"))
+            words = f"{what} {self.name}: expected {self}, got the shape {list(shape)}"
+            raise ValueError(escape(f"{words}{_other_batch(self.shape, shape) if what == 'input' else ''}"))
 
     def convert(self, value: Any, what: str = "input") -> "np.ndarray[Any, Any]":
         """Return a value as the model takes it.
@@ -164,6 +165,17 @@ def _image(array: "np.ndarray[Any, Any]", output: SessionOutput) -> Any:
     return Image.fromarray(
         np.ascontiguousarray((bytes_[::-1] if output.color_space == "BGR" else bytes_).transpose(1, 2, 0))
     )
+
+
+def _other_batch(own: tuple[int | None, ...], shape: tuple[int, ...]) -> str:
+    """Return what to do about a shape that differs in its first axis alone; "" of another."""
+    if len(own) != len(shape) or len(own) < 2 or own[0] in (None, shape[0]):
+        return ""
+    if any(n not in (None, given) for n, given in zip(own[1:], shape[1:], strict=True)):
+        return ""
+    kind = f"ct.RangeDim(1, {max(shape[0], 1)})"
+    words = f"for other batch sizes, convert with ct.TensorType(shape=({kind}, ...))"
+    return f"; {words}, or predict one part after another"
 
 
 def _axis(size: int | None, bounds: tuple[int, int | None]) -> str:

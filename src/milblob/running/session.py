@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arguments import as_count, as_mapping, as_path, require, require_flags
 from ..budget import Budget
-from ..closeness import hint
+from ..closeness import hint, unknown
 from ..errors import UnsupportedError
 from ..onnx.conversion import opened
 from ..onnx.registry import Converter
@@ -72,8 +72,7 @@ class SessionState(MutableMapping[str, "np.ndarray[Any, Any]"]):
 
     def _require(self, name: object) -> None:
         if name not in self._kinds:
-            known = f"one of {', '.join(self._kinds)}" if self._kinds else "none, for the model has no states"
-            raise KeyError(f"state: expected {known}, got {name!r:.100}")
+            raise KeyError(unknown("state", name, self._kinds, "the model"))
 
     def __repr__(self) -> str:
         return f"<SessionState: {', '.join(f'{name} {one}' for name, one in self._kinds.items()) or 'none'}>"
@@ -241,6 +240,32 @@ class Session(Opened):
                 outputs |= found
             chosen.arrays().update(arrays)  # only when all went well
         return {name: outputs[name] if raw else one.convert(outputs[name]) for name, one in self.outputs.items()}
+
+    def __call__(self, **inputs: Any) -> dict[str, Any]:
+        """Compute the outputs once: `session(x=array)` is `session.predict({"x": array})`."""
+        return self.predict(inputs)
+
+    def run(self, outputs: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[Any]:
+        """Compute the outputs once, as `run` of onnxruntime's InferenceSession does: a list of arrays.
+
+        Args:
+            outputs: names of those that are returned, in this order; None: all, as in `outputs`.
+            inputs: as for `predict`.
+
+        Returns:
+            Arrays, also for images, labels and probabilities (see `raw` of `predict`).
+
+        Raises:
+            ValueError: an unknown output. As `predict`.
+        """
+        require("outputs", outputs, list | tuple | None, "a list of names, or None for all")
+        names = list(self.outputs) if outputs is None else list(outputs)
+        for name in names:
+            if name not in self.outputs:
+                words = f"outputs: expected some of {_listed(self.outputs)}, got {name!r:.100}"
+                raise ValueError(escape(f"{words}{hint(str(name), self.outputs)}"))
+        found = self.predict(inputs, raw=True)
+        return [found[name] for name in names]
 
     def _convert_weights(self, weights: Mapping[str, Any]) -> dict[str, "np.ndarray[Any, Any]"]:
         for name in weights:

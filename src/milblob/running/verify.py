@@ -4,8 +4,9 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +15,7 @@ from .. import decibels
 from ..arguments import as_count, as_path, require, require_calls
 from ..errors import MilblobError
 from ..progress import Progress, ProgressCounter
+from ..results import Result, ambiguous, least
 from ..wording import escape
 from .samples import given_runs, random_runs
 from .session import Session, SessionState
@@ -25,7 +27,8 @@ LIMIT, HALF_LIMIT = 2e-5, 8e-3
 """The greatest relative error of equal models: in single precision, and where half precision takes part."""
 
 
-class OutputError(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class OutputDifference(Result):
     """How far an output (or a state, after each run) of the second model is from that of the first, over all runs.
 
     Attributes:
@@ -52,19 +55,16 @@ class OutputError(NamedTuple):
     run: int
     limit: float
 
+    _keys: ClassVar = {"is_within": "is_within"}
+
     @property
     def is_within(self) -> bool:
         """Whether the difference is within the limit."""
         return self.relative <= self.limit
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it; what is infinite is null."""
-        found = {key: value if not isinstance(value, float) or math.isfinite(value) else None
-                 for key, value in self._asdict().items()}  # fmt: skip
-        return found | {"is_within": self.is_within}
 
-
-class VerifyReport(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class VerifyReport(Result):
     """What `verify` found.
 
     Attributes:
@@ -77,21 +77,23 @@ class VerifyReport(NamedTuple):
 
     a: str
     b: str
-    outputs: list[OutputError]
+    outputs: list[OutputDifference]
     runs: int
     worst: list[dict[str, Any]]
+
+    _keys: ClassVar = {"is_same": "is_same", "worst": None}
 
     @property
     def is_same(self) -> bool:
         """Whether every output is within its limit."""
         return all(one.is_within for one in self.outputs)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything but the inputs as JSON can hold it."""
-        return {
-            "a": self.a, "b": self.b, "is_same": self.is_same, "runs": self.runs,
-            "outputs": [one.to_dict() for one in self.outputs],
-        }  # fmt: skip
+    def __bool__(self) -> NoReturn:
+        ambiguous(self, "is_same")
+
+    def _worst(self) -> list[str]:
+        rows = least(self.outputs, lambda one: -one.relative)
+        return [f"{one.name}: relative error {one.relative:.3g} (limit {one.limit:.3g})" for one in rows]
 
 
 def verify(
@@ -102,7 +104,7 @@ def verify(
     function: str | None = None,
     runs: int | None = None,
     seed: int = 0,
-    limit: float | None = None,
+    max_error: float | None = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> VerifyReport:
@@ -119,8 +121,8 @@ def verify(
             model, the one that it is.
         runs: how many random runs, less than 2^31; default: four, or one for each enumerated shape if there are more.
         seed: of the random inputs.
-        limit: that the relative error of each output may reach (see `OutputError`); default: 2e-5 of the range, 8e-3
-            where a model computes in half precision, and none for integers and labels.
+        max_error: that the relative error of each output may reach (see `OutputDifference`); default: 2e-5 of the
+            range, 8e-3 where a model computes in half precision, and none for integers and labels.
         progress: called as runs are done, with the bytes of their outputs.
         max_nbytes: as for `Session`, of the models that are opened here.
 
@@ -132,9 +134,9 @@ def verify(
     require_calls(progress=progress)
     runs = None if runs is None else as_count("runs", runs, 1, nbits=31)
     seed = as_count("seed", seed)
-    require("limit", 0.0 if limit is None else limit, Real, "a number")
-    if limit is not None and not limit >= 0:
-        raise ValueError(f"limit: expected 0 or more, got {limit}")
+    require("max_error", 0.0 if max_error is None else max_error, Real, "a number")
+    if max_error is not None and not max_error >= 0:
+        raise ValueError(f"max_error: expected 0 or more, got {max_error}")
     if inputs is not None and runs is not None:
         raise ValueError("runs: expected none with inputs, which say how many there are, got both")
     if max_nbytes is not None and isinstance(a, Session) and isinstance(b, Session):
@@ -152,7 +154,7 @@ def verify(
         elif not (chosen := given_runs(inputs, first.inputs)):
             raise ValueError("inputs: expected one run or more, got none")
         float_limit = HALF_LIMIT if _is_half(first) or _is_half(second) else LIMIT
-        return _compare(first, second, chosen, float_limit, limit, inputs is None, ProgressCounter(progress))
+        return _compare(first, second, chosen, float_limit, max_error, inputs is None, ProgressCounter(progress))
 
 
 def _opened(model: Any, function: str | None, max_nbytes: int | None) -> Session:
@@ -258,12 +260,12 @@ class _Differences:
         """How far the error is beyond its limit."""
         return self._relative / self._allowed if self._allowed else math.inf if self._relative else 0.0
 
-    def result(self) -> OutputError:
+    def result(self) -> OutputDifference:
         is_power = self._power > 0 and math.isfinite(self._noise)
         ratio = -math.inf if self._differing else math.inf
         if self._noise and is_power:
             ratio = decibels.of_power(self._power, self._noise)
-        return OutputError(
+        return OutputDifference(
             self.name, self._dtype, self._largest, self._relative, ratio, self._differing, self._count, self.run,
             self._allowed,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Opening the files that a model names without ever leaving the model's directory, even if links change meanwhile.
+"""Opening the files that a model names without ever leaving the model's directory, even if links change at any time.
 
 Resolving a link and then opening the result leaves a gap in which the link can be exchanged. So the open itself
 enforces the boundary: either one system call that refuses to leave a directory (openat2, Linux 5.6), or one component
@@ -39,8 +39,8 @@ class Location:
 
     `Location(path)` is a path from the user: it is opened wherever it leads. `location.beneath(relative)` is a path
     from one of the model's files: it may be a link, and go through links, but must end inside `location`. Locations
-    nest: a location beneath a location that is itself beneath another must stay inside both. Where the format allows no
-    links, `links=False` refuses each one between the outer location and the file, also inside of it.
+    nest: a location beneath a location that is itself beneath another must remain inside both. Where the format allows
+    no links, `links=False` refuses each one between the outer location and the file, also inside of it.
 
     Attributes:
         path: with links unresolved, so that messages show what the user knows. Not for opening: use `open`.
@@ -171,7 +171,7 @@ class Location:
                 try:
                     fd = os.open(part, (_PASSED if parts else flags) | _NO_LINK, dir_fd=here)
                 except OSError as error:
-                    # A link, or it was one, or not a directory: trying again tells which.
+                    # A link, or no longer one, or not a directory: a new attempt finds out.
                     if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK) or links == _MAX_LINKS:
                         raise OSError(error.errno, error.strerror, self.path) from None
                     links += 1
@@ -202,7 +202,7 @@ class Location:
 
     def _open_and_compare(self, flags: int) -> int:
         """Open it, then refuse the opened file if it is outside: for systems where a directory cannot be held open."""
-        self.real()  # do not even open what escapes, unless a link changes after this
+        self.real()  # do not even open a file outside, unless a link changes after this
         fd = os.open(self.path, flags)
         try:
             real, outer = final_path(fd), self._outer
@@ -273,7 +273,7 @@ class Location:
 
 
 class Directory:
-    """A directory held open: operations on names act in this directory, even if its path leads elsewhere meanwhile.
+    """A directory held open: operations on names act in this directory, even after its path leads elsewhere.
 
     A context manager. Names are plain entry names, without a slash.
 
@@ -291,7 +291,7 @@ class Directory:
         self.fd = place.open(_LISTED) if _HAS_DIR_FDS else -1
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
-        """Open a name as `os.open` does; links are followed unless the flags say otherwise."""
+        """Open a name as `os.open` does; follows links unless the flags forbid it."""
         return os.open(name, flags, mode, dir_fd=self.fd) if self.fd >= 0 else os.open(self._full(name), flags, mode)
 
     def replace(self, old: str, new: str) -> None:
@@ -334,7 +334,7 @@ def _components(path: str) -> list[str]:
 
 
 def _real(path: str) -> str:
-    """`os.path.realpath`, six times faster where the system can tell and the path exists."""
+    """`os.path.realpath`, six times faster where the system can report it and the path exists."""
     try:
         return paths.asked(path) or os.path.realpath(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The disk: bytes and names that are really on it, and an error that says what a full one lacks."""
+"""The disk: syncs bytes and names to it, and describes how much space a full one lacks."""
 
 import contextlib
 import errno
@@ -57,16 +57,16 @@ def opened(path: str) -> Iterator[int]:
 
 
 def nbytes_on_disk(status: os.stat_result) -> int:
-    """Return how many bytes of the disk a file has."""
+    """Return how many bytes of the disk a file occupies."""
     blocks: int | None = getattr(status, "st_blocks", None)
     return status.st_size if blocks is None else blocks * _BLOCK_NBYTES
 
 
 def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int = 0) -> None:
-    """Add to an error about a full disk what is missing; leave any other as it is.
+    """Add the missing space to an error about a full disk; leave any other error unchanged.
 
     Args:
-        error: what a write raised, which knows neither the file nor its size.
+        error: the error of a write; it lacks the file and its size.
         path: the file or directory that is written, by its final name.
         nbytes: how many bytes of it are known to be needed; more may follow.
         has_nbytes: how many of them are on the disk.
@@ -79,21 +79,21 @@ def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int 
         try:
             status = os.statvfs(os.path.dirname(path) or ".")
             words += f", got {has_nbytes + status.f_bavail * status.f_frsize}"
-        except OSError:  # the disk is gone: what is known is said
+        except OSError:  # the disk is gone: report what is known
             pass
     error.strerror, error.filename, error.filename2 = words, path, None
     error.is_described = True  # type: ignore[attr-defined]
 
 
 def sizes(fd: int) -> tuple[int, int]:
-    """Return how many bytes an open file has, and how many of the disk."""
+    """Return the size of an open file, and how many bytes of the disk it occupies."""
     status = os.fstat(fd)
     return status.st_size, nbytes_on_disk(status)
 
 
 @contextlib.contextmanager
 def naming(path: str, fd: int = -1, nbytes: int = 0) -> Iterator[None]:
-    """Say of a full disk in the block which file it is about, and what that needs; see `describe_full`."""
+    """If the disk is full in the block, name the file and the space it needs in the error; see `describe_full`."""
     try:
         yield
     except OSError as error:

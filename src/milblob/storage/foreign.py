@@ -1,6 +1,6 @@
-"""Files of other kinds in place of a Core ML model or its weights: what they are by their bytes, and what to do.
+"""Files of other kinds in place of a Core ML model or its weights: their kinds by their bytes, and advice.
 
-Asked only about what could not be opened, or is no model: nothing that parses is refused because it looks like another.
+Only called for a file that cannot be opened as a model: nothing that parses is refused for looking like another kind.
 """
 
 import codecs
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import FormatError, UnsupportedError
 from .mapped import MappedFile
 
-ARRAY_COMMANDS = "milblob ls, show, stats, hash, diff, match, extract, convert and pack"
+ARRAY_COMMANDS = "milblob ls, show, stats, hash, diff, match and convert"
 """The commands that take files of arrays."""
 
 _HEAD_NBYTES = 1024
@@ -39,8 +39,8 @@ class Foreign(NamedTuple):
         name: short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx",
             "tflite", "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify`
             adds "directory" and "part".
-        words: what it is, with an article.
-        advice: what to do with it; "" if nothing is known.
+        words: its description, with an article.
+        advice: what the user can do; "" if nothing is known.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Foreign(NamedTuple):
 
 
 def foreign(data: Any, file: str | None = None) -> Foreign | None:
-    """Return what bytes are that are no model, if that can be told.
+    """Identify bytes that are not a model; None if they are unknown.
 
     Args:
         data: a file, or its first kilobyte or more, as a bytes-like object.
@@ -87,7 +87,7 @@ def foreign(data: Any, file: str | None = None) -> Foreign | None:
 
 
 def is_onnx(numbers: frozenset[int]) -> bool:
-    """Whether a message that has these fields is an ONNX model: it has a graph, which Model has not."""
+    """Whether a message that has these fields is an ONNX model: it has a graph, unlike Model."""
     return _GRAPH in numbers and numbers <= _ONNX_FIELDS
 
 
@@ -118,12 +118,12 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def onnx_model(name: str | None) -> Foreign:
-    """Return what an ONNX model is called, and what to do with it."""
+    """Return the description of an ONNX model, with advice."""
     return _arrays("onnx", "an ONNX model", name or "it")
 
 
 def bytecode(name: str | None) -> Foreign:
-    """Return what the bytecode of a bundle is called, as `bundle`; a file with another name is not taken for it."""
+    """Return the description of the bytecode of a bundle; a file of another name must be renamed first."""
     found = bundle(name)
     if name is not None and name.lower().endswith(".mlirb"):
         return found
@@ -132,15 +132,15 @@ def bytecode(name: str | None) -> Foreign:
 
 
 def bundle(name: str | None) -> Foreign:
-    """Return what a bundle of Core AI is called, and what to do with it."""
+    """Return the description of a bundle of Core AI, with advice."""
     advice = f"{ARRAY_COMMANDS.removesuffix(' and pack')}, check, refit and repack take it"
     return Foreign("aimodel", "a bundle of Apple's Core AI, which is not a Core ML model", advice)
 
 
 def _arrays(suffix: str, words: str, name: str) -> Foreign:
     advice = f"{ARRAY_COMMANDS} take it, and milblob refit gives its values to a model"
-    if not name.lower().endswith(f".{suffix}"):
-        advice = f"if its name ends in .{suffix}, {advice}"
+    is_named = name.lower().endswith(f".{suffix}")
+    advice = f"milblob.open_arrays opens it; {advice}" if is_named else f"if its name ends in .{suffix}, {advice}"
     return Foreign(suffix, words, advice)
 
 
@@ -160,7 +160,7 @@ def _zip(data: memoryview, name: str) -> Foreign:
 
 
 def _members(data: memoryview) -> Iterator[str]:
-    """Yield the names of a zip archive's first members, as far as their sizes are before their data."""
+    """Yield the names of a zip archive's first members, up to one whose size is not before its data."""
     at = 0
     for _ in range(_MEMBERS):
         if bytes(data[at : at + 4]) != b"PK\x03\x04" or len(data) - at < 30:
@@ -189,7 +189,7 @@ def _text(head: bytes) -> Foreign | None:
         return None
     first = text.splitlines()[0][:60]
     if start[:1] in (b"{", b"["):
-        return Foreign("json", f"JSON that is no listing of a weight file: {first!r}")
+        return Foreign("json", f"JSON, but not a listing of a weight file: {first!r}")
     return Foreign("text", f"text: {first!r}")
 
 
@@ -197,8 +197,8 @@ def refusal(found: Foreign, expected: str, file: str | None) -> FormatError | Un
     """Return the error about a file of another kind.
 
     Args:
-        found: what it is.
-        expected: what was expected, such as "file: expected a weight file".
+        found: its kind.
+        expected: the beginning of the message, such as "file: expected a weight file".
         file: its name.
     """
     words = f"{expected}, got {found.words}" + (f" ({found.advice})" if found.advice else "")
@@ -210,13 +210,13 @@ def refusal(found: Foreign, expected: str, file: str | None) -> FormatError | Un
 def explained(
     error: FormatError | UnsupportedError, mapping: MappedFile, expected: str, *, is_text: bool = False
 ) -> FormatError | UnsupportedError:
-    """Return the `refusal` of a file whose bytes are those of another kind of file; else the error about them itself.
+    """Return the `refusal` of a file if its bytes are of another kind of file; else the given error.
 
     Args:
         error: that its own reader raised.
         mapping: of the file.
         expected: as for `refusal`.
-        is_text: text is expected, so that the error about it says more.
+        is_text: text is expected, so the error can be more precise.
     """
     found = foreign(mapping.live(), mapping.name)
     return error if found is None or (is_text and found.name == "text") else refusal(found, expected, mapping.name)

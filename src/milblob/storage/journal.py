@@ -6,8 +6,8 @@ and the next writer or `milblob.recover` completes the change. The cost is that 
 
 A journal may arrive with a model from anywhere, so it is trusted as little as the model. `recover` changes only the
 files that its caller names, each only within its bounds. It changes nothing if anything in the journal is wrong, or if
-the journal may come from a user who may not write to the files. journal_format.py says what is in a journal, pending.py
-where journals are and what readers do about them.
+the journal may come from a user who may not write to the files. journal_format.py defines the contents of a journal;
+pending.py defines where journals are and how readers treat them.
 """
 
 import contextlib
@@ -17,9 +17,11 @@ import os
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import FormatError, MilblobError, ResolveError
+from ..results import Result
 from . import journal_format, mapped, owners, paths, pending
 from .beneath import Directory, Location
 from .disk import naming, sync, sync_directory
@@ -44,7 +46,7 @@ from .transfer import copy_range, write_at
 _WAIT_S = 10.0  # for a writer that is in the middle of a commit
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 _READ_FLAGS = _FLAGS & ~os.O_RDWR | os.O_RDONLY
-_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # what a name that leads to no file ends in
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # the error of a name that leads to no file
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
@@ -54,13 +56,13 @@ def _nothing() -> None:
 
 
 class Patch(NamedTuple):
-    """Bytes to write inside a file; its size stays the same.
+    """Bytes to write inside a file; its size does not change.
 
     Attributes:
         path: of the file, relative to the root of the model, with "/".
         offset: of the first byte.
         data: C-contiguous buffer, held until the commit is done and never copied; or a `Later`.
-        written: called once the bytes are in the journal or in a changed copy; what it raises ends the commit, and
+        written: called once the bytes are in the journal or in a changed copy; its exception ends the commit, and
             nothing has changed.
     """
 
@@ -89,7 +91,7 @@ class CommitProgress:
     """How far a commit got, for a caller that handles its exception.
 
     Attributes:
-        is_published: the change may be in the files or in a journal. What was known of the files no longer holds, and
+        is_published: the change may be in the files or in a journal. Earlier facts about the files no longer hold, and
             nothing more may be written until the model is opened again.
     """
 
@@ -113,10 +115,10 @@ def commit(
         root, base: of the model, as `pending.place` gives them. All paths are relative to the root. The caller holds
             the lock of the model.
         patches: changed in place, so that views of these bytes show the new values. A file that has another hard link
-            is replaced by a changed copy instead, because the other name stands for a file of its own.
+            is replaced by a changed copy instead, because the other name must keep its contents.
         replacements: files that get new contents under the same name; views keep the old contents. None of them may be
             patched too.
-        fds: path -> descriptor, open for writing, whose `lock` the caller holds. The other files are locked meanwhile.
+        fds: path -> descriptor, open for writing, whose `lock` the caller holds. The other files are locked here.
         progress: updated with how far the commit got.
 
     Returns:
@@ -126,8 +128,8 @@ def commit(
         ValueError: a patch that reaches outside its file.
         BlockingIOError: another writer has the lock of a file.
         PendingChangeError: an earlier change of one of the files was interrupted and must be completed first.
-        OSError: from the system. If there is no journal yet, nothing has changed. If there is one, the change is not
-            lost: the next writer or `milblob.recover` completes it.
+        OSError: from the system. If no journal exists yet, nothing has changed. If one exists, the change is not lost:
+            the next writer or `milblob.recover` completes it.
     """
     progress = progress or CommitProgress()
     by_path: dict[str, list[Patch]] = {}
@@ -145,7 +147,7 @@ def commit(
             elif not is_named(held[path], full):
                 words = "file: expected the one that was opened, got another by that name"
                 raise FormatError(words, file=full)
-            pending.sweep_staged(full)  # refuses a file with a journal; nobody else can write one under our lock
+            pending.sweep_staged(full)  # refuses a file with a journal; no other process can write one under our lock
         for path in list(by_path):
             status = os.fstat(held[path])
             by_path[path] = _once(by_path[path])
@@ -183,9 +185,9 @@ def commit(
 
 
 def _once(patches: list[Patch]) -> list[Patch]:
-    """Return the patches without repetitions: two tensors may be the same bytes of a file, and get the same values.
+    """Return the patches without repetitions: two tensors may share bytes of a file, and get the same values.
 
-    So a journal has no more bytes than the files that it changes, by which whoever reads it bounds it.
+    So a journal is never larger than the files that it changes, and a reader can bound its size.
     """
     places: dict[tuple[int, int], int] = {}
     result: list[Patch] = []
@@ -205,7 +207,7 @@ def _once(patches: list[Patch]) -> list[Patch]:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Whether two buffers hold the same bytes. Of what is made later that is not known unless it is one object."""
+    """Whether two buffers hold the same bytes. Two `Later` are equal only if they are one object."""
     if a is b:
         return True
     return not isinstance(a, Later) and not isinstance(b, Later) and memoryview(a).cast("B") == memoryview(b).cast("B")
@@ -243,7 +245,7 @@ def _replace(target: str, old: int, write: Callable[[int], object], progress: Co
 
 
 def _may_be(path: str, inode: int) -> bool:
-    """Return whether a name may lead to a file; True if that cannot be told."""
+    """Return whether a name may lead to a file; True if unknown."""
     try:
         status = paths.status(path, follow=False)
     except OSError:
@@ -282,7 +284,7 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
 
 
 def _directory_of(root: str, path: str) -> Directory:
-    """Hold the directory of a file, given relative to the root, open: below the root, whatever links there are.
+    """Hold the directory of a file, given relative to the root, open: always below the root, despite links.
 
     Raises:
         ResolveError: it is not. OSError: it cannot be opened.
@@ -330,7 +332,7 @@ def _write_journal(
         new.commit()
     except BaseException:
         new.release()
-        # It may have had its name, and may have kept it. If that cannot be undone, and synced, it counts.
+        # The journal may have kept its name. Unless the removal succeeds and is synced, it is valid.
         status = paths.status(found.path, follow=False)
         if status is not None and status.st_ino == inode:
             os.unlink(found.path)
@@ -377,7 +379,8 @@ def _copier(old: int, patches: list[Patch]) -> Callable[[int], None]:
 # -------------------------------------------------------------------------------------------------------------- recover
 
 
-class Recovered(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Recovered(Result):
     """An interrupted change that was completed.
 
     Attributes:
@@ -390,10 +393,6 @@ class Recovered(NamedTuple):
     files: tuple[str, ...]
     nbytes: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return {"journal": self.journal, "files": list(self.files), "nbytes": self.nbytes}
-
 
 def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Recovered | None:
     """Complete a commit that was interrupted, or wait for a running one to end.
@@ -403,20 +402,20 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Rec
         changeable: called with the path of the model, returns the real paths of the files that its journal may change.
 
     Returns:
-        What was completed; None if another process has done it.
+        The completed change; None if another process completed it.
 
     Raises:
         FormatError: a broken journal, one that would change another file or one that is gone, one from another user, or
             a file that matches neither the old contents nor the new. Nothing has been changed.
         BlockingIOError: a writer has held the lock for ten seconds.
-        OSError: it cannot be done here, for example on a read-only file system; the message says what to do.
+        OSError: it cannot be done here, for example on a read-only file system; the message gives advice.
     """
     try:
         with contextlib.ExitStack() as stack:
             fds: dict[str, int] = {}
             model = _model_of(found)
             if model is None:
-                Journal(found.path).close()  # says what is wrong with it
+                Journal(found.path).close()  # raises the error about it
                 model = found.root
             if not _wait(stack, model, found.path, fds):
                 return None
@@ -468,7 +467,7 @@ def _model_of(found: Pending) -> str | None:
 
 
 def _wait(stack: contextlib.ExitStack, model: str, path: str, fds: dict[str, int]) -> bool:
-    """Take the lock of a model; return False if a running writer has completed its commit meanwhile."""
+    """Take the lock of a model; return False if a running writer completed its commit first."""
     end = time.monotonic() + _WAIT_S
     while paths.is_there(path):
         try:

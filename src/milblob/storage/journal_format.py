@@ -1,11 +1,11 @@
-"""What a journal holds: its bytes, as `commit` writes them and `recover` reads them.
+"""The format of a journal, which `commit` writes and `recover` reads.
 
-The file, little-endian: magic with the version (8 bytes), nbytes of all of it (u64), CRC-32 of what follows the header
-(u32), number of entries (u32); the name of the model file in this directory, empty if the directory is the model (u16
-nbytes, UTF-8); then per entry: kind (u8: 1 patch, 2 replacement), nbytes of the path (u16), nbytes of the target file
-after the change (u64), offset (u64), nbytes of the data (u64), the path (UTF-8, relative, "/"), the data. The data of a
-replacement is a hash of the new file (32 bytes), then its temporary name. The hash is the BLAKE3 of the first 64 bytes
-and the BLAKE3 of the others: a listing names the latter of its weight file, which is thus hashed once.
+The file, little-endian: magic with the version (8 bytes), nbytes of all of it (u64), CRC-32 of everything after the
+header (u32), number of entries (u32); the name of the model file in this directory, empty if the directory is the model
+(u16 nbytes, UTF-8); then per entry: kind (u8: 1 patch, 2 replacement), nbytes of the path (u16), nbytes of the target
+file after the change (u64), offset (u64), nbytes of the data (u64), the path (UTF-8, relative, "/"), the data. The data
+of a replacement is a hash of the new file (32 bytes), then its temporary name. The hash is the BLAKE3 of the first 64
+bytes and the BLAKE3 of the others: a listing names the latter of its weight file, which is thus hashed once.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class Later:
 
     Attributes:
         nbytes: how many there will be.
-        make: returns them, a C-contiguous buffer. What it raises ends the work, and nothing has changed.
+        make: returns them, a C-contiguous buffer. Its exception ends the work, and nothing has changed.
     """
 
     __slots__ = ("make", "nbytes")
@@ -162,8 +162,8 @@ class Journal:
     def _bounded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield the entries, unless they hold more bytes than the files that they change.
 
-        A sparse file takes no room, and can be of any size: what it holds is not read before this is known. Each entry
-        has a head that is not zero, so the number of entries is bounded by what the file takes on the disk.
+        A sparse file takes no room, and can be of any size: its contents are not read before this is known. Each entry
+        has a head that is not zero, so the number of entries is bounded by the file's size on the disk.
         """
         left: dict[str, int] = {}
         for entry in entries:
@@ -239,7 +239,7 @@ class Journal:
 
 
 def header(nbytes: int, crc: int, count: int) -> bytes:
-    """Return the header of a journal with `nbytes` bytes and `count` entries; `crc` is that of what follows."""
+    """Return the header of a journal with `nbytes` bytes and `count` entries; `crc` is that of everything after it."""
     return _HEAD.pack(_MAGIC + bytes([_VERSION]), nbytes, crc, count)
 
 
@@ -249,7 +249,7 @@ def pieces(base: str, entries: list[Entry]) -> Iterator[memoryview]:
     The second piece of an entry is its data, not copied; a `Later` is made when its turn comes.
 
     Raises:
-        ValueError: a `Later` made another number of bytes than it said.
+        ValueError: a `Later` made another number of bytes than it declared.
     """
     name = base.encode()
     yield memoryview(_NAME.pack(len(name)))
@@ -268,9 +268,9 @@ def pieces(base: str, entries: list[Entry]) -> Iterator[memoryview]:
 
 
 def digest_of(fd: int, rest: Callable[[], bytes] | None = None) -> bytes:
-    """Return the hash of a file: the BLAKE3 of its first bytes and of the BLAKE3 of the others, `rest` if it is known.
+    """Return the hash of a file: the BLAKE3 of its first bytes and of the BLAKE3 of the others (`rest`, if known).
 
-    The file is read and not mapped: another process may shorten it meanwhile.
+    The file is read and not mapped: another process may shorten it at any time.
     """
     from ..hashing import blake3
 

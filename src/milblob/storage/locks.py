@@ -10,7 +10,7 @@ if sys.platform != "win32":
     import fcntl
 
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-"""Flags to open what has a name, and not what a link by that name leads to."""
+"""Flags to open the file of a name; if it is a link, the link itself."""
 
 
 def lock(fd: int, path: str) -> None:
@@ -111,5 +111,5 @@ def replacing(path: str, is_held: bool = False) -> Iterator[None]:
         yield
     finally:
         if fd >= 0:
-            with contextlib.suppress(OSError):  # nothing was written to it, and what has its name keeps it
+            with contextlib.suppress(OSError):  # nothing was written to it, and the file of that name is kept
                 os.close(fd)

@@ -1,4 +1,4 @@
-"""Files and buffers behind one interface: held, mapped read-only or read into memory, checked for shrinking."""
+"""Files and buffers with one interface: held, mapped read-only or read into memory, checked for shrinking."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ LFS_PREFIX = b"version https://git-lfs.github.com/spec/"
 
 @contextlib.contextmanager
 def closed_on_error(opened: Any) -> Iterator[None]:
-    """Close what was opened if the block raises, which makes something of it."""
+    """Close the opened file if the block that uses it raises."""
     try:
         yield
     except BaseException:
@@ -38,7 +38,7 @@ def closed_on_error(opened: Any) -> Iterator[None]:
 
 
 class Opened:
-    """What holds open files: like a file object, it is neither copied nor pickled."""
+    """Base of objects that hold open files: like a file object, they cannot be copied or pickled."""
 
     path: str | None
 
@@ -59,8 +59,8 @@ class Opened:
             kept()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse, in words that say what to do."""
-        words = f"{type(self).__name__}: expected to stay where it was opened, got a copy of it or its pickle"
+        """Refuse, with advice in the message."""
+        words = f"{type(self).__name__}: cannot be copied or pickled"
         raise TypeError(f"{words}; open the path there again")
 
 
@@ -73,14 +73,14 @@ class MappedFile:
     once: later changes of the file do not matter, and each array over it keeps all of that memory.
 
     Threads may share it, and one may close it while others read: each of these gets its values, or a ValueError that
-    says that the file is closed.
+    reports that the file is closed.
 
     Of a file that represents a remote one (`mirrored`), only the bytes that were asked for are there, so that each
     method says how much of the buffer that it returns may be read: `live` and `check_size` fetch the whole file, `need`
     fetches a range.
 
     Attributes:
-        buffer: what `_codec` reads from and arrays are made over; None after close.
+        buffer: the bytes for `_codec` and for arrays; None after close.
         name: the path as given, or None for memory.
         identity: device and inode of the file, or None for memory.
         is_partial: whether it represents a remote file, of which only what was asked for is here.
@@ -96,7 +96,7 @@ class MappedFile:
         """Map, or read, a path, a file object or a buffer.
 
         Args:
-            source: str or PathLike, opened wherever it leads; a Location, which stays inside its model; an open binary
+            source: str or PathLike, opened wherever it leads; a Location, inside its model; an open binary
                 file, or any object with `read` and `seek`; or any C-contiguous buffer, which is not copied and must
                 not change. A file object that is not a plain file is read whole.
             name: the name for messages.
@@ -146,9 +146,7 @@ class MappedFile:
             words = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
             raise TypeError(words) from None
         self.buffer: Buffer | None = buffer
-        view = memoryview(buffer)  # of bytes, whatever the elements of the source are
-        if self._backing is not None and buffer.nbytes < 1024:
-            self._backing.fetch([(0, buffer.nbytes)])
+        view = memoryview(buffer)  # of bytes, for elements of any size
         if buffer.nbytes < 1024 and view[: len(LFS_PREFIX)] == LFS_PREFIX:
             raise FormatError(self._lfs_words(bytes(view)), offset=0, file=self.name, code="lfs-pointer")
 
@@ -255,7 +253,7 @@ class MappedFile:
             try:
                 now = mapped.size()
             except (ValueError, OSError):
-                self._open_buffer()  # raises if it was closed meanwhile
+                self.live()  # raises if another thread closed it
                 raise
             if now < buffer.nbytes:
                 self._open_buffer()
@@ -272,7 +270,7 @@ class MappedFile:
         """Read `nbytes` at each of the offsets from the file itself, one after another.
 
         Through the mapping, each would be a page fault that maps the cached pages around it; a positioned read maps
-        nothing (bench/bench_load.py shows what stays resident).
+        nothing (bench/bench_load.py shows which pages remain resident).
 
         Returns:
             The bytes; None where only the mapping can give them: a buffer, a platform without positioned reads, an
@@ -288,7 +286,7 @@ class MappedFile:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
-        """Yield `fd`, which stays open until the block ends, even if another thread closes; -1 if there is none.
+        """Yield `fd`, which remains open until the block ends, even if another thread closes; -1 if there is none.
 
         Raises:
             ValueError: it is closed. As `need`, of the whole file.
@@ -336,7 +334,7 @@ class MappedFile:
         return real if sys.platform == "win32" else path
 
     def require_named(self) -> None:
-        """Refuse a file whose name leads to another one by now: for what is written to be opened by that name.
+        """Refuse a file whose name now leads to another one: for outputs that refer to the file by that name.
 
         Raises:
             FormatError: it does.
@@ -347,7 +345,7 @@ class MappedFile:
             raise FormatError(f"file: expected the one that was opened, got {got} by that name", file=self.name)
 
     def expect_random(self, random: bool) -> None:
-        """Tell the kernel which reads to expect: small scattered ones, or (False) whole arrays.
+        """Advise the kernel which reads to expect: small scattered ones, or (False) whole arrays.
 
         Listing touches 64 bytes per record; with default read-ahead, most of a cold file would be read for nothing.
         """
@@ -356,11 +354,11 @@ class MappedFile:
             try:
                 mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
             except ValueError:
-                self._open_buffer()  # raises if it was closed meanwhile
+                self.live()  # raises if another thread closed it
                 raise
 
     def close(self) -> None:
-        """Release the bytes. Arrays over them stay valid and keep the mapping until the last of them is gone."""
+        """Release the bytes. Arrays over them remain valid, and the last of them releases the mapping."""
         with self._lock:
             self.buffer = None
             mapped, self._mmap = self._mmap, None

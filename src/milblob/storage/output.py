@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from .._codec import exchange
+from ..errors import DestinationExistsError
 from . import mounts, owners, paths
 from .disk import describe_full, naming, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
 from .locks import NO_LINKS, is_named, replacing, take, unlock
@@ -29,7 +30,7 @@ _ATTEMPTS = 100
 
 
 class Whole:
-    """What takes its name when it is complete: on exit from the `with` block, or with `commit`.
+    """An output that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Attributes:
         path: the final name, links resolved.
@@ -59,7 +60,7 @@ class Whole:
             parts.append(self)
 
     def fail(self, error: BaseException) -> None:
-        """As `discard`; an error of a full disk says what it lacks for this."""
+        """As `discard`; the error of a full disk then reports the missing space."""
         _fail([self], error)
 
     def __enter__(self) -> Self:
@@ -82,8 +83,8 @@ def together() -> Iterator[list[Whole]]:
     """Yield a list of outputs that take their names together when the block ends, in the order of the list.
 
     All of them are complete and synced before the first takes its name. If one cannot take its name, those before it
-    give theirs back. Killed in between, the first of them are new and the others old. So what another one refers to
-    comes before it, by a name that nothing old refers to; and what says that all is done comes last.
+    give theirs back. If the process is killed in between, the first of them are new and the others old. So an output
+    comes after those that it refers to, by names that nothing old refers to; one that marks completion comes last.
 
     Raises:
         As the block, `complete` and `named`; everything is as it was.
@@ -100,11 +101,11 @@ def together() -> Iterator[list[Whole]]:
         _fail(parts, error)
         raise
     for part in parts:
-        part.discard()  # what is only held
+        part.discard()  # those that are only held
 
 
 def _fail(parts: list[Whole], error: BaseException) -> None:
-    """Leave everything as it was; of a full disk say which output needs how much."""
+    """Discard all outputs; if the disk is full, report which output needs how much."""
     found = [(part.sizes(), part.path) for part in parts] if isinstance(error, OSError) else []
     if found:
         describe_full(error, max(found)[1], *(sum(each) for each in zip(*(nbytes for nbytes, _ in found), strict=True)))
@@ -116,7 +117,7 @@ class NewFile(Whole):
     """A file that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Args:
-        path: the final name. A symbolic link is followed: what it points to is replaced, the link stays.
+        path: the final name. A symbolic link is followed: its target is replaced, the link is kept.
         force: replace a file that exists. Its other hard links, and views of its bytes, keep the old contents.
         sync: write the bytes to disk before the name changes; without it, a power failure may lose old and new.
         locked: the caller holds the `lock` of the file to be replaced and knows that it has no journal; else the lock
@@ -133,9 +134,9 @@ class NewFile(Whole):
     are those of the replaced file (see owners.py), else those of this process and its umask.
 
     Raises:
-        FileExistsError: `path` exists and `force` is False, or it is not a regular file. (Also from `commit`, if it was
-            created meanwhile.)
-        FileNotFoundError: there is no such directory.
+        FileExistsError: `path` exists and `force` is False, or it is not a regular file. (Also from `commit`, if
+            another process created it after this call.)
+        FileNotFoundError: the directory does not exist.
         BlockingIOError: from `commit`: another writer has the lock of the file to be replaced.
         PendingChangeError: a change of that file was interrupted and must be completed first.
         OSError: from the system.
@@ -191,7 +192,7 @@ class NewFile(Whole):
                 os.unlink(name)
 
     def release(self) -> None:
-        """Let go of the lock that `held` keeps. Does nothing when called again."""
+        """Release the lock that `held` keeps. Does nothing when called again."""
         fd, self._held_fd = self._held_fd, -1
         self._let_go(fd)
 
@@ -214,7 +215,7 @@ class NewDirectory(Whole):
     """A directory that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Args:
-        path: the final name; of a symbolic link, what it points to is replaced.
+        path: the final name; of a symbolic link, its target is replaced.
         replace: `path` may exist, and is replaced with everything in it. The caller decides which ones may be.
         locked: the caller holds the `lock` of the directory that is replaced.
 
@@ -227,7 +228,7 @@ class NewDirectory(Whole):
     renamed to `.milblob-*.old`; a process killed at that moment leaves both complete, neither under the final name.
 
     Raises:
-        FileExistsError: `path` exists and `replace` is False, or is no directory, or something is mounted in it.
+        FileExistsError: `path` exists and `replace` is False, or is not a directory, or something is mounted in it.
         FileNotFoundError: the directory to create it in does not exist.
         BlockingIOError: from `commit`: another writer has the lock of the directory to be replaced.
         OSError: from the system.
@@ -242,8 +243,9 @@ class NewDirectory(Whole):
         self.path, self._replace, self._locked = _resolved(path), replace, locked
         old = paths.status(self.path, follow=False)
         if old is not None and not (replace and stat.S_ISDIR(old.st_mode)):
-            wanted = "a directory or nothing" if replace else "no such directory"
-            raise FileExistsError(f"{path}: expected {wanted}, got {'one' if not replace else _kind(old)}")
+            if not replace:
+                raise FileExistsError(f"{path} already exists")
+            raise FileExistsError(f"{path}: expected a directory or nothing, got {described(old)}")
         if old is not None:
             mounts.require_none(self.path)
         _require_parent(path, self.path)
@@ -298,7 +300,7 @@ class NewDirectory(Whole):
 
     def _give_back(self, old: str) -> None:
         """Undo `_take_name`."""
-        name, self.name = self.name, ""  # if this fails, whatever has that name must not be removed
+        name, self.name = self.name, ""  # if this fails, the file of that name must not be removed
         if old == name:
             if exchange(os.fsencode(name), os.fsencode(self.path)) != 0:
                 return
@@ -333,7 +335,7 @@ class NewNamedFile(Whole):
         path, force, locked: as for `NewFile`.
 
     Attributes:
-        name: what to write, in a temporary directory beside the final name.
+        name: the name to write to, in a temporary directory beside the final name.
         path: the final name, links resolved.
 
     Raises:
@@ -397,7 +399,7 @@ def _placed(
         file: its temporary name; or a descriptor of a file without one, which replaces none.
         path: the final name.
         inode: of the file.
-        force: replace a file that is there.
+        force: replace an existing file.
         locked: the caller holds the lock of that file, and knows that it has no journal.
         is_synced: whether the new name is written to the disk.
 
@@ -547,9 +549,9 @@ def _destination(path: str, force: bool, locked: bool) -> tuple[str, os.stat_res
     target = _resolved(path)
     old = paths.status(target, follow=False)
     if old is not None and not stat.S_ISREG(old.st_mode):
-        raise FileExistsError(f"{path}: expected a regular file or nothing, got {_kind(old)}")
+        raise FileExistsError(f"{path}: expected a regular file or nothing, got {described(old)}")
     if old is not None and not force:
-        raise FileExistsError(f"{path}: expected no such file, got one (--force replaces it)")
+        raise DestinationExistsError(path)
     _require_parent(path, target)
     if not locked:
         require_none(target)
@@ -560,7 +562,10 @@ def _resolved(path: str) -> str:
     return paths.real(path) if paths.is_link(path) else path
 
 
-def _kind(status: os.stat_result) -> str:
+def described(status: os.stat_result) -> str:
+    """Return the kind of a path: a file, a directory, a link or a device."""
+    if stat.S_ISLNK(status.st_mode):
+        return "a link"
     if stat.S_ISDIR(status.st_mode):
         return "a directory"
     return "a file" if stat.S_ISREG(status.st_mode) else "a device, a pipe or a socket"

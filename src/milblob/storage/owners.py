@@ -1,7 +1,7 @@
-"""Who owns a new file or tree, and who may read it: as with what it replaces, where the system allows that.
+"""The owner and permissions of a new file or tree: those of the one that it replaces, if the system allows it.
 
-Only root can give files away, and does: whoever owns a model that root rewrites must keep it. Other users own what they
-write, and can keep the group at most. The result has the permissions of what it replaces, and never more.
+Only root can give files away, and does: the owner of a model that root rewrites must keep it. Other users own what they
+write, and can keep the group at most. The result never has more permissions than the file or tree that it replaces.
 """
 
 import contextlib
@@ -46,13 +46,13 @@ def mode_like(fd: int, old: os.stat_result) -> int:
 
 
 def keep_tree(fd: int, old: str) -> None:
-    """Give everything in a new directory the owner and permissions of what it replaces, the directory itself apart.
+    """Give everything in a new directory, but not the directory itself, the old owners and permissions.
 
-    A name that the old directory lacks gets the owner of the old directory, and keeps its permissions. Directories stay
-    writable for their owner.
+    A name that the old directory lacks gets the owner of the old directory, and keeps its permissions. Directories
+    remain writable for their owner.
 
     Args:
-        fd: open descriptor of the new directory, which nobody else can enter yet.
+        fd: open descriptor of the new directory, which no other process can enter yet.
         old: path of the directory that it replaces.
 
     Raises:

@@ -66,7 +66,7 @@ def above(path: str, suffixes: tuple[str, ...]) -> str | None:
 
 
 def real(path: str) -> str:
-    """Return the absolute path without links; names at its end that do not exist stay as they are.
+    """Return the absolute path without links; names at its end that do not exist are kept.
 
     Raises:
         OSError: a part cannot be examined, which `os.path.realpath` would take for "not a link"; a loop of links.

@@ -1,4 +1,4 @@
-"""Is a change of these files pending? Only this module answers, and says what readers and writers do about it.
+"""Is a change of these files pending? Only this module answers, and defines how readers and writers react.
 
 A change in place is written to a journal first (journal.py). A journal lies in a directory that holds everything it
 changes. A process that opens a path looks for one there:
@@ -7,7 +7,7 @@ changes. A process that opens a path looks for one there:
 - `.milblob-journal`, in the root of a package or compiled model, or in the directory of a model file that changes
   weight files too.
 
-So `pending` looks beside the file and in every directory above it, links resolved, whatever the directories' names.
+So `pending` looks beside the file and in every directory above it, links resolved, for any names of directories.
 Readers map their files with `map_settled`, which changes nothing. Writers complete the change first (journal.recover).
 """
 
@@ -60,7 +60,7 @@ def place(path: str, is_directory: bool) -> tuple[str, str]:
 
     Args:
         path: of the model.
-        is_directory: what the model was when it was opened. The file system is not asked again: if the path leads
+        is_directory: the kind of the model when it was opened. The file system is not asked again: if the path leads
             nowhere at that moment, the root would be another directory.
     """
     full = paths.real(path)
@@ -153,7 +153,7 @@ def wait(found: Pending) -> None:
     """Wait until a running writer has completed its change; it holds the lock of its journal.
 
     Raises:
-        PendingChangeError: there is no running writer: the change was interrupted.
+        PendingChangeError: no writer is running: the change was interrupted.
         BlockingIOError: the writer is still at work after ten seconds.
     """
     end = time.monotonic() + _WAIT_S
@@ -188,7 +188,7 @@ def _opened(path: str) -> int | None:
 
 
 def interrupted(found: Pending) -> PendingChangeError:
-    """Return the error about a change that was interrupted: it names the journal and says what to do."""
+    """Return the error about a change that was interrupted: it names the journal and gives advice."""
     words = f"journal: expected none, got one of an interrupted change; {found.advice} completes it"
     return PendingChangeError(words, file=found.path)
 
@@ -241,7 +241,7 @@ def require_none(path: str) -> None:
 
 
 def sweep_staged(path: str) -> None:
-    """Remove what a killed commit prepared for a file but never used, unless a journal needs it.
+    """Remove the unused files that a killed commit prepared for a file, unless a journal needs them.
 
     The caller holds the lock of the file.
 

@@ -23,7 +23,7 @@ _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 class Scratch:
-    """Makes arrays for what is computed on the way.
+    """Makes arrays for intermediate results.
 
     Args:
         directory: where the files of large arrays are, as long as the arrays are used.
@@ -56,7 +56,7 @@ class Scratch:
         return np.ndarray(dims, kind, mapping)
 
     def lasting(self, shape: Any, dtype: Any) -> Array:
-        """As `empty`, for what is kept of every weight until the result is written: together they take little memory.
+        """As `empty`, for arrays of every weight that are kept until the result is written: together they are small.
 
         Several share a file, as there may be more weights than files that a process may have open. Each file has room
         for an eighth of all before it, so that their number grows with the logarithm of the bytes.

@@ -14,7 +14,7 @@ _RANDOM_NBYTES = 8
 def sweep(directory: str) -> None:
     """Remove temporary files and directories left by killed processes: those that no process holds a lock on.
 
-    On Windows directories cannot be locked, so theirs stay.
+    On Windows directories cannot be locked, so staging directories are left there.
     """
     names: list[str] = []
     with contextlib.suppress(OSError), os.scandir(directory or ".") as entries:
@@ -27,7 +27,7 @@ def sweep(directory: str) -> None:
 def is_ours(name: str) -> bool:
     """Return whether a name is a temporary one of a milblob writer; `sweep` removes it once its writer is gone.
 
-    `.milblob-*.old` is not: it is a complete directory that was being replaced, and may be the only copy.
+    `.milblob-*.old` is not: a complete directory that was being replaced has this name, and may be the only copy.
     """
     middle = name[len(PREFIX) : -len(SUFFIX)]
     return (

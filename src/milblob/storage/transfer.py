@@ -65,7 +65,7 @@ def copy_range(source: MappedFile, start: int, nbytes: int, fd: int, offset: int
     written from the mapping.
 
     Args:
-        source: what to copy from; [start, start + nbytes) lies inside it.
+        source: the file to copy from; [start, start + nbytes) lies inside it.
         fd: descriptor of the target, open for writing. It may be the same file if the ranges do not overlap.
         offset: byte offset in the target.
 

@@ -18,7 +18,7 @@ class Turn:
     def __init__(self, what: str) -> None:
         self.what = what
         self.lock = threading.RLock()
-        """To be held by who must wait for a call of another thread to end, instead of being refused."""
+        """Held by a caller that must wait for another thread's call to end, instead of being refused."""
         self._is_busy = False
 
     def __enter__(self) -> None:

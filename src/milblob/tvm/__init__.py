@@ -4,8 +4,8 @@
     with milblob.tvm.open("model.tar") as library:        # .tar, .tar.gz or the directory it was unpacked to
         library.modules["default"].params["p0"].read()
 
-It reads and changes what TVM wrote. It does not compile, and makes no archive from nothing. docs/tvm.md has the
-formats.
+It reads and changes archives that TVM wrote. It does not compile, and makes no archive from nothing. docs/tvm.md has
+the formats.
 """
 
 from ..formats.params import Parameter, Parameters, Views, open_params, write_params

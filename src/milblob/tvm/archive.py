@@ -28,9 +28,9 @@ class Archive:
         path: as given; None for a buffer.
         root: the directory; None for a tar.
         members: all of them, in order.
-        files: the files whose names stay inside; of a name that is there twice, the last one.
+        files: the files whose names are inside the archive; of a repeated name, the last one.
         twice: names of files that are there twice: these are not read.
-        header: of a gzip file, what comes before its deflated bytes; else b"".
+        header: of a gzip file, the bytes before its deflated bytes; else b"".
     """
 
     def __init__(self, source: Any, report: Report, max_nbytes: int | None = None) -> None:
@@ -39,7 +39,7 @@ class Archive:
         Args:
             source: path of a tar, of a gzipped tar, or of a directory; or a buffer or file object of the former two.
             report: where problems go; one that gathers lets everything pass that can be passed.
-            max_nbytes: what a gzipped one may decompress to; default: 64 times its size, at least 256 MiB.
+            max_nbytes: the limit for decompressing a gzipped one; default: 64 times its size, at least 256 MiB.
 
         Raises:
             OSError: it cannot be opened.
@@ -79,7 +79,7 @@ class Archive:
             self._require_tar(head, mapping.name)
             data = memoryview(mapping.live())
             self.members, end = walk_tar(data, self._report)
-            # Behind anything but zeros the walk has stopped, and said why.
+            # If anything but zeros comes next, the walk has stopped there and reported it.
             ends = bytes(data[end : end + BLOCK]) == bytes(BLOCK)
             if self._report.is_gathering and ends and any(data[end : end + _TAIL_NBYTES]):
                 words = "end of tar: expected nothing but zeros after it, got something"
@@ -158,7 +158,7 @@ class Archive:
         """Return (mapped file, offset, nbytes) of a file of the archive.
 
         Raises:
-            FormatError: there is none; it is there twice; it is a link or something else that is no plain file.
+            FormatError: the member is missing, occurs twice, or is a link or something else that is not a plain file.
         """
         member = self.files.get(name)
         if member is None:
@@ -201,17 +201,17 @@ class Archive:
 
     @property
     def packed(self) -> MappedFile | None:
-        """The mapped gzip file as it is; None if it is none."""
+        """The mapped gzip file, not decompressed; None if it is not gzipped."""
         return self._packed
 
     def forget(self, name: str) -> None:
-        """Let go of a file of a directory, which has been replaced."""
+        """Release a file of a directory that has been replaced."""
         opened = self._opened.pop(name, None)
         if opened is not None:
             opened.close()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Release all files."""
         held = [self._mapping, self._packed, *self._opened.values()]
         self._mapping = self._packed = self.root = None
         self._opened = {}
@@ -229,7 +229,7 @@ def _kind(status: os.stat_result) -> str:
 
 
 def _is_old_tar(head: bytes) -> bool:
-    """Whether a first block that does not say so is a tar header nevertheless: by its checksum."""
+    """Whether a first block without a tar magic is a tar header, by its checksum."""
     digits = head[148:156].strip(b"\0 ")
     return (
         digits.isdigit()

@@ -15,7 +15,7 @@ from .library import open as open_library
 
 
 def named_parameters(library: Library) -> dict[str, tuple[Module, str]]:
-    """Return what the parameters of an archive are called in one list, with the module and the name there.
+    """Return the names of an archive's parameters in one list, each with its module and its name there.
 
     They are called as their file has it; of an archive with several modules, "module/parameter".
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from math import prod
 from typing import Any
 
-from ..analysis.check_blob import Finding, Findings
+from ..analysis.check_report import CheckReport, Findings
 from ..arguments import as_path
 from ..errors import MilblobError, PendingChangeError
 from ..formats.params import ParamsScan, scan
@@ -28,8 +28,8 @@ _OLD_NAMES = {
 }
 
 
-def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> list[Finding]:
-    """Check a `.params` file, also for what TVM takes and should not.
+def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> CheckReport:
+    """Check a `.params` file, also for faults that TVM accepts but should not.
 
     Args:
         source: path, buffer or file object.
@@ -45,22 +45,22 @@ def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None 
         mapping = map_settled(source)
     except PendingChangeError as error:
         Report(error.file, findings).error("params", error)
-        return findings.close()
+        return findings.close(error.file)
     with closing(mapping):
         _Params(Report(mapping.name, findings), codes, "").check(mapping, 0, mapping.nbytes, mapping.name)
-    return findings.close()
+    return findings.close(mapping.name)
 
 
-def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | None = None) -> list[Finding]:
-    """Check an archive, and report every problem in one pass; what is broken is reported and the rest is still checked.
+def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | None = None) -> CheckReport:
+    """Check an archive, and report every problem in one pass; a fault does not end the check.
 
     Args:
         source: as `milblob.tvm.open` takes it.
-        codes: what numbers for dtypes mean.
+        codes: the meaning of numbers for dtypes.
         max_nbytes: see `milblob.tvm.open`.
 
     Raises:
-        OSError: it cannot be opened. Whatever is inside is reported, not raised.
+        OSError: it cannot be opened. Faults of its contents are reported, not raised.
     """
     import os
 
@@ -72,10 +72,10 @@ def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | Non
     except MilblobError as error:
         code = "gzip" if error.what.startswith("gzip") else "not-an-archive"
         report.error(code, error)
-        return findings.close()
+        return findings.close(path)
     with closing(archive):
         _Checker(archive, report, codes).check()
-    return findings.close()
+    return findings.close(path)
 
 
 class _Checker:
@@ -222,13 +222,13 @@ class _Checker:
         inputs = sum(value.nbytes for name, value in graph.arguments.items() if name not in parameters)
         heads = {graph.node_row_ptr[node] + output for node, output in graph.heads}
         total = inputs + sum(graph.values[index].nbytes for index in heads)
-        told = sum(row.io_nbytes for row in module.memory.main)
-        if module.memory.main and told != total:
-            words = f"io_size_bytes of module {module.name:.100}: expected {total} as in the graph, got {told}"
+        stated = sum(row.io_nbytes for row in module.memory.main)
+        if module.memory.main and stated != total:
+            words = f"io_size_bytes of module {module.name:.100}: expected {total} as in the graph, got {stated}"
             self._note("warning", "io-size", words, METADATA)
 
     def _check_dependencies(self, module: ModuleInfo) -> None:
-        """Check that what a module needs of the archive is there, and in the archive."""
+        """Check that the dependencies of a module exist, inside the archive."""
         for row in module.dependencies:
             url = row.get("url")
             if not isinstance(url, str):
@@ -286,17 +286,17 @@ class _Checker:
         for name in arguments:
             if name in parameters or name in inputs:
                 continue
-            # Before TVM 0.11 nothing says what is an input. Parameters are called p0, p1, ... once simplified.
+            # Before TVM 0.11 nothing marks the inputs. Parameters are called p0, p1, ... after simplification.
             if listed or (name[:1] == "p" and name[1:].isdigit()):
                 words = f"argument {name!r:.100} of the graph: expected a parameter, got none"
                 self._note("error" if listed else "warning", "missing-param", words, member)
 
     def _check_constants(self, module: ModuleInfo, parameters: dict[str, Any]) -> None:
         total = sum(row[2] for row in parameters.values())
-        told = sum(row.constants_nbytes for row in module.memory.main)
-        if module.memory.main and told != total:
+        stated = sum(row.constants_nbytes for row in module.memory.main)
+        if module.memory.main and stated != total:
             words = f"constants_size_bytes of module {module.name:.100}: expected {total} as its parameters have"
-            self._note("warning", "constants", f"{words}, got {told}", METADATA)
+            self._note("warning", "constants", f"{words}, got {stated}", METADATA)
 
 
 class _Params:

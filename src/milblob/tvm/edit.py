@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..arguments import array_of, require, require_flags
+from ..closeness import unknown
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..formats.params import Parameter, element_bytes, is_lazy
 from ..formats.params_codes import PACKED
@@ -38,17 +39,17 @@ _MAX_PROBLEMS = 20
 
 
 class _Edit(NamedTuple):
-    """New values of one parameter: the file of the archive that has it, where, and what they are read from."""
+    """New values of one parameter: the file of the archive that has it, its place, and their source."""
 
     member: str
     parameter: Parameter
     source: Any
 
     def data(self) -> Any:
-        """Return the bytes to write at the parameter's offset: all of them, or of packed elements the half that counts.
+        """Return the bytes to write at the parameter's offset: all of them, or the used half of packed elements.
 
         Raises:
-            ValueError: the source is not what it said. As reading it.
+            ValueError: the source does not have its declared dtype and shape. As reading it.
         """
         parameter = self.parameter
         array = self.source.read() if is_lazy(self.source) else self.source
@@ -59,7 +60,7 @@ class _Edit(NamedTuple):
         if parameter.dtype_text not in PACKED:
             return data
         data = data[: (array.size + 1) // 2]
-        if array.size % 2:  # the other half of the last byte is nobody's
+        if array.size % 2:  # the other half of the last byte is unused
             data[-1] |= parameter.stored()[data.size - 1] & 15
         return data
 
@@ -70,14 +71,14 @@ def write_edited(library: "OpenLibrary", arrays: Mapping[str, Any], path: str, f
     Args:
         library: the archive.
         arrays: name -> array of the same shape and dtype; of an archive with several modules, module -> such a mapping.
-            Arrays, or objects with `dtype`, `shape` and `read`, which are read one at a time. Parameters that are not
-            named stay.
+            Arrays, or objects with `dtype`, `shape` and `read`, which are read one at a time. Other parameters are not
+            changed.
         path: where it is written, whole or not at all: a tar to a file, a gzipped one to a gzipped file, a directory to
             a directory. It may be the archive itself.
-        force: replace what is at `path`: a file, or a directory that holds an archive. The archive itself needs none.
+        force: replace a file at `path`, or a directory that holds an archive. Not needed for the archive itself.
 
-    Nothing but the bytes of these parameters differs: order, times, PAX records and padding of members stay. A gzipped
-    archive of which nothing changes is copied as it is, else compressed again with the same header. A directory that is
+    Only the bytes of these parameters differ: order, times, PAX records and padding of members are kept. A gzipped
+    archive without a change is copied as it is, else compressed again with the same header. A directory that is
     changed in place is changed through a journal, which `milblob.recover` completes after an interruption; `library`
     and its arrays show the new values then. A tar is replaced: `library` goes on showing the old one.
 
@@ -115,14 +116,13 @@ def write_edited(library: "OpenLibrary", arrays: Mapping[str, Any], path: str, f
 
 
 def _pair(library: "OpenLibrary", arrays: Mapping[str, Any]) -> list[_Edit]:
-    """Find the parameter of every array, and check all of them before anything is said."""
+    """Find the parameter of every array, and check all of them before the first error is raised."""
     problems: list[Exception] = []
     edits: list[_Edit] = []
     for name, given in _by_module(library, arrays).items():
         module = library.modules.get(name)
         if module is None:
-            known = ", ".join(repr(other) for other in list(library.modules)[:8])
-            problems.append(KeyError(f"module: expected one of {known}, got {name!r:.100}"))
+            problems.append(KeyError(unknown("module", name, library.modules, library.path)))
             continue
         require_parameters(library, module)
         member = module.params_file or ""
@@ -177,7 +177,7 @@ def require_parameters(library: "OpenLibrary", module: "Module") -> None:
 
 def _fit(parameters: Mapping[str, Parameter], member: str, key: Any, value: Any) -> _Edit:
     if key not in parameters:
-        raise KeyError(f"parameter: expected a name in {member}, got {key!r:.100}")
+        raise KeyError(unknown("parameter", key, parameters, member))
     parameter = parameters[key]
     source = value if is_lazy(value) else array_of(value)
     if np.dtype(source.dtype) != parameter.dtype:
@@ -191,7 +191,7 @@ def _fit(parameters: Mapping[str, Parameter], member: str, key: Any, value: Any)
 
 
 def _write_packed(library: "OpenLibrary", edits: list[_Edit], fd: int) -> None:
-    """Write a gzipped archive: as it is if nothing changes."""
+    """Write a gzipped archive: a plain copy if nothing changes."""
     packed, mapping = library.archive.packed, library.archive.mapping
     if packed is not None and all(_is_same(edit, mapping) for edit in edits):
         copy_range(packed, 0, packed.nbytes, fd, 0)
@@ -272,7 +272,7 @@ def _copy_directory(library: "OpenLibrary", edits: list[_Edit], path: str, force
 
 
 def _unpacked(root: Location) -> IsPart:
-    """What TVM writes to an archive: metadata.json, and the folders of the format."""
+    """The top-level names that TVM writes to an archive: metadata.json, and the folders of the format."""
     place = root.beneath(METADATA)
     document = read_json(place, "metadata.json", code="")
     if not isinstance(document, dict) or "version" not in document:

@@ -1,9 +1,10 @@
-"""What is wrong with an archive: raised at once by whoever opens it, gathered by whoever checks it."""
+"""Faults of an archive: `open` raises the first one, `check` gathers all."""
 
 import os
 
-from ..analysis.check_blob import Findings, Severity
+from ..analysis.check_report import Findings
 from ..errors import FormatError, MilblobError, PendingChangeError
+from ..rules.catalog import Severity
 from ..wording import escape
 
 CODES = {
@@ -28,7 +29,7 @@ CODES = {
     "param-shape": "a parameter whose shape is not the one in the graph",
     "param-dtype": "a parameter whose dtype is not the one in the graph",
     "missing-param": "an argument of the graph that is neither an input nor a parameter",
-    "graph-argument": "a node without code that is no argument of the graph, or an argument with code",
+    "graph-argument": "a node without code that is not an argument of the graph, or an argument with code",
     "graph-input": "an input that the graph lacks, or that has another size there",
     "io-size": "io_size_bytes is not the sum of the inputs and outputs",
     "dependency": "an external dependency that is not in the archive, or leads out of it",
@@ -43,7 +44,7 @@ CODES = {
     "params-dtype": "an element type that TVM itself cannot read back",
     "params-limit": "beyond the defaults of TVM's C runtime: names of 80 bytes, 6 dimensions",
 }
-"""Every code that a finding of `Library.validate` can have, and what it means."""
+"""Every code that a finding of `Library.validate` can have, with its meaning."""
 
 
 class Report:
@@ -54,7 +55,7 @@ class Report:
     """
 
     def __init__(self, path: str | None, findings: Findings | None = None) -> None:
-        """Make one that raises what is refused and drops the rest; with `findings`, one that gathers everything."""
+        """Make one that raises refusals and drops notes; with `findings`, one that gathers everything."""
         self.path = path
         self._findings = findings
         self._journals: set[str | None] = set()
@@ -91,7 +92,7 @@ class Report:
         file: str | None = None,
         kind: type[MilblobError] = FormatError,
     ) -> None:
-        """Raise, or gather, something that nobody should go on with.
+        """Raise, or gather, a fault that no reader should accept.
 
         Raises:
             FormatError, or `kind`: unless problems are gathered.

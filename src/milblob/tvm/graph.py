@@ -1,4 +1,4 @@
-"""The graph of TVM's GraphExecutor: its nodes, what each reads, and the storage that follows from it."""
+"""The graph of TVM's GraphExecutor: its nodes, their inputs, and the storage that follows from them."""
 
 import itertools
 import re
@@ -32,7 +32,7 @@ class Node(NamedTuple):
 
 
 class NodeOutput(NamedTuple):
-    """What one output of a node is: its name, dtype, shape, storage id, and the device index where it is given."""
+    """One output of a node: its name, dtype, shape, storage id, and the device index where it is given."""
 
     name: str
     dtype: str

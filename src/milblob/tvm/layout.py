@@ -1,4 +1,4 @@
-"""Which files an archive has, by version, style and executor; what each is for, and which module it belongs to."""
+"""The files of an archive, by version, style and executor; their roles, and their modules."""
 
 import re
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ ROLES = {
     "runtime": r"runtime/.+",
     "templates": r"templates/.+",
 }
-"""Role of a file -> what its name is like. What matches nothing is "other"."""
+"""Role of a file -> pattern of its name. A name without a match is "other"."""
 
 _ROLE = {role: re.compile(pattern, re.DOTALL) for role, pattern in ROLES.items()}
 _OWNED = ("source", "object", "header", "executor_config", "parameters", "model_source")
@@ -47,7 +47,7 @@ class File(NamedTuple):
 
 
 def role_of(name: str) -> str:
-    """Return what a file is for."""
+    """Return the role of a file."""
     return next((role for role, pattern in _ROLE.items() if pattern.fullmatch(name)), "other")
 
 
@@ -78,10 +78,10 @@ def graph_names(module: ModuleInfo, version: int) -> tuple[str, ...]:
 
 
 def expected(info: ArchiveInfo, names: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
-    """Compare the files of an archive with what its version, styles and executors say.
+    """Compare the files of an archive with those that its version, styles and executors require.
 
     Returns:
-        (what is missing, each as words; names that have no business there; files whose name belongs to no module).
+        (descriptions of missing files; names of unexpected files; files whose name belongs to no module).
     """
     have = set(names)
     missing: list[str] = []

@@ -14,9 +14,11 @@ __all__ = ["Library", "Module", "open"]
 class Library(OpenLibrary):
     """A Model Library Format archive, opened by `milblob.tvm.open`: see `OpenLibrary`."""
 
-    def with_params(self, arrays: Mapping[str, Any], path: str | os.PathLike[str], *, force: bool = False) -> None:
+    def with_params(
+        self, arrays: Mapping[str, Any], destination: str | os.PathLike[str], *, force: bool = False
+    ) -> None:
         """Write this archive with other values of parameters; see `milblob.tvm.edit.write_edited`."""
-        write_edited(self, arrays, as_path(path), force)
+        write_edited(self, arrays, as_path(destination), force)
 
 
 def open(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> Library:
@@ -26,15 +28,15 @@ def open(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) 
         source: path of a .tar, of a .tar.gz, or of the directory that one was unpacked to; or a buffer or file object
             of the former two. A tar is mapped, and its parameters are views inside it. A gzipped one is decompressed
             into a temporary file first.
-        tvm: version of TVM that wrote it, which says what its numbers for fp8 and bool mean. Default: as all versions
-            mean them that could write an archive.
-        max_nbytes: what a .tar.gz may decompress to, default: 64 times its size, at least 256 MiB; and what may be made
-            of the parameters, as for `milblob.open`.
+        tvm: version of TVM that wrote it, which determines its numbers for fp8 and bool. Default: their meaning in all
+            versions that could write an archive.
+        max_nbytes: the limit for decompressing a .tar.gz, default: 64 times its size, at least 256 MiB; and what may be
+            made of the parameters, as for `milblob.open`.
 
     Raises:
         OSError: it cannot be opened.
         FormatError: a tar that cannot be followed, no metadata.json, or one of the wrong shape.
         UnsupportedError: no archive; a version that never was.
-        What a graph or the parameters are is looked at when asked for, and raises the same errors.
+        The graph and the parameters are read at the first access, which raises the same errors.
     """
     return Library(source, tvm=tvm, max_nbytes=max_nbytes)

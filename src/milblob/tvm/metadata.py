@@ -18,11 +18,11 @@ _WHERE = "metadata.json"
 
 
 class Target(NamedTuple):
-    """What a module was compiled for.
+    """The target that a module was compiled for.
 
     Attributes:
         text: TVM's description of it, such as "c -keys=cpu".
-        device: DLPack's number of the device type, where the archive says it (up to version 5).
+        device: DLPack's number of the device type, if the archive states it (up to version 5).
     """
 
     text: str
@@ -49,7 +49,7 @@ class PortMemory(NamedTuple):
 
 
 class MainMemory(NamedTuple):
-    """What running the whole model takes on one device (DLPack's number), in bytes.
+    """The memory for running the whole model on one device (DLPack's number), in bytes.
 
     Attributes:
         inputs, outputs: name -> PortMemory; None where the writer was older than TVM 0.11.
@@ -71,7 +71,7 @@ class Workspace(NamedTuple):
 
 
 class FunctionMemory(NamedTuple):
-    """What one operator function takes."""
+    """The memory for one operator function."""
 
     name: str
     workspaces: tuple[Workspace, ...]
@@ -87,7 +87,7 @@ class OperatorBuffer(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What an archive says about memory.
+    """The memory that an archive states.
 
     Attributes:
         storage_ids: as reported; None where the archive has no such list (AOT, operator style).
@@ -103,7 +103,7 @@ class Memory(NamedTuple):
 
 
 class ModuleInfo(NamedTuple):
-    """What metadata.json says about one module.
+    """The entry of one module in metadata.json.
 
     Attributes:
         name: under which the archive lists it; up to version 6 its `model_name`.
@@ -127,7 +127,7 @@ class ModuleInfo(NamedTuple):
 
 
 class ArchiveInfo(NamedTuple):
-    """What metadata.json says."""
+    """The contents of metadata.json."""
 
     version: int
     modules: dict[str, ModuleInfo]

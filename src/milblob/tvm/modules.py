@@ -1,10 +1,10 @@
-"""What an open archive in the Model Library Format has: modules, their graphs, memory and parameters."""
+"""The contents of an open archive in the Model Library Format: modules, their graphs, memory and parameters."""
 
 import datetime
 import os
 from typing import Any, Self
 
-from ..analysis.check_blob import Finding
+from ..analysis.check_report import CheckReport
 from ..arguments import as_path
 from ..budget import Budget
 from ..errors import FormatError
@@ -22,7 +22,7 @@ class Module:
     """One module of an archive.
 
     Attributes:
-        info: what metadata.json says of it; the properties below are the same.
+        info: its entry in metadata.json; the properties below are the same.
     """
 
     def __init__(self, library: "OpenLibrary", info: ModuleInfo) -> None:
@@ -58,17 +58,17 @@ class Module:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """What it was compiled for."""
+        """The targets that it was compiled for."""
         return self.info.targets
 
     @property
     def memory(self) -> Memory:
-        """What running it takes, as the exporter reports it."""
+        """The memory for running it, as the exporter reports it."""
         return self.info.memory
 
     @property
     def dependencies(self) -> tuple[dict[str, Any], ...]:
-        """What "external_dependencies" has."""
+        """The contents of "external_dependencies"."""
         return self.info.dependencies
 
     @property
@@ -155,13 +155,13 @@ class Module:
 class OpenLibrary:
     """An open Model Library Format archive. A context manager.
 
-    Closing ends reading; arrays that were read stay valid.
+    Closing ends reading; arrays that were read remain valid.
 
     Attributes:
         path: as given; None for a buffer.
         version: 1 to 7.
         modules: name -> Module.
-        codes: what its numbers for dtypes mean.
+        codes: the meaning of its numbers for dtypes.
         archive: its files.
         budget: of the values of parameters.
     """
@@ -200,7 +200,7 @@ class OpenLibrary:
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Every plain file of the archive, with what it is for."""
+        """Every plain file of the archive, with its role."""
         rows = []
         for name, member in self.archive.files.items():
             if member.kind == "file":
@@ -212,16 +212,16 @@ class OpenLibrary:
         """Return the bytes of a file of the archive, by its name without "./": a read-only view.
 
         Raises:
-            FormatError: there is none; it is there twice; it is a link.
+            FormatError: it is missing, occurs twice, or is a link.
         """
         return self.archive.read(name.removeprefix("./"))
 
-    def validate(self) -> list[Finding]:
+    def validate(self) -> CheckReport:
         """Check the archive and everything in it that milblob knows, and report every problem in one pass.
 
         Returns:
-            list of `milblob.Finding`; `where` names the member, `offset` the byte in `file` (of a .tar.gz: in the tar
-            that it holds). docs/tvm.md lists the codes. Without errors and warnings it is as TVM wrote it.
+            CheckReport: a sequence of Finding, whose `where` names the member, `offset` the byte in `file` (of a
+            .tar.gz: in the tar that it holds). docs/tvm.md lists the codes. If it is sound, it is as TVM wrote it.
         """
         from .check import check_archive
 
@@ -230,7 +230,7 @@ class OpenLibrary:
         return check_archive(self.path, self.codes, max_nbytes=self._max_nbytes)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Release all files."""
         self.archive.close()
 
     def __enter__(self) -> Self:

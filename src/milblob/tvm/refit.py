@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from ..closeness import unknown
 from ..formats.params import Parameter
 from ..progress import ProgressCounter
 from ..refitting.by_name import GivenTensor, GivenValues, pair_by_name
@@ -21,7 +22,7 @@ def refit(
     given: Mapping[str, Any],
     how: How,
     *,
-    output: str | None,
+    destination: str | None,
     force: bool,
     dry_run: bool,
     max_nbytes: int | None = None,
@@ -29,8 +30,9 @@ def refit(
     """Give parameters of an archive new values: all of them or none, as `milblob.refit` does.
 
     Raises:
-        KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError that lists
-            them. UnsupportedError: an archive without parameters of its own (AOT, operator style). Nothing is written.
+        KeyError, TypeError, ValueError, OverflowError: an array that does not fit; of several problems one ValueError
+            that lists them. UnsupportedError: an archive without parameters of its own (AOT, operator style). Nothing
+            is written.
         Otherwise as `Library.with_params`.
     """
     if how.unshare:
@@ -49,8 +51,8 @@ def refit(
             return name, module.params[key]
 
         targets = pair_by_name(given, find, library.path or "", how)
-        in_place = output is None or is_in_place([path], output)
-        target = path if output is None else output
+        in_place = destination is None or is_in_place([path], destination)
+        target = path if destination is None else destination
         rows = [_row(row, find(row.name)[1], library, target, in_place) for row in targets]
         report = RefitReport(path, target, rows, not dry_run).without(given)
         if not dry_run:
@@ -77,4 +79,4 @@ def _refuse(library: Library, name: str) -> None:
     module = library.modules.get(name.partition("/")[0])
     if module is not None and len(library.modules) > 1:
         require_parameters(library, module)
-    raise KeyError(f"weight: expected a name of a parameter in {library.path}, got {name!r:.100}")
+    raise KeyError(unknown("parameter", name, named_parameters(library), library.path))

@@ -23,10 +23,10 @@ class Member(NamedTuple):
     Attributes:
         name: without "./" before and "/" after; "" for the root. As it is, if it leads out of the archive.
         raw: as the archive has it.
-        kind: "file", "directory", or what is neither: "link", "device", "pipe", "sparse", "unknown".
+        kind: "file", "directory", or one of the others: "link", "device", "pipe", "sparse", "unknown".
         header: byte offset of its header; in a directory 0.
         offset, nbytes: of its bytes in the archive, or in the file of its own.
-        is_inside: whether its name stays inside of the archive.
+        is_inside: whether its name is inside the archive.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Member(NamedTuple):
 
 
 def plain_name(raw: str) -> tuple[str, bool]:
-    """Return (name without "./" and trailing "/", whether it stays inside of the archive)."""
+    """Return (name without "./" and trailing "/", whether it is inside the archive)."""
     if raw.startswith("./") and raw.isascii() and ".." not in raw and "\\" not in raw and "\0" not in raw:
         name = raw[2:].rstrip("/")
         if "//" not in name and "/./" not in name and not name.startswith(("/", "./")):
@@ -72,7 +72,7 @@ def _text(field: bytes) -> str:
 
 
 class _BrokenError(Exception):
-    """The archive cannot be followed further; what is wrong has been reported."""
+    """The archive cannot be followed further; the fault has been reported."""
 
 
 class _Walk:
@@ -105,12 +105,12 @@ class _Walk:
                 return
             kind = block[156:157]
             try:
-                told, total = _number(block[148:156]), sum(block) - sum(block[148:156]) + 256  # its own are spaces
+                stated, total = _number(block[148:156]), sum(block) - sum(block[148:156]) + 256  # its own are spaces
                 size = _number(block[124:136])
             except ValueError as error:
                 self._refuse(f"tar header: {error}", at)
-            if told != total and told != _signed(block, total):
-                self._refuse(f"checksum of tar header: expected {total}, got {told}", at)
+            if stated != total and stated != _signed(block, total):
+                self._refuse(f"checksum of tar header: expected {total}, got {stated}", at)
             if kind in b"xgXLK":
                 at = self._read_extra(kind, at, size, extra)
                 continue
@@ -153,7 +153,7 @@ class _Walk:
         if not (text.isascii() and text.isdigit()) or len(text) > 20:
             self._refuse(f"size in PAX header: expected a number, got {text!r:.100}", at)
         if size not in (0, int(text)):
-            self._refuse(f"size of member: expected {int(text)} as its PAX header says, got {size} in its own", at)
+            self._refuse(f"size of member: expected {int(text)} as in its PAX header, got {size} in its own", at)
         return int(text)
 
     def _read_extra(self, kind: bytes, at: int, size: int, extra: dict[str, str]) -> int:
@@ -210,7 +210,7 @@ def walk_tar(data: memoryview, report: Report) -> tuple[list[Member], int]:
     """Return the members of a tar, and the offset at which it ends.
 
     Raises:
-        FormatError: it cannot be followed; unless `report` gathers, then what was found before that is returned.
+        FormatError: it cannot be followed. If `report` gathers, the members found before that are returned instead.
     """
     walk = _Walk(data, report)
     with contextlib.suppress(_BrokenError):

@@ -14,11 +14,11 @@ from ..storage.transfer import write_at
 MAGIC = b"\x1f\x8b"
 _CHUNK_NBYTES = 1 << 20
 _LEAST_NBYTES, _RATIO = 256 << 20, 64
-"""What a file may decompress to unless its opener says otherwise: sources of code shrink to a tenth, weights hardly."""
+"""Default limit of the decompressed size: source code shrinks to a tenth, weights hardly."""
 
 
 def most_nbytes(nbytes: int) -> int:
-    """Return what a gzip file of a size may decompress to by default."""
+    """Return the default limit for decompressing a gzip file of a size."""
     return max(_LEAST_NBYTES, _RATIO * nbytes)
 
 
@@ -83,7 +83,7 @@ def compress(header: bytes, parts: Iterable[Any], fd: int, told: Callable[[int],
     """Write a gzip file of one member in a stream.
 
     Args:
-        header: as `header_of` gives it; its time, name and level stay.
+        header: as `header_of` gives it; its time, name and level are kept.
         parts: buffers, one after another.
         fd: of an empty file.
     """

@@ -62,7 +62,7 @@ def filled(
         fill: takes a C-contiguous, aligned array and writes every element.
 
     Raises:
-        As `copy_into`, and whatever `fill` raises.
+        As `copy_into`, and any error of `fill`.
     """
     if out is not None:
         require_fit(out, dtype, shape)

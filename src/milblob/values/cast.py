@@ -14,7 +14,7 @@ from .tensorvalue import narrow
 OVERFLOW_POLICIES = ("error", "inf", "clamp")
 NAN_POLICIES = ("keep", "error")
 CHUNK_COUNT = 1 << 16
-"""Elements that NumPy casts at a time where there is no kernel, so that temporaries stay in the CPU cache."""
+"""Elements that NumPy casts at a time without a kernel, so that temporaries fit into the CPU cache."""
 
 _KERNELS = {
     (DType.FLOAT32, DType.FLOAT16): _codec.CAST_F32_F16,
@@ -70,7 +70,8 @@ def convert_into(
         count: number of elements.
         src_dtype, dst_dtype: float dtypes: a DType, a name or a NumPy dtype.
         overflow: what happens to a finite number too large for `dst_dtype`: "error" raises, "inf" makes it infinite
-            (NaN in float8_e4m3fn, which has no infinity), "clamp" makes it the largest finite number. Infinities stay.
+            (NaN in float8_e4m3fn, which has no infinity), "clamp" makes it the largest finite number. Infinities are
+            kept.
         nan: "keep" keeps NaNs, "error" raises.
         first_index: index of the first element in messages, where this is a part of a tensor.
 
@@ -193,7 +194,7 @@ def _convert_by_numpy(
         raise ValueError(f"dst: expected {dst_type.nbytes(count)} bytes, got {out.nbytes}")
     largest = ml_dtypes.finfo(dst_type.numpy).max  # type: ignore[no-untyped-call]
     for start in range(0, count, CHUNK_COUNT):
-        # A copy, because it is looked at several times, and may change meanwhile.
+        # A copy, because it is read several times, and another thread may change the array.
         part, into = values[start : start + CHUNK_COUNT].copy(), out[start : start + CHUNK_COUNT]
         with np.errstate(all="ignore"):
             into[...] = part.astype(dst_type.numpy)

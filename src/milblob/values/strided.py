@@ -1,6 +1,6 @@
 """Arrays of any strides a piece at a time: ranges of their elements in row-major order, and boxes.
 
-So nothing as long as the array is copied, whatever its strides and its dtype are.
+So no copy is as long as the array, for any strides and dtype.
 """
 
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def vector_of(array: Array, dtype: Any, empty: Empty) -> Array:
 
 
 def fill_places(array: Array, fill: Callable[[Array], Any], empty: Empty) -> Any:
-    """Call `fill` with a vector for all elements of an array; return what it returns."""
+    """Call `fill` with a vector for all elements of an array; return its result."""
     if array.flags.c_contiguous:
         return fill(array.reshape(-1))
     out = empty(array.size, array.dtype)
@@ -81,7 +81,7 @@ def fill_places(array: Array, fill: Callable[[Array], Any], empty: Empty) -> Any
 
 
 def boxes(shape: tuple[int, ...], most: int = PIECE_COUNT) -> Iterator[tuple[slice, ...]]:
-    """Yield indices of parts that cover an array, each of at most so many elements, in row-major order."""
+    """Yield indices of parts that cover an array, each of at most `most` elements, in row-major order."""
     inner = prod(shape[1:])
     if not shape or prod(shape) <= most:
         yield tuple(slice(0, length) for length in shape)
@@ -96,7 +96,7 @@ def boxes(shape: tuple[int, ...], most: int = PIECE_COUNT) -> Iterator[tuple[sli
 
 
 def computed(shape: tuple[int, ...], dtype: Any, work: Callable[[tuple[slice, ...]], Any], empty: Empty) -> Array:
-    """Return a new array of which `work` returns each box."""
+    """Return a new array; `work` returns the values of each box."""
     out = empty(shape, dtype)
     for box in boxes(shape):
         out[box] = work(box)

@@ -326,7 +326,7 @@ def narrow(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> np.nda
     flat = narrowed.reshape(-1)
     source = array.reshape(-1)
     for start in range(0, array.size, _NARROWED):
-        # A copy: what is checked is what is kept, whoever changes the array meanwhile. And it stays in the cache.
+        # A copy: the checked values are kept, even if another thread changes the array. And it fits into the cache.
         part = source[start : start + _NARROWED]
         part = part.copy() if part.dtype.kind in "iu" else part.astype(np.int64)
         outside = (part < low) | (part > high)

@@ -11,7 +11,7 @@
 #ifdef MB_HAS_NEON
 
 /* No fused multiply and add: every tier rounds as the plain one does. vmaxnm(distance, most) keeps `most` where the distance
- * is NaN, which the sum of distances tells. Comparisons give -1: `equal` and `outside` count downwards. */
+ * is NaN, which shows in the sum of distances. Comparisons give -1: `equal` and `outside` count downwards. */
 #define MB_DEFINE_COMPARE_NEON(name, type, load) \
     MB_KERNEL bool name(const type *a, const type *b, uint32_t count, mb_tolerance tolerance, mb_comparison *part) { \
         const float64x2_t zero = vdupq_n_f64(0), atol = vdupq_n_f64(tolerance.atol), rtol = vdupq_n_f64(tolerance.rtol); \

@@ -186,7 +186,7 @@ MB_STEP void mb_place_16_neon(uint8_t *dst, const uint8_t *src, uint8x8_t row) {
     vst1q_u8(dst, vqtbl1q_u8(vld1q_u8(src), vorrq_u8(twice, vreinterpretq_u8_u16(vdupq_n_u16(0x0100)))));
 }
 
-/* Twice the row, as it is bytes that are picked; 0x80 becomes 0xff, and lies beyond the table of 32 still. */
+/* Twice the row, because the table picks bytes; 0x80 saturates to 0xff, which still lies beyond the table of 32. */
 MB_STEP void mb_place_32_neon(uint8_t *dst, const uint8_t *src, uint8x8_t row) {
     const uint8x8_t begin = vqshl_n_u8(row, 1);
     const uint8x16_t twice = vcombine_u8(vzip1_u8(begin, begin), vzip2_u8(begin, begin)), bytes = vreinterpretq_u8_u32(vdupq_n_u32(0x03020100));

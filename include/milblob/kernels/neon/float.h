@@ -1,7 +1,7 @@
 /* kernels/neon/float.h: the casts of float.h for AArch64, whose baseline has NEON and the conversions of float16.
  *
  * As with AVX2: a fast path for blocks of 64 is correct for most numbers and counts nothing; one maximum and one minimum over
- * the block tell whether it holds a NaN or anything to count. The plain code handles such blocks, and the tail. */
+ * the block show whether it holds a NaN or anything to count. The plain code handles such blocks, and the tail. */
 #ifndef MILBLOB_FLOAT_NEON_H
 #define MILBLOB_FLOAT_NEON_H
 
@@ -18,7 +18,7 @@ MB_STEP uint32x4_t mb_get_u32_neon(const uint8_t *src) { return vreinterpretq_u3
 MB_STEP void mb_put_u16_neon(uint8_t *dst, uint16x8_t bits) { vst1q_u8(dst, vreinterpretq_u8_u16(bits)); }
 MB_STEP void mb_put_u32_neon(uint8_t *dst, uint32x4_t bits) { vst1q_u8(dst, vreinterpretq_u8_u32(bits)); }
 
-/* What a block is known by: the largest bits without sign, and the smallest of those less one (0 becomes the largest, so
+/* The test of a block: the largest bits without sign, and the smallest of those less one (0 becomes the largest, so
  * zeros do not count as tiny). */
 typedef struct mb_extremes_u32_neon {
     uint32x4_t most, least;

@@ -16,7 +16,7 @@ MB_STEP double mb_sum_lanes_neon(float64x2_t lanes_01, float64x2_t lanes_23, flo
     return (vgetq_lane_f64(a, 0) + vgetq_lane_f64(a, 1)) + (vgetq_lane_f64(b, 0) + vgetq_lane_f64(b, 1));
 }
 
-/* Eight numbers: NaNs stay in all of the extremes. */
+/* Eight numbers. Minima and maxima propagate NaNs. */
 #define MB_SEE_MOMENTS_NEON(lane, i) \
     const float64x2_t x_##lane = vld1q_f64(block + (i) + lane); \
     least = vminq_f64(least, x_##lane), most = vmaxq_f64(most, x_##lane), smallest = vminq_f64(smallest, vabsq_f64(x_##lane)); \

@@ -1,6 +1,7 @@
 /* kernels/neon/prune.h: the kernels of prune.h for AArch64. TBL moves the elements that are kept together, four at a time.
  *
- * Masks become bits by adding up: each lane has its bit, and one more far above it, so one sum says which are set and how many. */
+ * Masks become bits by a sum: each lane adds its bit and one more far above it, so one sum gives the set bits and their
+ * number. */
 #ifndef MILBLOB_PRUNE_NEON_H
 #define MILBLOB_PRUNE_NEON_H
 

@@ -1,6 +1,7 @@
 /* kernels/neon/quantize.h: the steps of quantize_steps.h for AArch64.
  *
- * As with AVX2: integers stay floats until they are stored, and a scale of 0, and what is left of a run, the plain code does. */
+ * As with AVX2, integers remain floats until they are stored. The plain code handles a scale of 0 and the rest of a
+ * run. */
 #ifndef MILBLOB_QUANTIZE_NEON_H
 #define MILBLOB_QUANTIZE_NEON_H
 

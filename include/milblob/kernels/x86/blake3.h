@@ -126,7 +126,7 @@ MB_TARGET_AVX512 MB_KERNEL void mb_blake3_avx512(uint8_t *dst, const uint8_t *sr
             MB_BLAKE3_ROUNDS(MB_BLAKE3_VG)
             for (int k = 0; k < 8; k++) cv[k] = XOR(v[k], v[k + 8]);
         }
-        mb_blake3_transpose_avx512(cv); /* the upper halves stay zero */
+        mb_blake3_transpose_avx512(cv); /* the upper halves remain zero */
         for (unsigned k = 0; k < 16; k++) _mm256_storeu_si256((__m256i *)(void *)(dst + MB_BLAKE3_NBYTES * k), _mm512_castsi512_si256(cv[k]));
     }
     mb_blake3_avx2(dst, src, count, block_count, chunk);

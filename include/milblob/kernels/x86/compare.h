@@ -8,7 +8,7 @@
 #ifdef MB_HAS_AVX2
 
 /* No fused multiply and add: every tier rounds as the plain one does. max(distance, most) keeps `most` where the distance is
- * NaN, which the sum of distances tells. */
+ * NaN, which shows in the sum of distances. */
 #define MB_DEFINE_COMPARE_AVX2(name, type, load) \
     MB_TARGET_AVX2 MB_KERNEL bool name(const type *a, const type *b, uint32_t count, mb_tolerance tolerance, mb_comparison *part) { \
         const __m256d sign = _mm256_set1_pd(-0.0), atol = _mm256_set1_pd(tolerance.atol), rtol = _mm256_set1_pd(tolerance.rtol); \

@@ -1,8 +1,8 @@
 /* kernels/x86/float.h: the casts of float.h for x86 with AVX2 and F16C.
  *
  * bfloat16 to float32 is the plain code compiled for wider vectors. The others have a fast path for blocks of 64, which is
- * correct for most numbers and counts nothing: one maximum and one minimum over the block tell whether it holds a NaN or
- * anything to count. The plain code handles such blocks, and the tail. */
+ * correct for most numbers and counts nothing: one maximum and one minimum over the block show whether it holds a NaN
+ * or anything to count. The plain code handles such blocks, and the tail. */
 #ifndef MILBLOB_FLOAT_X86_H
 #define MILBLOB_FLOAT_X86_H
 
@@ -16,12 +16,12 @@
 
 #include <immintrin.h>
 
-/* Prefetch so many bytes ahead. Only a hint: the address need not be valid. */
+/* Prefetch ahead_nbytes bytes ahead. Only a hint: the address need not be valid. */
 #define MB_PREFETCH(at, ahead_nbytes) _mm_prefetch((const char *)((uintptr_t)(at) + (ahead_nbytes)), _MM_HINT_T0)
 
 MB_DEFINE_CASTS(loop_avx2, MB_TARGET_AVX2)
 
-/* What a block of float32 is known by: the largest bits without sign, and the smallest of those less one (0 becomes the
+/* The test of a block of float32: the largest bits without sign, and the smallest of those less one (0 becomes the
  * largest, so zeros do not count as tiny). */
 typedef struct mb_extremes_avx2 {
     __m256i most, least;
@@ -105,7 +105,7 @@ MB_TARGET_AVX2 MB_KERNEL void mb_cast_f16_bf16_avx2(uint8_t *MB_RESTRICT dst, co
     mb_cast_f16_bf16_loop_avx2(dst, src, count, clamp, counts);
 }
 
-/* No bfloat16 lies between the bounds of float32 and its own, so the former tell what is rare. */
+/* No bfloat16 lies between the bounds of float32 and its own, so the bounds of float32 find the rare cases. */
 MB_TARGET_AVX2 MB_KERNEL void mb_cast_bf16_f16_avx2(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, bool clamp, mb_cast_counts *counts) {
     for (; count >= 64; count -= 64, src += 128, dst += 128) {
         mb_extremes_avx2 seen = {_mm256_setzero_si256(), _mm256_set1_epi32(-1)};

@@ -57,7 +57,7 @@ MB_TARGET_AVX512 MB_STEP void mb_pruned_end_avx512(const mb_pruned_avx512 *own, 
     sums->largest = _mm512_reduce_max_epu32(own->largest);
 }
 
-/* 16 magnitudes, of which those of `is_chosen` are kept, zeros or not. */
+/* Count 16 magnitudes; is_chosen marks those that are kept, zeros or not. */
 MB_TARGET_AVX512 MB_STEP void mb_measure_16_avx512(mb_pruned_avx512 *own, __m512i magnitudes, __mmask16 is_chosen) {
     const __m512i lost = _mm512_maskz_mov_epi32((__mmask16)~is_chosen, magnitudes);
     mb_add_squares_avx512(own->squared, _mm512_castsi512_ps(lost));

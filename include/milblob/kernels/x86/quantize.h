@@ -1,7 +1,7 @@
 /* kernels/x86/quantize.h: the steps of quantize_steps.h for AVX2 with F16C, and for AVX-512.
  *
- * Integers stay floats until they are stored: clipping to whole numbers and rounding may change places, and conversions of
- * 32-bit integers are saved. A scale of 0 is rare, and the only one that makes NaNs: the plain code handles it. */
+ * Integers remain floats until they are stored: clipping to whole numbers and rounding may change places, which saves
+ * conversions of 32-bit integers. A scale of 0 is rare, and only it makes NaNs: the plain code handles it. */
 #ifndef MILBLOB_QUANTIZE_X86_H
 #define MILBLOB_QUANTIZE_X86_H
 
@@ -14,7 +14,7 @@ MB_DEFINE_QUANTIZES(loop_avx2, MB_TARGET_AVX2)
 
 /* -------------------------------------------------------------------------------------------------------------- AVX-512 */
 
-/* Lanes of sums, and what elements become, in registers. */
+/* Lanes of sums, and the results, in registers. */
 typedef struct mb_quantize_avx512 {
     __m512d squared[2], power[2];
     __m512i largest;
@@ -32,7 +32,7 @@ MB_TARGET_AVX512 MB_STEP void mb_add_squares_avx512(__m512d *sums, __m512 x) {
     sums[0] = _mm512_fmadd_pd(low, low, sums[0]), sums[1] = _mm512_fmadd_pd(high, high, sums[1]);
 }
 
-/* 16 elements, of which those of `lanes` count. */
+/* Quantize 16 elements; only those of `lanes` exist. */
 MB_TARGET_AVX512 MB_STEP void mb_quantize_16_avx512(mb_quantize_avx512 *own, uint8_t *dst, float *off, __m512 x, __mmask16 lanes, const bool is_f16) {
     const __m512 at = is_f16 ? _mm512_mul_ps(x, own->inverse) : _mm512_div_ps(x, own->scale);
     __m512 q = _mm512_roundscale_ps(mb_limit_avx512(own, at), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), above;
@@ -164,7 +164,7 @@ MB_TARGET_AVX2 MB_STEP __m256 mb_elements_avx2(const uint8_t *src, const bool is
     return is_f16 ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)src)) : _mm256_loadu_ps((const float *)(const void *)src);
 }
 
-/* What is left of a run, the plain code does. */
+/* The plain code handles the rest of a run. */
 #define MB_DEFINE_QUANTIZE_AVX2(name, plain, is_f16, nbytes) \
     MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums) { \
         const size_t n = (size_t)count, step = run == 1; \
@@ -250,7 +250,7 @@ MB_TARGET_AVX512 MB_STEP __m512i mb_fold_8_avx512(const __m512i *x, const bool i
     return mb_farther_avx512(_mm512_unpacklo_epi64(four[0], four[1]), _mm512_unpackhi_epi64(four[0], four[1]), is_most);
 }
 
-/* Widen eight ranges by numbers in the order of float16, of which each is the farthest of those in its place in a lane. */
+/* Widen eight ranges by numbers in the order of float16; each is the farthest of those in its place in a lane. */
 MB_TARGET_AVX512 MB_STEP void mb_widen_8_avx512(__m512i found, float *bounds, const bool is_most) {
     found = mb_farther_avx512(found, _mm512_shuffle_i64x2(found, found, 0x4e), is_most);
     const __m128i eight = _mm512_castsi512_si128(mb_farther_avx512(found, _mm512_shuffle_i64x2(found, found, 0xb1), is_most));

@@ -1,9 +1,9 @@
 /* kernels/x86/quantize_levels.h: float16 elements to integers with AVX-512, where many share a scale: dense values are looked up.
  *
  * The magnitudes of the elements of a block become one of at most 256 dense values, its levels. Level d is d * scale, rounded
- * to float16. A magnitude lies between the level of floor(magnitude / scale) and the next one, and a bound says above which
- * magnitudes the next one is nearer. So the levels and the bounds of a block, computed once, replace the two candidates of
- * quantize_steps.h, each of which is rounded to float16 and compared, for every element. The results are the same, and so are
+ * to float16. A magnitude lies between the level of floor(magnitude / scale) and the next one; the next one is nearer
+ * to magnitudes above a bound. So the levels and the bounds of a block, computed once, replace the two candidates of
+ * quantize_steps.h, which are rounded to float16 and compared for every element. The results are the same, and so are
  * the ties: where both are as near, the one that magnitude / scale rounds to. */
 #ifndef MILBLOB_QUANTIZE_LEVELS_X86_H
 #define MILBLOB_QUANTIZE_LEVELS_X86_H
@@ -19,7 +19,7 @@ typedef struct mb_levels_avx512 {
     __m512i values[8], bounds[8];
 } mb_levels_avx512;
 
-/* What is the same for all elements of a block. */
+/* The constants of a block. */
 typedef struct mb_leveled_avx512 {
     __m512 inverse;
     __m512i most, most_below; /* the greatest d of positive and of negative elements */
@@ -48,7 +48,7 @@ MB_TARGET_AVX512 MB_STEP __m256i mb_level_bounds_avx512(__m512 values, __m512 af
 MB_TARGET_AVX512 MB_STEP __m256i mb_halves_avx512(__m512 x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 MB_TARGET_AVX512 MB_STEP __m512i mb_joined_avx512(__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
 
-/* 32 levels for each of so many registers. */
+/* 32 levels for each of `registers` registers. */
 MB_TARGET_AVX512 MB_STEP void mb_levels_begin_avx512(mb_levels_avx512 *own, const unsigned registers, __m512 scale, __m512 inverse) {
     __m512 d = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), values = mb_level_values_avx512(d, scale);
     for (unsigned k = 0; k < registers; k++) {
@@ -91,7 +91,7 @@ MB_TARGET_AVX512 MB_STEP __m512i mb_level_lookup_avx512(const __m512i *table, co
 /* The greatest magnitude. */
 MB_TARGET_AVX512 MB_STEP __m512i mb_larger_avx512(__m512i largest, __m512 above) { return _mm512_castps_si512(_mm512_range_ps(_mm512_castsi512_ps(largest), above, 0xb)); }
 
-/* 32 elements, of which those of `lanes` count; the others are 0, and so is their distance. */
+/* Quantize 32 elements; only those of `lanes` exist. The others are 0, and so is their distance. */
 MB_TARGET_AVX512 MB_STEP void mb_quantize_32_avx512(mb_quantize_avx512 *own, const mb_levels_avx512 *levels, const unsigned registers, const mb_leveled_avx512 *block, uint8_t *dst, const uint8_t *src, const __mmask32 lanes) {
     const __m512i bits = lanes == 0xffffffff ? _mm512_loadu_si512(src) : _mm512_maskz_loadu_epi16(lanes, src);
     const __m512i size = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
@@ -120,7 +120,7 @@ MB_TARGET_AVX512 MB_STEP void mb_quantize_run_avx512(mb_quantize_avx512 *own, co
     mb_quantize_32_avx512(own, levels, registers, block, dst + i, src + 2 * i, lanes);
 }
 
-/* Whether levels can tell what becomes of elements: on both sides of zero, of a scale that float16 has. */
+/* Whether levels can give the integers of elements: on both sides of zero, of a scale that float16 has. */
 MB_STEP bool mb_has_levels(float scale, int32_t least, int32_t most, int32_t greatest) { return scale >= 0x1p-24f && scale <= 65504.0f && least <= 0 && most >= 0 && least >= -greatest && most <= greatest; }
 
 /* What levels do not pay for, or do not hold, the general code does: short runs, and where distances are asked for. */

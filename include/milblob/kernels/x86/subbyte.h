@@ -88,7 +88,8 @@ MB_TARGET_AVX2 MB_STEP uint64_t mb_pack_rounds_avx2(uint8_t *dst, const uint8_t 
     return done;
 }
 
-/* What was outside is found again, and told, by the plain kernel; if it is gone by then, that packs everything. */
+/* The plain kernel finds an element out of range again and reports it; if the element has changed by then, it packs
+ * all. */
 MB_TARGET_AVX2 MB_KERNEL mb_status mb_pack_bits_avx2(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t shift = (uint8_t)(0 - lo), span = (uint8_t)(hi - lo);
     uint8_t most = 0;

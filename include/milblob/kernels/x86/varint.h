@@ -19,7 +19,7 @@
 #ifdef MB_HAS_AVX2
 #define MB_TARGET_BMI __attribute__((target("avx2,f16c,bmi,lzcnt,popcnt")))
 
-/* 64 bytes and what is known of them: bit k of each word is about byte k. */
+/* 64 bytes and their masks: bit k of each word is about byte k. */
 typedef struct mb_block_avx2 {
     __m256i low, high;
     uint64_t on, after_4, after_8, after_9; /* after_n: n bytes or more of the same varint come before it */
@@ -115,7 +115,8 @@ MB_TARGET_BMI MB_STEP void mb_four_places(uint64_t *places, uint64_t *start, uin
     }
 }
 
-/* A round writes four elements and reads up to 65 + 10 bytes, whatever they are: a run ends while there is room for that. */
+/* A round writes four elements and reads at most 65 + 10 bytes of any content: a run ends while there is room for
+ * that. */
 #define MB_DEFINE_VARINT_RUN_AVX2(name, type, put, is_ints) \
     MB_TARGET_BMI MB_KERNEL uint64_t name(void *out, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, uint64_t *taken) { \
         const bool small_fit = lo <= 0 && hi >= 0x7f; \

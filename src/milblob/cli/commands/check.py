@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any
 
 from ... import mirrored
-from ...analysis.check import Finding, check
+from ...analysis.check import check
+from ...analysis.check_report import CheckReport
 from .. import options
 from ..sources import add_sources
 from ..terminal import output, tables
@@ -33,7 +34,7 @@ def run(arguments: Namespace) -> int:
         output.say("expected --json or --sarif, got both")
         return _EXIT_ERROR
     status = 0
-    checked: list[tuple[str, list[Finding]]] = []
+    checked: list[tuple[str, CheckReport]] = []
     failures: list[str] = []
     results: list[dict[str, Any]] = []
     prefixed = arguments.quiet and len(arguments.models) > 1  # without a summary, each line names the model
@@ -54,21 +55,21 @@ def run(arguments: Namespace) -> int:
             status = _EXIT_ERROR
             continue
         counts = Counter[str](finding.severity for finding in findings)
-        if counts["error"] or counts["warning"]:
+        if not findings.is_sound:
             status = max(status, _EXIT_FINDINGS)
         checked.append((path, findings))
         if arguments.sarif:
             continue
         if arguments.json:
             totals = {f"{severity}s": counts[severity] for severity in ("error", "warning", "note")}
-            results.append({"path": path, **totals, "findings": [finding._asdict() for finding in findings]})
+            results.append({"path": path, **totals, "findings": [finding.to_dict() for finding in findings]})
             continue
         for finding in findings:
             if finding.severity != "note" or not arguments.quiet:
                 line = _shorter(str(finding), mirrored.shown(path))
                 tables.print_text(f"{path}: {line}" if prefixed else line)
         if not arguments.quiet:
-            tables.print_text(f"{path}: {_summary(counts)}")
+            tables.print_text(f"{path}: {findings.summary}")
         if arguments.verbose:
             for code, count in Counter(finding.code for finding in findings).items():
                 tables.print_text(f"  {code} {count}")
@@ -85,8 +86,3 @@ def _shorter(text: str, path: str) -> str:
     """Shorten the paths of files inside the model to be relative to it."""
     inside = path.rstrip("/\\") + os.sep
     return text.replace(f" in {inside}", " in ")
-
-
-def _summary(counts: Counter[str]) -> str:
-    words = [output.plural(counts[severity], severity) for severity in ("error", "warning", "note") if counts[severity]]
-    return ", ".join(words) if words else "good"

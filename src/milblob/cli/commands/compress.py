@@ -7,18 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ...compressing.compress import LEAST, CompressReport, compress
+from ...compressing.compress import CompressReport, compress
 from ...compressing.linear_recipe import Linear
+from ...compressing.options import MIN_SIZE, Guidance, Scope
 from ...compressing.palette_recipe import Palette
 from ...compressing.prune_recipe import Prune
 from ...compressing.recipe import Joint, Recipe
 from .. import options
 from ..completing import complete_first
 from ..names import mapping
-from ..selection import check_keep
+from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown
-from . import compress_goals
+from . import compress_config, compress_goals
 
 _COLUMNS = (
     tables.Column("name", is_name=True),
@@ -39,13 +40,13 @@ _DTYPES = ("int8", "uint8", "int4", "uint4")
 _PALETTES = ("palette", "unique")
 _PRUNINGS = ("sparsity", "threshold", "n_m")
 _KINDS = (_PRUNINGS, _PALETTES, _DTYPES)  # in the order in which several are applied
-_ALONE = ("recipe", *compress_goals.KINDS)
+_ALONE = (*compress_goals.KINDS, "recipe")
 _LINEAR, _PALETTE = "--int8, --uint8, --int4 or --uint4", "--palette or --unique"
 _BELONGS_TO = {
     "block": f"{_LINEAR} or --sparsity", "per_tensor": _LINEAR, "zero_point": _LINEAR, "search": _LINEAR,
     "group": _PALETTE, "uniform": "--palette", "vector": _PALETTE, "scale": _PALETTE,
     "axis": f"{_PALETTE} with --group, --vector or --scale",
-    "dim": "--n-m, or --sparsity with --block", "least_sparsity": "--threshold",
+    "dim": "--n-m, or --sparsity with --block", "min_sparsity": "--threshold",
 }  # fmt: skip
 
 
@@ -63,16 +64,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     kinds.add_argument("--unique", action="store_true", help="a palette of all numbers, where 256 or fewer differ")
     for dtype in _DTYPES:
         kinds.add_argument(f"--{dtype}", action="store_true", help=f"linear quantization to {dtype}")
-    kinds.add_argument(
-        "--recipe", metavar="JSON", type=compress_goals.recipe, help="a recipe as milblob prints it with --json, alone"
-    )
     compress_goals.add_options(parser, kinds)
-    for option, metavar, whose in (
-        ("--per-name", "NAME=JSON", "weights that match NAME, or that the operation of this name reads"),
-        ("--op-type", "TYPE=JSON", "weights that operations of this type read"),
-    ):
-        words = f"a recipe for {whose}: as --json prints it, or null for none; may be repeated"
-        add(option, metavar=metavar, action="append", type=_named_recipe, default=[], help=words)
+    config = "recipes and goals, also for weights by name or by operation, in a .toml or .json file (docs/cli.md)"
+    add("--config", metavar="FILE", help=config)
     add(
         "--block",
         metavar="N",
@@ -96,10 +90,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the dimension of the neighbours of --n-m, or of --block with --sparsity",
     )
     add(
-        "--least-sparsity",
+        "--min-sparsity",
         metavar="PART",
         type=float,
-        help="of --threshold: weights with fewer zeros stay; default: 0.5",
+        help="of --threshold: weights with fewer zeros are not compressed; default: 0.5",
     )
     add(
         "--importance", metavar="FILE", help="arrays by name of weight: how much each element, or input channel, counts"
@@ -107,10 +101,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--weights", metavar="FILE", help="a file of new values for the model, as for refit, such as .gguf")
     options.add_mapping(parser, "with --weights, the array OLD is the weight NEW of the model; may be repeated")
     add("--keep-nan", action="store_true", help="keep NaN and infinity, in palettes and pruned weights")
-    add("--requantize", action="store_true", help="compress what is compressed anew, from its dense values")
-    options.add_keep(parser, "compress only weights whose name matches")
-    least = f"compress only weights of more than N elements; default: {LEAST}"
-    add("--least", metavar="N", type=options.count, default=LEAST, help=least)
+    add("--recompress", action="store_true", help="re-compress compressed weights from their decoded values")
+    options.add_select(parser, "compress only weights whose name matches")
+    min_size = f"compress only weights of more than N elements; default: {MIN_SIZE}"
+    add("--min-size", metavar="N", type=options.count, default=MIN_SIZE, help=min_size)
     options.add_force(parser)
     options.add_dry_run(parser, "compute and measure, write nothing")
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every weight, also those that stay")
@@ -118,6 +112,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    ways = (*compress_goals.KINDS, *(name for kind in _KINDS for name in kind))
+    compress_config.apply(arguments, has_way=any(_is_given(arguments, name) for name in ways))
     given, named = _new_values(arguments), _named(arguments)
     recipe = _recipe(arguments, needs_one=not given and not any(any(one.values()) for one in named.values()))
     has_choice = any(_is_given(arguments, name) for name in compress_goals.KINDS)
@@ -128,14 +124,15 @@ def run(arguments: Namespace) -> int:
     compress_goals.check(arguments)
     if arguments.frontier is not None:
         with _extras(arguments) as extras:
-            return compress_goals.run_frontier(arguments, extras | named)
+            return compress_goals.run_frontier(arguments, _scope(arguments, named), extras)
     complete_first(arguments, arguments.model)
-    check_keep(arguments, arguments.model)
+    check_select(arguments, arguments.model)
     with shown(arguments) as progress, _extras(arguments) as extras:
         report = compress(
-            arguments.model, arguments.output, recipe, select=arguments.keep or None, least=arguments.least,
+            arguments.model, arguments.output, compress_goals.goal(arguments, extras.pop("errors")) or recipe,
+            scope=_scope(arguments, named), guidance=Guidance(**given, importance=extras.pop("importance")),
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
-            save_plan=arguments.plan, **compress_goals.goal(arguments), **extras, **given, **named,
+            save_plan=arguments.save_plan, **extras,
         )  # fmt: skip
     # Where all weights stay, a size or a plan has what it asked for; a quality, which asks to compress, has not.
     is_idle = not report.weights and (arguments.sqnr is not None or not report.kept)
@@ -156,11 +153,10 @@ def run(arguments: Namespace) -> int:
 
 @contextlib.contextmanager
 def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
-    """What the options say besides recipes, as arguments of `compress`; the file of importance is open meanwhile."""
-    found: dict[str, Any] = {"nan": "keep" if arguments.keep_nan else "skip", "requantize": arguments.requantize}
+    """Yield what the options give besides recipes; the file of importance is open until the end."""
+    found: dict[str, Any] = {"nan": "keep" if arguments.keep_nan else "skip", "recompress": arguments.recompress}
     errors = compress_goals.calibration(arguments)
-    if errors is not None:
-        found["errors"] = errors
+    found |= {"errors": errors, "importance": None}
     if arguments.importance is None:
         yield found
         compress_goals.say_unmeasured(errors)
@@ -172,8 +168,13 @@ def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
         compress_goals.say_unmeasured(errors)
 
 
+def _scope(arguments: Namespace, named: dict[str, Any]) -> Scope:
+    """Which weights, and those with recipes of their own."""
+    return Scope(arguments.keep or None, min_size=arguments.min_size, **named)
+
+
 def _new_values(arguments: Namespace) -> dict[str, Any]:
-    """The new values of the model, as arguments of `compress`.
+    """The new values of the model, as arguments of `Guidance`.
 
     Raises:
         ValueError: renames without a file, or a file for the frontier. As `mapping`.
@@ -189,22 +190,9 @@ def _new_values(arguments: Namespace) -> dict[str, Any]:
 
 
 def _named(arguments: Namespace) -> dict[str, Any]:
-    """The recipes for some weights, as arguments of `compress`.
-
-    Raises:
-        ValueError: a name twice.
-    """
-    found: dict[str, Any] = {}
-    for option, key, rows in (
-        ("--per-name", "per_name", arguments.per_name),
-        ("--op-type", "op_types", arguments.op_type),
-    ):
-        twice = [name for name, count in Counter(name for name, _ in rows).items() if count > 1]
-        if twice:
-            raise ValueError(f"{option}: expected each name once, got {twice[0]!r} twice")
-        if rows:
-            found[key] = dict(rows)
-    return found
+    """Return the recipes for some weights, as arguments of `Scope`."""
+    pairs = {"per_name": arguments.per_name, "op_types": arguments.op_types}
+    return {key: value for key, value in pairs.items() if value}
 
 
 def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
@@ -225,19 +213,20 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
         found: Recipe | None = arguments.recipe
         return found
     if not (words or alone or needs_one):
-        _allow(given, set(), "--weights" if arguments.weights is not None else "--per-name and --op-type")
+        _allow(given, set(), "--weights" if arguments.weights is not None else "--config")
         return None
     if not words or alone or any(len(names) > 1 for names in chosen):
         kinds_text = "; ".join(", ".join(map(_flag, names)) for names in _KINDS)
-        expected = f"one of {', '.join(map(_flag, _ALONE))}, or one of {kinds_text}, or one each of these"
-        expected += "; or --weights; or --per-name or --op-type with a recipe"
+        alone_text = ", ".join(map(_flag, compress_goals.KINDS))
+        expected = f"one of {alone_text}, or one of {kinds_text}, or one each of these"
+        expected += "; or --weights; or --config with a recipe"
         got = " and ".join([*words, *map(_flag, alone)]) or "none"
         raise ValueError(f"compress: expected {expected}, got {got}")
     (pruning, palette, dtype) = (names[0] if names else None for names in chosen)
     allowed: set[str] = set()
     if pruning is not None:
         of_sparsity = {"block", "dim"} if "block" in given else {"block"}
-        allowed |= {"sparsity": of_sparsity, "n_m": {"dim"}, "threshold": {"least_sparsity"}}[pruning]
+        allowed |= {"sparsity": of_sparsity, "n_m": {"dim"}, "threshold": {"min_sparsity"}}[pruning]
     if palette is not None:
         allowed |= {"group", "vector", "scale"} | ({"uniform"} if palette == "palette" else set())
         allowed |= {"axis"} if given & {"group", "vector", "scale"} else set()
@@ -245,7 +234,7 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
         allowed |= {"block", "per_tensor", "zero_point", "search"}
     _allow(given, allowed, " and ".join(words))
     if "block" in given and dtype is not None and pruning == "sparsity":
-        raise ValueError("--block: expected it with pruning or integers, got it with both (--recipe says which)")
+        raise ValueError("--block: expected it with pruning or integers, got it with both (--config says which)")
     steps: list[Recipe] = []
     if pruning is not None:
         steps.append(_prune(arguments, is_in_blocks=dtype is None))
@@ -260,7 +249,7 @@ def _prune(arguments: Namespace, is_in_blocks: bool) -> Recipe:
     block = arguments.block if is_in_blocks else None
     if isinstance(block, tuple):
         raise ValueError(f"--block: expected one number with --sparsity, got {','.join(map(str, block))}")
-    least: dict[str, Any] = {} if arguments.least_sparsity is None else {"least_sparsity": arguments.least_sparsity}
+    least: dict[str, Any] = {} if arguments.min_sparsity is None else {"min_sparsity": arguments.min_sparsity}
     return Prune(arguments.sparsity, arguments.threshold, arguments.n_m, block, arguments.dim, **least)
 
 
@@ -286,7 +275,7 @@ def _linear(arguments: Namespace, dtype: str, of_palette: bool) -> Recipe:
 
 
 def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return "the recipe of --config" if name == "recipe" else f"--{name.replace('_', '-')}"
 
 
 def _is_given(arguments: Namespace, name: str) -> bool:
@@ -303,13 +292,6 @@ def _sizes(text: str) -> int | tuple[int, ...]:
     if not all(number.isdigit() for number in numbers):
         raise ArgumentTypeError(f"expected N, or N,M,... such as 1,32, got {text!r}")
     return int(text) if len(numbers) == 1 else tuple(map(int, numbers))
-
-
-def _named_recipe(text: str) -> tuple[str, Recipe | None]:
-    name, equals, recipe = text.rpartition("=")
-    if not (name and equals):
-        raise ArgumentTypeError(f"expected NAME=JSON, such as head*=null, got {text!r}")
-    return name, None if recipe.strip() == "null" else compress_goals.recipe(recipe)
 
 
 def _pair(text: str) -> tuple[int, int]:

@@ -4,27 +4,26 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ... import decibels
-from ...compressing.compress import LEAST
+from ...compressing.compress_plan import CompressPlan
 from ...compressing.frontier import Frontier, compress_frontier
 from ...compressing.frontier_svg import short
-from ...compressing.parse_recipe import as_recipe
-from ...compressing.recipe import Recipe
+from ...compressing.options import MIN_SIZE, Goal, Guidance, Scope
 from ...model import open as opening
 from ...rewrite.destination import require_outside
 from ...storage.output import NewFile
 from ...storage.transfer import write_at
 from ...wording import some
 from .. import options
-from ..selection import check_keep
+from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown
 
 if TYPE_CHECKING:
-    from ...onnx import OutputErrors
+    from ...onnx import OutputSensitivity
 
 _MAX_NAMES = 8
 GOALS = ("size", "bits", "sqnr")
-KINDS = (*GOALS, "apply", "frontier")
+KINDS = (*GOALS, "plan", "frontier")
 """What may be given instead of a recipe."""
 
 _COLUMNS = (
@@ -45,31 +44,21 @@ def add_options(parser: ArgumentParser, kinds: Any) -> None:
     kinds.add_argument("--size", metavar="SIZE", type=options.size, help="all weights take at most SIZE, such as 40M")
     kinds.add_argument("--bits", metavar="N", type=float, help="at most N bits for each element, on average")
     kinds.add_argument("--sqnr", metavar="DB", type=float, help="every weight with at least so many dB, or it stays")
-    kinds.add_argument("--apply", metavar="PLAN", help="what a plan says, a JSON file that --plan wrote")
+    kinds.add_argument("--plan", metavar="FILE", help="what a plan says, a JSON file that --save-plan wrote")
     options.add_output(
         kinds, "--frontier", metavar="SVG", help="draw size against error to this file, and compress nothing"
     )
     add = parser.add_argument
-    from_help = "a recipe that --size, --bits, --sqnr and --frontier choose from; may be repeated; default: 8 to 2 bits"
-    add("--from", metavar="JSON", dest="ladder", action="append", type=recipe, default=[], help=from_help)
     sensitivity = "the error of weights that match GLOB counts FACTOR times; may be repeated"
     add("--sensitivity", metavar="GLOB=FACTOR", action="append", type=_factor, default=[], help=sensitivity)
     calibrate = "inputs by name, as for milblob verify -i: the error that counts is then that of the outputs"
     add("--calibrate", metavar="FILE", help=calibrate)
     options.add_output(
         parser,
-        "--plan",
+        "--save-plan",
         metavar="FILE",
-        help="write what is done to a JSON file, to be edited and applied with --apply",
+        help="write what is done to a JSON file, to be edited and applied with --plan",
     )
-
-
-def recipe(text: str) -> Recipe:
-    """Parse a recipe, as JSON."""
-    try:
-        return as_recipe(text)
-    except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(str(error)) from None
 
 
 def check(arguments: Namespace) -> None:
@@ -80,7 +69,7 @@ def check(arguments: Namespace) -> None:
     """
     has_goal = arguments.frontier is not None or any(getattr(arguments, name) is not None for name in GOALS)
     of_goals = (
-        ("--from", arguments.ladder),
+        ("recipes of --config", arguments.recipes),
         ("--sensitivity", arguments.sensitivity),
         ("--calibrate", arguments.calibrate),
     )
@@ -88,15 +77,15 @@ def check(arguments: Namespace) -> None:
         if value and not has_goal:
             raise ValueError(f"{option}: expected --size, --bits, --sqnr or --frontier, which it is for, got none")
     not_of_plans = (
-        ("-k", arguments.keep),
-        ("--least", arguments.least != LEAST),
-        ("--per-name", arguments.per_name),
-        ("--op-type", arguments.op_type),
+        ("-k", arguments.select),
+        ("--min-size", arguments.min_size != MIN_SIZE),
+        ("per_name of --config", arguments.per_name),
+        ("op_types of --config", arguments.op_types),
     )
     for option, is_given in not_of_plans:
-        if arguments.apply is not None and is_given:
-            raise ValueError(f"{option}: expected none with --apply, whose plan names the weights, got one")
-    for path in (arguments.plan, arguments.frontier):  # before the work, not after it
+        if arguments.plan is not None and is_given:
+            raise ValueError(f"{option}: expected none with --plan, whose plan names the weights, got one")
+    for path in (arguments.save_plan, arguments.frontier):  # before the work, not after it
         if path is None:
             continue
         for model in (arguments.model, arguments.output):
@@ -107,60 +96,65 @@ def check(arguments: Namespace) -> None:
         if arguments.output is None:
             raise ValueError("-o: expected the path of the result, got none")
         return
-    for option, value in (("-o", arguments.output), ("--plan", arguments.plan), ("-n", arguments.dry_run)):
+    for option, value in (("-o", arguments.output), ("--save-plan", arguments.save_plan), ("-n", arguments.dry_run)):
         if value:
             raise ValueError(f"{option}: expected none with --frontier, which compresses nothing, got one")
 
 
-def goal(arguments: Namespace) -> dict[str, Any]:
-    """Return the arguments of `compress` that the options stand for."""
+def goal(arguments: Namespace, errors: "OutputSensitivity | None") -> Goal | CompressPlan | None:
+    """Return the goal or the plan that the options describe; None without one.
+
+    Raises:
+        As `Goal` and `CompressPlan.load`.
+    """
+    if arguments.plan is not None:
+        return CompressPlan.load(arguments.plan)
     found = {name: getattr(arguments, name) for name in GOALS if getattr(arguments, name) is not None}
-    if arguments.apply is not None:
-        found["plan"] = arguments.apply
-    return found | ladder(arguments)
+    return Goal(**found, **ladder(arguments), errors=errors) if found else None
 
 
 def ladder(arguments: Namespace) -> dict[str, Any]:
     """Return `recipes` and `sensitivity`, if they are given."""
-    found: dict[str, Any] = {"recipes": arguments.ladder} if arguments.ladder else {}
+    found: dict[str, Any] = {"recipes": arguments.recipes} if arguments.recipes else {}
     return found | ({"sensitivity": dict(arguments.sensitivity)} if arguments.sensitivity else {})
 
 
-def calibration(arguments: Namespace) -> "OutputErrors | None":
+def calibration(arguments: Namespace) -> "OutputSensitivity | None":
     """Return what measures the outputs, if --calibrate is given; it runs the model.
 
     Raises:
-        As `OutputErrors`, and opening the file.
+        As `OutputSensitivity`, and opening the file.
     """
     if arguments.calibrate is None:
         return None
-    from ... import OutputErrors
+    from ... import OutputSensitivity
     from ..inputs import read_arrays
 
     inputs = read_arrays(arguments.calibrate, arguments)
     with opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as model:
-        return OutputErrors(model, inputs)
+        return OutputSensitivity(model, inputs)
 
 
-def say_unmeasured(errors: "OutputErrors | None") -> None:
+def say_unmeasured(errors: "OutputSensitivity | None") -> None:
     """Say, with -q too, which weights --calibrate did not measure: what was given was not used for them."""
     if errors is not None and errors.unmeasured:
         names = some(sorted(errors.unmeasured), _MAX_NAMES)
         output.say(f"--calibrate: measured by their own error, for they cannot be replaced alone: {names}")
 
 
-def run_frontier(arguments: Namespace, extras: dict[str, Any]) -> int:
+def run_frontier(arguments: Namespace, scope: Scope, extras: dict[str, Any]) -> int:
     """Draw the frontier and print its table.
 
     Args:
-        extras: importance and the like, as arguments of `compress`.
+        scope: which weights.
+        extras: importance, errors, nan and recompress.
     """
-    check_keep(arguments, arguments.model)
+    check_select(arguments, arguments.model)
     with NewFile(arguments.frontier, force=arguments.force) as new:
         with shown(arguments) as progress:
             frontier = compress_frontier(
-                arguments.model, select=arguments.keep or None, least=arguments.least, progress=progress,
-                max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
+                arguments.model, scope=scope, guidance=Guidance(importance=extras.pop("importance")),
+                progress=progress, max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
             )  # fmt: skip
         if not frontier.alone:
             raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")

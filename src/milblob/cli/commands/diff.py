@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from ...analysis.diff import Diff, diff, summary
 from ...analysis.tensor_diff import TensorDiff
 from .. import names, options
-from ..selection import check_keep, describe_filter
+from ..selection import check_select, describe_filter
 from ..sources import add_sources
 from ..terminal import output, tables
 from ..terminal.progress import shown
@@ -74,12 +74,12 @@ def run(arguments: Namespace) -> int:
             if getattr(arguments, option) != default:
                 shown_option = "--" + option.replace("_", "-")
                 raise ValueError(f"{shown_option}: expected none with --names-only, which compares no values, got one")
-    check_keep(arguments, arguments.a, arguments.b, stored=arguments.stored)
+    check_select(arguments, arguments.a, arguments.b, stored=arguments.stored)
     with shown(arguments) as progress:
         found = diff(
             arguments.a,
             arguments.b,
-            select=arguments.keep or None,
+            select=arguments.select or None,
             function=arguments.function,
             mapping=names.mapping(arguments),
             atol=arguments.atol,
@@ -98,7 +98,7 @@ def run(arguments: Namespace) -> int:
         _print(found, arguments, gate)
     elif found.left_out:  # nothing that was given is passed over in silence
         output.say(f"{output.plural(len(found.left_out), 'tensor')} of A left out by the mapping")
-    return 0 if (found.same if gate is None else gate.passes) else _EXIT_DIFFERENT
+    return 0 if (found.is_same if gate is None else gate.passes) else _EXIT_DIFFERENT
 
 
 def _print(found: Diff, arguments: Namespace, gate: diff_limits.Gate | None) -> None:
@@ -110,7 +110,7 @@ def _print(found: Diff, arguments: Namespace, gate: diff_limits.Gate | None) -> 
         worst = found.worst() if gate is None else [failure.row for failure in gate.failing]
         rows, left = worst[: arguments.top], max(0, len(worst) - arguments.top)
     if rows:
-        reasons = {id(failure.row): failure.words for failure in gate.failing} if gate is not None else {}
+        reasons = {id(failure.row): failure.message for failure in gate.failing} if gate is not None else {}
         cells = [_cells(row, reasons.get(id(row)), arguments.verbose) for row in rows]
         used = [i for i in range(len(_COLUMNS)) if any(line[i] for line in cells)]
         tables.print_table([_COLUMNS[i] for i in used], [[line[i] for i in used] for line in cells])
@@ -120,7 +120,7 @@ def _print(found: Diff, arguments: Namespace, gate: diff_limits.Gate | None) -> 
     changes = [*found.structure, *found.metadata, *found.notes, *(found.tools if arguments.verbose else ())]
     shown = changes if arguments.verbose else changes[:_MAX_CHANGES]
     for change in shown:
-        tables.print_text(change.words)
+        tables.print_text(change.message)
         for part in change.parts if arguments.verbose else ():
             tables.print_text(f"  {part}")
     if len(shown) < len(changes):
@@ -128,16 +128,16 @@ def _print(found: Diff, arguments: Namespace, gate: diff_limits.Gate | None) -> 
     if changes:
         print()
     words = summary(found)
-    tables.print_text(words if gate is not None else f"{'same' if found.same else 'different'}: {words}")
+    tables.print_text(words if gate is not None else f"{'same' if found.is_same else 'different'}: {words}")
     if gate is not None:
-        tables.print_text(gate.words)
+        tables.print_text(gate.message)
 
 
 def _cells(row: TensorDiff, reason: str | None, is_verbose: bool) -> list[str]:
     other = "" if row.other in (None, row.name) else row.other
     dtypes = [
-        "" if dtype is None else output.type_words(str(dtype), scheme, is_verbose)
-        for dtype, scheme in zip(row.dtypes, row.compressions, strict=True)
+        "" if dtype is None else output.type_words(str(dtype), compression, is_verbose)
+        for dtype, compression in zip(row.dtypes, row.compressions, strict=True)
     ]
     shapes = [
         "" if shape is None else output.shape_text(None if size < 0 else size for size in shape) for shape in row.shapes

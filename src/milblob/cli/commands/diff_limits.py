@@ -62,7 +62,7 @@ class Gate(NamedTuple):
         return not self.failing and not self.is_empty
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """The verdict."""
         if self.is_empty:
             return "fails: no weight was compared"

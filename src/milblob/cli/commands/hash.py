@@ -47,9 +47,8 @@ def _hash(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
             else:
                 is_bundle = opened.model is None and arguments.verbose and has_constants
                 source = path if is_bundle else chosen if opened.model is None else opened.model
-                whole, every = content_hash(
-                    source, dense=arguments.dense, progress=progress, max_nbytes=arguments.max_nbytes
-                )
+                hashed = content_hash(source, dense=arguments.dense, progress=progress, max_nbytes=arguments.max_nbytes)
+                whole, every = hashed.model, hashed.tensors
                 rest = {name: tensor for name, tensor in chosen.items() if is_bundle and name not in every}
                 every |= dict(zip(rest, tensor_hashes(rest.values()), strict=True))  # no part of the model's hash
                 found = {name: every[name] for name in chosen if name in every}

@@ -7,20 +7,22 @@ from contextlib import ExitStack, suppress
 from math import prod
 from typing import Any
 
-from ...errors import UnsupportedError
-from ...model.lazy import LazyTensor
+from ...errors import MilblobError, UnsupportedError
+from ...formats.selecting import ChosenTensors
+from ...model.lazy import LazyTensor, dtype_text
+from ...model.model import Model
 from ...model.rows import Listed
+from ...program.compression import scheme_of
 from .. import options
-from ..saving import dtype_text
-from ..selection import ChosenTensors, describe_filter, open_chosen
+from ..selection import describe_filter, open_chosen
 from ..several import run_each
 from ..sources import add_sources
-from ..terminal import output, tables
+from ..terminal import consumers, output, tables
 from ..terminal.patterns import fold, scopes
 from ..terminal.tables import LAST, Column
 
 _MAX_SCOPES = 12
-_MORE: dict[str, Any] = {"function": "", "op": "", "file": None, "offset": None, "compression": ""}
+_MORE: dict[str, Any] = {"function": "", "op": "", "file": None, "offset": None, "compression": None}
 _ORDERS = ("file", "name", "size", "dtype", "offset")
 _NAME, _COUNT, _DTYPE, _SHAPE = (
     Column("name", is_name=True),
@@ -29,6 +31,7 @@ _NAME, _COUNT, _DTYPE, _SHAPE = (
     Column("shape", drop=LAST + 1),
 )
 _FIGURES = (Column("size", True), Column("bits", True, drop=2), Column("share", True, drop=1))
+_READER = Column("read by", drop=LAST, is_name=True)
 _PLACE = (
     Column("function", drop=4),
     Column("op", drop=LAST + 3, is_name=True),
@@ -81,11 +84,13 @@ def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
         if arguments.json:
             return 0, _document(opened, rows, unique, arguments)
         if arguments.pattern:
-            _print_patterns(rows, arguments.sort)
+            _print_patterns(rows, opened.model, arguments.sort)
         elif rows:
-            _print_rows(rows, arguments.verbose)
+            _print_rows(rows, opened.model, arguments.verbose)
         if not arguments.quiet:
             _print_totals(rows, unique, opened.kind == "blob")
+            if opened.model is not None and not (arguments.constants or arguments.stored or describe_filter(arguments)):
+                _print_unlisted(opened.model)
     return 0, None
 
 
@@ -101,6 +106,19 @@ def array_row(name: str, array: LazyTensor, path: str) -> Listed:
         nbytes = array.nbytes if nbytes is None else nbytes
     function, op, file, offset, compression = (getattr(array, key, default) for key, default in _MORE.items())
     return Listed(name, dtype_text(array), shape, count, nbytes, function, op, file or path, offset, compression)
+
+
+def _readers(model: Model | None, rows: list[Listed], *, is_named: bool = True) -> list[str]:
+    """Return what reads each tensor; nothing for arrays, and "?" where the Program cannot be walked."""
+    if model is None or model.kind == "blob":
+        return []
+    found = []
+    for row in rows:
+        try:
+            found.append(consumers.first_of(model.tensors.consumers(row.name), is_named=is_named))
+        except MilblobError:
+            found.append("?")
+    return found
 
 
 def _stored_once(arrays: Iterable[LazyTensor], rows: list[Listed]) -> int:
@@ -147,7 +165,7 @@ def _document(opened: ChosenTensors, rows: list[Listed], unique: int, arguments:
     document: dict[str, Any] = {
         "path": opened.path,
         "kind": opened.kind,
-        "tensors": [{key: value for key, value in row._asdict().items() if key != "element_count"} for row in rows],
+        "tensors": [_row_document(row) for row in rows],
         "totals": _totals(rows, unique),
     }
     if arguments.pattern:
@@ -164,16 +182,22 @@ def _document(opened: ChosenTensors, rows: list[Listed], unique: int, arguments:
     return document
 
 
+def _row_document(row: Listed) -> dict[str, Any]:
+    document = row._asdict() | {"compression": scheme_of(row)}
+    del document["element_count"]
+    return document
+
+
 def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:
     """Fold sorted rows. A group takes the place of its first member; ordered by size, by the sum of its members."""
-    groups = fold([row.name for row in rows], [(row.dtype, row.shape, row.compression) for row in rows])
+    groups = fold([row.name for row in rows], [(row.dtype, row.shape, scheme_of(row)) for row in rows])
     folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
     if order == "size":
         folded.sort(key=lambda pair: -sum(row.nbytes or 0 for row in pair[1]))
     return folded
 
 
-def _print_rows(rows: list[Listed], verbose: bool) -> None:
+def _print_rows(rows: list[Listed], model: Model | None, verbose: bool) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     columns = [_NAME, _DTYPE, _SHAPE, *_FIGURES]
     cells = [
@@ -187,6 +211,13 @@ def _print_rows(rows: list[Listed], verbose: bool) -> None:
         ]
         for row in rows
     ]
+    readers = _readers(model, rows)
+    if any(readers):
+        columns.append(_READER)
+        if not _fit([(line[0], *line[1:4], reader) for line, reader in zip(cells, readers, strict=True)]):
+            readers = _readers(model, rows, is_named=False)
+        for reader, line in zip(readers, cells, strict=True):
+            line.append(reader)
     if verbose:
         columns[3] = columns[3]._replace(drop=LAST)  # the size makes room for what -v is for
         columns += _PLACE
@@ -197,13 +228,20 @@ def _print_rows(rows: list[Listed], verbose: bool) -> None:
     tables.print_table(columns, cells)
 
 
-def _print_patterns(rows: list[Listed], order: str) -> None:
+def _fit(rows: list[tuple[str, ...]]) -> bool:
+    """Whether rows of cells have room in the terminal as they are."""
+    width = tables.terminal_width()
+    return width is None or sum(max(map(len, cells)) + 2 for cells in zip(*rows, strict=True)) - 2 <= width
+
+
+def _print_patterns(rows: list[Listed], model: Model | None, order: str) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     cells = []
     for pattern, members in _folded(rows, order):
         nbytes = sum(row.nbytes or 0 for row in members)
         count = f"{len(members)} x" if len(members) > 1 else ""
         first = members[0]
+        readers = set(_readers(model, members, is_named=False))
         cells.append(
             [
                 pattern,
@@ -213,10 +251,14 @@ def _print_patterns(rows: list[Listed], order: str) -> None:
                 output.size(nbytes),
                 first.nbits,
                 output.share(nbytes, total),
+                "several" if len(readers) > 1 else next(iter(readers), ""),
             ]
         )
+    columns = [_NAME, _COUNT, _DTYPE, _SHAPE, *_FIGURES, _READER]
+    if not any(line[-1] for line in cells):
+        columns, cells = columns[:-1], [line[:-1] for line in cells]
     if cells:
-        tables.print_table([_NAME, _COUNT, _DTYPE, _SHAPE, *_FIGURES], cells)
+        tables.print_table(columns, cells)
 
 
 def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
@@ -242,6 +284,14 @@ def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
     if unique < totals["nbytes"]:
         print()
         tables.print_text(f"Some are stored once for several tensors: the files hold {output.size(unique)}.")
+
+
+def _print_unlisted(model: Model) -> None:
+    count = model.unlisted_count
+    if count:
+        words = f"{output.plural(count, 'constant')} not listed: fewer than ten elements, bool or text"
+        print()
+        tables.print_text(f"{words} (--constants lists them).")
 
 
 def _total_cells(entry: Any, total: int) -> list[str]:

@@ -11,7 +11,7 @@ from ...storage.output import NewFile
 from ...storage.transfer import write_at
 from ...wording import some
 from .. import options
-from ..selection import check_keep
+from ..selection import check_select
 from ..sources import add_sources
 from ..terminal import output, tables
 from ..terminal.progress import shown
@@ -27,19 +27,19 @@ _COLUMNS = [
     Column("refit", is_name=True),
 ]
 
-EXAMPLES = ("match new.safetensors Model.mlpackage", "match new.safetensors Model.mlpackage -o mapping.json")
+EXAMPLES = ("match Model.mlpackage new.safetensors", "match Model.mlpackage new.safetensors -o mapping.json")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
     given = (
         ".safetensors, .npz, .npy, .params, .gguf or .onnx file, directory of .npy files, archive of TVM, or a model"
     )
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
-    parser.add_argument("model", metavar="MODEL", help=options.ANY)
-    options.add_keep(parser)
+    options.add_select(parser)
     similar = "lowest correlation at which values count as similar, up to 1; default: 0.7"
-    parser.add_argument("--threshold", metavar="R", type=float, default=0.7, help=similar)
+    parser.add_argument("--min-correlation", metavar="R", type=float, default=0.7, help=similar)
     options.add_output(
         parser, "-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object"
     )
@@ -51,17 +51,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command: 0 if every weight of the model was found, 1 if not."""
     if arguments.output is not None:
-        for source in (arguments.weights, arguments.model):
+        for source in (arguments.model, arguments.weights):
             require_outside(source, arguments.output)
-    check_keep(arguments, arguments.model, stored=False)
+    check_select(arguments, arguments.model, stored=False)
     with ExitStack() as stack:
         new = None if arguments.output is None else stack.enter_context(_new_file(arguments))
         progress = stack.enter_context(shown(arguments))
         found = match(
-            arguments.weights,
             arguments.model,
-            threshold=arguments.threshold,
-            select=arguments.keep or None,
+            arguments.weights,
+            min_correlation=arguments.min_correlation,
+            select=arguments.select or None,
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
@@ -89,7 +89,7 @@ def _print(found: Matching, arguments: Namespace) -> None:
             output.say(f"{output.plural(len(left), 'array')} not matched")
         return
     cells = []
-    asked_for_all = not arguments.keep  # else most of what was given is of no interest
+    asked_for_all = not arguments.select  # else most of what was given is of no interest
     for m in found.matches:
         how = m.how if m.how != "similar" else f"similar, {m.correlation:.4f}"
         more = f" and {len(m.without) - 1:,} more" if len(m.without) > 1 else ""

@@ -6,7 +6,7 @@ from ...refitting.refit import RefitReport, refit
 from ...wording import some
 from .. import names, options
 from ..completing import complete_first
-from ..selection import check_keep
+from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown
 
@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=models)
     given = ".safetensors, .npz, .npy, .params, .gguf or .onnx file, or a directory of .npy files"
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
-    options.add_keep(parser, "only weights of the model whose name matches")
+    options.add_select(parser, "only weights of the model whose name matches")
     options.add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
     base = "the checkpoint that the model was converted from, which shows how each weight was made"
     parser.add_argument("--base", metavar="FILE", help=base)
@@ -57,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     complete_first(arguments, arguments.model)
-    check_keep(arguments, arguments.model)
+    check_select(arguments, arguments.model)
     with shown(arguments) as progress:
         report = refit(
             arguments.model,
@@ -71,8 +71,8 @@ def run(arguments: Namespace) -> int:
             unshare=arguments.unshare,
             requantize=arguments.requantize,
             min_sqnr=arguments.min_sqnr,
-            select=arguments.keep or None,
-            output=arguments.output,
+            select=arguments.select or None,
+            destination=arguments.output,
             force=arguments.force,
             dry_run=arguments.dry_run,
             progress=progress,

@@ -3,12 +3,13 @@
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from ...arguments import NAN_POLICIES
 from ...rewrite.changes import TensorChange
 from ...rewrite.repack import repack
 from ...rewrite.repack_report import RepackReport
 from .. import options
 from ..completing import complete_first
-from ..selection import check_keep
+from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
@@ -37,13 +38,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_output(
         parser, "-o", "--output", required=True, help="the result; may be MODEL itself, which is then replaced"
     )
-    options.add_keep(parser, "cast, externalize and inline only tensors whose name matches")
+    options.add_select(parser, "cast, externalize and inline only tensors whose name matches")
     functions = "keep only this function; may be repeated"
     add("-f", "--function", metavar="NAME", action="append", help=functions)
     casts = "store float32, float16 or bfloat16 weights as another of them; may be repeated"
     add("--cast", metavar="[FROM=]TO", action="append", default=[], help=casts)
     options.add_overflow(parser)
-    add("--nan", choices=("keep", "error"), default="keep", help="what a cast does with NaNs; default: keep")
+    add(
+        "--nan", choices=NAN_POLICIES, default="keep", help="what a cast does with tensors that have NaN; default: keep"
+    )
     add("--decompress", action="store_true", help="make compressed weights dense")
     add("--dedupe", action="store_true", help="store equal weights once")
     add("--gc", action="store_true", help="drop records that nothing refers to")
@@ -70,13 +73,13 @@ def run(arguments: Namespace) -> int:
         "cast": _casts(arguments.cast), "dedupe": arguments.dedupe, "gc": arguments.gc,
         "externalize": arguments.externalize, "inline": arguments.inline, "split": arguments.split,
         "merge": arguments.merge, "align": arguments.align, "canonical": arguments.canonical,
-        "select": arguments.keep or None, "functions": arguments.function, "overflow": arguments.overflow,
+        "select": arguments.select or None, "functions": arguments.function, "overflow": arguments.overflow,
         "nan": arguments.nan, "force": arguments.force, "decompress": arguments.decompress,
         "max_nbytes": arguments.max_nbytes,
     }  # fmt: skip
     _check_use(arguments)
     complete_first(arguments, *arguments.models)
-    check_keep(arguments, *arguments.models)
+    check_select(arguments, *arguments.models)
     with shown(arguments) as progress:
         report = repack(arguments.models, arguments.output, dry_run=arguments.dry_run, progress=progress, **options)
     if arguments.json:
@@ -96,7 +99,7 @@ def _check_use(arguments: Namespace) -> None:
         ValueError: there is one.
     """
     selects = (arguments.cast, arguments.decompress, arguments.externalize is not None, arguments.inline is not None)
-    if arguments.keep and not any(selects):
+    if arguments.select and not any(selects):
         raise ValueError("-k: expected --cast, --decompress, --externalize or --inline, which it selects for, got none")
     for option, value, default in (("--overflow", arguments.overflow, "error"), ("--nan", arguments.nan, "keep")):
         if value != default and not arguments.cast:

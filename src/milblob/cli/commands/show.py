@@ -9,12 +9,11 @@ from ...formats.read import array_kind
 from ...model import open as opening
 from ...model.model import Model
 from ...model.tensor import Tensor
-from ...program.compression import Compression
-from ...program.view import Consumer, Operation
+from ...program.compression import Compression, scheme_of
 from .. import options
 from ..selection import find
 from ..sources import add_sources
-from ..terminal import output, tables
+from ..terminal import consumers, output, tables
 from ..terminal.tables import LAST, Column
 from ..terminal.values import show_values
 
@@ -91,12 +90,12 @@ def _place(tensor: Tensor) -> dict[str, Any]:
         "nbytes": None if None in shape else tensor.nbytes,
         "function": tensor.function,
         "op": tensor.op,
-        "consumers": [_consumer(consumer) for consumer in tensor.consumers],
+        "consumers": [consumers.to_dict(consumer) for consumer in tensor.consumers],
         "where": tensor.where if tensor.program is not None else "",
         "file": tensor.file,
         "offset": tensor.offset,
         "data_offset": _data_offset(tensor),
-        "compression": tensor.compression,
+        "compression": scheme_of(tensor),
     }
 
 
@@ -127,17 +126,8 @@ def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("compressed", _compression_words(tensor.compression)))
     if place["where"]:
         rows.append(("path", place["where"]))
-    for consumer in map(_consumer, tensor.consumers):
-        op, name, parameter = consumer.values()
-        rows.append(("used by", "returned by its block" if op == "return" else f"{op} {name!r}, as {parameter}"))
+    rows += [("used by", consumers.in_words(consumer)) for consumer in tensor.consumers]
     return rows
-
-
-def _consumer(consumer: Consumer) -> dict[str, str]:
-    """What reads a tensor: the type and the name of an operation, and the parameter; "return" for a block."""
-    reader = consumer.reader
-    op, name = (reader.type, reader.label) if isinstance(reader, Operation) else ("return", consumer.name)
-    return {"op": op, "name": name, "parameter": consumer.parameter}
 
 
 def _compression_words(compression: Compression) -> str:

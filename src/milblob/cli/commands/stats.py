@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from ...analysis.statistics import Statistics, statistics_of
 from ...dtypes import DType, as_dtype
+from ...formats.selecting import ChosenTensors
 from ...model.lazy import LazyTensor
 from ...model.tensor import Tensor
+from ...program.compression import Compression
 from ...progress import ProgressCounter
 from .. import options
-from ..selection import ChosenTensors, describe_filter, open_chosen
+from ..selection import describe_filter, open_chosen
 from ..several import run_each
 from ..sources import add_sources
 from ..terminal import output, tables
@@ -29,7 +31,7 @@ _COLUMNS = [
     Column("min", True),
     Column("max", True),
     Column("mean", True),
-    Column("deviation", True, drop=6),
+    Column("std", True, drop=6),
     Column("absmax", True, drop=1),
     Column("zeros", True, drop=4),
     Column("special", True, drop=8),
@@ -52,11 +54,11 @@ _TOTALS = [
     Column("min", True),
     Column("max", True),
     Column("mean", True),
-    Column("deviation", True, drop=4),
+    Column("std", True, drop=4),
     Column("zeros", True, drop=2),
     Column("special", True, drop=6),
 ]
-_KEYS = ("file", "name", "dtype", "count", "minimum", "maximum", "mean", "deviation", "absmax", "zeros", "distinct")
+_KEYS = ("file", "name", "dtype", "count", "min", "max", "mean", "std", "absmax", "zeros", "distinct")
 
 EXAMPLES = ("stats Model.mlpackage --sort absmax", "stats Model.mlpackage --would-overflow float16")
 
@@ -97,9 +99,9 @@ class _Row(NamedTuple):
         return self.tensor.op.removeprefix("constexpr_")
 
     @property
-    def compression(self) -> str:
+    def compression(self) -> Compression | None:
         """The same with its attributes."""
-        return self.tensor.compression if isinstance(self.tensor, Tensor) else ""
+        return self.tensor.compression if isinstance(self.tensor, Tensor) else None
 
     def dtype(self, is_verbose: bool = False) -> str:
         return output.type_words(str(self.tensor.mil_dtype), self.compression, is_verbose)
@@ -213,10 +215,10 @@ def _cells(figures: Statistics) -> list[str]:
     special = figures.nans + figures.infinities
     distinct = short(figures.distinct) if figures.is_distinct_exact else f"~{figures.distinct}"
     return [
-        short(figures.minimum),
-        short(figures.maximum),
+        short(figures.min),
+        short(figures.max),
         short(figures.mean),
-        short(figures.deviation),
+        short(figures.std),
         short(figures.absmax),
         output.share(figures.zeros, figures.count),
         str(special) if special else "-",
@@ -252,5 +254,5 @@ def _print_totals(rows: list[_Row]) -> None:
 
 
 def _total_cells(count: int, figures: Statistics) -> list[str]:
-    minimum, maximum, mean, deviation, _, zeros, special, *_ = _cells(figures)
-    return [f"{count:,}", f"{figures.count:,}", minimum, maximum, mean, deviation, zeros, special]
+    least, most, mean, std, _, zeros, special, *_ = _cells(figures)
+    return [f"{count:,}", f"{figures.count:,}", least, most, mean, std, zeros, special]

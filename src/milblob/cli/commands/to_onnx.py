@@ -16,14 +16,14 @@ from ..terminal import output
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-EXAMPLES = ("to-onnx Model.mlpackage model.onnx", "to-onnx Model.mlpackage --coverage")
+EXAMPLES = ("to-onnx Model.mlpackage -o model.onnx", "to-onnx Model.mlpackage --coverage")
 _EXIT_FINDINGS = 1
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc or .mlmodel with an ML Program")
-    options.add_output(parser, "output", nargs="?", help="the new .onnx file")
+    options.add_output(parser, "-o", "--output", help="the new .onnx file")
     add_function(parser)
     modes = (
         "reference: OUT refers into the model's weight files; copy: into a copy beside OUT; embed: weights are in OUT"
@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
     if arguments.coverage:
         return _coverage(arguments)
     if arguments.output is None:
-        raise ValueError("output: expected the name of an .onnx file, got none (or --coverage)")
+        raise ValueError("expected -o OUT, the name of an .onnx file, or --coverage, got neither")
     model = _convert(arguments)
     graph, nbytes = model.graph, os.path.getsize(arguments.output)
     if arguments.json:
@@ -112,7 +112,7 @@ def _convert(arguments: Namespace) -> "ir.Model":
 def _coverage(arguments: Namespace) -> int:
     """Say which operations have no converter."""
     if arguments.output is not None:
-        raise ValueError(f"output: expected none with --coverage, which writes nothing, got {arguments.output}")
+        raise ValueError(f"-o: expected none with --coverage, which writes nothing, got {arguments.output}")
     for option in ("weights", "compressed", "zipmap", "precision", "force"):
         if getattr(arguments, option):
             raise ValueError(f"--{option}: expected none with --coverage, which writes nothing, got one")

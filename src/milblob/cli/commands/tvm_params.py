@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from ...arguments import Names
+from ...closeness import unknown
 from ...formats.archive import is_archive
 from ...formats.read import open_arrays
 from ...formats.write import save
@@ -17,7 +18,7 @@ from ...tvm.arrays import named_parameters
 from .. import options
 from ..completing import complete_first
 from ..saving import report
-from ..selection import check_keep, kept
+from ..selection import check_select, kept
 from ..terminal.progress import shown
 from .refit import say_refit
 
@@ -36,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--with", dest="new", metavar="NEW", help=new)
     module = "only this module, whose parameters then have their own names, without MODULE/"
     parser.add_argument("-m", "--module", metavar="MODULE", help=module)
-    options.add_keep(parser, "only parameters whose name matches")
+    options.add_select(parser, "only parameters whose name matches")
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
     options.add_force(parser, "replace what is at OUT")
     options.add_dry_run(parser)
@@ -84,20 +85,20 @@ def _named(library: Library, module: str | None) -> dict[str, LazyTensor]:
 
 def _require_module(library: Library, module: str) -> None:
     if module not in library.modules:
-        raise KeyError(f"module: expected one of {', '.join(library.modules)}, got {module!r}")
+        raise KeyError(unknown("module", module, library.modules, library.path))
 
 
 def _take_in(arguments: Namespace) -> int:
     complete_first(arguments, arguments.model)
-    check_keep(arguments, arguments.model)
+    check_select(arguments, arguments.model)
     with shown(arguments) as progress:
         done = refit(
             arguments.model,
             arguments.new,
             mapping=_mapping(arguments),
             cast=arguments.cast,
-            select=arguments.keep or None,
-            output=arguments.output,
+            select=arguments.select or None,
+            destination=arguments.output,
             force=arguments.force,
             dry_run=arguments.dry_run,
             progress=progress,

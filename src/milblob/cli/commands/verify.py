@@ -15,9 +15,12 @@ from ..terminal.progress import shown
 from .run import require_npz, save
 
 if TYPE_CHECKING:
-    from ... import OutputError, VerifyReport
+    from ... import OutputDifference, VerifyReport
 
-EXAMPLES = ("verify Model.mlpackage Half.mlpackage --limit 0.01", "verify Model.mlpackage Half.mlpackage -i inputs.npz")
+EXAMPLES = (
+    "verify Model.mlpackage Half.mlpackage --max-error 0.01",
+    "verify Model.mlpackage Half.mlpackage -i inputs.npz",
+)
 _EXIT_DIFFERENT = 1
 _COLUMNS = (
     tables.Column("output", is_name=True),
@@ -41,8 +44,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--runs", metavar="N", type=options.count, help="random runs; default: 4, or one for each shape"
     )
     parser.add_argument("--seed", metavar="N", type=options.count, help="seed of the random inputs; default: 0")
-    limit = "largest difference allowed, as a share of the output's range; default: 2e-5, or 8e-3 in half precision"
-    parser.add_argument("--limit", metavar="X", type=options.at_least_0, help=limit)
+    max_error = "largest difference allowed, as a share of the output's range; default: 2e-5, or 8e-3 in half precision"
+    parser.add_argument("--max-error", metavar="X", type=options.at_least_0, help=max_error)
     options.add_output(
         parser, "--worst", metavar="FILE", help="write the inputs of the worst run to this .npz file, for -i"
     )
@@ -71,7 +74,7 @@ def run(arguments: Namespace) -> int:
         inputs = read_inputs(arguments, first.inputs) if arguments.inputs else None
         with shown(arguments) as progress:
             found = verify(
-                first, second, inputs, runs=arguments.runs, seed=arguments.seed or 0, limit=arguments.limit,
+                first, second, inputs, runs=arguments.runs, seed=arguments.seed or 0, max_error=arguments.max_error,
                 progress=progress,
             )  # fmt: skip
         if worst is not None:
@@ -113,7 +116,7 @@ def _summary(found: "VerifyReport") -> str:
     return "nothing differs" if not any(one.differing for one in found.outputs) else "all outputs within their limits"
 
 
-def _cells(one: "OutputError") -> list[str]:
+def _cells(one: "OutputDifference") -> list[str]:
     sqnr = "" if not one.differing else f"{one.sqnr:.1f}" if math.isfinite(one.sqnr) else "-"
     return [
         one.name, one.dtype, output.share(one.differing, one.total), f"{one.largest:.3g}", f"{one.relative:.3g}", sqnr,

@@ -51,6 +51,6 @@ def tensor_rows(tensor: Any) -> list[tuple[str, str]]:
     if tensor.label:
         rows.append(("made by", tensor.label))
     if tensor.compression:
-        rows.append(("compressed", tensor.compression.words))
+        rows.append(("compressed", str(tensor.compression)))
     rows += [(f"part {key}", f"{part.dtype_text} {list(part.shape)}") for key, part in tensor.parts.items()]
     return rows + [("used by", f"{use.label}, as {use.parameter}") for use in tensor.consumers]

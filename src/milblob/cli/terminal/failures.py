@@ -1,6 +1,6 @@
 """Reports an error, whatever it is, in one line."""
 
-from ...errors import MilblobError
+from ...errors import DestinationExistsError, MilblobError
 from ...mirrored import shown
 from .output import say
 
@@ -15,6 +15,8 @@ def words_of(error: BaseException) -> str | None:
         return "input: expected less nesting, got more than Python can follow"
     if isinstance(error, KeyError):
         return str(error.args[0]) if error.args else "unknown name"
+    if isinstance(error, DestinationExistsError):
+        return f"{error.destination} already exists (use --force to replace it)"
     if isinstance(error, OSError):
         file = f": {shown(str(error.filename))}" if error.filename is not None else ""
         return f"{error.strerror}{file}" if error.strerror else str(error)

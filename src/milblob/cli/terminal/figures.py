@@ -35,7 +35,7 @@ def histogram_json(statistics: Statistics) -> list[dict[str, Any]]:
 def to_dict(statistics: Statistics) -> dict[str, Any]:
     """Return everything but dtype, shape and histogram, in the order of Statistics."""
     left_out = ("dtype", "shape", "histogram", "spread")
-    return {key: plain(value) for key, value in statistics._asdict().items() if key not in left_out}
+    return {key: plain(value) for key, value in vars(statistics).items() if key not in left_out}
 
 
 def print_histogram(statistics: Statistics) -> None:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from ...mirrored import shown
+from ...program.compression import Compression
 from ...wording import escape as _escape
+from ...wording import plural as plural
 
 
 def escape(text: str) -> str:
@@ -40,22 +42,16 @@ def shape_text(shape: Iterable[int | None] | None) -> str:
     return "" if shape is None else f"[{', '.join('?' if n is None else str(n) for n in shape)}]"
 
 
-def type_words(dtype: str, compression: str, is_verbose: bool = False) -> str:
+def type_words(dtype: str, compression: Compression | None, is_verbose: bool = False) -> str:
     """Return a dtype, and how a compressed weight is stored: "float16 as int4 /32"; verbose: by its operations."""
-    if not compression:
+    if compression is None:
         return dtype
-    words = chain_words(compression) if is_verbose else getattr(compression, "words", compression)
-    return f"{dtype} as {words}"
+    return f"{dtype} as {chain_words(compression) if is_verbose else compression}"
 
 
-def chain_words(compression: str) -> str:
+def chain_words(compression: Compression | None) -> str:
     """Return the operations that compute a weight, from the dense end inwards; "" if it is not compressed."""
-    return " <- ".join(getattr(compression, "operations", ()) or (compression,))
-
-
-def plural(count: int, noun: str) -> str:
-    """Return "1 tensor", "2 tensors"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return "" if compression is None else " <- ".join(compression.operations or (compression.scheme,))
 
 
 def print_json(document: Any) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
-from ...about import version
-from ...analysis.check_blob import Finding
+from ...analysis.check_report import CheckReport, Finding
 from ...rules.catalog import RULES
+from ...version import VERSION
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def log(models: Iterable[tuple[str, list[Finding]]], failures: Iterable[str]) -> dict[str, Any]:
+def log(models: Iterable[tuple[str, CheckReport]], failures: Iterable[str]) -> dict[str, Any]:
     """Return one run over several models as a SARIF log.
 
     Args:
@@ -24,7 +24,7 @@ def log(models: Iterable[tuple[str, list[Finding]]], failures: Iterable[str]) ->
     models, failures = list(models), list(failures)
     codes = list(dict.fromkeys(finding.code for _, findings in models for finding in findings))
     run = {
-        "tool": {"driver": {"name": "milblob", "version": version(), "rules": [_rule(code) for code in codes]}},
+        "tool": {"driver": {"name": "milblob", "version": VERSION, "rules": [_rule(code) for code in codes]}},
         "invocations": [
             {
                 "executionSuccessful": not failures,

@@ -64,7 +64,7 @@ def show_values(
 
 def _values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
     """Return what is said of values, as JSON can hold it."""
-    keys = ("minimum", "maximum", "mean", "deviation", "zeros", "nans", "infinities")
+    keys = ("min", "max", "mean", "std", "zeros", "nans", "infinities")
     document: dict[str, Any] = {"count": summary.count, "first": [plain(value) for value in first]}
     document |= {key: plain(getattr(summary, key)) for key in keys}
     document["histogram"] = histogram_json(summary)
@@ -75,9 +75,9 @@ def _print_statistics(summary: Statistics, first: list[Any]) -> None:
     """Print the first values, extremes and a histogram."""
     shown = ", ".join(map(number, first)) + (", ..." if summary.count > len(first) else "")
     rows = [("first values", shown)]
-    if summary.minimum is not None:
-        rows.append(("min, max", f"{number(summary.minimum)}, {number(summary.maximum)}"))
-        rows.append(("mean, deviation", f"{number(summary.mean)}, {number(summary.deviation)}"))
+    if summary.min is not None:
+        rows.append(("min, max", f"{number(summary.min)}, {number(summary.max)}"))
+        rows.append(("mean, std", f"{number(summary.mean)}, {number(summary.std)}"))
     for words, count in (("zeros", summary.zeros), ("NaN", summary.nans), ("infinite", summary.infinities)):
         if count:
             rows.append((words, f"{count} of {summary.count}"))

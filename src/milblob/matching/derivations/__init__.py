@@ -1,1 +1,1 @@
-"""What gives the values of a weight: expressions of arrays that can be computed and printed."""
+"""Expressions of arrays that give the values of a weight; they can be computed and printed."""

@@ -1,7 +1,7 @@
 """Arithmetic in derivations: functions of elements, reductions over axes, sums, differences, products, quotients.
 
-Everything is computed by NumPy in float32, as coremltools computes constants. What torch computed before the conversion
-can differ in the last bit: `matching.rounding` says when values are equal to one rounding.
+NumPy computes everything in float32, as coremltools computes constants. Values that torch computed before the
+conversion can differ in the last bit: `matching.rounding` decides when values are equal to one rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -102,10 +102,10 @@ class Reduced(Arithmetic):
     """One number of the elements along some axes: one of REDUCTIONS.
 
     Attributes:
-        of: what is reduced.
+        of: the operand.
         name: of the reduction.
         axes: along which; None for all.
-        keepdims: whether the axes stay, with size 1.
+        keepdims: whether the axes are kept, with size 1.
     """
 
     of: Derivation
@@ -148,7 +148,7 @@ class Combined(Arithmetic):
 
 
 STANDARDS = ("variance", "sample variance", "deviation")
-"""What channels are divided by: the root of variance and epsilon; the same of n - 1; the root, and epsilon added."""
+"""The divisors of channels: the root of variance and epsilon; the same of n - 1; the root, and epsilon added."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Standardized(Arithmetic):
     """Weight standardization: each channel with a mean of 0 and a deviation of 1.
 
     Attributes:
-        of: what is standardized.
+        of: the operand.
         axes: of a channel.
         form: one of STANDARDS.
         epsilon: added.

@@ -1,7 +1,7 @@
 """How the values of a weight follow from arrays of a checkpoint: small expressions that can be computed and printed.
 
-An expression holds names, never values, so what was learned from one checkpoint can be computed for another one. The
-cast to the weight's dtype is not a part of it: whoever writes the values casts them last.
+An expression holds names, never values, so an expression learned from one checkpoint can be computed for another. The
+cast to the weight's dtype is not a part of it: the writer of the values casts them last.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class ArrayRange(NamedTuple):
 
 
 class Derivation:
-    """What a weight is made of; each subclass is one step."""
+    """An expression that gives a weight; each subclass is one step."""
 
     def compute(self, arrays: Arrays) -> Values:
         """Return the values, in the dtype of the arrays or, after arithmetic, in that of the arithmetic."""
@@ -41,7 +41,7 @@ class Derivation:
 
     @property
     def steps(self) -> tuple["Derivation", ...]:
-        """The steps just below this one: that of the attribute `of`, unless a subclass says otherwise."""
+        """Return the operands of this step: the attribute `of`, unless a subclass has others."""
         return (self.of,) if hasattr(self, "of") else ()
 
     @property
@@ -61,23 +61,23 @@ class Derivation:
 
     @property
     def words(self) -> str:
-        """What was done, for people."""
+        """A description for people."""
         return str(self)
 
     def uses(self) -> Iterator[ArrayRange]:
-        """Yield what of each array takes part."""
+        """Yield the part of each array that is used."""
         for step in self.steps:
             yield from step.uses()
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """Return the dtype of what `compute` returns, from those of the arrays."""
+        """Return the dtype of the result of `compute`, from those of the arrays."""
         found = {step.dtype(dtypes) for step in self.steps}
         return found.pop() if len(found) == 1 else DType.FLOAT32
 
 
 @dataclass(frozen=True)
 class CheckpointArray(Derivation):
-    """An array as it is."""
+    """An array without a change."""
 
     name: str
 
@@ -203,7 +203,7 @@ class Folded(Derivation):
 
     Attributes:
         of: the convolution's own weight or bias; None for a bias that it does not have.
-        norm: what was folded.
+        norm: the norm that was folded.
         groups: of a conv_transpose; 0 for a conv.
         is_bias: whether it is the bias.
         shape: of the result.

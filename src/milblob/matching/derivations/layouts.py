@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
     @property
     def is_identity(self) -> bool:
-        """Whether the array stays as it is."""
+        """Whether the layout leaves the array unchanged."""
         return self == Layout()
 
     def apply(self, array: Values) -> Values:

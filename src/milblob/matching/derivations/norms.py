@@ -14,7 +14,7 @@ import numpy as np
 from .layouts import Values
 
 EPSILONS = (1e-5, 1e-3, 1e-6, 1e-12, 1e-4, 1e-2, 1e-8, 1e-7, 0.0)
-"""Tried in this order where the checkpoint does not say: it does not hold a batch norm's epsilon."""
+"""Tried in this order, because a checkpoint does not hold the epsilon of a batch norm."""
 
 _NEAR = 12
 _EVIDENCE = 16
@@ -78,7 +78,7 @@ class Norm:
 
 
 def scale_of(norm: Norm, vectors: Vectors) -> Values:
-    """Return what each output channel is multiplied by: [channels], or [1] for one scale for all.
+    """Return the factor of each output channel: [channels], or [1] for one scale for all.
 
     Raises:
         ValueError: a norm without any array that scales.
@@ -136,7 +136,7 @@ def channels(weight: Values, groups: int) -> Values:
     """Return a weight as [output channels, the rest], in the order in which coremltools scales channels.
 
     For a conv_transpose of several groups that order is not the order of its outputs, unless each group has one:
-    coremltools scales other channels than the batch norm did. What is computed here is what it writes.
+    coremltools scales other channels than the batch norm did. The values here are those that it writes.
     """
     if not groups:
         return weight.reshape(weight.shape[0], -1)
@@ -159,7 +159,7 @@ class Ratio(NamedTuple):
 
     Attributes:
         factors: float64 [channels]; NaN where the array has only zeros.
-        residual: what a channel differs by beyond its factor, relative to the channel: the largest of all.
+        residual: difference of a channel beyond its factor, relative to the channel: the largest of all.
         width: elements of a channel.
     """
 
@@ -180,7 +180,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(weight: Values, own: Values, groups: int) -> Ratio:
-    """Return the factor of each output channel from `own` to `weight`, two arrays of one shape, and what is left."""
+    """Return the factor of each output channel from `own` to `weight`, two arrays of one shape, and the residual."""
     x, y = (channels(values, groups).astype(np.float64) for values in (own, weight))
     with np.errstate(all="ignore"):
         size = (x * x).sum(axis=1)
@@ -213,7 +213,7 @@ def find_norms(shapes: Mapping[str, tuple[int, ...]]) -> list[Norm]:
 
 
 def epsilons(vectors: Vectors, factors: Values) -> list[float]:
-    """Return the epsilons other than the usual ones that a batch norm's factors say, the likeliest first."""
+    """Return the unusual epsilons that explain the factors of a batch norm, the likeliest first."""
     variance, gamma = vectors.variance, vectors.gamma
     if variance is None:
         return []
@@ -225,7 +225,7 @@ def epsilons(vectors: Vectors, factors: Values) -> list[float]:
         guess = float(np.nanmedian(implied[order])) if np.isfinite(implied[order]).any() else 0.0
     if not 0 < guess < np.inf:
         return []
-    # A number of one or two digits, somewhere near what rounded weights say.
+    # Numbers of one or two digits near the estimate from rounded weights.
     unit = 10.0 ** (np.floor(np.log10(guess)) - 1)
     near = {float(f"{guess + step * unit:.1e}") for step in range(-_NEAR, _NEAR + 1) if guess + step * unit > 0}
     return sorted(near - set(EPSILONS), key=lambda epsilon: (epsilon != float(f"{epsilon:.0e}"), abs(epsilon - guess)))

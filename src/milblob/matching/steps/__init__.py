@@ -1,1 +1,1 @@
-"""The steps of the search, one kind of derivation each: from arrays and weights to what gives the present values."""
+"""The steps of the search, one kind of derivation each: from arrays and weights to expressions of the values."""

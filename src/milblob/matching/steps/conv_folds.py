@@ -1,4 +1,4 @@
-"""Finds what was folded into the weights of convolutions: by values, channel by channel."""
+"""Finds the norms and scales that were folded into the weights of convolutions: by values, channel by channel."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -21,20 +21,20 @@ from .renderings import block_of, sqnr_of
 TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
 """How far the factors of channels may be from a scale before a fold is computed in full."""
 
-_TINY = {DType.FLOAT16: 2.0**-24}  # what an element may be off by besides: subnormal numbers have few digits
-_MAX_RESIDUAL = 0.7  # of channels that were compressed; what 3 dB are
-_COARSE = 0.2  # how far a factor of compressed channels may be from a scale where no bias tells
+_TINY = {DType.FLOAT16: 2.0**-24}  # absolute tolerance of an element: subnormal numbers have few digits
+_MAX_RESIDUAL = 0.7  # of channels that were compressed; equals 3 dB
+_COARSE = 0.2  # how far a factor of compressed channels may be from a scale where no bias decides
 _CHANNELS, _ELEMENTS, _WIDTH = 16, 16, 64  # of a sample that is compared with all arrays; and of one for factors
 _MAX_RENDERED = 8
 
 
 class Fold(NamedTuple):
-    """What was folded into a convolution.
+    """The norms and scales that were folded into a convolution.
 
     Attributes:
         convolution: of the model.
         own: name of the weight before.
-        steps: what was folded, one after the other.
+        steps: the folded norms, one after the other.
         own_bias: name of the bias before; None if it had none.
         gives_bias: whether the fold gives the convolution's bias too.
     """
@@ -68,7 +68,7 @@ class Fold(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What was folded."""
+        """A description of the fold."""
         return ", ".join(map(str, self.steps))
 
 
@@ -105,11 +105,11 @@ class FoldFinder:
         return np.asarray(rows[chosen[:, None], places], np.float64)
 
     def candidates(self, convolution: Convolution, residual: float | None = None) -> list[str]:
-        """Return the arrays of which a sample allows that they are a convolution's weight but for a factor per channel.
+        """Return the arrays that, by a sample, may be a convolution's weight up to a factor per channel.
 
         Args:
             convolution: in question.
-            residual: how much of a channel may be left; None for what the dtype of the weight rounds.
+            residual: the most of a channel that may be left; None: the rounding of the weight's dtype.
         """
         weight, groups = self._weights[convolution.weight], convolution.groups
         key = weight.shape[:2], weight.size
@@ -145,7 +145,7 @@ class FoldFinder:
     # ------------------------------------------------------------------------------------------------------ the folds
 
     def folds(self, convolution: Convolution, own: str, with_scales: bool = True) -> list[Fold]:
-        """Return what may have been folded: what gives a sample of the weight to the bit, and all of the bias."""
+        """Return the possible folds: those that give a sample of the weight to the bit, and all of the bias."""
         weight = self._weights[convolution.weight]
         rows, wanted = (
             channels(values, convolution.groups)
@@ -182,9 +182,9 @@ class FoldFinder:
         return casts_to(x, y, dtype)
 
     def rendered(self, convolution: Convolution, dense: Values) -> list[Fold]:
-        """Return what may have been folded before a weight was compressed.
+        """Return the possible folds before a weight was compressed.
 
-        The bias, which is not compressed, tells to the bit; without one, the factors tell, as far as they can.
+        The bias, which is not compressed, decides to the bit; without one, the factors decide as far as they can.
         """
         wanted = channels(dense, convolution.groups)
         scales, places = self._checkpoint.scales(len(wanted), True), spread(wanted.shape[1], _WIDTH)
@@ -249,10 +249,10 @@ class FoldFinder:
         """Choose between folds of the same arrays, one convolution after the other.
 
         They differ in epsilon only, or in the order of the arithmetic. Rounding hides small differences. One network
-        rarely has several epsilons, so the one that most convolutions allow is taken, of those that give all of the
-        weight. Where it is none of EPSILONS, all stay: too many numbers are near each other. Of the forms, the pass
-        that made the weight decides: fuse_conv_batchnorm leaves constants without a name of their own ("const_3"), and
-        fuse_conv_scale calls them after the operation.
+        rarely has several epsilons, so of the folds that give all of the weight, those with the epsilon that most
+        convolutions allow are taken. If it is none of EPSILONS, all are kept: too many numbers are near each other.
+        Between forms, the pass that made the weight decides: fuse_conv_batchnorm leaves constants without a name of
+        their own ("const_3"), and fuse_conv_scale names them after the operation.
         """
         groups: dict[Any, list[Fold]] = defaultdict(list)
         for fold in folds:
@@ -262,7 +262,7 @@ class FoldFinder:
         votes: Counter[float | None] = Counter()
         for group in groups.values():
             votes.update({fold.epsilon for fold in group})
-        votes[epsilon] = votes.total() + 1  # what the caller says is taken wherever it fits
+        votes[epsilon] = votes.total() + 1  # the caller's value is taken wherever it fits
         rank: dict[float | None, int] = {epsilon: -1, **{value: place for place, value in enumerate(EPSILONS)}}
         for group in groups.values():
             usual = [fold for fold in group if fold.epsilon in rank]

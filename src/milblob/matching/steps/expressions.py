@@ -1,8 +1,10 @@
 """Explains a weight as one array, or a function of it, times and plus something: for all elements, or per channel.
 
-What a converter computes from constants is short: weight norm, weight standardization, `1 + w`, a layer scale, a sum of
-two embeddings. A sample of the weight is compared with all arrays of its size. One from which it differs by a factor
-and a shift stays; then these are looked for among numbers and vectors, and what they give is computed in full.
+A converter computes only short expressions from constants: weight norm, weight standardization, `1 + w`, a layer scale,
+    a sum of
+two embeddings. A sample of the weight is compared with all arrays of its size. An array that differs from it by a
+factor and a shift is kept; then numbers and vectors are searched for the factor and the shift, and the expressions
+found are computed in full.
 """
 
 import math
@@ -33,7 +35,7 @@ _NOISE = 1e-2
 
 
 class _Affine(NamedTuple):
-    """A weight as `factors * of + shifts`, of which both are known about.
+    """A weight as `factors * of + shifts`; factors and shifts are estimates.
 
     Attributes:
         of: in the order of the weight's elements, of its shape.
@@ -58,10 +60,10 @@ class Expressions:
         self._checkpoint, self._given = checkpoint, checkpoint.floats
         self._may, self._array = checkpoint.may, checkpoint.read
         self._sure = _sure_numbers(tensor.shape for tensor in self._given.values())
-        self._kinds: set[tuple[Any, ...]] = set()  # of what gave weights so far: one network has few
+        self._kinds: set[tuple[Any, ...]] = set()  # of expressions found so far: one network has few
 
     def explain(self, values: Values, dtype: DType) -> list[Explained]:
-        """Return what gives values of a dtype; all that give them to the bit, or else to one rounding.
+        """Return expressions of values of a dtype: all that give them to the bit, or else to one rounding.
 
         Args:
             values: at least two that are not all equal.
@@ -110,7 +112,7 @@ class Expressions:
     # -------------------------------------------------------------------------------------- a factor and a shift
 
     def _affine(self, values: Values, dtype: DType, tolerance: float) -> Iterator[_Affine]:
-        """Yield the arrays of which a weight is a multiple and a shift, the simplest first."""
+        """Yield the arrays that give a weight by a factor and a shift, the simplest first."""
         names = self._checkpoint.of_size(values.size)
         flat = values.reshape(-1)
         tiny = _TINY.get(dtype, 0.0)
@@ -134,7 +136,7 @@ class Expressions:
                         of = moved(CheckpointArray(name), layout)
                         of = Applied(of, function) if function else of
                         if axis is None and (np.abs(result - y) <= tolerance * np.abs(y) + tiny).all():
-                            # Of numbers too small for float16 to hold more than a few bits, no factor can be told.
+                            # Numbers with only a few bits left in float16 do not determine a factor.
                             yield _Affine(of, None, np.ones(1), np.zeros(1))
                         whole = _positions(values.shape, axis, values.size, _WIDTH)
                         if whole is None or not self._may(50 * whole.size):
@@ -197,7 +199,7 @@ class Expressions:
     def _scaled(
         self, of: Derivation, factors: Values, along: tuple[int, ...], tolerance: float, width: int = 1
     ) -> Iterator[Derivation]:
-        """Yield something times what may be the factors of its channels."""
+        """Yield expressions times the possible factors of their channels."""
         middle = float(np.nanmedian(factors)) if np.isfinite(factors).any() else 0.0
         if _mostly(np.abs(factors - middle) <= tolerance * abs(middle)):
             for number, after in _gains(middle, width, tolerance):
@@ -277,7 +279,7 @@ class Expressions:
 
 
 def _mostly(conditions: Values) -> bool:
-    """Whether nine of ten hold: a channel whose factor is almost 0 tells little."""
+    """Whether nine of ten hold: a channel whose factor is almost 0 is weak evidence."""
     return bool(10 * np.count_nonzero(conditions) >= 9 * conditions.size)
 
 
@@ -360,7 +362,7 @@ def _times(of: Derivation, number: Derivation) -> Derivation:
 
 
 def _sure_numbers(shapes: Iterable[tuple[int, ...]]) -> frozenset[float]:
-    """Return the numbers that code may hold of which few are near each other."""
+    """Return the sparse ones of the numbers that code may hold: few are near each other."""
     found = {0.0, *(sign * one for n in range(1, 17) for one in (n, 1 / n) for sign in (1, -1))}
     for shape in set(shapes):
         for size in shape:
@@ -374,7 +376,7 @@ def _numbers_in(derivation: Derivation) -> Iterator[float]:
     if isinstance(derivation, Literal):
         yield derivation.value
     elif isinstance(derivation, Standardized) or (isinstance(derivation, Applied) and "sqrt" in derivation.name):
-        yield math.nan  # the root of a variance and an epsilon, of which 0 is one
+        yield math.nan  # the root of a variance and an epsilon, which may be 0
     for step in derivation.steps:
         yield from _numbers_in(step)
 
@@ -403,7 +405,7 @@ def _scale_derivations(steps: tuple[Norm, ...]) -> Iterator[Derivation]:
 def _standardized(
     of: Derivation, shape: tuple[int, ...], axis: int, deviation: Values, width: int
 ) -> Iterator[tuple[tuple[Derivation, tuple[int, ...]], str, float, Values]]:
-    """Yield the ways in which channels are standardized: what along which axes, the form, epsilon, the divisors."""
+    """Yield the ways in which channels are standardized: the operand and axes, the form, epsilon, the divisors."""
     ways = [(of, tuple(at for at in range(len(shape)) if at != axis))]
     if axis == 0:  # torch's `batch_norm` of the weight as [1, channels, elements]
         ways.insert(0, (Moved(of, Layout(after=(1, shape[0], width))), (0, 2)))

@@ -24,7 +24,7 @@ _MIN_BITS = 64.0  # of evidence that single elements are those of a row
 _MAX_HEADS = 64
 _MAX_EQUAL = 8  # equal rows, or equal parts, that are followed
 _MAX_PARTS = 64
-_MAX_RENDERED = 4096  # rows of a table of which a compressed weight may consist
+_MAX_RENDERED = 4096  # rows of a table that a compressed weight may consist of
 _FEW = 16  # rows that are looked up before all are
 
 
@@ -230,7 +230,7 @@ class Gathers:
 
 
 def _cells(numbers: Values) -> tuple[Values, Values]:
-    """Return between what values each of some numbers is the nearest one, and a little more: rounding."""
+    """Return the range in which each of some numbers is the nearest one, a little widened for rounding."""
     levels = np.unique(numbers)
     slack = 0.02 * np.diff(levels)
     middles = (levels[1:] + levels[:-1]) / 2

@@ -25,7 +25,7 @@ _EPSILON = {DType.FLOAT64: 2.0**-23, DType.FLOAT32: 2.0**-23, DType.FLOAT16: 2.0
 
 
 class Known(NamedTuple):
-    """What a table is.
+    """The law of a table.
 
     Attributes:
         words: for people.
@@ -37,7 +37,7 @@ class Known(NamedTuple):
 
 
 def recognise(values: Values, dtype: DType, literals: Literals) -> Known | None:
-    """Say what a table is; None if it keeps no law."""
+    """Identify a table; None if it follows no known law."""
     if dtype not in _EPSILON or values.size < 2 or values.size * 8 > _MAX_NBYTES:
         return None
     few = np.unique(values.reshape(-1)[:: max(values.size // 4096, 1)])
@@ -150,7 +150,11 @@ def _one_axis(columns: Values, size: int) -> Iterator[list[Values]]:
 
 
 def _waves(table: Values, dtype: DType) -> Values | None:
-    """Return frequency and amplitude of the columns that tell them, [2, columns]; None if one is no sinusoid."""
+    """Return frequency and amplitude of the columns that determine them, [2, columns]; None if one is not a sinusoid.
+
+    Prony's method for one frequency: a sinusoid fulfils x[i + 1] + x[i - 1] = 2 cos(frequency) x[i], so the frequency
+    is a linear least-squares fit, without a search.
+    """
     inner, both = table[1:-1], table[2:] + table[:-2]
     with np.errstate(all="ignore"):
         twice = (inner * both).sum(axis=0) / (inner * inner).sum(axis=0)  # 2 cos(frequency), by least squares
@@ -162,7 +166,7 @@ def _waves(table: Values, dtype: DType) -> Values | None:
     is_clear = np.ptp(table, axis=0) > _CLEAR * 4 * slack
     if 2 * is_clear.sum() < (np.ptp(table, axis=0) > 0).sum():
         return None
-    least = 0.2 if dtype in (DType.FLOAT16, DType.BFLOAT16) else 0.05  # lower ones say little
+    least = 0.2 if dtype in (DType.FLOAT16, DType.BFLOAT16) else 0.05  # lower ones are weak evidence
     told = np.flatnonzero(is_clear & (frequency > least) & (frequency < np.pi - least))
     places = np.arange(len(table))
     amplitudes = []
@@ -173,7 +177,7 @@ def _waves(table: Values, dtype: DType) -> Values | None:
 
 
 def resembles(coefficients: Values, array: Values) -> bool:
-    """Whether what a law leaves open is an array of a checkpoint, to the rounding of half precision."""
+    """Whether the free parameters of a law are an array of a checkpoint, to the rounding of half precision."""
     if coefficients.size < 2 or prod(array.shape) != coefficients.size:
         return False
     x, y = (np.sort(values.reshape(-1).astype(np.float64)) for values in (coefficients, array))

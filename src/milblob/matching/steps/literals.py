@@ -21,7 +21,7 @@ GAINS = (
     1.270926833152771, 1.2716004848480225, 1.70590341091156, 1.9193484783172607, 1.0002083778381348,
     4.803835391998291, 2.338853120803833, 1.9203323125839233, 1.5939117670059204,
 )  # fmt: skip
-"""What networks without norms multiply activations by, to keep their variance: SiLU, GELU, ReLU, ReLU6, SELU, ..."""
+"""The gains of activations in networks without norms, which keep the variance: SiLU, GELU, ReLU, ReLU6, SELU, ..."""
 
 _NAMED = (
     math.pi, math.e, math.log(2), math.log(10), math.sqrt(2 / math.pi), 0.044715, 1.702, 1 / 1.702,  # GELU
@@ -44,7 +44,7 @@ class Literals:
     """The numbers that code may hold, for the dimensions of one network.
 
     Args:
-        dimensions: sizes of axes and heads, of which roots and reciprocals count too.
+        dimensions: sizes of axes and heads; their roots and reciprocals are literals too.
     """
 
     def __init__(self, dimensions: Iterable[int]) -> None:
@@ -113,7 +113,7 @@ def _is_limit(size: float) -> bool:
 
 
 def _least_integer(dtype: DType) -> float:
-    """Return where a dtype has only integers: nothing tells there whether a number was learnt, and few are so large."""
+    """Return where a dtype has only integers: a learnt number is not recognised there, and few are that large."""
     return {DType.FLOAT16: 1024.0, DType.BFLOAT16: 128.0}.get(dtype, 2.0**23)
 
 

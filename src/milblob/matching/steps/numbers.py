@@ -1,8 +1,8 @@
-"""Explains constants of few elements, whose values alone say little: as functions of arrays of the checkpoint.
+"""Explains constants of few elements as functions of arrays of the checkpoint: their values alone are weak evidence.
 
 A number of 11 bits is equal to some function of some array by accident once thousands are tried. So candidates are
-tried in the order of how likely they are, and a match counts only while the constant has more bits than there were
-candidates, by a margin.
+tried in the order of their likelihood, and a match is accepted only while the constant has more bits than the number
+of candidates so far, by a margin: the principle of minimum description length.
 """
 
 import math
@@ -22,7 +22,7 @@ BITS = {DType.FLOAT64: 26.0, DType.FLOAT32: 26.0, DType.FLOAT16: 13.0, DType.BFL
 """Evidence of one element: its significant bits, and two bits of its size."""
 _FEW_BITS = 16.0  # with fewer, one rounding more would triple the accidents: only equal bits are evidence
 
-_MARGIN_BITS = 6.0  # one accident in 64 constants for which nothing of what is tried is the reason
+_MARGIN_BITS = 6.0  # one accident in 64 constants that no candidate explains
 _MAX_CANDIDATES = 1 << 14
 _AFTER_FUNCTIONS = ("reciprocal", "negative", "sqrt", "square", "rsqrt")  # of a reduction
 _FACTORS = (2.0, 0.5, -2.0, -0.5, 4.0, 0.25, 127.0, -128.0, 128.0, -127.0, 255.0, 15.0, 7.0, -8.0, 1 / 127, 1 / 255)
@@ -44,7 +44,7 @@ class Numbers:
         self._computed: dict[Derivation, Values | None] = {}
 
     def explain(self, values: Values, dtype: DType, order: list[str], is_literal: bool) -> list[Explained]:
-        """Return the functions of arrays that have the values of a constant, of which the first was the likeliest.
+        """Return the functions of arrays that have the values of a constant, the likeliest first.
 
         Args:
             values: of a constant of few elements, or of many equal ones.

@@ -22,12 +22,12 @@ def sqnr_of(
 ) -> float | None:
     """Return in dB how near compressed values are to dense ones; None if they are something else.
 
-    Whoever rounds or palettizes takes the nearest number that there is. Whoever prunes keeps numbers, or makes them 0.
-    So every number that is not 0 must be the nearest of those that occur. Where a channel was multiplied by something
-    in between, as a batch norm does, many are not, however coarse the compression is.
+    Rounding and palettization take the nearest number that there is. Pruning keeps numbers, or makes them 0. So every
+    number that is not 0 must be the nearest of those that occur. If a channel was multiplied in between, as a batch
+    norm does, many numbers are not the nearest, even under coarse compression.
 
     Args:
-        values: what may have been compressed. rendered: the compressed values, decoded. Of one shape.
+        values: values that may have been compressed. rendered: the compressed values, decoded. Of one shape.
         block: shape of the blocks that have a scale or a palette of their own; None for the whole.
         share: of the elements that may miss.
     """

@@ -1,7 +1,7 @@
-"""Settles what no search explains: numbers that code holds, tables that code computes, and what is unknown.
+"""Settles what no search explains: numbers that code holds, tables that code computes, and unknown numbers.
 
-What depends on the checkpoint and stays as it is makes a wrong model without a word. So every float constant of a
-Program that is not explained is unknown, however small it is.
+A number that depends on the checkpoint but is not updated makes a wrong model without an error. So every float constant
+of a Program that is not explained is unknown, even the smallest.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ _SETTINGS = ("epsilon",)  # parameters of operations that no converter takes fro
 
 
 class Rest:
-    """What becomes of the constants of a model that follow from no array as far as is known.
+    """Classifies the constants of a model that are not known to follow from an array.
 
     Args:
         weights: of the model. claims: on those that are explained.
@@ -32,10 +32,10 @@ class Rest:
 
     Attributes:
         claims: found here: weight -> derivations; None where code may hold the number as well.
-        constant: weight -> what it is, although it follows from no array.
-        unknown: weight -> what is known about it.
+        constant: weight -> its kind, although it follows from no array.
+        unknown: weight -> a description of it.
         rounded: weights whose claims give the present values to one rounding only.
-        weak: numbers of few bits that may be equal by accident to what they are taken for.
+        weak: numbers of few bits that may equal their expressions by accident.
     """
 
     def __init__(self, weights: ModelWeights, claims: Claims, checkpoint: Checkpoint, changed: Collection[str]) -> None:
@@ -90,8 +90,9 @@ class Rest:
     def settle_ambiguous(self) -> None:
         """Claim numbers that code may hold, and that are a function of a single number of the checkpoint too.
 
-        Where the array itself is the value of one constant only, it is that constant; and then one constant that is
-        another function of it, and no number such as 0.5 that is everywhere, is that. Else nothing tells.
+        If the array itself is the value of one constant only, that constant is the array. Then, if one constant is
+        another function of it, and not a number such as 0.5 that occurs everywhere, it is that function. Else it
+        remains unknown.
         """
         sure = {d for d, names in self._ambiguous.items() if len(names) == 1 and isinstance(d, CheckpointArray)}
         known = {name: derivation for derivation in sure for name in self._ambiguous[derivation]}
@@ -119,14 +120,14 @@ class Rest:
         self.constant[name] = known.words
 
     def _is_setting(self, name: str) -> bool:
-        """Whether a constant is only what nobody trains, such as an epsilon."""
+        """Whether a constant is a number that is never trained, such as an epsilon."""
         readers = self._weights.readers[name]
         if not readers:
             return name.rpartition(".")[2] in _SETTINGS
         return all(reader.parameter in _SETTINGS for reader in readers)
 
     def _is_parameter(self, name: str) -> bool:
-        """Whether a constant too small to be listed is what networks learn, such as a bias of three channels."""
+        """Whether a constant too small to be listed is a learned one, such as a bias of three channels."""
         return self._weights[name].size > 1 and any(r.parameter in PARAMETERS for r in self._weights.readers[name])
 
 

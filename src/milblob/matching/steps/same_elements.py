@@ -43,7 +43,7 @@ class Equality(NamedTuple):
 
 
 def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> list[Equality]:
-    """Return which arrays have the elements of which weights, once they are cast to the weight's dtype.
+    """Return the pairs of arrays and weights with the same elements, after a cast to the weight's dtype.
 
     Args:
         arrays, weights: by name; of numbers.
@@ -57,7 +57,7 @@ class _Hashing:
 
     def __init__(self, arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> None:
         self.arrays, self.weights, self.work = arrays, weights, work
-        self._seed = int.from_bytes(os.urandom(8), "little")  # nobody can make tensors look equal
+        self._seed = int.from_bytes(os.urandom(8), "little")  # no author of a file can make tensors look equal
 
     def equalities(self) -> list[Equality]:
         kinds: dict[int, set[DType]] = defaultdict(set)

@@ -18,7 +18,7 @@ _ATTRIBUTES = {"leaky_relu": "LeakyRelu", "elu": "Elu", "sigmoid_hard": "HardSig
 
 
 def _with_attributes(kind: str) -> Any:
-    """Convert what has alpha, and beta where MIL has it, as attributes."""
+    """Convert an activation with alpha, and beta if MIL has it, as attributes."""
 
     def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
         numbers: dict[str, Any] = {key: float(operator.number(key)) for key in ("alpha", "beta") if operator.has(key)}

@@ -22,7 +22,7 @@ _KEPT = "or an initializer with the decoded weight"
     onnx=_DENSE,
 )
 def _compressed(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    """What is not bound here is decoded by whoever reads it."""
+    """Bind the weights with a plan; the converter that reads any other weight decodes it."""
     for variable in operator.outputs:
         weight = variable.weight
         if weight is None:

@@ -1,4 +1,4 @@
-"""Branches and loops: blocks become subgraphs. What they read from around them they read there too."""
+"""Branches and loops: blocks become subgraphs, which read outer values as the blocks do."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ def is_float(g: ModelComponentContainer, value: Any) -> bool:
 
 
 def floor_div(g: ModelComponentContainer, x: Value, y: Value) -> Value:
-    """Divide and round down; ONNX's Div of integers cuts off, so what is divided is a multiple first."""
+    """Divide and round down; ONNX's Div of integers truncates, so the dividend is made a multiple first."""
     if is_float(g, x):
         found: Value = g.node("Floor", g.node("Div", x, y))
     else:

@@ -16,7 +16,7 @@ _INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
 
 
 def _indices(operator: Operator, g: ModelComponentContainer, key: str = "x", axis: int = 0) -> Any:
-    """Return indices of one axis, with `validate_indices` as MIL has it.
+    """Return indices of one axis, with `validate_indices` as in MIL.
 
     ONNX counts negative indices from the end, and runtimes refuse others outside of the tensor. MIL refuses both if
     they are validated; if they are not, it checks nothing, and has no result for them: a scatter wraps them.
@@ -90,7 +90,7 @@ def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
         value = g.node("Transpose", x, perm=[*range(batch), axis, *(i for i in range(batch, rank) if i != axis)])
     at = g.node("Unsqueeze", g.cast(_indices(operator, g, "x", axis), _INT64), g.ints([-1]))
     found = g.node("GatherND", value, at, batch_dims=batch)
-    if axis != batch:  # what lies between the batch and the axis goes before the indices
+    if axis != batch:  # the axes between the batch and the axis go before the indices
         own = g.rank(operator.input("indices")) - batch
         between = range(batch + own, own + axis)
         total = rank - 1 + own

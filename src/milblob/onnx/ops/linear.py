@@ -16,7 +16,7 @@ def dense(
 ) -> ir.Value:
     """Return x @ weight.T + bias. Gemm reads the weight as it is stored, so that nothing is copied for it.
 
-    Where x has not two dimensions, it gets them before and its own after, if they can be said in one constant.
+    If x does not have two dimensions, it is reshaped to two and back, if one constant can hold the shape.
     """
     shape = x.shape
     columns = weight.shape[0] if weight.shape is not None and len(weight.shape) == 2 else None

@@ -1,4 +1,4 @@
-"""Recurrent networks. Their weights have the gates in another order than ONNX's, and are written anew."""
+"""Recurrent networks. Their weights have the gates in another order than ONNX's, and are rewritten."""
 
 from typing import Any
 
@@ -168,7 +168,7 @@ def _lstm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
 
 
 def _clipped(operator: Operator, g: ModelComponentContainer, x: Any, ends: list[str], direction: str) -> list[Any]:
-    """Return what ONNX's LSTM would, with the cell clipped at each step; ONNX clips what goes into activations."""
+    """Return the results of ONNX's LSTM with the cell clipped at each step; ONNX clips the inputs of activations."""
     hidden = _hidden(operator, g)
     dtype = g.dtype(x)
     states = [_state(operator, g, key, len(ends), hidden) for key in ("initial_h", "initial_c")]

@@ -72,7 +72,7 @@ _SAMPLING = {
     "STRICT_ALIGN_CORNERS": "align_corners", "ALIGN_CORNERS": "align_corners", "DEFAULT": "asymmetric",
     "UNALIGN_CORNERS": "half_pixel", "OFFSET_CORNERS": "",
 }  # fmt: skip
-"""Where MIL samples, in ONNX's words; "" for what it has no word for."""
+"""ONNX's name for the places where MIL samples; "" if it has none."""
 _MATRIX = "MatMul with matrices for OFFSET_CORNERS, and for ALIGN_CORNERS where a new size may be 1"
 
 
@@ -96,7 +96,7 @@ def _by_matrices(
 
     Args:
         g: the container.
-        x: what is resized.
+        x: the image to resize.
         sizes: axis -> the new size, int64 of rank 0.
         mode: where it is sampled.
         nearest: take the nearest neighbour, of two the first one.

@@ -11,7 +11,7 @@ from ..registry import builtin
 from ..topology import Operator, Scope, Variable
 
 _INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
-_EDGE = 1e-3  # of a pixel: what rounding puts so far behind the last one is still inside
+_EDGE = 1e-3  # of a pixel: a place that rounding puts this far past the last one is still inside
 
 
 def _size(g: ModelComponentContainer, x: Variable, axis: int) -> Any:
@@ -117,7 +117,7 @@ def _sample(operator: Operator, g: ModelComponentContainer, grid: tuple[Any, Any
     """Bind samples of x at (columns, rows) of `grid`, each [batch, height, width].
 
     ONNX's GridSample has coordinates of -1 to 1, zeros outside, and mirrors at the pixels' centres only if these are
-    what the coordinates are aligned to.
+    the alignment of the coordinates.
     """
     x = operator.input("x")
     g.rank(x, 4, 4)
@@ -210,9 +210,9 @@ _GRIDS = ("STRICT_ALIGN_CORNERS", "ALIGN_CORNERS", "DEFAULT", "OFFSET_CORNERS", 
     limits="before iOS 17: boxes with numbers of images only where x is one image",
 )
 def _crop_resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    """Boxes begin and end in the centres of pixels; what lies outside of the image is `pad_value`.
+    """Boxes begin and end in the centres of pixels; places outside of the image are `pad_value`.
 
-    Before iOS 17 the boxes are [N, 1, 4 or 5, 1, 1], of which the fifth number, the first one, is that of the image;
+    Before iOS 17 the boxes are [N, 1, 4 or 5, 1, 1], and the first of five numbers is that of the image;
     without it each box is cut out of all images.
     """
     x = operator.input("x")
@@ -292,8 +292,8 @@ def _ends(operator: Operator, g: ModelComponentContainer, box: Any, image: _Imag
 def _grid(operator: Operator, g: ModelComponentContainer, start: Any, end: Any, size: Any, count: int) -> Any:
     """Return `count` places between the ends of each box: [N, count].
 
-    As resize_bilinear has them for an image of as many pixels as the box; a box that ends before it starts is turned
-    round. With UNALIGN_CORNERS such a box is the whole image: coremltools' own test, with values from Core ML, says so.
+    As resize_bilinear does for an image with the pixels of the box; a box that ends before it starts is reversed. With
+    UNALIGN_CORNERS such a box is the whole image, as in coremltools' own test, which has values from Core ML.
     """
     mode = operator.text("sampling_mode", _GRIDS, "DEFAULT")
     at = g.numbers(count, dtype=np.float64)

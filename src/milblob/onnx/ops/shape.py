@@ -108,7 +108,7 @@ def _transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> 
 @builtin(
     "concat",
     onnx="Concat; Unsqueeze, Concat, Reshape to interleave",
-    limits="to interleave: known sizes behind the axis",
+    limits="to interleave: known sizes after the axis",
 )
 def _concat(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     bound = operator.inputs.get("values", [])
@@ -122,7 +122,7 @@ def _concat(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     stacked = g.node("Concat", *(g.node("Unsqueeze", value, after) for value in values), axis=axis + 1)
     shape = [0] * axis + [-1] + list(g.dimensions(operator.output)[axis + 1 :])
     if None in shape:
-        words = "concat: expected known sizes behind the axis to interleave, got open ones"
+        words = "concat: expected known sizes after the axis to interleave, got open ones"
         raise UnsupportedError(words, where=operator.path)
     g.bind(operator.output, g.node("Reshape", stacked, g.ints([size or 0 for size in shape])))
 

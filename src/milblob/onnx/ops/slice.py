@@ -19,9 +19,9 @@ def _flags(operator: Operator, key: str, rank: int) -> list[bool]:
 
 
 def by_index(operator: Operator, g: ModelComponentContainer, x: Any, rank: int) -> ir.Value:
-    """Return a slice as slice_by_index has it: masks win over numbers, and squeeze_mask over all.
+    """Return a slice as by slice_by_index: masks take precedence over numbers, and squeeze_mask over all.
 
-    An axis to squeeze is indexed by its begin, so that -1 means the last one whatever end says.
+    An axis to squeeze is indexed by its begin, so that -1 means the last one for any end.
     """
     strides = operator.integers("stride", [1] * rank, count=rank)
     begin_mask, end_mask, squeeze = (_flags(operator, f"{key}_mask", rank) for key in ("begin", "end", "squeeze"))
@@ -93,7 +93,7 @@ def _slice_by_size(scope: Scope, operator: Operator, g: ModelComponentContainer)
 
 @builtin("slice_update", onnx="Range, Reshape, Slice, ScatterND")
 def _slice_update(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    """The numbers of all elements are sliced in the same way, and say where the update goes."""
+    """Slice the numbers of all elements in the same way: these are the places of the update."""
     x: Variable = operator.input("x")
     shape = g.shape(x)
     if x.shape is not None and None not in x.shape:

@@ -1,4 +1,4 @@
-"""`OutputErrors`, and `compress --calibrate`: recipes are chosen by what they do to the outputs."""
+"""`OutputSensitivity`, and `compress --calibrate`: recipes are chosen by what they do to the outputs."""
 
 import json
 import shutil
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import milblob
+from compress_options import grouped
 from draws import restarts
-from milblob import OutputErrors, Session
+from milblob import OutputSensitivity, Session
 from onnx_models import save
 from paths import DEMO
 from thorough import some
@@ -51,7 +52,7 @@ def test_a_session_takes_other_values_for_its_weights(tmp_path):
 
 def test_the_cost_is_the_error_of_the_outputs(tmp_path):
     """Against the formula, and a model that has the changed weight in its file; one weight alone is estimated."""
-    errors = OutputErrors(DEMO, {"tokens": TOKENS})
+    errors = OutputSensitivity(DEMO, {"tokens": TOKENS})
     assert errors.runs == 4
     other = shutil.copytree(DEMO, tmp_path / "other.mlpackage")
     with milblob.open(other, "r+") as model:
@@ -75,9 +76,9 @@ def test_the_cost_is_the_error_of_the_outputs(tmp_path):
 def test_outputs_are_nearer_at_the_same_size(tmp_path, bits):
     """Also for inputs that the choice did not see."""
     paths = {}
-    for name, more in (("plain", {}), ("measured", {"errors": OutputErrors(DEMO, {"tokens": TOKENS})})):
+    for name, more in (("plain", {}), ("measured", {"errors": OutputSensitivity(DEMO, {"tokens": TOKENS})})):
         paths[name] = tmp_path / f"{name}.mlpackage"
-        milblob.compress(DEMO, paths[name], bits=bits, **more)
+        milblob.compress(DEMO, paths[name], **grouped(bits=bits, **more))
     found = {name: milblob.verify(DEMO, path, {"tokens": OTHERS}).outputs[0].sqnr for name, path in paths.items()}
     assert found["measured"] > found["plain"] + 2
 
@@ -100,11 +101,11 @@ def test_weights_that_matter_get_the_bits(unequal, tmp_path):
     inputs = {"x": RANDOM.normal(size=(3, 1, 64))}
     recipes = [milblob.Palette(nbits) for nbits in (2, 4, 8)]
     options = {"bits": 6.2, "recipes": recipes, "dry_run": True}
-    plain = milblob.compress(unequal, tmp_path / "o.mlpackage", **options)
-    assert {one.recipe.nbits for one in plain.weights} == {4}  # by their own errors both are alike
-    errors = OutputErrors(unequal, inputs)
-    measured = milblob.compress(unequal, tmp_path / "o.mlpackage", **options, errors=errors)
-    found = {one.name: one.recipe.nbits for one in measured.weights}
+    plain = milblob.compress(unequal, tmp_path / "o.mlpackage", **grouped(**options))
+    assert {one.recipe.bits for one in plain.weights} == {4}  # by their own errors both are alike
+    errors = OutputSensitivity(unequal, inputs)
+    measured = milblob.compress(unequal, tmp_path / "o.mlpackage", **grouped(**options, errors=errors))
+    found = {one.name: one.recipe.bits for one in measured.weights}
     assert found[second] == 8 and found[first] < 8
     frontier = milblob.compress_frontier(unequal, recipes=recipes, errors=errors)
     assert frontier.points[-1].error < frontier.points[0].error
@@ -121,7 +122,7 @@ def test_states_are_kept_from_run_to_run_and_counted(tmp_path):
     zeros = np.zeros((1, 32), np.float16)
     model = tmp_path / "m.mlpackage"
     save(model, build, {"x": zeros}, opset="iOS18", precision="fp16", states={"memory": zeros})
-    errors = OutputErrors(model, {"x": x})
+    errors = OutputSensitivity(model, {"x": x})
     session = Session(model, replaceable=True)
     ((name, kind),) = session.weights.items()
     with milblob.open(model) as opened:
@@ -172,7 +173,7 @@ def test_elements_count_by_the_mean_squares_of_what_they_are_multiplied_with(tmp
     indices = np.array([1, 3, 3, 0, 7], np.int32)
     feeds = {"x": x[0], "rows": rows[0], "indices": indices}
     model = save(tmp_path / "m.mlpackage", build, feeds, opset="iOS17")
-    errors = OutputErrors(model, {"x": x, "rows": rows, "indices": indices})
+    errors = OutputSensitivity(model, {"x": x, "rows": rows, "indices": indices})
     channels, columns = (
         np.square(one.astype(np.float64)).mean(axes) for one, axes in ((x, (0, 1, 3, 4)), (rows, (0, 1)))
     )
@@ -209,8 +210,8 @@ def files(tmp_path, monkeypatch):
 def test_calibrate_on_the_command_line(cli, files):
     argv = ["compress", "m.mlpackage", "-o", "o.mlpackage", "--bits", "4", "--calibrate", "data.npz"]
     status, out, err = cli(*argv, "--json", "-n")
-    errors = OutputErrors("m.mlpackage", {"tokens": TOKENS})
-    expected = milblob.compress("m.mlpackage", "o.mlpackage", bits=4, errors=errors, dry_run=True)
+    errors = OutputSensitivity("m.mlpackage", {"tokens": TOKENS})
+    expected = milblob.compress("m.mlpackage", "o.mlpackage", milblob.Goal(bits=4, errors=errors), dry_run=True)
     assert (status, err) == (0, "")
     found, wanted = ({row["name"]: row["recipe"] for row in rows} for rows in (json.loads(out)["weights"], expected.to_dict()["weights"]))  # fmt: skip
     assert found == wanted
@@ -247,7 +248,7 @@ def test_weights_that_cannot_be_replaced_are_named(cli, tmp_path):
     model = save(tmp_path / "m.mlpackage", build, {"x": np.zeros((3, 1, size), np.float32)})
     x = rng.normal(size=(2, 3, 1, size)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)
-    errors = OutputErrors(model, {"x": x})
+    errors = OutputSensitivity(model, {"x": x})
     with milblob.open(model) as opened:
         lstm = [name for name in opened if opened[name].consumers[0].type == "lstm" and opened[name].size > 1000]
         before = opened[lstm[0]].read()

@@ -28,7 +28,7 @@ _WORST = 1e12  # for outputs that are no numbers any more: larger than any error
 _NOISE = 0.05  # of a weight, in relation to its root mean square: 26 dB, where errors still add up
 
 
-class OutputErrors:
+class OutputSensitivity:
     """Called as `errors(name, before, after)`: estimates how far the outputs of a model move if a weight changes.
 
     The error of the outputs is the sum of their squared differences over that of their squares: of each float output

@@ -1,0 +1,156 @@
+"""What a check finds: Finding, CheckReport, and what gathers them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn, get_args, overload
+
+from ..mirrored import shown
+from ..results import Result, ambiguous, least
+from ..rules.catalog import Severity
+from ..wording import bounded, escape, plural, shortened
+
+MAX_ALIKE = 1000  # findings of one code per file; a last finding counts the rest
+SEVERITIES = get_args(Severity)
+"""The most severe first."""
+_MAX_LINES = 20
+
+
+@dataclass(frozen=True, repr=False)
+class Finding(Result):
+    """One thing that `milblob.check` noticed.
+
+    Attributes:
+        severity: "error": a reader fails or returns wrong values; "warning": readers differ on it, or it is most likely
+            not meant; "note": valid, but worth knowing.
+        code: stable short name of the kind of problem, such as "sentinel"; docs/cli.md lists all.
+        message: one line: what, expected, got.
+        file: path of the file it is in; None in a buffer.
+        offset: byte offset in that file; None if no single byte is at fault.
+        where: path inside the Program, or "".
+    """
+
+    severity: Severity
+    code: str
+    message: str
+    file: str | None = None
+    offset: int | None = None
+    where: str = ""
+
+    def __str__(self) -> str:
+        at = "" if self.offset is None else f" at byte {self.offset}"
+        file = "" if self.file is None else f" in {self.file}"
+        where = f" - at {bounded(self.where)}" if self.where else ""
+        return escape(f"{self.severity}[{self.code}] {self.message}{at}{file}{where}")
+
+
+@dataclass(frozen=True, repr=False)
+class CheckReport(Result, Sequence[Finding]):
+    """What a check found: a sequence of Finding, in the order in which they were made.
+
+    Attributes:
+        source: what was checked: a path, or a description of anything without one.
+        findings: all of them.
+    """
+
+    source: str
+    findings: tuple[Finding, ...]
+
+    _keys: ClassVar = {"is_sound": "is_sound"}
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is neither an error nor a warning. Notes do not matter."""
+        return not (self.errors or self.warnings)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings for which a reader fails or returns wrong values."""
+        return self._of("error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings on which readers differ, or that are most likely not meant."""
+        return self._of("warning")
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """The findings that are valid, but worth knowing."""
+        return self._of("note")
+
+    def _of(self, severity: Severity) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == severity)
+
+    def __bool__(self) -> NoReturn:
+        ambiguous(self, "is_sound")
+
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Finding, ...]: ...
+    def __getitem__(self, index: int | slice) -> Finding | tuple[Finding, ...]:
+        return self.findings[index]
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def _worst(self) -> list[str]:
+        return [str(finding) for finding in least(self.findings, lambda finding: SEVERITIES.index(finding.severity))]
+
+    @property
+    def summary(self) -> str:
+        """How many there are of each severity, such as "1 error, 2 notes"; "good" without any."""
+        counts = Counter(finding.severity for finding in self.findings)
+        return ", ".join(plural(counts[severity], severity) for severity in SEVERITIES if counts[severity]) or "good"
+
+    def __str__(self) -> str:
+        lines = shortened([str(finding) for finding in self.findings], _MAX_LINES)
+        return "\n".join([*lines, f"{escape(self.source)}: {self.summary}"])
+
+
+class Findings:
+    """A growing list of findings that counts similar ones instead of filling memory with them.
+
+    Args:
+        is_wanted: says of a code whether it is reported; None for all.
+
+    Attributes:
+        items: the findings so far, in the order in which they were made.
+    """
+
+    def __init__(self, is_wanted: Callable[[str], bool] | None = None) -> None:
+        self.items: list[Finding] = []
+        self._is_wanted = is_wanted
+        self._counts: Counter[tuple[str, str | None]] = Counter()
+        self._severities: dict[tuple[str, str | None], Severity] = {}
+
+    def add(
+        self,
+        severity: Severity,
+        code: str,
+        message: str,
+        *,
+        file: str | None = None,
+        offset: int | None = None,
+        where: str = "",
+    ) -> None:
+        """Append a finding, unless nobody wants its code, or its file already has `MAX_ALIKE` of it."""
+        if self._is_wanted is not None and not self._is_wanted(code):
+            return
+        key = (code, file)
+        self._counts[key] += 1
+        self._severities.setdefault(key, severity)
+        if self._counts[key] <= MAX_ALIKE:
+            self.items.append(Finding(severity, code, bounded(shown(message)), file and shown(file), offset, where))
+
+    def close(self, source: str | None) -> CheckReport:
+        """Return all findings, with one more for each kind that was cut short.
+
+        Args:
+            source: what was checked: a path; None for a buffer.
+        """
+        for (code, file), count in self._counts.items():
+            if count > MAX_ALIKE:
+                words = f"findings of this kind: expected to list {MAX_ALIKE}, got {count - MAX_ALIKE} more"
+                self.items.append(Finding(self._severities[code, file], code, words, file))
+        return CheckReport(shown(source or "file in memory"), tuple(self.items))

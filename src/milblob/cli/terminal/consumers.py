@@ -1,0 +1,32 @@
+"""What reads a tensor, as `ls` and `show` print it."""
+
+from collections.abc import Sequence
+
+from ...program.view import Consumer, Operation
+
+
+def to_dict(consumer: Consumer) -> dict[str, str]:
+    """Return the type and the name of the operation that reads a tensor, and the parameter; "return" for a block."""
+    reader = consumer.reader
+    op, name = (reader.type, reader.label) if isinstance(reader, Operation) else ("return", consumer.name)
+    return {"op": op, "name": name, "parameter": consumer.parameter}
+
+
+def in_words(consumer: Consumer) -> str:
+    """Return the same as text: "conv 'conv_3', as weight"."""
+    op, name, parameter = to_dict(consumer).values()
+    return "returned by its block" if op == "return" else f"{op} {name!r}, as {parameter}"
+
+
+def first_of(consumers: Sequence[Consumer], *, is_named: bool = True) -> str:
+    """Return the first that reads a tensor, and how many others do: "conv 'conv_3' weight +1"; "" without any.
+
+    Args:
+        consumers: of the tensor.
+        is_named: whether the name of the operation is in it.
+    """
+    if not consumers:
+        return ""
+    op, name, parameter = to_dict(consumers[0]).values()
+    words = "returned" if op == "return" else f"{op} {name!r} {parameter}" if is_named else f"{op} {parameter}"
+    return words if len(consumers) == 1 else f"{words} +{len(consumers) - 1}"

@@ -1,0 +1,147 @@
+"""The base of all results: as JSON, in one paragraph, and as HTML."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+
+from .dtypes import DType
+from .wording import escape
+
+_MAX_NCHARS = 80
+"""Of one value in a repr."""
+_MAX_WORST = 3
+_MAX_COUNTS = 32
+_SIMPLE = (bool, int, float, str, DType, tuple)
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """Base of everything that a function of milblob reports: frozen dataclasses.
+
+    `repr` has at most a paragraph, however many weights a result is about: it counts long lists, and shows the three
+    rows that matter most. `to_dict` has everything.
+
+    Subclasses may set `_keys`: field or property -> its key in `to_dict`, and whether it is there. Properties that are
+    not named are left out; None leaves a field out. And `_worst`: the rows that a repr shows.
+    """
+
+    _keys: ClassVar[Mapping[str, str | None]] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it: dtypes and paths as text, numbers that are not finite as None."""
+        return {key: plain(getattr(self, name)) for name, key in self._shown().items() if key is not None}
+
+    def _shown(self) -> dict[str, str | None]:
+        """The key of every field, then of every property that `_keys` names."""
+        return {field.name: field.name for field in fields(self)} | dict(self._keys)
+
+    def _worst(self) -> Iterable[str]:
+        """Return texts of the rows that matter most, in order; the first three are shown."""
+        return ()
+
+    def _texts(self) -> list[tuple[str, str]]:
+        """Return (name, short text) of what a repr shows: fields that have their default value are left out."""
+        defaults = {field.name: _default(field) for field in fields(self)}
+        values = ((name, getattr(self, name)) for name, key in self._shown().items() if key is not None)
+        texts = [(name, short(value)) for name, value in values if name not in defaults or value != defaults[name]]
+        worst = [_cut(escape(text)) for text, _ in zip(self._worst(), range(_MAX_WORST), strict=False)]
+        return texts + [("worst", "; ".join(worst))] * bool(worst)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in self._texts())})"
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table, for notebooks."""
+        import html  # with its table of names
+
+        rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._texts())
+        return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
+
+
+def ambiguous(result: Result, attribute: str) -> NoReturn:
+    """Refuse to be a truth value, which would read as well one way as the other.
+
+    Raises:
+        TypeError: always; it names the attribute to use.
+    """
+    raise TypeError(f"the truth value of a {type(result).__name__} is ambiguous; use .{attribute}")
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it.
+
+    Results and named tuples become dicts, dtypes and paths text, and numbers that are not finite None.
+
+    Raises:
+        TypeError: nothing that a result holds.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, DType):
+        return str(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return plain(value.tolist())
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence | Set):
+        return [plain(item) for item in value]
+    raise TypeError(f"value of a result: expected something that JSON can hold, got {type(value).__name__}")
+
+
+def short(value: Any) -> str:
+    """Return a short text of a value, one line of at most 80 characters; of long sequences and mappings their size."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str):
+        return repr(value if len(value) < _MAX_NCHARS else f"{value[:30]}...{value[-30:]}")[:_MAX_NCHARS]
+    if isinstance(value, DType):
+        return str(value)
+    if isinstance(value, Mapping) and not isinstance(value, Result):
+        if len(value) < _MAX_COUNTS and all(type(item) is int for item in value.values()):
+            value = {key: item for key, item in value.items() if item}  # of counts, those that are not zero
+        return _counted(value.values(), len(value), "{}", [f"{_cut(str(key))}: " for key in _few(value)])
+    if isinstance(value, Sequence | Set) and not isinstance(value, Result):
+        return _counted(value, len(value), "()" if isinstance(value, tuple) else "[]")
+    return _cut(escape(repr(value)))
+
+
+def least(rows: Iterable[Any], key: Any) -> list[Any]:
+    """Return the few rows with the least keys, in order."""
+    return sorted(rows, key=key)[:_MAX_WORST]
+
+
+def _few(values: Iterable[Any], count: int = 8) -> list[Any]:
+    return [value for value, _ in zip(values, range(count), strict=False)]
+
+
+def _counted(values: Iterable[Any], count: int, ends: str, heads: Sequence[str] = ()) -> str:
+    """Return all values if they are few and simple, else how many there are and of which type."""
+    some = _few(values)
+    if count == len(some) and all(value is None or isinstance(value, _SIMPLE) for value in some):
+        text = ", ".join(head + short(value) for head, value in zip(heads or [""] * count, some, strict=True))
+        if len(text) + 2 <= _MAX_NCHARS:
+            return f"{ends[0]}{text}{ends[1]}"
+    return f"{ends[0]}{count:,} {type(some[0]).__name__}{ends[1]}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_NCHARS else f"{text[: _MAX_NCHARS - 3]}..."
+
+
+def _default(field: "Field[Any]") -> Any:
+    """The default value of a field; MISSING, which nothing equals, without one."""
+    return field.default if field.default_factory is MISSING else field.default_factory()

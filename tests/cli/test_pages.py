@@ -1,0 +1,74 @@
+"""docs/cli.md and the manual page are what the parser says; tests/support/reference_pages.py writes them."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+
+import reference_pages
+from example_files import NAMES
+from paths import ROOT
+
+PAGE = reference_pages.CLI.read_text("utf-8")
+
+
+def test_the_page_has_the_tables_of_the_parser():
+    assert reference_pages.with_tables(PAGE) == PAGE, "make pages writes it"
+
+
+def test_the_page_has_a_table_for_every_command():
+    assert sorted(reference_pages.commands_with_tables(PAGE)) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_of_a_command_has_what_its_help_has(cli, name, monkeypatch):
+    """The help is printed by argparse itself."""
+    monkeypatch.setenv("COLUMNS", "200")
+    table = re.search(rf"<!-- options of {name} -->\n(.*?)<!-- end -->", PAGE, re.S)[1]
+    shown = re.findall(r"(?<![\w-])--?[a-z][\w-]*", " ".join(re.findall(r"^\| (`-.*?) \| ", table, re.M)))
+    printed = re.findall(r"^  (-.*?)(?:  |$)", cli(*name.split(), "--help")[1], re.M)
+    expected = re.findall(r"(?<![\w-])--?[a-z][\w-]*", " ".join(printed))
+    assert sorted(shown) == sorted(one for one in expected if one not in ("-h", "--help"))
+
+
+def test_options_that_the_prose_names_exist():
+    """Also in the other pages: an option that was renamed is not named any more."""
+    known = {option for _, one in reference_pages.commands_of(reference_pages.whole()) for option in options_of(one)}
+    known |= {"--version", "--completion", "--help"}
+    section = re.sub(reference_pages._BLOCK, "", PAGE)
+    named = {option for line in section.splitlines() if "milblob" in line or "`" in line for option in named_in(line)}
+    assert named - known == set()
+
+
+def options_of(parser):
+    return [name for action in parser._actions for name in action.option_strings]
+
+
+def named_in(line):
+    """Long options in a line: in backquotes, or on a line that runs milblob."""
+    texts = [line] if line.startswith("$ milblob") else re.findall(r"`([^`]*)`", line)
+    return [found for text in texts for found in re.findall(r"(?<![\w-])--[a-z][\w-]*", text)]
+
+
+def test_the_manual_is_what_the_parser_says():
+    pytest.importorskip("argparse_manpage", reason="the page of man is not compared with the parser")
+    assert reference_pages.MANUAL.read_text("utf-8") == reference_pages.manual(), "make pages writes it"
+
+
+def test_the_manual_has_every_option_and_man_reads_it(tmp_path):
+    text = reference_pages.MANUAL.read_text("utf-8").replace("\\-", "-")
+    for name, parser in reference_pages.commands_of(reference_pages.whole()):
+        for option in options_of(parser):
+            assert option in ("-h", "--help") or option in text, (name, option)
+    if shutil.which("groff") is None:
+        pytest.skip("groff is not installed: what man shows is not tested")
+    run = ["groff", "-man", "-Tutf8", "-ww", "-z", str(reference_pages.MANUAL)]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stderr == ""
+
+
+def test_the_wheel_installs_the_manual():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    (files,) = project["tool"]["setuptools"]["data-files"].items()
+    assert files == ("share/man/man1", ["docs/milblob.1"]) and (ROOT / files[1][0]).is_file()

@@ -1,0 +1,28 @@
+"""The order of the folders of src/milblob: which may import which."""
+
+# The folders of src/milblob from the ground up; "" is the ground itself. A module imports from its own folder and from those
+# before it.
+FOLDERS = [
+    "",
+    "storage",
+    "remote",
+    "values",
+    "lossy",
+    "blobs",
+    "program",
+    "model",
+    "formats",
+    "rules",
+    "analysis",
+    "matching",
+    "rewrite",
+    "refitting",
+    "compressing",
+    "tvm",
+    "aimodel",
+    "onnx",
+    "running",
+    "onnxmltools",
+    "compat",
+    "cli",
+]
