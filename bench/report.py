@@ -7,7 +7,6 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import plot
 import results
 import table
 from results import (
@@ -21,6 +20,8 @@ from results import (
     spell_time,
     spell_versus,
 )
+
+import plot
 
 ROOT = Path(__file__).parent.parent
 PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "growth.svg"

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from .reporting.report import ReportFile, report
     from .results import Result
     from .rewrite.convert import ConvertedTensor, ConvertReport, convert
+    from .rewrite.download import Download, download
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
@@ -103,6 +104,7 @@ __all__ = [
     "DType",
     "DictionaryType",
     "Diff",
+    "Download",
     "EditableModel",
     "Failure",
     "Figures",
@@ -166,6 +168,7 @@ __all__ = [
     "content_hash",
     "convert",
     "diff",
+    "download",
     "info",
     "join",
     "load",
@@ -241,6 +244,7 @@ _LATER = {
         "reporting.report": ("ReportFile", "report"),
         "results": ("Result",),
         "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert"),
+        "rewrite.download": ("Download", "download"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),

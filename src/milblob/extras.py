@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _EXTRAS = {
+    "fsspec": ("fsspec", "remote"),
     "gguf": ("gguf", "gguf"),
     "matplotlib": ("matplotlib", "plot"),
     "mpld3": ("mpld3", "report"),

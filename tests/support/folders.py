@@ -5,6 +5,7 @@
 FOLDERS = [
     "",
     "storage",
+    "remote",
     "values",
     "lossy",
     "blobs",

@@ -14,9 +14,11 @@ from .. import _codec
 from ..arguments import array_of, require, require_calls, require_flags, source_of
 from ..dtypes import DType, as_dtype, dtype_of
 from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
+from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
+from ..remote.reading import takes_urls
 from ..results import Result, least
 from ..selection import Select, require_selected, selector
 from ..threads import ordered
@@ -155,9 +157,11 @@ def statistics(
     distinct: bool = True,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> "StatisticsReport": ...
 @overload
 def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, distinct: bool = True) -> Statistics: ...
+@takes_urls("source")
 def statistics(
     source: Any,
     dtype: Any = None,
@@ -167,6 +171,7 @@ def statistics(
     distinct: bool = True,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> "Statistics | StatisticsReport":
     """Examine every value once, of one tensor or of all weights of a model, without the GIL and in several threads.
 
@@ -238,6 +243,8 @@ def statistics_of(
     A record that is several tensors is examined once (or a few times, if several threads reach it at the same time).
     """
     known: dict[Any, Statistics] = {}
+    tensors = list(tensors)
+    fetch(tensors)
 
     def work(tensor: LazyTensor) -> Statistics:
         if not isinstance(tensor, Tensor) or not tensor.is_blob:
