@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     __version__: str
     from . import aimodel as aimodel
     from . import onnx as onnx
+    from . import plot as plot
     from . import tvm as tvm
     from .about import Info, info
     from .analysis.changes import Change
@@ -66,8 +67,10 @@ if TYPE_CHECKING:
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
+    from .reporting.report import ReportFile, report
     from .results import Result
     from .rewrite.convert import ConvertedTensor, ConvertReport, convert
+    from .rewrite.download import Download, download
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
@@ -101,6 +104,7 @@ __all__ = [
     "DType",
     "DictionaryType",
     "Diff",
+    "Download",
     "EditableModel",
     "Failure",
     "Figures",
@@ -136,6 +140,7 @@ __all__ = [
     "Refitted",
     "RepackReport",
     "RepeatedWeight",
+    "ReportFile",
     "ResolveError",
     "Result",
     "Scope",
@@ -163,6 +168,7 @@ __all__ = [
     "content_hash",
     "convert",
     "diff",
+    "download",
     "info",
     "join",
     "load",
@@ -174,6 +180,7 @@ __all__ = [
     "recover",
     "refit",
     "repack",
+    "report",
     "save",
     "statistics",
     "to_text",
@@ -234,8 +241,10 @@ _LATER = {
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "reporting.report": ("ReportFile", "report"),
         "results": ("Result",),
         "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert"),
+        "rewrite.download": ("Download", "download"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),
@@ -255,7 +264,7 @@ def __getattr__(name: str) -> "Any":
         from .version import VERSION
 
         return VERSION
-    if name in ("aimodel", "onnx", "tvm"):  # packages, for other families of formats
+    if name in ("aimodel", "onnx", "plot", "tvm"):  # packages that are used by their name
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)
     if module is None:
@@ -270,4 +279,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "aimodel", "onnx", "tvm"])
+    return sorted([*__all__, "__version__", "aimodel", "onnx", "plot", "tvm"])

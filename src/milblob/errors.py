@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from .mirrored import PREFIX, shown
 from .wording import bounded, escape
 
 
@@ -29,6 +30,8 @@ class MilblobError(Exception):
     def __init__(
         self, what: str, *, offset: int | None = None, where: str = "", file: str | None = None, code: str = ""
     ) -> None:
+        if PREFIX in what or (file is not None and PREFIX in file):  # of files that represent remote ones
+            what, file = shown(what), None if file is None else shown(file)
         what = bounded(what)
         super().__init__(what)
         if code:

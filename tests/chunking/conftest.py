@@ -31,5 +31,5 @@ def models(tmp_path_factory):
         ("palette", milblob.Palette(4)),
     ):
         found[name] = folder / f"{name}.mlpackage"
-        milblob.compress(found["float32"], found[name], recipe, least=64)
+        milblob.compress(found["float32"], found[name], recipe, scope=milblob.Scope(min_size=64))
     return found

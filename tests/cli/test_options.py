@@ -34,6 +34,7 @@ WITH_KEEP = {
     "convert": ["{model}", "-o", "{out}.npz"],
     "refit": ["{model}", "{weights}", "-o", "{out}.mlpackage"],
     "compress": ["{model}", "-o", "{out}.mlpackage", "--int8"],
+    "report": ["{model}", "-o", "{out}.html"],
     "repack": ["{model}", "-o", "{out}.mlpackage", "--cast", "float32=float16"],
     "tvm params": ["{archive}", "-o", "{out}.npz"],
 }

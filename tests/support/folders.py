@@ -5,6 +5,7 @@
 FOLDERS = [
     "",
     "storage",
+    "remote",
     "values",
     "lossy",
     "blobs",
@@ -24,5 +25,7 @@ FOLDERS = [
     "running",
     "onnxmltools",
     "compat",
+    "reporting",
+    "plot",
     "cli",
 ]

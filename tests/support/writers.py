@@ -359,7 +359,7 @@ def models_to_merge(folder):
 
 
 def model_to_chunk(folder):
-    """A network, and chunks of it made before; the folder has them."""
+    """A network; the folder for its chunks does not exist."""
     shutil.copytree(DATA / "opset_ios18_fp32" / "model.mlpackage", folder / "m.mlpackage")
 
 
@@ -369,7 +369,8 @@ def models_to_join(folder):
     shutil.move(first.path, folder / "a.mlpackage")
     shutil.move(last.path, folder / "b.mlpackage")
     shutil.rmtree(folder / "parts")
-    (folder / "m.mlpackage").rename(folder / "out.mlpackage")
+    shutil.rmtree(folder / "m.mlpackage")
+    shutil.copytree(DATA / "quant_int8" / "model.mlpackage", folder / "out.mlpackage")
 
 
 # ----------------------------------------------------------------------------------------------------------- commands
@@ -413,6 +414,11 @@ def extracted(suffix):
         make_package(folder, 1)
 
     return make
+
+
+def save_npz(folder):
+    with milblob.open(folder / "m.mlpackage") as model:
+        milblob.save(model, folder / "out.npz")
 
 
 # -------------------------------------------------------------------------------------------------------------- compat
@@ -545,9 +551,7 @@ WRITERS = {
     "extract npy": Writer(
         extracted("/"), command("convert", "/m.mlpackage", "-o", "/out/", "--force"), ("out",), arrays_at("out")
     ),
-    "extract to new npz": Writer(
-        package, command("convert", "/m.mlpackage", "-o", "/out.npz"), ("out.npz",), arrays_at("out.npz")
-    ),
+    "save to new npz": Writer(package, twice(save_npz), ("out.npz",), arrays_at("out.npz")),
     "convert to weights": Writer(
         listed, command("convert", "/w.npz", "-o", "/out.bin", "--listing", "/out.json", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
     ),
@@ -618,6 +622,10 @@ WRITERS = {
     "frontier": Writer(
         pairs.package("control_flow"), command("compress", "/m.mlpackage", "--frontier", "/out.svg", "--min-size", "0"), ("out.svg",),
         bytes_at("out.svg"),
+    ),
+    "report": Writer(
+        pairs.package("control_flow"), command("report", "/m.mlpackage", "-o", "/report.html", "--force"), ("report.html",),
+        bytes_at("report.html"),
     ),
     "run": Writer(
         pairs.earlier_run, pairs.without_runtime(command("run", "/m.mlpackage", "-o", "/y.npz", "--state-out", "/s.npz", "--force")),

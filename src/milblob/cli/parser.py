@@ -13,6 +13,7 @@ COMMANDS = {
     "show": "show a model, or one of its tensors",
     "text": "print the Program as MIL text, or the surroundings of one operation",
     "stats": "print statistics of every tensor: extremes, mean, zeros, NaNs",
+    "report": "write one HTML file about a model, or about two",
     "hash": "print hashes of the contents, equal for equal models",
     "diff": "compare two models, or a model and a file of arrays",
     "match": "find which training tensor became which weight",

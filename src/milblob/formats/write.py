@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from ..arguments import as_path, require, require_calls, require_flags
 from ..dtypes import DType
+from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.stored import readable_of
 from ..model.table import FORMATS, Format
@@ -115,6 +116,7 @@ def save_as(
     readable = {name: readable_of(name, tensor) for name, tensor in tensors.items()}
     if row.kind != "params":
         require_texts(readable)
+    fetch(readable.values())
     row.function("save")(readable, path, force=force, progress=progress, **options)
 
 

@@ -14,6 +14,7 @@ from ..formats.write import format_written, listing_of, require_use, save_as
 from ..model.lazy import LazyTensor, dtype_text
 from ..model.model import Model
 from ..progress import Progress
+from ..remote.reading import takes_urls
 from ..results import Result
 from ..selection import Select, choose, selector
 from .destination import require_outside
@@ -70,6 +71,7 @@ class ConvertReport(Result):
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
+@takes_urls("source")
 def convert(
     source: Any,
     destination: str | os.PathLike[str],
@@ -87,6 +89,7 @@ def convert(
     force: bool = False,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> ConvertReport:
     """Write the tensors of models and files of arrays in another format, without loss.
 

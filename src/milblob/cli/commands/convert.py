@@ -7,6 +7,7 @@ from ...wording import some
 from .. import options
 from ..saving import MAX_NAMES, say_written
 from ..selection import say_unmatched
+from ..sources import add_sources
 from ..terminal import output
 from ..terminal.progress import shown
 
@@ -35,6 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     tvm = "version of TVM that wrote, or is to read, a .params file, such as 0.14; default: 0.23 or later"
     parser.add_argument("--tvm", metavar="VERSION", help=tvm)
     options.add_force(parser)
+    add_sources(parser, "sources")
     options.add_reporting(
         parser, verbose="name each tensor that was written", json="print what was written as one JSON object"
     )

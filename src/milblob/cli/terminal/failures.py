@@ -1,6 +1,7 @@
 """Reports any error in one line."""
 
 from ...errors import DestinationExistsError, MilblobError, SelectionError
+from ...mirrored import shown
 from .output import say
 
 EXIT_ERROR = 2
@@ -20,7 +21,7 @@ def message_of(error: BaseException) -> str | None:
         options = " ".join(f"-k {glob}" for glob in error.globs)
         return f"{options}: no tensor in {error.where} matches{error.hint}"
     if isinstance(error, OSError):
-        file = f": {error.filename}" if error.filename is not None else ""
+        file = f": {shown(str(error.filename))}" if error.filename is not None else ""
         return f"{error.strerror}{file}" if error.strerror else str(error)
     if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):  # an extra that is missing
         return str(error)
