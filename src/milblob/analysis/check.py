@@ -298,7 +298,7 @@ class _Checker:
         check_strays(self.found, root, others, [item for item in items if isinstance(item, str)])
 
     def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
-        if is_unlisted(root):  # a server that does not say which folders there are
+        if is_unlisted(root):  # a server that does not list its folders
             return
         try:
             if paths.status(Location(root).beneath("Data/" + relative).real()) is None:

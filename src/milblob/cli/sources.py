@@ -32,7 +32,7 @@ def add_sources(parser: options.Parser, *names: str) -> None:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """Parse KEY=VALUE. What is wrong with it is said without the value, which may be a secret."""
+    """Parse KEY=VALUE. Errors do not show the value, which may be a secret."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ArgumentTypeError("expected KEY=VALUE, got no key or no value")

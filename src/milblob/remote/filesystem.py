@@ -57,9 +57,9 @@ class FileSystemOrigin:
 class FileSystemFile:
     """A file of a file system of fsspec; see RemoteFile.
 
-    fsspec does not say which version a range is of. So the file is asked for its version before the first range and
-    after each: the bytes are of one version, unless it changed and changed back. A listing may state less than the
-    file itself, so that only the size of the file is taken from there.
+    fsspec does not report the version of a range. So the version of the file is requested before the first range and
+    after each: the bytes are of one version, unless the file changed and changed back. A listing may have fewer fields
+    than the file itself, so only the size is taken from it.
     """
 
     def __init__(self, system: Any, path: str, info: dict[str, Any], name: str) -> None:

@@ -12,7 +12,7 @@ MAX_FILES = 1 << 17
 
 
 class Version(NamedTuple):
-    """What tells two versions of a file apart.
+    """The identity of a version of a file.
 
     Attributes:
         nbytes: its size.

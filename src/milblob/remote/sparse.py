@@ -26,7 +26,7 @@ class SparseFile:
         kept: called with each range once it is in the file.
 
     Raises:
-        OSError: there is no room for the bytes that came first.
+        OSError: no space for the bytes that came first.
     """
 
     def __init__(

@@ -248,7 +248,7 @@ def _start(data: memoryview, archive: MappedFile, row: zipfile.ZipInfo, path: st
         and (not has_sizes or (packed, size) == (row.compress_size, row.file_size))
     )
     if not agrees:
-        raise FormatError(f"{what}: expected what the directory says, got something else", offset=at, file=path)
+        raise FormatError(f"{what}: expected the same as in the directory, got something else", offset=at, file=path)
     start: int = at + _LOCAL.size + name_nbytes + extra_nbytes
     if start + row.compress_size > len(data):
         raise FormatError(f"{what}: expected its data inside the file, got less", offset=at, file=path)

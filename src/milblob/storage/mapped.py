@@ -75,15 +75,14 @@ class MappedFile:
     Threads may share it, and one may close it while others read: each of these gets its values, or a ValueError that
     reports that the file is closed.
 
-    Of a file that represents a remote one (`mirrored`), only the bytes that were asked for are there, so that each
-    method says how much of the buffer that it returns may be read: `live` and `check_size` fetch the whole file, `need`
-    fetches a range.
+    A file that represents a remote one (`mirrored`) holds only the requested bytes, so each method states which part of
+    the returned buffer may be read: `live` and `check_size` fetch the whole file, `need` fetches a range.
 
     Attributes:
         buffer: the bytes for `_codec` and for arrays; None after close.
         name: the path as given, or None for memory.
         identity: device and inode of the file, or None for memory.
-        is_partial: whether it represents a remote file, of which only what was asked for is here.
+        is_partial: whether it represents a remote file and holds only the requested bytes.
         changed_ns: when the file had been changed last as it was opened, or None for memory.
         fd: its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and
             after close. Where another thread may close, use it only inside `held`: after a close the system reuses the
@@ -224,7 +223,7 @@ class MappedFile:
         return buffer
 
     def need(self, spans: Spans) -> Buffer:
-        """Return the buffer, of which some ranges may be read; those of a remote file are fetched before.
+        """Return the buffer, in which only the given ranges may be read; ranges of a remote file are fetched first.
 
         Args:
             spans: (offset, nbytes) of each; what lies outside of the file is left out.
