@@ -119,6 +119,7 @@ def public_functions_that_write():
         for name in module.__all__:
             found = getattr(module, name)
             for function in vars(found).values() if inspect.isclass(found) else [found]:
+                function = inspect.unwrap(function) if inspect.isfunction(function) else function
                 if inspect.isfunction(function) and {"force", "mode"} & set(inspect.signature(function).parameters):
                     file = pathlib.Path(inspect.getsourcefile(function))
                     if file.is_relative_to(SOURCE):
@@ -132,7 +133,7 @@ def commands_with_outputs():
         if hasattr(command, "add_arguments") and hasattr(command, "run"):
             parser = argparse.ArgumentParser()
             command.add_arguments(parser)
-            outputs = {action.dest for action in parser._actions if getattr(action, "is_output", False)}
+            outputs = {action.dest for action in parser._actions if getattr(action, "is_output", False)} - {"download"}
             forces = any("--force" in action.option_strings for action in parser._actions)
             assert bool(outputs) == forces, f"{module.name}: what replaces files has outputs, by options.add_output"
             if outputs:
@@ -143,13 +144,14 @@ def test_every_function_that_writes_is_in_the_table(every):
     called = set().union(*(seen.called for seen in every.values()))
     writing = {*functions_that_write(), *public_functions_that_write()}
     assert len(writing) > 30
-    assert sorted(writing - called) == []
+    from_a_server = {("rewrite/download.py", "download")}  # tests/remote/test_download.py interrupts it
+    assert sorted(writing - called - from_a_server) == []
 
 
 def test_every_output_of_a_command_is_in_the_table():
     """Each of them, and those together that a command can write together."""
     given = [parse(writer.act.argv) for writer in WRITERS.values() if hasattr(writer.act, "argv")]
-    apart = {frozenset(["frontier", other]) for other in ("output", "plan")}
+    apart = {frozenset(["frontier", other]) for other in ("output", "save_plan")}
     for command, outputs in commands_with_outputs():
         written = [
             {name for name in outputs if getattr(one, name) is not None} for one in given if one.run is command.run

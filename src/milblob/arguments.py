@@ -93,7 +93,7 @@ def source_of(source: Any) -> Any:
     Raises:
         TypeError: an MLModel without a package, which has no weights in files.
     """
-    if type(source).__module__.partition(".")[0] != "coremltools" or not hasattr(source, "get_spec"):
+    if str(type(source).__module__).partition(".")[0] != "coremltools" or not hasattr(source, "get_spec"):
         return source
     path = getattr(source, "package_path", None)
     if path is None:

@@ -269,7 +269,7 @@ def test_a_copy_has_the_folders_of_the_bundle(tmp_path):
     path = copy_of("linear_f32", tmp_path)
     (path / "notes" / "old").mkdir(parents=True)
     (path / "notes" / "old" / "read.me").write_text("kept")
-    milblob.refit(path, new_values(path), output=tmp_path / "new.aimodel")
+    milblob.refit(path, new_values(path), destination=tmp_path / "new.aimodel")
     assert (tmp_path / "new.aimodel" / "notes" / "old" / "read.me").read_text() == "kept"
     assert is_hashed(tmp_path / "new.aimodel")
 

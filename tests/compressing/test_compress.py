@@ -155,7 +155,7 @@ def test_only_what_is_asked_for_changes(tmp_path):
     ("options", "words"),
     [
         ({"select": "haed_weight"}, "select: no weight in .* matches"),
-        ({"select": "nothing*", "size": 90_000, "recipe": None}, "select: expected the name of a weight"),
+        ({"select": "nothing*", "size": 90_000, "recipe": None}, "select: no weight in "),
         ({"per_name": {"haed_weight": Palette(2)}}, "per_name: expected names of weights .*, got 'haed_weight'; did you mean head_weight"),
         ({"per_name": {"haed_weight": None}}, "per_name: expected names of weights"),
         ({"per_name": {"head*": None}, "select": "layers*"}, "per_name: expected names of weights that are selected"),
@@ -570,7 +570,7 @@ def test_command_takes_recipes_of_some_weights(tmp_path, capsys):
     config = tmp_path / "some.toml"
     config.write_text(
         'op_types = {gather = "palette4"}\n[per_name]\n"layers_0_*" = "none"\nlogits = {recipe = "Linear"}\n'
-        'layers_1_mlp_up_weight = {recipe = "Palette", nbits = 4}\n'
+        'layers_1_mlp_up_weight = {recipe = "Palette", bits = 4}\n'
     )
     options = ["--config", str(config)]
     frontier = ["--frontier", str(tmp_path / "a.svg")]
@@ -694,9 +694,9 @@ def test_command_takes_importance_and_what_is_compressed(tmp_path, capsys):
         (["--config", {"per_name": {"head*": None}}], "; or --weights; or --config with a recipe, got none"),
         (["--config", {"recipe": "int8"}, "--search"], "--search: expected it only with --int8"),
         (["--config", {"recipe": "int9"}], "recipe: expected a recipe such as int8, uint8, int4, "),
-        (["--config", {"recipe": 4}], "recipe: recipe: expected a Linear, Palette or Prune, or one as JSON"),
+        (["--config", {"recipe": 4}], "recipe: recipe: expected a Linear, Palette or Prune, its name, or one as JSON"),
         (["--config", {"recipe": []}], "recipe: expected a list of recipes, got an empty or a nested one"),
-        (["--config", {"recipe": {"recipe": "Palette", "nbits": 5}}], "recipe: nbits: expected one of 1, 2, 3, 4"),
+        (["--config", {"recipe": {"recipe": "Palette", "bits": 5}}], "recipe: bits: expected one of 1, 2, 3, 4"),
         (
             ["--bits", "4", "--config", {"recipes": [{"recipe": "Linear", "axis": 1}]}],
             "recipes: Linear: expected its options",

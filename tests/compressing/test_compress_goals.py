@@ -358,7 +358,7 @@ def plan_with(name="head_weight", row=None, **changes):
     ("document", "words"),
     [
         (plan_with("haed_weight"), "plan: .* has no weight 'haed_weight'; did you mean head_weight"),
-        (plan_with("haed_weight", {"recipe": None}), "plan: expected names of weights in .*, got 'haed_weight'"),
+        (plan_with("haed_weight", {"recipe": None}), "plan: .* has no weight 'haed_weight'; did you mean head_weight"),
         (plan_with("head_bias"), "plan: expected recipes only for weights that can be compressed so, got one for head_bias: expected two dim"),
         (plan_with(row={"recipe": {"recipe": "Round"}}), "head_weight in plan: recipe: expected one of .*, got 'Round'"),
         (plan_with(row={"recipe": {"recipe": "Linear", "nbits": 4}}), "head_weight in plan: Linear: expected its options dtype, mode, granularity, block, search, got 'nbits'"),
@@ -486,7 +486,7 @@ def test_command_draws_the_frontier(tmp_path, capsys):
         "--frontier",
         str(picture),
         "--config",
-        *with_config([{"recipes": ["int8", {"recipe": "Palette", "nbits": 4}]}], tmp_path),
+        *with_config([{"recipes": ["int8", {"recipe": "Palette", "bits": 4}]}], tmp_path),
     ]
     assert main(argv) == 0
     printed = capsys.readouterr()

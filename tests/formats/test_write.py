@@ -192,7 +192,7 @@ def test_what_is_there_is_replaced_only_by_force(module, name, tmp_path):
     target = str(tmp_path / name)
     module.save(made(["a"]), target)
     before = os.stat(target)
-    with pytest.raises(FileExistsError, match="--force"):
+    with pytest.raises(FileExistsError, match="use force=True"):
         module.save(made(["b"]), target)
     assert os.stat(target).st_ino == before.st_ino
     module.save(made(["b", "c"]), target, force=True)

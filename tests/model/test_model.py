@@ -314,7 +314,7 @@ def test_an_unknown_name_suggests_close_ones(tmp_path):
         blobs.write(np.zeros(3, "f4"))
     with (
         milblob.open(tmp_path / "weight.bin") as model,
-        pytest.raises(KeyError, match="expected #0 to #0 in .*, got 'w'"),
+        pytest.raises(KeyError, match="has no tensor 'w' .it has #0 to #0"),
     ):
         model["w"]
 

@@ -75,7 +75,7 @@ def test_zipmap_makes_the_probabilities_a_dictionary(tmp_path, labels, opset):
 
 def test_zipmap_needs_a_path(tmp_path):
     path = classifier(tmp_path / "m.mlpackage", TEXTS)
-    with pytest.raises(ValueError, match="zipmap: expected a path"):
+    with pytest.raises(ValueError, match="zipmap: expected a destination"):
         milblob.onnx.convert(path, zipmap=True)
     assert milblob.onnx.convert(path).graph.outputs[0].shape == (1,)
 

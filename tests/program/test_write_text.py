@@ -365,7 +365,7 @@ def test_functions_come_in_the_order_of_their_names_and_one_alone():
     assert [line.split()[1][0] for line in written(data, functions=["b"]).decode().splitlines() if "func" in line] == [
         "b"
     ]
-    with pytest.raises(KeyError, match="expected one of a, b, c, got 'd'"):
+    with pytest.raises(KeyError, match="has no function 'd' .it has a, b, c"):
         written(data, functions=["d"])
 
 
@@ -548,7 +548,7 @@ def test_functions_of_a_pipeline():
             milblob.to_text(opened)
         for name in opened.functions:
             assert milblob.to_text(opened, function=name).count("    func ") == 1
-        with pytest.raises(KeyError, match="function: expected one of model0/main"):
+        with pytest.raises(KeyError, match="has no function 'main'; did you mean model0/main"):
             milblob.to_text(opened, function="main")
     with pytest.raises(milblob.UnsupportedError, match="got a weight file"):
         milblob.to_text(load_case("blob_all_dtypes").path())
@@ -589,7 +589,7 @@ def test_the_neighbourhood_of_an_operation():
     assert names(operation="w") == ["w", "a"] and names(operation="d") == ["a", "b", "d"]
     assert names(operation="b", around=99) == ["w", "a", "b", "c", "e", "far"]
     assert "[0x0p+0" in milblob.to_text(message, operation="w") and "..." in milblob.to_text(message, operation="w")
-    with pytest.raises(KeyError, match="operation: expected the name of an output, got 'x'"):
+    with pytest.raises(KeyError, match="no operation with the output 'x'"):
         milblob.to_text(message, operation="x")
     with pytest.raises(ValueError, match="around: expected 0 or more steps, got -1"):
         milblob.to_text(message, operation="b", around=-1)

@@ -383,10 +383,10 @@ def test_merge(tmp_path):
 def test_functions(tmp_path):
     source, target = fixture_path("functions", "model.mlpackage"), tmp_path / "out.mlpackage"
     with milblob.open(source) as opened:
-        names = opened.functions
+        names = list(opened.functions)
     report = milblob.repack(source, target, functions=names[-1])
     with milblob.open(target) as opened:
-        assert opened.functions == names[-1:] and opened.metadata.default_function == names[-1]
+        assert list(opened.functions) == names[-1:] and opened.metadata.default_function == names[-1]
     kept = {name.removeprefix(f"{names[-1]}/"): row for name, row in values(source, [names[-1]]).items()}
     assert {name: row for name, row in values(target).items() if name in kept} == kept
     assert {c.name for c in report.changes if c.actions == ["drop"]} == {

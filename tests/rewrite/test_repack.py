@@ -350,7 +350,7 @@ def test_no_source(tmp_path):
         milblob.repack([], tmp_path / "out.bin")
     with pytest.raises(FileNotFoundError):
         milblob.repack(tmp_path / "none.mlpackage", tmp_path / "out.mlpackage")
-    with pytest.raises(TypeError, match="src"), open(fixture_path("blob_none", "weight.bin"), "rb") as file:
+    with pytest.raises(TypeError, match="source"), open(fixture_path("blob_none", "weight.bin"), "rb") as file:
         milblob.repack(file, tmp_path / "out.bin")
 
 

@@ -17,7 +17,7 @@ from blob_files import blob_file
 from faults import EACH_FAILURE, generation, read_only, temporaries
 from journal_bytes import journal_bytes
 from milblob.storage import journal, journal_format
-from milblob.storage.journal import Patch, Replacement, commit, recover
+from milblob.storage.journal import Patch, Recovered, Replacement, commit, recover
 from milblob.storage.locks import lock
 from milblob.storage.pending import JOURNAL, Pending
 from milblob.storage.transfer import write_at
@@ -633,7 +633,7 @@ def test_recover_completes_the_change_and_readers_refuse_it(tmp_path):
                 read(path)
             assert caught.value.journal == str(package / JOURNAL) and caught.value.code == "pending-change"
         (change,) = milblob.recover(opened).changes
-        assert change == (str(package / JOURNAL), (str(weights),), changed.nbytes)
+        assert change == Recovered(str(package / JOURNAL), (str(weights),), changed.nbytes)
         assert not (package / JOURNAL).exists()
         assert milblob.recover(opened).changes == ()
         assert stored(package, name) == changed.tobytes()

@@ -69,10 +69,11 @@ def print_names(words: Sequence[str]) -> None:
         words: of the command line after the program's name, up to the one to complete.
     """
     from ..errors import MilblobError
+    from ..storage import paths
 
     *given, begin = words or ("",)
     files = (word for before, word in pairwise(given) if before not in ("-o", "--output") and not word.startswith("-"))
-    path = next(filter(os.path.exists, files), None)
+    path = next(filter(paths.is_there, files), None)
     if path is None:
         return
     try:
