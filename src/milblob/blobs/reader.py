@@ -159,7 +159,7 @@ class BlobReader(Opened):
         return self._index
 
     def _fetch_records(self) -> None:
-        """Fetch the metadata of all records of a remote file, one after another: each gives the place of the next one."""
+        """Fetch the metadata of all records of a remote file, one by one: each gives the place of the next one."""
         offset = _HEADER_NBYTES
         for _ in range(self._count):
             try:
