@@ -48,7 +48,14 @@ class _Shard(MappedFile):
 
 
 def read_cache(source: str | os.PathLike[str]) -> Views:
-    """Read the tensors of a tensor cache: as `read_params`, of which it is a part."""
+    """Read the tensors of a tensor cache: as `read_params`, of which it is a part.
+
+    Examples:
+        >>> views = milblob.tvm.read_cache("cache")
+        >>> name = next(iter(views))
+        >>> name, views[name].shape
+        ('short', (4, 3))
+    """
     return Views(open_cache(as_path(source)))
 
 

@@ -15,7 +15,7 @@ from ..errors import FormatError, ResolveError, program_path
 from ..selection import Select, selector
 from ..wording import some
 from .plain import rewrite
-from .types import InPieces, ValueType, repeated, singular
+from .types import InPieces, Variable, repeated, singular
 from .value import Span, Value, merged, text_at, type_at
 
 
@@ -182,16 +182,6 @@ class ProgramView:
         raise ResolveError(words, where=value.path)
 
 
-class Variable(NamedTuple):
-    """A name with its type: an input of a function or block, an output of an operation."""
-
-    name: str
-    type: ValueType | None
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.name}"
-
-
 class Consumer(NamedTuple):
     """One place where a value is read.
 
@@ -199,6 +189,11 @@ class Consumer(NamedTuple):
         reader: the operation that reads it, or the block that returns it.
         parameter: the operation's input or attribute; "" for a block.
         name: the name that is read: an output; "" for a value that stands in the operation itself.
+
+    Examples:
+        >>> [consumer] = milblob.open("demo.mlpackage")["head_weight"].consumers
+        >>> consumer.reader, consumer.parameter, consumer.type
+        (<Operation 'logits': linear>, 'weight', 'linear')
     """
 
     reader: "Operation | Block"
@@ -233,7 +228,13 @@ class _Row:
 
 
 class Function(_Row):
-    """A function of a Program."""
+    """A function of a Program.
+
+    Examples:
+        >>> main = milblob.open("demo.mlpackage").functions["main"]
+        >>> main.opset, main.inputs[0].name, len(main.block.operations)
+        ('CoreML7', 'tokens', 247)
+    """
 
     __slots__ = ()
 
@@ -295,7 +296,13 @@ class Function(_Row):
 
 
 class Block(_Row):
-    """A list of operations: a block specialization of a function, or a block of an operation such as cond."""
+    """A list of operations: a block specialization of a function, or a block of an operation such as cond.
+
+    Examples:
+        >>> block = milblob.open("demo.mlpackage").functions["main"].block
+        >>> block.path, block.outputs, block.operations[-1]
+        ("main.block['CoreML7']", ('logits',), <Operation 'logits': linear>)
+    """
 
     __slots__ = ()
 
@@ -426,6 +433,11 @@ class Operation(_codec.GraphOperation):
         output_names: of all outputs.
         inputs: parameter -> its bindings: names, or values that stand in the operation itself.
         index: its number in its block.
+
+    Examples:
+        >>> [logits] = milblob.open("demo.mlpackage").find("logits")
+        >>> logits, list(logits.inputs), logits["weight"].name
+        (<Operation 'logits': linear>, ['bias', 'weight', 'x'], 'head_weight')
     """
 
     __slots__ = ()
@@ -503,6 +515,11 @@ class Binding(_codec.GraphBinding):
 
     Attributes:
         name: the name that is read; None for a value.
+
+    Examples:
+        >>> [logits] = milblob.open("demo.mlpackage").find("logits")
+        >>> logits["weight"].name, logits["weight"].array().shape
+        ('head_weight', (96, 48))
     """
 
     __slots__ = ()

@@ -27,6 +27,11 @@ class RepackReport(Result):
         done: False for a dry run.
         stale: what another file of a compiled model, which is copied, still says of the model before; such as
             "metadata.json: storagePrecision".
+
+    Examples:
+        >>> report = milblob.repack("demo.mlpackage", "half.mlpackage", cast="float16")
+        >>> report.nbytes, report.nbytes_after, report.counts()
+        (179904, 170688, {'cast': 1})
     """
 
     source: str
