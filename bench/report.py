@@ -7,7 +7,6 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import plot
 import results
 import table
 from results import (
@@ -21,6 +20,8 @@ from results import (
     spell_time,
     spell_versus,
 )
+
+import plot
 
 ROOT = Path(__file__).parent.parent
 PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "growth.svg"
@@ -55,7 +56,7 @@ then. `bench/README.md` lists the requirements.
   backwards, so that a slow minute of the machine hits all of them. Only ratios within one run can be compared.
 - **Median and spread.** The median of all rounds; the spread is half the interquartile range, in percent of the median.
   Rows under 50 microseconds are repeated within a round.
-- **Open to close.** A row opens its file, makes its result and releases it; only the pages of the file stay cached between
+- **Open to close.** A row opens its file, makes its result and releases it; only the pages of the file are cached between
   rounds. The garbage collector is on.
 - **Limits** (in italics) cannot be beaten: a memcpy or memset of the same number of bytes, a bare read or write system call, a
   walk in C (`bench/cwalk.c`) that visits the same bytes and builds nothing. They share no code with milblob. Rows marked "for
@@ -64,7 +65,7 @@ then. `bench/README.md` lists the requirements.
   files included; in parentheses how much of the process's own memory was still held at the end, with the result alive. Imports
   and input do not count. The system can reclaim the pages of a mapped file at any time.
 - **Cold** rows drop the pages of their files before each round; `mincore` checks that this worked, and where it did not the row
-  says INVALID. How far the kernel reads ahead is a setting of the disk, so these times differ much between machines.
+  is marked INVALID. How far the kernel reads ahead is a setting of the disk, so these times differ much between machines.
 - **Disk.** Jobs that write and sync are measured on the file system of the temporary directory (`TMPDIR`); their times depend as
   much on the disk as on the code. Compare them with their limit.
 
@@ -86,8 +87,11 @@ def page(found: Results, source: str) -> str:
         "",
         f"<!-- Written by bench/report.py from {source}; `make performance` rewrites it. Do not edit. -->",
         "",
-        f"Every figure on this page is from {runs} on the machine below. A script writes the page from the",
-        f"`{source}`; `{rows}` has every row. Times are medians.",
+        "This page compares the speed and memory of milblob with those of other libraries, including the jobs where another one is faster. It",
+        "is for those who choose a library, and for those who change the speed of this one.",
+        "",
+        f"Every figure is from {runs} on the machine below. A script writes the page from `{source}`;",
+        f"`{rows}` has every row. Times are medians.",
         "",
         *machine(found),
     ]
@@ -109,7 +113,7 @@ def rows_page(found: Results, source: str) -> str:
         "",
         f"<!-- Written by bench/report.py from {source}; `make performance` rewrites it. Do not edit. -->",
         "",
-        f"All rows of the [results]({name}). [docs/performance.md](../../docs/performance.md) is written from the same file and says how they are",
+        f"All rows of the [results]({name}). [docs/performance.md](../../docs/performance.md) is written from the same file and explains how they are",
         "measured. Times are medians; each section names the command that repeats it.",
         "",
         *machine(found),

@@ -21,12 +21,14 @@ ARRAYS = {"a": np.ones(3, np.float32)}
 FLAGS = {
     "open": ("constants", "stored", "mmap"), "load": ("constants", "stored", "mmap"), "BlobReader": ("mmap",),
     "check": ("values",), "content_hash": ("dense",), "diff": ("names_only", "stored"),
-    "statistics": ("histogram", "distinct"), "merge_functions": ("force",), "refit": ("cast", "force", "dry_run"),
+    "statistics": ("histogram", "distinct"), "merge_functions": ("force",), "join": ("force",),
+    "chunk": ("pipeline", "force", "dry_run"), "refit": ("cast", "force", "dry_run"),
     "repack": ("dedupe", "gc", "merge", "canonical", "decompress", "force", "dry_run"), "write_weights": ("force",),
     "BlobWriter": ("sync",), "compress": ("recompress", "force", "dry_run"), "compress_frontier": ("recompress",),
 }  # fmt: skip
 FUNCTIONS = dict.fromkeys(
-    ("check", "content_hash", "diff", "match", "merge_functions", "refit", "repack", "write_weights"), ("progress",)
+    ("check", "chunk", "content_hash", "diff", "join", "match", "merge_functions", "refit", "repack", "write_weights"),
+    ("progress",),
 ) | {"compress": ("progress",), "compress_frontier": ("progress", "errors"), "Goal": ("errors",)}
 SELECTING = ("diff", "match", "refit", "repack", "Scope")
 MAPPINGS = {
@@ -77,6 +79,7 @@ def given(tmp_path):
     return {
         "open": (model,), "load": (model,), "BlobReader": (weights,), "check": (model,), "content_hash": (model,),
         "diff": (ARRAYS, ARRAYS), "match": (model, ARRAYS), "statistics": ([1.0],), "merge_functions": ([model], new),
+        "chunk": (model, tmp_path / "parts"), "join": ([model, model], new),
         "refit": (model, ARRAYS), "repack": (model, new), "write_weights": (ARRAYS, tmp_path / "new.bin"),
         "BlobWriter": (tmp_path / "new.bin",), "compress": (model, new, milblob.Linear()), "compress_frontier": (model,),
         "to_text": (model,), "Goal": (100,), "Scope": (), "Guidance": ({},),

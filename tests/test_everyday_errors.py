@@ -8,7 +8,7 @@ import pytest
 import milblob
 from milblob.arguments import in_unit_of, parse_nbytes
 from milblob.closeness import ambiguous, unknown
-from milblob.errors import DestinationExistsError
+from milblob.errors import DestinationExistsError, SelectionError
 from paths import DATA, DEMO
 
 FUNCTIONS = DATA / "functions/model.mlpackage"
@@ -32,6 +32,25 @@ def test_the_error_survives_a_process():
     found = pickle.loads(pickle.dumps(DestinationExistsError("out.npz")))
     assert type(found) is DestinationExistsError
     assert (found.destination, str(found)) == ("out.npz", "out.npz already exists (use force=True to replace it)")
+
+
+def test_a_selection_of_nothing_has_one_error(tmp_path):
+    """In functions with the argument's name, on the command line (tests/cli/test_options.py) with the option's."""
+    calls = [
+        milblob.statistics,
+        lambda a, **how: milblob.diff(a, a, **how),
+        lambda a, **how: milblob.match(a, a, **how),
+    ]
+    calls += [lambda a, **how: milblob.convert(a, tmp_path / "w.npz", **how)]
+    for call in calls:
+        with pytest.raises(SelectionError, match="^select: no tensor in .* matches 'haed' or 'x.'") as caught:
+            call(DEMO, select=iter(["haed", "x*"]) if call is calls[3] else ["haed", "x*"])
+        assert caught.value.globs == ("haed", "x*")
+        found = pickle.loads(pickle.dumps(caught.value))
+        assert (type(found), str(found), found.hint) == (SelectionError, str(caught.value), caught.value.hint)
+        with pytest.raises(SelectionError, match="^select: no tensor in .* is selected"):
+            call(DEMO, select=lambda name: False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_ambiguous_name_lists_what_may_be_meant():

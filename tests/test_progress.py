@@ -1,6 +1,10 @@
 """`progress` of every function that has it: one signature, from the thread of the caller, and what an exception leaves."""
 
+import atexit
+import functools
+import pathlib
 import shutil
+import tempfile
 import threading
 from itertools import accumulate
 
@@ -49,6 +53,14 @@ def write_listed(package, progress):
         milblob.write_weights(model, path, listing=path.with_suffix(".json"), force=True, progress=progress)
 
 
+@functools.cache
+def two_chunks():
+    """Packages that can be joined, in a directory of their own."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return [chunk.path for chunk in milblob.chunk(SHARED, pathlib.Path(folder) / "parts", parts=2).chunks]
+
+
 WORK = {
     "diff": lambda package, progress: milblob.diff(milblob.load(package), others(), progress=progress),
     "diff of models": lambda package, progress: milblob.diff(package, package, progress=progress),
@@ -71,6 +83,10 @@ WORK = {
     "merge_functions": lambda package, progress: milblob.merge_functions(
         [SHARED], package.parent / "out.mlpackage", progress=progress
     ),
+    "chunk": lambda package, progress: milblob.chunk(
+        SHARED, package.parent / "parts", parts=2, pipeline=True, progress=progress
+    ),
+    "join": lambda package, progress: milblob.join(two_chunks(), package.parent / "out.mlpackage", progress=progress),
     "write_weights": saving(milblob.write_weights, "w.bin"),
     "write_weights with a listing": write_listed,
     "weights": saving(weights.save, "s.bin"),
@@ -93,7 +109,7 @@ def test_done_grows_to_the_total(package, name):
     names, done, totals = (list(column) for column in zip(*rows, strict=True))
     assert all(type(name) is str and name for name in names) and all(type(n) is int for n in done + totals)
     assert len(set(totals)) == 1 and done == sorted(done) and done[0] > 0 and done[-1] == totals[0]
-    if name.startswith(("content_hash", "check", "merge")):  # of other models, or of more constants than the weights
+    if name.startswith(("content_hash", "check", "merge", "chunk", "join")):  # of other models, or of more constants
         assert len(rows) >= (1 if name == "check" else 3)
     elif not name.startswith("repack"):  # which counts files as well
         assert sorted(names) == sorted(NAMES)

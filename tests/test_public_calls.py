@@ -107,7 +107,8 @@ def test_each_call_does_more_than_to_open_a_model(tmp_path, monkeypatch):
         return bool(errors)
 
     refused = {name for name in NAMES if all(is_refused(name, path) for path in paths)}
-    assert refused == {"milblob text around", "milblob refit with a base"}  # of an operation and weights in made models
+    # An operation and weights in made models; and nothing links these models.
+    assert refused == {"milblob text around", "milblob refit with a base", "milblob join"}
 
 
 def test_a_part_that_is_missing_is_an_error_of_the_program():

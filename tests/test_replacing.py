@@ -25,13 +25,9 @@ def first_weight(path):
         return {name: np.array(model[name].read())}
 
 
-def extract(folder, out, force):
+def save_all(folder, out, force):
     with milblob.open(PACKAGE) as model:
         save(model, str(out), force=force)
-
-
-def extract_by_command(folder, out, force):
-    run("convert", PACKAGE, "-o", out, *["--force"] * force)
 
 
 def convert_by_command(folder, out, force):
@@ -69,7 +65,7 @@ def merge(folder, out, force):
 
 
 WRITERS = {
-    "npy": (extract, extract_by_command, convert_by_command), "mlpackage": (repack, repack_by_command, refit, merge),
+    "npy": (save_all, convert_by_command), "mlpackage": (repack, repack_by_command, refit, merge),
     "mlmodelc": (repack_compiled, refit_compiled),
 }  # fmt: skip
 ALL = [(kind, writer) for kind, writers in WRITERS.items() for writer in writers]
@@ -171,7 +167,7 @@ def test_a_model_of_another_kind_is_not_replaced(tmp_path):
     with pytest.raises(FileExistsError, match="expected a .mlpackage to replace"):
         refit(tmp_path, out, True)
     with pytest.raises(FileExistsError, match="a directory that milblob convert made"):
-        extract(tmp_path, out, True)
+        save_all(tmp_path, out, True)
     assert tree(out) == before
 
 

@@ -27,7 +27,7 @@ from paths import ROOT
 DEMO = ROOT / "examples" / "demo.mlpackage"
 MAX_NCHARS = 1500
 PUBLIC = [
-    "Change", "CheckReport", "CompressPlan", "CompressReport", "Compression", "ContentHash", "Diff", "Failure", "Figures",
+    "Change", "CheckReport", "CompressPlan", "CompressReport", "Compression", "ContentHash", "ConvertReport", "ConvertedTensor", "Diff", "Failure", "Figures",
     "Finding", "Frontier", "Info", "Match", "Matching", "MergeReport", "MergedFunction", "OutputDifference",
     "PlannedWeight", "RecoverReport", "Recovered", "RefitReport", "Refitted", "RepackReport", "Statistics",
     "StatisticsReport", "TensorDiff", "Tie", "VerifyReport", "WeightReport",

@@ -182,7 +182,7 @@ assert milblob.statistics(model) == milblob.statistics(package)
 milblob.check(model)
 milblob.repack(model, folder + "/r.mlpackage")
 milblob.compress(model, folder + "/c.mlpackage", "int8")
-milblob.convert(model, folder + "/w.npz")
+milblob.convert([model], folder + "/w.npz")
 assert np.load(folder + "/w.npz").files == [*expected]
 milblob.refit(model, {"head_bias": expected["head_bias"]}, dry_run=True)
 spec = ct.proto.Model_pb2.Model(specificationVersion=4)

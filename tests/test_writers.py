@@ -37,7 +37,7 @@ LETTING_GO = {
     "EditableModel.commit", "EditableModel._write_assigned", "EditableModel.flush", "BlobWriter._to_disk",
 }  # fmt: skip
 SAYING = {
-    "CompressReport.plan", "Frontier.bits", "Matching.refit_mapping", "RefitReport.nbytes", "RepackReport.counts",
+    "CompressReport.plan", "ConvertReport.nbytes", "Frontier.bits", "Matching.refit_mapping", "RefitReport.nbytes", "RepackReport.counts",
     "WeightReport.relative", "WeightReport.sqnr", "_counted", "of_norm", "of_power", "save", "short", "summary",
 }  # fmt: skip
 """Sums and words of a report that is made. All else that a report holds is asked for before anything has its name."""

@@ -100,7 +100,7 @@ def compressed(path: str) -> None:
 
 def arrays_of_files(path: str) -> None:
     assert_type(milblob.convert(path, "w.npz", select="a*"), milblob.ConvertReport)
-    assert_type(milblob.extract(path, "w.npz").tensors[0].dtype, str)
+    assert_type(milblob.convert([path, "a.npz"], "w.bin", dtypes={"w*": "uint4"}).tensors[0].dtype, str)
     with milblob.open_arrays("w.npz") as arrays:
         assert_type(arrays["w"].read(), Array)
         milblob.save(arrays, "w.safetensors")

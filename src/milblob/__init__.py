@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     __version__: str
     from . import aimodel as aimodel
     from . import onnx as onnx
+    from . import plot as plot
     from . import tvm as tvm
     from .about import Info, info
     from .analysis.changes import Change
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from .analysis.tensor_diff import Figures, TensorDiff
     from .blobs.reader import RECORD, BlobReader, BlobRecord
     from .blobs.writer import BlobWriter
+    from .chunking.chunk import chunk
+    from .chunking.join import join
+    from .chunking.report import Chunk, ChunkReport, Cut, JoinReport, RepeatedWeight
     from .compressing.compress import CompressReport, WeightReport, compress
     from .compressing.compress_plan import CompressPlan, PlannedWeight
     from .compressing.frontier import Frontier, compress_frontier
@@ -63,8 +67,10 @@ if TYPE_CHECKING:
     from .program.view import Binding, Block, Consumer, Function, Operation
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
+    from .reporting.report import ReportFile, report
     from .results import Result
-    from .rewrite.convert import ConvertedTensor, ConvertReport, convert, extract
+    from .rewrite.convert import ConvertedTensor, ConvertReport, convert
+    from .rewrite.download import Download, download
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
@@ -85,6 +91,8 @@ __all__ = [
     "Block",
     "Change",
     "CheckReport",
+    "Chunk",
+    "ChunkReport",
     "CompressPlan",
     "CompressReport",
     "Compression",
@@ -92,9 +100,11 @@ __all__ = [
     "ContentHash",
     "ConvertReport",
     "ConvertedTensor",
+    "Cut",
     "DType",
     "DictionaryType",
     "Diff",
+    "Download",
     "EditableModel",
     "Failure",
     "Figures",
@@ -105,6 +115,7 @@ __all__ = [
     "Goal",
     "Guidance",
     "Info",
+    "JoinReport",
     "Joint",
     "LimitError",
     "Linear",
@@ -128,6 +139,8 @@ __all__ = [
     "RefitReport",
     "Refitted",
     "RepackReport",
+    "RepeatedWeight",
+    "ReportFile",
     "ResolveError",
     "Result",
     "Scope",
@@ -149,13 +162,15 @@ __all__ = [
     "VerifyReport",
     "WeightReport",
     "check",
+    "chunk",
     "compress",
     "compress_frontier",
     "content_hash",
     "convert",
     "diff",
-    "extract",
+    "download",
     "info",
+    "join",
     "load",
     "match",
     "merge_functions",
@@ -165,6 +180,7 @@ __all__ = [
     "recover",
     "refit",
     "repack",
+    "report",
     "save",
     "statistics",
     "to_text",
@@ -188,6 +204,9 @@ _LATER = {
         "analysis.statistics": ("Statistics", "StatisticsReport", "statistics"),
         "blobs.reader": ("RECORD", "BlobReader", "BlobRecord"),
         "blobs.writer": ("BlobWriter",),
+        "chunking.chunk": ("chunk",),
+        "chunking.join": ("join",),
+        "chunking.report": ("Chunk", "ChunkReport", "Cut", "JoinReport", "RepeatedWeight"),
         "compressing.compress": ("CompressReport", "WeightReport", "compress"),
         "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
         "compressing.frontier": ("Frontier", "compress_frontier"),
@@ -222,8 +241,10 @@ _LATER = {
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "reporting.report": ("ReportFile", "report"),
         "results": ("Result",),
-        "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert", "extract"),
+        "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert"),
+        "rewrite.download": ("Download", "download"),
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),
@@ -243,7 +264,7 @@ def __getattr__(name: str) -> "Any":
         from .version import VERSION
 
         return VERSION
-    if name in ("aimodel", "onnx", "tvm"):  # packages, for other families of formats
+    if name in ("aimodel", "onnx", "plot", "tvm"):  # packages that are used by their name
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)
     if module is None:
@@ -258,4 +279,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "aimodel", "onnx", "tvm"])
+    return sorted([*__all__, "__version__", "aimodel", "onnx", "plot", "tvm"])

@@ -165,6 +165,8 @@ cdef extern from "milblob/kernels/moments.h" nogil:
     uint64_t mb_wide_nbytes(int kind)
     uint32_t mb_narrow_moments(uint32_t mil_code, const uint16_t *patterns, const uint64_t *counts, uint32_t found,
                                mb_moments *m)
+    void mb_narrow_bins(uint32_t mil_code, const uint16_t *patterns, const uint64_t *counts, uint32_t found,
+                        const double *edges, uint32_t edge_count, uint64_t *bins)
 
 cdef extern from "milblob/kernels/blake3.h" nogil:
     int MB_BLAKE3_NBYTES, MB_BLAKE3_STRETCH

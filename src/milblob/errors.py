@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from .mirrored import PREFIX, shown
 from .wording import bounded, escape
 
 
@@ -36,6 +37,8 @@ class MilblobError(Exception):
     def __init__(
         self, what: str, *, offset: int | None = None, where: str = "", file: str | None = None, code: str = ""
     ) -> None:
+        if PREFIX in what or (file is not None and PREFIX in file):  # of files that represent remote ones
+            what, file = shown(what), None if file is None else shown(file)
         what = bounded(what)
         super().__init__(what)
         if code:
@@ -203,3 +206,21 @@ class DestinationExistsError(FileExistsError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.destination,)
+
+
+class SelectionError(ValueError):
+    """No tensor is selected, though a selection was given.
+
+    Attributes:
+        globs: as given; () for a function.
+        where: the owner of the names.
+        hint: the end of the message: names that may be meant, or "".
+    """
+
+    def __init__(self, globs: Iterable[str], where: str, hint: str = "") -> None:
+        self.globs, self.where, self.hint = tuple(globs), where, hint
+        matching = f"matches {' or '.join(map(repr, self.globs)):.200}" if self.globs else "is selected"
+        super().__init__(f"select: no tensor in {where} {matching}{hint}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.globs, self.where, self.hint)

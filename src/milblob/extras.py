@@ -4,7 +4,10 @@ from importlib import import_module
 from typing import Any
 
 _EXTRAS = {
+    "fsspec": ("fsspec", "remote"),
     "gguf": ("gguf", "gguf"),
+    "matplotlib": ("matplotlib", "plot"),
+    "mpld3": ("mpld3", "report"),
     "onnx": ("onnx", "onnx"),
     "onnx_ir": ("onnx-ir", "onnx"),
     "onnxmltools": ("onnxmltools", ""),
@@ -31,8 +34,11 @@ def require(module: str) -> Any:
 def explained(error: ModuleNotFoundError) -> ImportError:
     """Return the error to raise instead of `error`: one that names the extra, if an optional package is missing."""
     package = (error.name or "").partition(".")[0]
-    if package not in _EXTRAS:
-        return error
+    return missing(package) if package in _EXTRAS else error
+
+
+def missing(package: str) -> ImportError:
+    """Return the error for an optional package that is not installed; it names the extra."""
     name, extra = _EXTRAS[package]
     more = f" (milblob's extra {extra} installs all that is needed)" if extra else ""
     return ImportError(f"{name} is not installed; run: pip install {name}{more}")

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
+from .closeness import hint
+from .errors import SelectionError
+
 Select = str | Sequence[str] | Callable[[str], bool] | None
 """A glob or exact name, several of them, or a function that is called with a name; None selects everything."""
 
@@ -22,15 +25,7 @@ def selector(select: Select) -> Callable[[str], bool]:
         return lambda _: True
     if callable(select):
         return select
-    if isinstance(select, bytes | bytearray) or not isinstance(select, Iterable):
-        raise TypeError(f"select: expected {_WORDS}, got {type(select).__name__}")
-    try:
-        globs = (select,) if isinstance(select, str) else tuple(select)
-    except TypeError:  # an array without dimensions has __iter__ but raises
-        raise TypeError(f"select: expected {_WORDS}, got {type(select).__name__}") from None
-    for glob in cast("tuple[object, ...]", globs):
-        if not isinstance(glob, str):
-            raise TypeError(f"select: expected {_WORDS}, got {type(glob).__name__} among the globs")
+    globs = _globs(select)
     if not globs:
         raise ValueError("select: expected a glob or several, got none; None selects everything")
     from fnmatch import fnmatchcase  # not brought by `import milblob`
@@ -38,6 +33,24 @@ def selector(select: Select) -> Callable[[str], bool]:
     exact = frozenset(globs)
     patterns = [glob for glob in exact if any(sign in glob for sign in "*?[")]
     return lambda name: name in exact or any(fnmatchcase(name, glob) for glob in patterns)
+
+
+def choose(names: Iterable[str], select: Select, where: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names that are selected, in their order, and the globs that none of them matches.
+
+    Args:
+        names: to choose from.
+        select: see `Select`.
+        where: the owner of the names, for the message.
+
+    Raises:
+        SelectionError: nothing is selected, with close matches. As `selector`.
+    """
+    names, globs = list(names), _globs(select)
+    found = list(filter(selector(select if callable(select) or select is None else globs), names))
+    if select is not None and not found:
+        raise SelectionError(globs, where, hint(globs[0].strip("*"), names) if globs else "")
+    return found, tuple(glob for glob in globs if not any(map(selector(glob), found)))
 
 
 def require_selected(select: Select, is_any: bool, where: str) -> None:
@@ -49,9 +62,23 @@ def require_selected(select: Select, is_any: bool, where: str) -> None:
         where: the owner of the names, for the message.
 
     Raises:
-        ValueError: it selects nothing.
+        SelectionError: it selects nothing.
     """
-    if select is None or is_any:
-        return
-    words = "is selected" if callable(select) else f"matches {select!r:.200}"
-    raise ValueError(f"select: no tensor in {where} {words}")
+    if select is not None and not is_any:
+        raise SelectionError(_globs(select), where)
+
+
+def _globs(select: Select) -> tuple[str, ...]:
+    """Return the globs of a selection; () of a function and None. Raises: TypeError: as `selector`."""
+    if select is None or callable(select):
+        return ()
+    if isinstance(select, bytes | bytearray) or not isinstance(select, Iterable):
+        raise TypeError(f"select: expected {_WORDS}, got {type(select).__name__}")
+    try:
+        globs = (select,) if isinstance(select, str) else tuple(select)
+    except TypeError:  # an array without dimensions has __iter__ but raises
+        raise TypeError(f"select: expected {_WORDS}, got {type(select).__name__}") from None
+    for glob in cast("tuple[object, ...]", globs):
+        if not isinstance(glob, str):
+            raise TypeError(f"select: expected {_WORDS}, got {type(glob).__name__} among the globs")
+    return globs

@@ -187,8 +187,9 @@ def test_choices(cli, tmp_path):
     status, out, err = cli("convert", tmp_path / "a.safetensors", "-o", tmp_path / "a.bin", "-k", "*_bias", "--json")
     assert (status, err) == (0, "")
     assert json.loads(out) == {
-        "path": str(tmp_path / "a.safetensors"), "output": str(tmp_path / "a.bin"), "tensors": ["head_bias"],
-        "nbytes": 384, "listing": str(tmp_path / "a.json"), "skipped": [],
+        "path": str(tmp_path / "a.safetensors"), "output": str(tmp_path / "a.bin"),
+        "tensors": [{"name": "head_bias", "dtype": "float32", "shape": [96], "nbytes": 384}], "nbytes": 384,
+        "listing": str(tmp_path / "a.json"), "widened": [], "noted": [], "skipped": {}, "unmatched": [],
     }  # fmt: skip
     assert (
         cli("convert", DEMO, "-o", tmp_path / "b.npz", "-k", "head_bias", "-v")[2].splitlines()[0]
@@ -204,8 +205,8 @@ def test_refusals(cli, tmp_path):
     for argv, words in {
         (npz, npz, "--force"): "expected a place outside",
         (npz, tmp_path / "x.txt"): "expected .npz, .safetensors, .params, .bin or a directory",
-        (npz, tmp_path / "x.npz", "-f", "main"): "expected a model, which -f",
-        (npz, tmp_path / "x.npz", "--stored"): "expected a model, which -f",
+        (npz, tmp_path / "x.npz", "-f", "main"): "expected a model, which function, constants and stored are about",
+        (npz, tmp_path / "x.npz", "--stored"): "expected a model, which function, constants and stored are about",
         (npz, tmp_path / "x.npz", "-k", "v*"): f"-k v*: no tensor in {npz} matches",
         (npz, tmp_path / "x.mlpackage"): "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one",
         (npz, tmp_path / "x.npz", "--align", "4096"): "expected a weight file",

@@ -96,7 +96,7 @@ def test_without_a_command_the_help_is_printed(cli, argv):
         (["--"], "--"),
         (["--completion", "csh"], "csh"),
         (["lss"], "expected a command, got 'lss'; did you mean ls or "),
-        (["repak", "x"], "expected a command, got 'repak'; did you mean repack?"),
+        (["repak", "x"], "expected a command, got 'repak'; did you mean repack"),
         (["xyzzy"], "expected a command, got 'xyzzy', one of ls, show, text, stats, "),
         (["tvm", "parms"], "expected a command, got 'parms'; did you mean params?; see milblob tvm --help"),
         (["ls"], "MODEL"),

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,7 +227,7 @@ def test_files_that_a_model_names(data, code, words, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "npz", "npy", "params"])
-@pytest.mark.parametrize("name", ["page.html", "x.pt", "weight.bin.gz", "a.zip", "m.gguf", "net.onnx"])
+@pytest.mark.parametrize("name", ["page.html", "x.pt", "weight.bin.gz", "a.zipped", "m.gguf", "net.onnx"])
 def test_files_with_the_suffix_of_arrays(name, suffix, tmp_path):
     """The name says arrays, the bytes say something else."""
     path = tmp_path / f"fc_weight.{suffix}"
@@ -249,26 +250,60 @@ def test_a_model_in_place_of_arrays(tmp_path):
         milblob.refit(new, tmp_path / "net.npz")
 
 
-def test_a_cache_that_links_files(tmp_path):
-    """The cache of huggingface_hub: snapshots link to blobs outside the package."""
+@pytest.fixture
+def cached(tmp_path):
+    """A package in the cache of huggingface_hub: each file is a link to a blob outside of the package."""
     cache = tmp_path / "models--a--b"
     package = cache / "snapshots" / "0123" / "a.mlpackage"
     package.parent.mkdir(parents=True)
     shutil.copytree(PACKAGE, package)
     (cache / "blobs").mkdir()
-    weights = model_directory(package) / "weights" / "weight.bin"
-    shutil.move(weights, cache / "blobs" / "abcd")
-    weights.symlink_to(os.path.relpath(cache / "blobs" / "abcd", weights.parent))
-    with pytest.raises(
-        milblob.ResolveError, match=r"`hf download --local-dir DIR` makes a copy without links"
-    ) as caught:
-        milblob.load(package)
-    assert caught.value.code == "escaping-file"
-    weights.unlink()
-    weights.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(milblob.ResolveError) as caught:
-        milblob.load(package)
-    assert "hf download" not in str(caught.value)
+    for number, path in enumerate(sorted(path for path in package.rglob("*") if path.is_file())):
+        shutil.move(path, cache / "blobs" / f"{number:040x}")
+        path.symlink_to(os.path.relpath(cache / "blobs" / f"{number:040x}", path.parent))
+    return package
+
+
+def test_model_in_a_hugging_face_cache_opens(cached, tmp_path):
+    found, expected = milblob.load(cached), milblob.load(PACKAGE)
+    assert list(found) == list(expected) and all(np.array_equal(found[k], expected[k]) for k in found)
+    assert milblob.content_hash(cached) == milblob.content_hash(PACKAGE)
+    (tmp_path / "link").symlink_to(cached.parent)
+    assert list(milblob.load(tmp_path / "link" / "a.mlpackage")) == list(expected)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["{cache}/../models--a--c/blobs/x", "{cache}/refs/x", "{cache}/blobs/../refs/x", "{cache}/blobs/sub/x", "{tmp}/x",
+     "{cache}/blobs/onward", "{cache}/snapshots/0124/x", "{cache}/blobs"],
+)  # fmt: skip
+def test_links_of_a_cached_model_lead_nowhere_else(cached, tmp_path, target):
+    cache = cached.parents[2]
+    for folder in ("../models--a--c/blobs", "refs", "blobs/sub", "snapshots/0124"):
+        (cache / folder).mkdir(parents=True, exist_ok=True)
+        shutil.copy(model_directory(PACKAGE) / "weights" / "weight.bin", cache / folder / "x")
+    shutil.copy(cache / "refs" / "x", tmp_path / "x")
+    (cache / "blobs" / "onward").symlink_to("../refs/x")
+    weights = model_directory(cached) / "weights" / "weight.bin"
+    place = Path(target.format(cache=cache, tmp=tmp_path))
+    for link in (
+        str(place),
+        os.path.relpath(cache, weights.parent) + str(place).removeprefix(str(cache))
+        if target.startswith("{cache}")
+        else os.path.relpath(place, weights.parent),
+    ):
+        weights.unlink()
+        weights.symlink_to(link)
+        with pytest.raises((milblob.MilblobError, OSError)):
+            milblob.load(cached)
+
+
+def test_blobs_of_a_cache_are_not_written_to(cached):
+    blobs = {path: path.read_bytes() for path in (cached.parents[2] / "blobs").iterdir()}
+    with pytest.raises((milblob.MilblobError, OSError, ValueError)), milblob.open(cached, "r+") as model:
+        name = next(iter(model))
+        model[name] = np.zeros(model[name].shape, model[name].dtype)
+    assert {path: path.read_bytes() for path in (cached.parents[2] / "blobs").iterdir()} == blobs
 
 
 # -------------------------------------------------------------------------------------------------------------- opening

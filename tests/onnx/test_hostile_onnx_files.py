@@ -20,7 +20,7 @@ from thorough import share, sized, some
 
 CALLS = [
     "load", "open", "check", "content_hash", "statistics", "diff", "match", "match with a model", "refit a model", "Session",
-    "Session that runs", "verify", "milblob ls", "milblob check", "milblob diff as JSON", "milblob match", "milblob extract",
+    "Session that runs", "verify", "milblob ls", "milblob check", "milblob diff as JSON", "milblob match",
     "milblob convert", "milblob run", "milblob verify", "milblob refit with the model", "milblob to-onnx coverage",
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""milblob.convert, extract, save and open_arrays: one file of arrays from another, and what they refuse."""
+"""milblob.convert, save and open_arrays: one file of arrays from another, and what they refuse."""
 
 import json
 import shutil
@@ -9,6 +9,7 @@ import pytest
 
 import milblob
 from milblob.cli import main
+from milblob.model import open as opening
 from paths import DATA, DEMO
 
 SUB_BYTE = DATA / "constexpr_ios18" / "model.mlpackage"
@@ -25,7 +26,7 @@ def test_convert_keeps_names_and_values(name, tmp_path):
         for key, array in expected.items():
             assert np.asarray(arrays[key]).tobytes() == array.tobytes()
     assert report.nbytes == sum(array.nbytes for array in expected.values())
-    assert report.to_dict()["tensors"] == [*expected]
+    assert [row["name"] for row in report.to_dict()["tensors"]] == [*expected]
     with pytest.raises(FileExistsError):
         milblob.convert(DEMO, target)
     milblob.convert(DEMO, target, force=True)
@@ -34,9 +35,9 @@ def test_convert_keeps_names_and_values(name, tmp_path):
 @pytest.mark.parametrize("name", ["w.npz", "folder/"])
 def test_convert_and_its_command_write_the_same(name, tmp_path):
     milblob.convert(DEMO, f"{tmp_path}/a-{name}", select="head*")
-    assert main(["convert", str(DEMO), f"{tmp_path}/b-{name}", "-k", "head*"]) == 0
-    milblob.extract(SUB_BYTE, f"{tmp_path}/c-{name}", stored=True)
-    assert main(["extract", str(SUB_BYTE), "-o", f"{tmp_path}/d-{name}", "--stored"]) == 0
+    assert main(["convert", str(DEMO), "-o", f"{tmp_path}/b-{name}", "-k", "head*"]) == 0
+    milblob.convert(SUB_BYTE, f"{tmp_path}/c-{name}", stored=True, unpack=True)
+    assert main(["convert", str(SUB_BYTE), "-o", f"{tmp_path}/d-{name}", "--stored", "--unpack"]) == 0
     for one, other in ("ab", "cd"):
         with (
             milblob.open_arrays(f"{tmp_path}/{one}-{name}") as first,
@@ -46,14 +47,14 @@ def test_convert_and_its_command_write_the_same(name, tmp_path):
             assert all(first[key].read().tobytes() == second[key].read().tobytes() for key in first)
 
 
-def test_extract_stores_one_element_to_a_byte(tmp_path):
-    """And convert the packed bytes; both open as the same values."""
+def test_unpack_stores_one_element_to_a_byte(tmp_path):
+    """Without it the packed bytes; both open as the same values."""
     with milblob.open(SUB_BYTE, stored=True) as model:
         small = [name for name, tensor in model.items() if tensor.mil_dtype.is_sub_byte and tensor.size > 4]
         sizes = {name: (tensor.size, tensor.nbytes) for name, tensor in model.items()}
         values = {name: model[name].read() for name in small}
     assert small
-    milblob.extract(SUB_BYTE, tmp_path / "a.npz", stored=True, select=small)
+    milblob.convert(SUB_BYTE, tmp_path / "a.npz", stored=True, select=small, unpack=True)
     milblob.convert(SUB_BYTE, tmp_path / "b.npz", stored=True, select=small)
     for name in small:
         assert np.load(tmp_path / "a.npz")[name].nbytes == sizes[name][0]
@@ -69,6 +70,54 @@ def test_an_open_model_is_a_source(tmp_path):
         with pytest.raises(ValueError, match="constants, stored and max_nbytes: expected none of an open model"):
             milblob.convert(model, tmp_path / "x.npz", stored=True)
     assert np.load(tmp_path / "w.npz").files == [*milblob.load(DEMO)] and report.source == str(DEMO)
+
+
+def test_several_sources_become_one_weight_file(tmp_path):
+    """With dtypes by glob, of which the last one is taken; what is left out or noted is in the report."""
+    np.savez(
+        tmp_path / "a.npz", lut0=np.uint8([1, 7]), lut1=np.int64([3, 15]), steps=np.int64([1]), odd=np.complex64([1])
+    )
+    np.save(tmp_path / "b.npy", np.float16([0.5]))
+    with milblob.open(DEMO) as model:
+        sources = [tmp_path / "a.npz", str(tmp_path / "b.npy"), model]
+        select, dtypes = (
+            ["lut*", "steps", "odd", "b", "head_bias", "typo*"],
+            {"lut*": "uint4", "lut0": milblob.DType.UINT3},
+        )
+        report = milblob.convert(sources, tmp_path / "w.bin", select=select, dtypes=dtypes, skip_unsupported=True)
+        with pytest.raises(milblob.UnsupportedError, match="complex64"):
+            milblob.convert(sources, tmp_path / "x.bin", select=select, dtypes=dtypes)
+        noted = milblob.convert(sources, tmp_path / "noted.bin", select=["lut*", "steps"], dtypes=dtypes)
+    assert report.source == (str(tmp_path / "a.npz"), str(tmp_path / "b.npy"), str(DEMO))
+    assert (report.listing, report.unmatched, report.noted) == (str(tmp_path / "w.json"), ("typo*",), ())
+    assert list(report.skipped) == ["odd", "steps"] and report.skipped["steps"] == "int64"
+    assert [tensor.name for tensor in report.tensors] == ["lut0", "lut1", "b", "head_bias"]
+    with milblob.open(tmp_path / "w.json") as written:
+        assert [str(written[name].mil_dtype) for name in written] == ["uint3", "uint4", "float16", "float32"]
+        assert written["lut1"].read().tolist() == [3, 15] and written["b"].read().tolist() == [0.5]
+    assert (noted.noted, noted.skipped) == (("steps",), {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.npz",
+        "b.npy",
+        "noted.bin",
+        "noted.json",
+        "w.bin",
+        "w.json",
+    ]
+
+
+def test_narrow_dtypes_of_params_files_are_in_the_report(tmp_path):
+    milblob.save({"a": np.array([-8, 7], ml_dtypes.int4), "b": np.float32([1])}, tmp_path / "x.bin")
+    assert milblob.convert(tmp_path / "x.json", tmp_path / "x.params").widened == ("a",)
+    assert milblob.convert(tmp_path / "x.json", tmp_path / "x.npz").widened == ()
+
+
+@pytest.mark.parametrize("options", [[], ["-k", "head*"]])
+def test_the_command_opens_a_model_once(tmp_path, monkeypatch, options):
+    opened, real = [], opening.open_model
+    monkeypatch.setattr(opening, "open_model", lambda source, **more: opened.append(source) or real(source, **more))
+    assert main(["convert", str(DEMO), "-o", f"{tmp_path}/w.npz", *options]) == 0
+    assert opened == [str(DEMO)]
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.npz", "w.bin", "folder/"])
@@ -118,11 +167,14 @@ def test_nothing_is_written_where_a_call_is_refused(tmp_path):
     for error, words, options in (
         (
             ValueError,
-            "select haed_bias: expected the name of a tensor in .*, got none that matches.*head_bias",
+            "select: no tensor in .* matches 'haed_bias'; did you mean .*head_bias",
             {"select": "haed_bias"},
         ),
-        (KeyError, "function: expected one of main, got 'nope'", {"function": "nope"}),
-        (ValueError, "which listing and align are about", {"align": 64}),
+        (KeyError, r"has no function 'nope' \(it has main\)", {"function": "nope"}),
+        (ValueError, r"expected a weight file \(.bin\), which align is about", {"align": 64}),
+        (ValueError, "which listing is about", {"listing": "w.json"}),
+        (ValueError, "which dtypes is about", {"dtypes": {"w": "int4"}}),
+        (ValueError, "which skip_unsupported is about", {"skip_unsupported": True}),
         (ValueError, "expected a .params file, which tvm is about", {"tvm": "0.20"}),
         (TypeError, "constants: expected True or False", {"constants": "no"}),
     ):
@@ -130,10 +182,24 @@ def test_nothing_is_written_where_a_call_is_refused(tmp_path):
             milblob.convert(package, tmp_path / "w.npz", **options)
     with pytest.raises(ValueError, match="expected a place outside the model"):
         milblob.convert(package, package / "w.npz")
-    with pytest.raises(ValueError, match="got a weight file; `convert` writes one"):
-        milblob.extract(package, tmp_path / "w.bin")
-    with pytest.raises(TypeError, match="source: expected the path of a model"):
-        milblob.convert(3, tmp_path / "w.npz")
+    for name in ("w.bin", "w.params"):
+        with pytest.raises(ValueError, match=r"expected .npz, .safetensors or a directory, which unpack is about"):
+            milblob.convert(package, tmp_path / name, unpack=True)
+    for source in (3, [package, 3], [[package]]):
+        with pytest.raises(TypeError, match="source: expected the path of a model"):
+            milblob.convert(source, tmp_path / "w.npz")
+    with pytest.raises(ValueError, match="source: expected at least one, got none"):
+        milblob.convert([], tmp_path / "w.npz")
+    with pytest.raises(ValueError, match="names of tensors: expected each once, got .* again in"):
+        milblob.convert([package, package], tmp_path / "w.npz")
+    for dtypes, error, words in (
+        ({"none*": "int8"}, ValueError, r"dtypes: no tensor matches none\*"),
+        ({"head*": "float64"}, ValueError, r"dtypes head\*: expected a dtype that weight files hold, got float64"),
+        ({"head*": "uint5"}, TypeError, "dtype: expected"),
+        (["head*"], TypeError, "dtypes: expected a mapping of names or globs to dtypes"),
+    ):
+        with pytest.raises(error, match=words):
+            milblob.convert(package, tmp_path / "w.bin", dtypes=dtypes)
     assert [path.name for path in tmp_path.iterdir()] == ["m.mlpackage"]
 
 

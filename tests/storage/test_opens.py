@@ -17,7 +17,8 @@ NAMED = {
     ("blobs/reader.py", "BlobReader.__init__", "map_settled"), ("blobs/writer.py", "BlobWriter._open_existing", "os.open"),
     ("cli/inputs.py", "_read_image", "Image.open"), ("cli/names.py", "mapping", "open"), ("cli/commands/compress_config.py", "_read", "open"),
     ("compat/modelpackage.py", "ModelPackage._read", "Path(path).read_bytes"), ("compat/storage.py", "_BlobStorageWriter.__init__", "os.open"),
-    ("compressing/compress_plan.py", "CompressPlan.load", "open"), ("formats/gguf.py", "open_arrays", "MappedFile"),
+    ("compressing/compress_plan.py", "CompressPlan.load", "open"), ("reporting/compression.py", "_frontier", "open"),
+    ("formats/gguf.py", "open_arrays", "MappedFile"),
     ("formats/npz.py", "open_arrays", "MappedFile"), ("formats/onnx.py", "open_arrays", "MappedFile"),
     ("formats/params.py", "open_params", "map_settled"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
     ("running/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
@@ -31,7 +32,7 @@ BENEATH = {
     ("onnx/compiled_description.py", "described", "MappedFile"), ("model/manifest.py", "read_json", "MappedFile"),
     ("model/package.py", "Package._map", "map_settled"), ("rewrite/copying.py", "copy_entry", "MappedFile"),
     ("tvm/archive.py", "Archive.place", "map_settled"), ("tvm/edit.py", "_copy_file", "MappedFile"),
-    ("aimodel/asset.py", "Asset.companion", "map_settled"), ("aimodel/saving.py", "_copy_file", "MappedFile"),
+    ("aimodel/asset.py", "Asset.companion", "map_settled"),
 }  # fmt: skip
 # The handle that was checked, or milblob's own.
 HELD = {
@@ -50,14 +51,17 @@ COMPARED = {
 OTHERS = {
     ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/commands/run.py", "save", "zipfile.ZipFile"), ("cli/commands/run.py", "save", "open"),
     ("compat/modelpackage.py", "ModelPackage._write", "Path(unfinished).write_text"), ("formats/npy_dir.py", "save", "open"),
-    ("model/editable.py", "EditableModel._lock", "os.open"),
-    ("model/identify.py", "identify", "open"), ("model/identify.py", "identify", "os.open"),
+    ("model/editable.py", "EditableModel._lock", "os.open"), ("reporting/page.py", "library", "open"), ("reporting/page.py", "_part", "open"),
+    ("model/identify.py", "identify", "MappedFile"), ("remote/mirror.py", "Mirror._add", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
     ("rewrite/repack.py", "_lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
+    ("rewrite/download.py", "_Work.__init__", "open"), ("rewrite/download.py", "_Work.fetch", "os.open"), ("rewrite/download.py", "_Work.note", "os.open"),
+    ("rewrite/download.py", "_locked", "os.open"), ("remote/zips.py", "_members", "zipfile.ZipFile"), ("remote/mirror.py", "open_mirror", "MappedFile"),
     ("tvm/edit.py", "_change_directory", "os.open"), ("aimodel/saving.py", "_change", "os.open"),
 }  # fmt: skip
 # Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.
 LOOKED = {
+    ("rewrite/download.py", "download", "paths.is_link"),
     ("onnx/weights.py", "location_of", "paths.is_link"),
     ("rewrite/copying.py", "copy_entry", "paths.is_link"), ("rewrite/repack.py", "Repacking._write_directory", "paths.is_link"),
 }  # fmt: skip

@@ -12,14 +12,15 @@ from paths import DATA, DEMO
 MODELS = (
     "states",  # has a state, as decoders do
     "lists",  # has an operation that makes a list
+    "functions",  # has two functions that share a weight
     "classifier_strings",  # gives a dictionary of probabilities
 )
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def examples_of(name, found):
-    """Return the examples in the docstring of a public name."""
-    globs = {"milblob": milblob, "np": np}
+def examples_of(name, found, url):
+    """Return the examples in the docstring of a public name; `url` is where those that download something find it."""
+    globs = {"milblob": milblob, "np": np, "url": url}
     line = found.docstring.lineno or 0  # none where a stub has no docstring
     return doctest.DocTestParser().get_doctest(found.docstring.value, globs, name, str(found.filepath), line)
 

@@ -22,6 +22,8 @@ def make_files(folder):
     milblob.repack(model, folder / "Half.mlpackage", cast={"float32": "float16"})
     new = {name: np.array(array * 1.5, np.float32) for name, array in milblob.load(model).items()}
     np.savez(folder / "new.npz", **new)
+    for chunk in milblob.chunk(model, folder / "chunks", parts=2).chunks:
+        shutil.move(chunk.path, folder)
     assert main(["convert", str(folder / "new.npz"), "-o", str(folder / "new.safetensors"), "-q"]) == 0
     for name in ("prefill", "decode"):
         shutil.copytree(DATA / "opset_ios18_fp16/model.mlpackage", folder / f"{name}.mlpackage")

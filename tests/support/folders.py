@@ -5,6 +5,7 @@
 FOLDERS = [
     "",
     "storage",
+    "remote",
     "values",
     "lossy",
     "blobs",
@@ -15,6 +16,7 @@ FOLDERS = [
     "analysis",
     "matching",
     "rewrite",
+    "chunking",
     "refitting",
     "compressing",
     "tvm",
@@ -23,5 +25,7 @@ FOLDERS = [
     "running",
     "onnxmltools",
     "compat",
+    "reporting",
+    "plot",
     "cli",
 ]

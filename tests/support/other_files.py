@@ -63,7 +63,7 @@ OTHERS = {
     "pytorch_model.bin": (TORCH, "pytorch", "safetensors.torch.save_file"),
     "script.pt": (zip_of("net/code/net.py", "net/constants.pkl"), "pytorch", "safetensors.torch.save_file"),
     "x.pkl": (b"\x80\x04\x95\xf1\0\0\0\0\0\0\0}\x94(\x8c\x01w\x94.", "pickle", "safetensors"),
-    "a.zip": (zip_of("m.mlpackage/Manifest.json", "m.mlpackage/Data/x"), "zip", "unzip"),
+    "a.zipped": (zip_of("m.mlpackage/Manifest.json", "m.mlpackage/Data/x"), "zip", "unzip"),
     "zipped.mlpackage": (zip_of("Manifest.json", "Data/x"), "zip", "name it"),
     "b.zip": (zip_of("readme.txt"), "zip", "unzip"),
     "net.keras": (zip_of("metadata.json", "config.json", "model.weights.h5"), "keras", "npz"),

@@ -1,12 +1,18 @@
 """Other libraries that tests compare milblob with: what is not tested where one is not installed."""
 
 _UNTESTED = {
+    "axe_playwright_python": "the accessibility of reports is not checked",
+    "chromium": "reports are not opened in a browser: drawing, sorting, filtering, colours, keyboard and policy",
     "coremltools": "what coremltools makes, reads or answers is not compared with milblob",
     "gguf": "files of GGUF are not read",
     "kmeans1d": "the errors of palettes are not compared with the least ones",
+    "matplotlib": "plots are not drawn",
+    "mpld3": "reports are not written",
+    "nbclient": "the notebook in examples/ is not run",
     "onnx": "ONNX models are not made or read by its own library",
     "onnxmltools": "conversion through ONNXMLTools is not run",
     "onnxruntime": "converted models are not run",
+    "playwright": "reports are not opened in a browser: drawing, sorting, filtering, colours, keyboard and policy",
     "pty": "what milblob prints to a terminal is not tested",
     "rich": "progress bars of rich are not tested",
     "safetensors": "files of safetensors are not compared with its own",

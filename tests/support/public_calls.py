@@ -170,6 +170,11 @@ def _save(path, out):
         milblob.save(model, out / "s.npz")
 
 
+def _join(path, out):
+    chunks = milblob.chunk(path, out / "chunks", parts=2).chunks
+    milblob.join([chunk.path for chunk in chunks], out / "whole.mlpackage")
+
+
 CALLS = {
     "load": lambda path, out: milblob.load(path),
     "load stored": lambda path, out: milblob.load(path, constants=True, stored=True, mmap=False),
@@ -180,6 +185,8 @@ CALLS = {
     "content_hash": lambda path, out: milblob.content_hash(path),
     "content_hash dense": lambda path, out: milblob.content_hash(path, dense=True),
     "statistics": lambda path, out: milblob.statistics(path, histogram=True),
+    "report": lambda path, out: milblob.report(path, destination=out / "report.html"),
+    "report of two": lambda path, out: milblob.report(path, DEMO, destination=out / "two.html"),
     "diff": lambda path, out: milblob.diff(path, path),
     "diff with another": lambda path, out: milblob.diff(DEMO, path, stored=True),
     "match": lambda path, out: milblob.match(path, path),
@@ -203,6 +210,9 @@ CALLS = {
     "merge_functions with another": lambda path, out: milblob.merge_functions(
         [(path, "a"), (LATE, "b")], out / "merged.mlpackage"
     ),
+    "chunk": lambda path, out: milblob.chunk(path, out / "chunks", parts=2),
+    "chunk by size": lambda path, out: milblob.chunk(path, out / "chunks", max_nbytes=2000, pipeline=True),
+    "join": _join,
     "refit": _refit(None),
     "refit compressed": _refit("fit"),
     "refit in place": _refit(None, is_in_place=True),
@@ -214,7 +224,7 @@ CALLS = {
     "save": _save,
     "convert": lambda path, out: milblob.convert(path, out / "c.safetensors"),
     "convert to a weight file": lambda path, out: milblob.convert(path, out / "c.bin", stored=True, constants=True),
-    "extract": lambda path, out: milblob.extract(path, f"{out}/folder/"),
+    "convert to an unpacked directory": lambda path, out: milblob.convert([path], f"{out}/folder/", unpack=True),
     "onnx.convert": _convert(),
     "onnx.convert a copy": _convert(weights="copy", precision="float32", compressed="dense"),
     "onnx.convert all in one": _convert(weights="embed", opset=18, zipmap=True),
@@ -245,6 +255,7 @@ COMMANDS = {
     "show": ["M"], "show one": ["M", "w"], "show as JSON": ["M", "--json"],
     "text": ["M"], "text around": ["M", "--op", "out0_0", "--around", "2"], "text with values": ["M", "--weights", "all"],
     "stats": ["M", "--histogram", "--would-overflow", "float16"], "stats as JSON": ["M", "--json", "--stored"],
+    "report": ["M", "-o", "O/report.html"], "report of two": ["D", "M", "-o", "O/two.html", "--json"],
     "recover": ["M"], "hash": ["M"], "hash of two": ["M", "D", "--dense"],
     "diff": ["M", "D"], "diff as JSON": ["D", "M", "--json", "--stored"], "diff with arrays": ["M", "B"],
     "match": ["M", "B", "-o", "O/mapping.json"], "match as JSON": ["M", "B", "--json"],
@@ -256,6 +267,7 @@ COMMANDS = {
     "repack": ["M", "-o", "O/r.mlpackage", "--cast", "float32=float16", "--gc", "--dedupe"], "repack plan": ["M", "-o", "O/r.mlpackage", "--decompress", "-n", "--json"],
     "compress": ["M", "-o", "O/c.mlpackage", "--palette", "4", "--min-size", "8"], "compress plan": ["M", "-o", "O/c.mlpackage", "--bits", "6", "--min-size", "8", "--save-plan", "O/p.json"],
     "compress frontier": ["M", "--frontier", "O/f.svg", "--min-size", "8"],
+    "chunk": ["M", "-o", "O/parts", "--parts", "2", "-v"], "join": ["M", "L", "-o", "O/m.mlpackage"],
     "merge-functions": ["M", "L", "-o", "O/m.mlpackage", "--as", f"{LATE}:main=other"],
     "to-onnx": ["M", "-o", "O/m.onnx", "--weights", "copy"], "to-onnx coverage": ["M", "--coverage"], "to-onnx as JSON": ["M", "-o", "O/m.onnx", "--json", "--weights", "embed"],
     "run": ["M", "-i", "F", "-o", "O/a.npz"], "verify": ["M", "M", "--runs", "1", "--max-nbytes", "16MiB"],

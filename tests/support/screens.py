@@ -21,7 +21,7 @@ from milblob.cli import main
 from milblob.cli.terminal import tables
 from paths import DATA, DEMO, ROOT
 
-PAGES = (ROOT / "docs" / "cli.md",)
+PAGES = (ROOT / "docs" / "cli.md", ROOT / "docs" / "language-models.md")
 COLUMNS = 80
 EXAMPLE = re.compile(r"(?<=```console\n)\$ milblob .*?(?=\n```)", re.S)
 ELLIPSIS = "\n...\n"

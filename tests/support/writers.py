@@ -28,6 +28,7 @@ from milblob.cli.parser import parse
 from milblob.compat.modelpackage import ModelPackage
 from milblob.compat.storage import _BlobStorageWriter
 from milblob.formats.read import open_arrays
+from paths import DATA
 from repacking import small_package, tree, values
 
 OLD_ARRAYS = {"a": np.arange(40, dtype="<f4"), "b": np.arange(900, dtype=np.uint8) % 7}
@@ -357,6 +358,21 @@ def models_to_merge(folder):
     milblob.merge_functions([folder / "a.mlpackage"], folder / "out.mlpackage")
 
 
+def model_to_chunk(folder):
+    """A network; the folder for its chunks does not exist."""
+    shutil.copytree(DATA / "opset_ios18_fp32" / "model.mlpackage", folder / "m.mlpackage")
+
+
+def models_to_join(folder):
+    shutil.copytree(DATA / "opset_ios18_fp32" / "model.mlpackage", folder / "m.mlpackage")
+    first, last = milblob.chunk(folder / "m.mlpackage", folder / "parts", parts=2).chunks
+    shutil.move(first.path, folder / "a.mlpackage")
+    shutil.move(last.path, folder / "b.mlpackage")
+    shutil.rmtree(folder / "parts")
+    shutil.rmtree(folder / "m.mlpackage")
+    shutil.copytree(DATA / "quant_int8" / "model.mlpackage", folder / "out.mlpackage")
+
+
 # ----------------------------------------------------------------------------------------------------------- commands
 
 
@@ -398,6 +414,11 @@ def extracted(suffix):
         make_package(folder, 1)
 
     return make
+
+
+def save_npz(folder):
+    with milblob.open(folder / "m.mlpackage") as model:
+        milblob.save(model, folder / "out.npz")
 
 
 # -------------------------------------------------------------------------------------------------------------- compat
@@ -508,6 +529,14 @@ WRITERS = {
     "repack model file": Writer(
         model_file, command("repack", "/m.mlmodel", "-o", "/out.mlmodel"), ("out.mlmodel",), model_at("m.mlmodel", "out.mlmodel"),
     ),
+    "chunk": Writer(
+        model_to_chunk, command("chunk", "/m.mlpackage", "-o", "/parts", "--parts", "2", "--force"),
+        ("parts",), model_at("parts/m_chunk1.mlpackage", "parts/m_chunk2.mlpackage"),
+    ),
+    "join": Writer(
+        models_to_join, command("join", "/a.mlpackage", "/b.mlpackage", "-o", "/out.mlpackage", "--force"),
+        ("out.mlpackage",), model_at("out.mlpackage"),
+    ),
     "merge functions": Writer(
         models_to_merge, command("merge-functions", "/a.mlpackage", "/b.mlpackage", "-o", "/out.mlpackage", "--force"),
         ("out.mlpackage",), model_at("out.mlpackage"),
@@ -522,9 +551,7 @@ WRITERS = {
     "extract npy": Writer(
         extracted("/"), command("convert", "/m.mlpackage", "-o", "/out/", "--force"), ("out",), arrays_at("out")
     ),
-    "extract to new npz": Writer(
-        package, command("convert", "/m.mlpackage", "-o", "/out.npz"), ("out.npz",), arrays_at("out.npz")
-    ),
+    "save to new npz": Writer(package, twice(save_npz), ("out.npz",), arrays_at("out.npz")),
     "convert to weights": Writer(
         listed, command("convert", "/w.npz", "-o", "/out.bin", "--listing", "/out.json", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
     ),
@@ -595,6 +622,10 @@ WRITERS = {
     "frontier": Writer(
         pairs.package("control_flow"), command("compress", "/m.mlpackage", "--frontier", "/out.svg", "--min-size", "0"), ("out.svg",),
         bytes_at("out.svg"),
+    ),
+    "report": Writer(
+        pairs.package("control_flow"), command("report", "/m.mlpackage", "-o", "/report.html", "--force"), ("report.html",),
+        bytes_at("report.html"),
     ),
     "run": Writer(
         pairs.earlier_run, pairs.without_runtime(command("run", "/m.mlpackage", "-o", "/y.npz", "--state-out", "/s.npz", "--force")),

@@ -84,6 +84,19 @@ REFUSED_HERE_ONLY = {
 }
 
 
+def test_dtypes_that_mil_lacks_are_left_out_of_weight_files(tmp_path):
+    (tmp_path / "a.params").write_bytes(bytes.fromhex(STRANGE["lanes"]["hex"]))
+    names = list(tvm.read_params(tmp_path / "a.params"))
+    with pytest.raises(UnsupportedError, match="float32x2"):
+        milblob.convert(tmp_path / "a.params", tmp_path / "w.bin")
+    np.savez(tmp_path / "b.npz", w=np.float16([1]))
+    sources = [tmp_path / "a.params", tmp_path / "b.npz"]
+    report = milblob.convert(sources, tmp_path / "w.bin", skip_unsupported=True)
+    assert "a" in report.skipped and "float32x2" in report.skipped["a"]
+    assert [*report.skipped, *(tensor.name for tensor in report.tensors)] == [*names, "w"]
+    assert list(milblob.load(tmp_path / "w.json")) == [tensor.name for tensor in report.tensors]
+
+
 @pytest.mark.parametrize("what", STRANGE)
 def test_strange_files(what):
     """Whatever TVM takes is read with the same values or refused, never with others; what it refuses is refused."""

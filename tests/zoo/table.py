@@ -9,13 +9,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 
 _HEAD = """# Conformance
 
-Networks of torchvision, timm and transformers, with random weights, as coremltools 9.0 converts them, and what milblob makes of them.
-`make zoo` converts and measures them, and writes this page; it needs torch, in an environment of its own. The weights of a base and of
-a tuned checkpoint differ in every parameter and buffer; statistics of batch norms are not trivial.
+This page shows how milblob handles networks of torchvision, timm and transformers that coremltools 9.0 converted: whether it checks, runs,
+refits, rewrites and compresses them correctly. Look up a network like yours before you rely on one of these steps.
+
+`make zoo` converts and measures the networks and writes this page; it needs torch, in an environment of its own. Weights are random. Those
+of a base and of a tuned checkpoint differ in every parameter and buffer; statistics of batch norms are not trivial.
 
 - **check**: `milblob.check` has neither an error nor a warning.
 - **ONNX**: the largest difference of the output from torch's, as a share of its range: at most 1e-4 in float32, 2e-2 in float16.
-- **refit**: the model of the base, refitted with the tuned checkpoint and nothing said by hand: the same difference from torch's tuned
+- **refit**: the model of the base, refitted with the tuned checkpoint and no options: the same difference from torch's tuned
   network; in brackets, how many elements of all constants differ from a new conversion of that. Or the refusal.
 - **text, repack**: MIL text of the model, and the model repacked and back, have the same content hash.
 - **compress**: int8, int4 in blocks of 32, palettes of 16, where the opset has them: the same weights are chosen as by
@@ -96,7 +98,7 @@ def _summary(rows):
     done = [row for _, _, row in compressed if "weights" in row]
     lines = [
         f"- Refits that end with success and other outputs: {_listed(wrong)}.",
-        f"- Networks whose output moves by less than a tenth of its range from base to tuned, so that it says less: {_listed(still)}.",
+        f"- Networks whose output moves by less than a tenth of its range from base to tuned, so that the result shows less: {_listed(still)}.",
     ]
     if compressed:
         bad = [f"{name} ({kind})" for name, kind, row in compressed if "weights" in row and not row["right"]]

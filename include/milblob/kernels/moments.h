@@ -302,4 +302,20 @@ MB_KERNEL uint32_t mb_narrow_moments(uint32_t mil_code, const uint16_t *patterns
     return distinct;
 }
 
+/* Count the finite elements between rising edges: the first bin gets those below edges[0], bin b those with
+ * edges[b - 1] <= value < edges[b], the last one the rest.
+ * in   patterns, counts: found of each, as mb_tally_gather has left them; edges: edge_count numbers, not NaN
+ * out  bins: edge_count + 1 counts                                                                                 */
+MB_KERNEL void mb_narrow_bins(uint32_t mil_code, const uint16_t *patterns, const uint64_t *counts, uint32_t found, const double *edges,
+                              uint32_t edge_count, uint64_t *bins) {
+    memset(bins, 0, (edge_count + 1) * sizeof *bins);
+    for (uint32_t i = 0; i < found; i++) {
+        const double value = mb_narrow_value(mil_code, patterns[i]);
+        if ((mb_f64_bits(value) & MB_F64_ABS) >= MB_F64_INF) continue;
+        uint32_t bin = 0;
+        while (bin < edge_count && value >= edges[bin]) bin++;
+        bins[bin] += counts[i];
+    }
+}
+
 #endif

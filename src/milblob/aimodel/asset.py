@@ -9,6 +9,7 @@ from ..budget import Budget
 from ..closeness import ambiguous, unknown
 from ..errors import FormatError
 from ..jsontext import parse_json
+from ..mirrored import shown
 from ..model.stored import Arrays
 from ..storage import paths
 from ..storage.beneath import Location
@@ -56,6 +57,7 @@ class Asset(Opened, Arrays[AssetTensor]):
         """Open a bundle; see `open`."""
         require_flags(constants=constants, stored=stored, mmap=mmap)
         self.path: str | None = as_path(source) if isinstance(source, str | os.PathLike) else None
+        self._place, self.path = self.path or "", self.path and shown(self.path)  # the latter is what it is called
         self.given = {"constants": constants, "stored": stored, "max_nbytes": max_nbytes}
         self.is_directory = self.path is not None and paths.is_directory(self.path)
         self.mapping = map_settled(_main(self.path) if self.is_directory else source, is_mapped=mmap)
@@ -121,7 +123,7 @@ class Asset(Opened, Arrays[AssetTensor]):
         return found
 
     def _beside(self, name: str) -> str | None:
-        return os.path.join(self.path or "", name) if self.is_directory else None
+        return os.path.join(self._place, name) if self.is_directory else None
 
     def companion(self, name: str, most: int = 1 << 20) -> bytes | None:
         """Return the bytes of another file of the bundle; None if it has none.
@@ -129,9 +131,9 @@ class Asset(Opened, Arrays[AssetTensor]):
         Raises:
             FormatError: it is longer. OSError: it cannot be read.
         """
-        if not self.is_directory or not paths.is_there(os.path.join(self.path or "", name)):
+        if not self.is_directory or not paths.is_there(os.path.join(self._place, name)):
             return None
-        other = map_settled(Location(self.path or "").beneath(name), is_mapped=False)
+        other = map_settled(Location(self._place).beneath(name), is_mapped=False)
         try:
             if other.nbytes > most:
                 raise FormatError(f"{name}: expected at most {most} bytes, got {other.nbytes}", file=other.name)

@@ -13,6 +13,7 @@ from ..arguments import as_path, require_calls, require_flags, source_of
 from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, PendingChangeError, ResolveError
+from ..mirrored import is_unlisted
 from ..model.listing import Stamp
 from ..model.manifest import read_json
 from ..model.model import Model
@@ -20,6 +21,7 @@ from ..model.package import REFUSALS, Package, Source, resolve
 from ..model.table import Format, format_of
 from ..program.scan import Compressed, ProgramScan
 from ..progress import Progress
+from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
 from ..selection import Select
 from ..storage import paths
@@ -35,6 +37,7 @@ _SMALL_NBYTES = 1024
 _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 
 
+@takes_urls("source")
 def check(
     source: Any,
     *,
@@ -43,6 +46,7 @@ def check(
     ignore: Select = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> CheckReport:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
@@ -59,6 +63,7 @@ def check(
         ignore: report no findings with these codes.
         progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
+        storage_options: as for `open`, of a URL.
 
     A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm (docs/tvm.md has the codes), a
     bundle of Core AI by milblob.aimodel (docs/aimodel.md).
@@ -79,14 +84,20 @@ def check(
     require_calls(progress=progress)
     source = source_of(source)
     name = as_path(source) if isinstance(source, str | os.PathLike) else None
-    if name is not None:
-        row = format_of(name)
-        if row is not None and row.check:
-            return _check_other(name, row, values, rules, ignore, max_nbytes)
+    row, is_folder = None, False
+    try:
+        if name is not None:
+            row, is_folder = format_of(name), stat.S_ISDIR((paths.status(name) or os.stat(name)).st_mode)
+    except MilblobError as error:  # of a zip archive
+        checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
+        checker.report(error)
+        return checker.found.close(name)
+    if name is not None and row is not None and row.check:
+        return _check_other(name, row, values, rules, ignore, max_nbytes)
     checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
     if name is None:
         checker.check_file(source, None)
-    elif stat.S_ISDIR(os.stat(name).st_mode):
+    elif is_folder:
         checker.check_directory(name)
     else:
         check_permissions(checker.found, [name])
@@ -181,9 +192,9 @@ class _Checker:
         The model is opened once: its description and its values are read from the same open files.
         """
         try:
-            package = Package(source, report=self._report, max_nbytes=self._max_nbytes)
+            package = Package(source, report=self.report, max_nbytes=self._max_nbytes)
         except REFUSALS as error:
-            self._report(error)
+            self.report(error)
             return ""
         try:
             if package.kind == "blob":
@@ -206,7 +217,7 @@ class _Checker:
         finally:
             package.close()
 
-    def _report(self, error: Exception, prefix: str = "") -> None:
+    def report(self, error: Exception, prefix: str = "") -> None:
         """Record an exception as a finding."""
         self._is_sound = False
         if not isinstance(error, MilblobError):
@@ -238,7 +249,7 @@ class _Checker:
                     if status.st_size < _SMALL_NBYTES and self._is_pointer(place):
                         continue
                 except REFUSALS as error:
-                    self._report(error)
+                    self.report(error)
                     continue
                 yield place
 
@@ -253,7 +264,7 @@ class _Checker:
         try:
             MappedFile(place).close()
         except MilblobError as error:
-            self._report(error)
+            self.report(error)
         self._reported.add(os.path.realpath(place.path))
         return True
 
@@ -292,6 +303,8 @@ class _Checker:
         check_strays(self.found, root, others, [item for item in items if isinstance(item, str)])
 
     def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
+        if is_unlisted(root):  # a server that does not say which folders there are
+            return
         try:
             if paths.status(Location(root).beneath("Data/" + relative).real()) is None:
                 words = f"manifest item {key!r}: expected a file or folder at {relative!r}, got none"
@@ -299,7 +312,7 @@ class _Checker:
         except ResolveError as error:
             self.found.add("error", "escaping-file", f"manifest item {key!r}: {error.what}", file=manifest)
         except REFUSALS as error:
-            self._report(error)
+            self.report(error)
 
     def _check_metadata(self, package: Package) -> None:
         """Report a description that cannot be read; the weights still can."""
@@ -308,7 +321,7 @@ class _Checker:
         except MilblobError as error:
             self.found.add("warning", "metadata", error.what, file=error.file, offset=error.offset, where=error.where)
         except (OSError, ValueError) as error:
-            self._report(error)
+            self.report(error)
 
     # ----------------------------------------------------------------------------------------------------- the Programs
 
@@ -317,7 +330,7 @@ class _Checker:
             scan = ProgramScan(source.program[0], source.program[1:], source.prefix, constants=True)
             scan.names()
         except REFUSALS as error:
-            self._report(error, source.prefix)
+            self.report(error, source.prefix)
             return
         file = source.mapping.name
         ends: list[Compressed] = []
@@ -336,7 +349,7 @@ class _Checker:
             try:
                 check_rules(self.found, source, scan)
             except REFUSALS as error:
-                self._report(error, source.prefix)
+                self.report(error, source.prefix)
         for constant in scan.constants:
             if constant.storage == _codec.BLOB:
                 self._add_reference(source, _Reference(scan, constant))
@@ -352,7 +365,7 @@ class _Checker:
         try:
             place = resolve(source.directory, name)
             place.real()
-            if not paths.is_there(place.path):
+            if not place.is_there():
                 words = f"weight file {name}: expected at {place.path}, got no such file"
                 self.found.add("error", "missing-file", words, file=source.mapping.name, where=reference.where)
                 self._unresolved.add(key)
@@ -366,7 +379,7 @@ class _Checker:
             return
         except REFUSALS as error:
             self._unresolved.add(key)
-            self._report(error)
+            self.report(error)
             return
         self._resolved[key] = place.path
         self._references.setdefault(place.path, []).append(reference)
@@ -386,7 +399,7 @@ class _Checker:
         try:
             mapping = map_settled(place)
         except REFUSALS as error:
-            self._report(error)
+            self.report(error)
             if isinstance(error, MilblobError):
                 self._reported.add(real)
             return

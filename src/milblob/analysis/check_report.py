@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn, get_args, overload
 
+from ..mirrored import shown
 from ..results import Result, ambiguous, least
 from ..rules.catalog import Severity
 from ..wording import bounded, escape, plural, shortened
@@ -152,7 +153,7 @@ class Findings:
         self._counts[key] += 1
         self._severities.setdefault(key, severity)
         if self._counts[key] <= MAX_ALIKE:
-            self.items.append(Finding(severity, code, bounded(message), file, offset, where))
+            self.items.append(Finding(severity, code, bounded(shown(message)), file and shown(file), offset, where))
 
     def close(self, source: str | None) -> CheckReport:
         """Return all findings, with one more for each kind that was cut short.
@@ -164,4 +165,4 @@ class Findings:
             if count > MAX_ALIKE:
                 words = f"findings of this kind: expected to list {MAX_ALIKE}, got {count - MAX_ALIKE} more"
                 self.items.append(Finding(self._severities[code, file], code, words, file))
-        return CheckReport(source or "file in memory", tuple(self.items))
+        return CheckReport(shown(source or "file in memory"), tuple(self.items))

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
+from ..mirrored import represents
 from ..model.package import Source
 from ..program.scan import Compressed, ProgramScan
 from ..storage.journal_format import STAGED
@@ -72,6 +73,8 @@ _AS_SAVED = {("model.mlmodel", 0o600), ("weights", 0o700)}
 def check_permissions(found: Findings, paths: Iterable[str]) -> None:
     """Report files and folders of a model that only their owner can read, but for those that coremltools leaves so."""
     for path in paths:
+        if represents(path):  # a remote file, whose permissions are not known
+            continue
         try:
             status = os.lstat(path)
         except (OSError, ValueError):

@@ -11,11 +11,13 @@ from typing import Any, ClassVar, NoReturn, cast
 from ..arguments import Names, as_mapping, require, require_calls, require_flags
 from ..dtypes import DType
 from ..model.elements import Elements, are_stored_alike, have_equal_bits
+from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.compression import Compression
 from ..progress import Progress, ProgressCounter
+from ..remote.reading import takes_urls
 from ..results import Result, ambiguous, least
 from ..selection import Select, require_selected, selector
 from ..wording import escape, shortened
@@ -149,6 +151,7 @@ def summary(diff: Diff) -> str:
     return text
 
 
+@takes_urls("a", "b")
 def diff(
     a: Any,
     b: Any,
@@ -162,6 +165,7 @@ def diff(
     stored: bool = False,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> Diff:
     """Compare two models, or a model and a file of arrays, regardless of compression.
 
@@ -182,6 +186,7 @@ def diff(
         stored: compare the stored parts of compressed weights instead of the weights.
         progress: called as each tensor of `a` has been compared (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
+        storage_options: as for `open`, of the URLs.
 
     Returns:
         Diff. Programs and metadata are compared if both are models.
@@ -214,6 +219,8 @@ def diff(
         if stored and not first.has_parts and not second.has_parts:
             raise ValueError(f"{first.words}, {second.words}: expected a model, which stored (--stored) is about")
         first, second = first.beside(second), second.beside(first)
+        if not names_only:
+            fetch([*first.tensors.values(), *second.tensors.values()])
         alignment = None
         if first.has_program and second.has_program:
             alignment = Alignment(cast(Model, first.model), cast(Model, second.model))

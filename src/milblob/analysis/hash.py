@@ -13,11 +13,13 @@ from ..arguments import require_calls, require_flags
 from ..dtypes import DType
 from ..hashing import Span, blake3
 from ..model.elements import Piece, dense_pieces, in_order, stored_piece
+from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
+from ..remote.reading import takes_urls
 from ..results import Result
 from .sides import Side, is_arrays
 
@@ -40,8 +42,14 @@ class ContentHash(Result):
     tensors: dict[str, str]
 
 
+@takes_urls("source")
 def content_hash(
-    source: Any, *, dense: bool = False, progress: Progress | None = None, max_nbytes: int | None = None
+    source: Any,
+    *,
+    dense: bool = False,
+    progress: Progress | None = None,
+    max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> ContentHash:
     """Hash the contents of a model or weight file: BLAKE3, see docs/hash.md.
 
@@ -55,6 +63,7 @@ def content_hash(
             by their scheme and stored parts.
         progress: called as each tensor has been hashed (see `Progress`).
         max_nbytes: as for `open`; default: that of an open Model.
+        storage_options: as for `open`, of a URL.
 
     Returns:
         ContentHash.
@@ -93,6 +102,7 @@ def tensor_hashes(
     """Yield the hash of each tensor, in order; small ones are worked on several at a time."""
     known: dict[Any, bytes] = {}
     tensors = list(tensors)
+    fetch(tensors)
     counter = ProgressCounter(progress, tensors)
     hashes = in_order(tensors, lambda tensor: _tensor(tensor, dense, known).hex())
     for tensor, found in zip(tensors, hashes, strict=True):
@@ -118,9 +128,9 @@ def _with_constants(source: Any, max_nbytes: int | None) -> Model:
     if not isinstance(source, Model):
         return Model(source, constants=True, max_nbytes=max_nbytes)
     max_nbytes = source.package.budget.given_nbytes if max_nbytes is None else max_nbytes
-    if source.path is not None:
-        return Model(source.path, constants=True, max_nbytes=max_nbytes)
     package = source.package
+    if package.path is not None:  # not `source.path`, which may be a URL
+        return Model(package.path, constants=True, max_nbytes=max_nbytes)
     package.require_open()
     mapping = package.sources[0].mapping if package.blobs is None else package.blobs.mapping
     return Model(memoryview(mapping.live()), constants=True, max_nbytes=max_nbytes)

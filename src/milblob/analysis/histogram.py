@@ -1,5 +1,6 @@
 """Histograms: the number of elements in each of a few bins from the minimum to the maximum."""
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,9 @@ class Histogram:
 
     Args:
         low, high: the least and the greatest finite element: ints for integers, floats for floats.
+
+    Attributes:
+        edges: the numbers with which the second and all further bins begin.
     """
 
     def __init__(self, low: Any, high: Any) -> None:
@@ -35,37 +39,43 @@ class Histogram:
         # Bins of integers have whole widths: a width of 1.3 would hold sometimes one integer, sometimes two.
         self._width = 1 if self._is_float or high - low < 16 else -(-(high - low + 1) // BIN_COUNT)
         half = high / 2 - low / 2 if self._is_float else 0.0  # of the width, which itself may overflow
-        steps = np.arange(BIN_COUNT + 1) * (half / BIN_COUNT)
-        with np.errstate(over="ignore"):
-            self._edges = low + steps + steps  # in this order only the last may overflow, which is
-        self._edges[-1] = high  # exact anyhow
-        self._has_edges = self._is_float and bool(np.all(np.diff(self._edges) > 0))
-        bins = BIN_COUNT if self._has_edges else 1 if self._is_float else (high - low) // self._width + 1
-        self._counts = np.zeros(bins, np.int64)
+        steps = [at * (half / BIN_COUNT) for at in range(BIN_COUNT + 1)]
+        ends = [low + step + step for step in steps]  # in this order only the last may overflow, which is
+        ends[-1] = high  # exact anyhow
+        self._has_edges = self._is_float and all(a < b for a, b in pairwise(ends))
+        self._ends = ends
+        if self._is_float:
+            self.edges = ends[1:-1] if self._has_edges else []
+        else:
+            self.edges = [*range(low, high + 1, self._width)][1:]
+        self._counts = np.zeros(len(self.edges) + 1, np.int64)
 
-    def add(self, values: np.ndarray[Any, Any], counts: np.ndarray[Any, Any] | None = None) -> None:
-        """Count an array of one dimension; with `counts`, each value so many times."""
+    def add(self, values: np.ndarray[Any, Any]) -> None:
+        """Count the elements of a vector, none outside the range."""
         for start in range(0, len(values), _CHUNK_COUNT):
-            part = values[start : start + _CHUNK_COUNT]
-            times = None if counts is None else counts[start : start + _CHUNK_COUNT]
             with np.errstate(all="ignore"):  # signalling NaNs
-                self._add(part, times)
+                self._add(values[start : start + _CHUNK_COUNT])
 
-    def _add(self, part: np.ndarray[Any, Any], times: np.ndarray[Any, Any] | None) -> None:
-        # Weights are whole numbers below 2^53: sums of them as float64 are exact.
+    def add_counts(self, counts: list[int]) -> None:
+        """Add counts of bins that begin with `edges`."""
+        self._counts += np.array(counts, np.int64)
+
+    def _add(self, part: np.ndarray[Any, Any]) -> None:
         if not self._is_float:  # modulo 2^64 the distance from the least is right for signed and unsigned ones
             wide = part.astype(np.int64) if part.dtype.itemsize < 8 else part
             distance = wide.astype(np.uint64) - np.uint64(self._low % (1 << 64))
             index = (distance // np.uint64(self._width)).astype(np.int64)
-            self._counts += np.bincount(index, times, len(self._counts)).astype(np.int64)
+            self._counts += np.bincount(index, minlength=len(self._counts))
             return
         numbers = part.astype(np.float64)
         is_finite = np.isfinite(numbers)
-        numbers, times = numbers[is_finite], None if times is None else times[is_finite]
+        if not is_finite.all():
+            numbers = numbers[is_finite]
         if self._has_edges:
-            self._counts += np.histogram(numbers, self._edges, weights=times)[0].astype(np.int64)
+            index = np.searchsorted(self.edges, numbers, "right")  # as numpy.histogram, and it sorts nothing
+            self._counts += np.bincount(index, minlength=len(self._counts))
         else:
-            self._counts[0] += len(numbers) if times is None else int(times.sum())
+            self._counts[0] += len(numbers)
 
     def bins(self) -> tuple[Bin, ...]:
         """Return the bins, lowest first."""
@@ -76,6 +86,5 @@ class Histogram:
                 Bin(at, min(at + self._width - 1, self._high), n) for at, n in zip(starts, counts, strict=True)
             )
         if self._has_edges:
-            edges = self._edges.tolist()
-            return tuple(map(Bin, edges[:-1], edges[1:], counts))
+            return tuple(map(Bin, self._ends[:-1], self._ends[1:], counts))
         return (Bin(self._low, self._high, counts[0]),)

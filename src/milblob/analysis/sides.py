@@ -9,6 +9,7 @@ from ..arguments import array_of, as_path, require
 from ..dtypes import dtype_of
 from ..formats.read import has_views, is_array_file, open_arrays
 from ..formats.weights import with_notes
+from ..mirrored import shown
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.stored import Arrays, StoredArray
@@ -52,7 +53,7 @@ class Side(NamedTuple):
         if isinstance(source, str | os.PathLike) and is_arrays(source):
             stored = stored and has_views(as_path(source))
             arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, stored=stored))
-            return cls({name: arrays[name] for name in arrays}, None, as_path(source), arrays)
+            return cls({name: arrays[name] for name in arrays}, None, shown(as_path(source)), arrays)
         if (other := model_opener(source)) is not None:  # a buffer or file object that holds the bytecode of a bundle
             arrays = stack.enter_context(other(source, stored=stored, max_nbytes=max_nbytes))
             return cls({name: arrays[name] for name in arrays}, None, "bundle in memory", arrays)

@@ -14,9 +14,11 @@ from .. import _codec
 from ..arguments import array_of, require, require_calls, require_flags, source_of
 from ..dtypes import DType, as_dtype, dtype_of
 from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
+from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
+from ..remote.reading import takes_urls
 from ..results import Result, least
 from ..selection import Select, require_selected, selector
 from ..threads import ordered
@@ -165,9 +167,11 @@ def statistics(
     distinct: bool = True,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> "StatisticsReport": ...
 @overload
 def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, distinct: bool = True) -> Statistics: ...
+@takes_urls("source")
 def statistics(
     source: Any,
     dtype: Any = None,
@@ -177,6 +181,7 @@ def statistics(
     distinct: bool = True,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> "Statistics | StatisticsReport":
     """Examine every value once, of one tensor or of all weights of a model, without the GIL and in several threads.
 
@@ -255,6 +260,8 @@ def statistics_of(
     A record that is several tensors is examined once (or a few times, if several threads reach it at the same time).
     """
     known: dict[Any, Statistics] = {}
+    tensors = list(tensors)
+    fetch(tensors)
 
     def work(tensor: LazyTensor) -> Statistics:
         if not isinstance(tensor, Tensor) or not tensor.is_blob:
@@ -303,20 +310,16 @@ def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_code
         else:
             for other in ordered(lambda part: count(part, _codec.Tally()), parts):
                 tally.merge(other)
-    moments, distinct, patterns, counts = tally.gather(dtype.mil_code)
-    _own.tally = tally
+    moments, distinct, *_ = tally.gather(dtype.mil_code)
     bins: tuple[Bin, ...] | None = None
     if histogram:
-        bits = np.frombuffer(patterns, "<u2" if dtype.nbits == 16 else np.uint16).astype(
-            f"<u{2 if dtype.nbits == 16 else 1}"
-        )
-        values = bits.view(dtype.numpy)
         low, high = _ends(moments, dtype)
         bins = ()
         if low is not None:
             whole = Histogram(low, high)
-            whole.add(values, np.frombuffer(counts, np.uint64))
+            whole.add_counts(tally.bins(dtype.mil_code, whole.edges))
             bins = whole.bins()
+    _own.tally = tally
     return moments, distinct, True, bins
 
 

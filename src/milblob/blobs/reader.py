@@ -1,6 +1,6 @@
 """Reading blob v2 files: records in file order or by offset, arrays over the mapped bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -31,7 +31,7 @@ Examples:
 """
 
 
-_RECORD_NBYTES = 64
+_HEADER_NBYTES = _RECORD_NBYTES = _ALIGNMENT = 64
 
 
 class BlobRecord(NamedTuple):
@@ -136,7 +136,7 @@ class BlobReader(Opened):
         self._index: np.ndarray[Any, Any] | None = None
         self.mapping.expect_random(True)  # before touching the header: read one page, not a whole read-ahead window
         try:
-            self._count: int = _codec.blob_count(self.mapping.live())
+            self._count: int = _codec.blob_count(self.mapping.need([(0, _HEADER_NBYTES)]))
             self.mapping.expect_random(False)
         except (FormatError, UnsupportedError) as error:
             error = explained(error, self.mapping, "file: expected a weight file")  # a name that the block ends with
@@ -161,7 +161,9 @@ class BlobReader(Opened):
             FormatError: a broken record; its offset and number are named.
         """
         if self._index is None:
-            buffer = self.mapping.check_size()
+            if self.mapping.is_partial:
+                self._fetch_records()
+            buffer = self.mapping.check_range(0, _HEADER_NBYTES)
             # Allocate only for records that exist: a sparse file can announce 2^32 - 1 and have none.
             rows = min(self._count, 1 << 16)
             self.mapping.expect_random(True)
@@ -179,6 +181,25 @@ class BlobReader(Opened):
             index.flags.writeable = False
             self._index = index
         return self._index
+
+    def _fetch_records(self) -> None:
+        """Fetch the metadata of all records of a remote file, one after another: each says where the next one is."""
+        offset = _HEADER_NBYTES
+        for _ in range(self._count):
+            try:
+                data_offset, nbytes, *_ = _codec.blob_record(self.mapping.need([(offset, _RECORD_NBYTES)]), offset)
+            except FormatError:  # the walk says which record it is
+                return
+            offset = -(-(data_offset + nbytes) // _ALIGNMENT) * _ALIGNMENT
+
+    def fetch(self, records: Iterable[tuple[int, int]]) -> None:
+        """Fetch records of a remote file before they are read, all at once; nothing of a local one.
+
+        Args:
+            records: (offset, bytes of data) of each; a record whose data lies elsewhere is fetched when it is read.
+        """
+        if self.mapping.is_partial:
+            self.mapping.need([(offset, _RECORD_NBYTES + nbytes) for offset, nbytes in records])
 
     def __len__(self) -> int:
         return self._count
@@ -206,7 +227,8 @@ class BlobReader(Opened):
         Raises:
             FormatError: the record is not valid.
         """
-        return self.record_in(self.mapping.check_size(), offset)
+        at = offset.offset if isinstance(offset, BlobRecord) else offset
+        return self.record_in(self.mapping.check_range(at if isinstance(at, int) else 0, _RECORD_NBYTES), offset)
 
     def record_in(self, buffer: _codec.Buffer, offset: int | BlobRecord) -> BlobRecord:
         """As `record`, in bytes that the caller holds; for milblob's own modules."""
@@ -227,7 +249,7 @@ class BlobReader(Opened):
         Returns:
             Rows of dtype RECORD, the number of valid rows, and the error of the next one.
         """
-        buffer = self.mapping.check_size()
+        buffer = self.mapping.check_range(0, _HEADER_NBYTES)
         records = np.empty(len(offsets), RECORD)
         metadata = self.mapping.read_at(offsets, _RECORD_NBYTES)
         good, error = _codec.blob_records_at(buffer, np.array(offsets, np.uint64), records, metadata)
@@ -259,15 +281,21 @@ class BlobReader(Opened):
             FormatError: the record is not valid, or the file has shrunk.
             ValueError: `out` does not fit, or the reader is closed.
         """
+        if self.mapping.is_partial:
+            record = self.record(offset)
+            return array_over(self.data_of(record), record, (record.count,), out)
         buffer = self.mapping.check_size()
         record = self.record_in(buffer, offset)
         return array_over(buffer, record, (record.count,), out)
 
+    def data_of(self, record: BlobRecord) -> _codec.Buffer:
+        """Return the bytes of the file, among them the data of a record; for milblob's own modules."""
+        return self.mapping.need([(record.data_offset, record.nbytes)])
+
     def read_packed(self, offset: int | BlobRecord) -> np.ndarray[Any, Any]:
         """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""
-        buffer = self.mapping.check_size()
-        record = self.record_in(buffer, offset)
-        return np.ndarray((record.nbytes,), np.uint8, memoryview(buffer), record.data_offset)
+        record = self.record(offset)
+        return np.ndarray((record.nbytes,), np.uint8, memoryview(self.data_of(record)), record.data_offset)
 
     def close(self) -> None:
         """Close the file. Arrays over it remain valid; the last of them releases the mapping."""

@@ -32,9 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_names(words[1:])
             return 0
         from .parser import parse
+        from .sources import local_sources
 
         arguments = parse(argv)
-        status = int(arguments.run(arguments))
+        with local_sources(arguments):
+            status = int(arguments.run(arguments))
         sys.stdout.flush()
         return status
     except BrokenPipeError:

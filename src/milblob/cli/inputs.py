@@ -3,6 +3,7 @@
 import os
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,10 +41,21 @@ def require_function_used(arguments: Namespace, *models: str) -> None:
         raise ValueError(f"--function: expected none, for an .onnx file is one function, got {arguments.function}")
 
 
-def open_session(path: str, arguments: Namespace, **more: Any) -> "Session":
-    """Return a model at a path, ready to run. Raises: as `milblob.Session`, and opening the model."""
+def open_session(path: str | list[str], arguments: Namespace, **more: Any) -> "Session":
+    """Return a model at a path, or several that run one after another, ready to run.
+
+    Raises:
+        As `milblob.Session`, and opening the model.
+    """
     from .. import Session
 
+    if not isinstance(path, str):
+        if len(path) > 1:
+            with ExitStack() as stack:
+                opened = (opening.open_model(one, max_nbytes=arguments.max_nbytes) for one in path)
+                models = [stack.enter_context(model) for model in opened]
+                return Session(models, function=arguments.function, max_nbytes=arguments.max_nbytes, **more)
+        (path,) = path
     if _is_onnx(path):
         return Session(path, max_nbytes=arguments.max_nbytes, **more)
     with opening.open_model(path, max_nbytes=arguments.max_nbytes) as model:

@@ -87,6 +87,13 @@ def add_reporting(
     """Add what nearly every command has: --max-nbytes, --json, and -q or -v, with words on what these do."""
     most = "limit for the bytes of values made from the files, such as 100G; default: 256 times their size, at least 1G"
     parser.add_argument("--max-nbytes", metavar="SIZE", type=size, help=most)
+    add_messages(parser, verbose=verbose, json=json, quiet=quiet)
+
+
+def add_messages(
+    parser: Parser, *, verbose: str, json: str = "one JSON object", quiet: str = "no message, no progress"
+) -> None:
+    """Add --json, and -q or -v, with words on what these do."""
     add_json(parser, json)
     volume = parser.add_mutually_exclusive_group()
     volume.add_argument("-q", "--quiet", action="store_true", help=quiet)

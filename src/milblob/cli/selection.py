@@ -1,19 +1,17 @@
 """Selection of tensors: -k, -f, and names with close matches."""
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, NamedTuple
 
-from ..closeness import ambiguous, hint, unknown
-from ..errors import UnsupportedError
+from ..closeness import ambiguous, unknown
 from ..formats.read import array_kind, has_views, open_arrays
-from ..formats.selecting import ChosenTensors, Selected, check_function, is_in, require_function
+from ..formats.selecting import ChosenTensors, check_function, is_in, open_tensors
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
-from ..selection import selector
+from ..selection import choose
 from ..storage.mapped import closed_on_error
 from .terminal import output
 
@@ -34,101 +32,16 @@ def open_chosen(
     Args:
         stack: that closes it.
         source: a path.
-        arguments: of the command: `max_nbytes`, and see `kept`.
+        arguments: of the command: `max_nbytes`, `function`, and see `kept`.
         constants, stored: see `milblob.open`.
 
     Raises:
         ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
     """
-    opened = _open(stack, source, arguments, constants=constants, stored=stored)
-    names = kept(opened.names, arguments, source)
-    if opened.model is not None:
-        return ChosenTensors(source, opened.kind, Selected(opened.model, names), opened.model)
-    return ChosenTensors(source, opened.kind, {name: opened.tensors[name] for name in names}, None)
-
-
-def open_all(
-    stack: ExitStack, sources: list[str], arguments: Namespace, *, skip_unsupported: bool
-) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """Open models and files of arrays, and choose from all of them together what is to be written elsewhere.
-
-    What a listing notes about its records is restored.
-
-    Args:
-        stack: that closes them.
-        sources: paths.
-        arguments: of the command: `max_nbytes`, `constants`, `stored`, `tvm`, and see `kept`.
-        skip_unsupported: leave out arrays whose dtype MIL lacks.
-
-    Returns:
-        The tensors by name; the dtypes of those that are left out.
-
-    Raises:
-        ValueError: a name occurs in two of them. As `open_chosen`; UnsupportedError: without `skip_unsupported`.
-    """
-    chosen: dict[str, LazyTensor] = {}
-    skipped: dict[str, str] = {}
-    views = {"constants": arguments.constants, "stored": arguments.stored, "tvm": arguments.tvm}
-    opened = [_open(stack, source, arguments, **views) for source in sources]
-    names = [name for one in opened for name in one.names]
-    wanted = set(kept(names, arguments, " and ".join(sources)))
-    for source, one in zip(sources, opened, strict=True):
-        tensors = one.tensors
-        if one.model is not None and one.model.kind == "listing":
-            from ..formats.weights import with_notes  # brings what writes weight files
-
-            tensors = with_notes(one.model, one.model)
-        for name in filter(wanted.__contains__, one.names):
-            if name in chosen or name in skipped:
-                raise ValueError(f"names of tensors: expected each once, got {name} again in {source}")
-            try:
-                chosen[name] = tensors[name]
-            except UnsupportedError as error:
-                if not skip_unsupported:
-                    raise
-                skipped[name] = f"({error.what})"
-    return chosen, skipped
-
-
-class _Opened(NamedTuple):
-    """A model or a file of arrays, with the names in the function that -f says, or all; see `ChosenTensors`."""
-
-    kind: str
-    names: list[str]
-    tensors: Mapping[str, LazyTensor]
-    model: Model | None
-
-
-def _open(
-    stack: ExitStack, source: str, arguments: Namespace, *, constants: bool, stored: bool, tvm: str | None = None
-) -> _Opened:
-    kind = array_kind(source)
-    if kind is None:
-        model = stack.enter_context(
-            opening.open_model(source, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes)
-        )
-        return _Opened(model.kind, _of_model(model, arguments.function), model, model)
-    if (arguments.function is not None or constants or stored) and not has_views(source):
-        raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
-    options: dict[str, Any] = {"tvm": tvm, "constants": constants, "stored": stored}
-    arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, **options))
-    return _Opened(kind, _of_function(arrays, arguments.function, source), arrays, None)
-
-
-def _of_model(model: Model, wanted: str | None) -> list[str]:
-    """Return the names of the tensors of a function; of all, if None is asked for."""
-    if wanted is None:
-        return list(model)
-    check_function(model, wanted)
-    return [tensor.name for tensor in model.values() if is_in(tensor, wanted)]
-
-
-def _of_function(arrays: Any, function: str | None, source: str) -> list[str]:
-    """Return the names of the arrays of a function; of all, if None is asked for."""
-    if function is None:
-        return list(arrays)
-    require_function(arrays.functions, function, source)
-    return [name for name in arrays if arrays[name].function == function]
+    opened = open_tensors(
+        stack, source, function=arguments.function, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes
+    )
+    return opened.only(kept(opened.tensors, arguments, source))
 
 
 def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> LazyTensor:
@@ -157,21 +70,18 @@ def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:
         where: what has these names, for messages.
 
     Raises:
-        ValueError: none matches, in any command: what was asked for cannot be done.
+        SelectionError: none matches, in any command: what was asked for cannot be done.
     """
-    names = list(names)
-    if not arguments.select:
-        return names
-    found = list(filter(selector(arguments.select), names))
-    if not found:
-        words = " ".join(f"-k {glob}" for glob in arguments.select)
-        close = hint(arguments.select[0].strip("*"), names)
-        raise ValueError(f"{words}: no tensor in {where} matches{close}")
-    if not arguments.quiet:
-        for glob in arguments.select:
-            if not any(map(selector(glob), found)):
-                output.say(f"-k {glob}: no tensor in {where} matches")
+    found, unmatched = choose(names, arguments.select or None, where)
+    say_unmatched(arguments, unmatched, where)
     return found
+
+
+def say_unmatched(arguments: Namespace, globs: Iterable[str], where: str) -> None:
+    """Name globs that match nothing beside others that match something; not with -q."""
+    if not arguments.quiet:
+        for glob in globs:
+            output.say(f"-k {glob}: no tensor in {where} matches")
 
 
 def check_select(arguments: Namespace, *sources: str, stored: bool | None = None) -> None:
@@ -183,22 +93,18 @@ def check_select(arguments: Namespace, *sources: str, stored: bool | None = None
         stored: see `milblob.open`; None: a name may be of any view, also of constants that are no weights.
 
     Raises:
-        ValueError: none matches. As opening them does.
+        SelectionError: none matches. As opening them does.
     """
     if not arguments.select:
         return
     names: dict[str, None] = {}
     for source in sources:
-        with ExitStack() as stack:
-            if array_kind(source) is not None:
-                names.update(dict.fromkeys(stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))))
-                if has_views(source):
-                    other = open_arrays(source, max_nbytes=arguments.max_nbytes, constants=True, stored=True)
-                    names.update(dict.fromkeys(stack.enter_context(other)))
-                continue
-            for constants, parts in _VIEWS if stored is None else [(False, stored)]:
-                model = opening.open_model(source, constants=constants, stored=parts, max_nbytes=arguments.max_nbytes)
-                names.update(dict.fromkeys(stack.enter_context(model)))
+        is_model = array_kind(source) is None
+        views = _VIEWS if is_model or has_views(source) else _VIEWS[:1]
+        for constants, parts in views if stored is None or not is_model else [(False, stored)]:
+            with ExitStack() as stack:
+                opened = open_tensors(stack, source, constants=constants, stored=parts, max_nbytes=arguments.max_nbytes)
+                names.update(dict.fromkeys(opened.tensors))
     kept(names, arguments, " and ".join(sources))
 
 

@@ -41,6 +41,7 @@ cdef class Tally:
     """
     cdef C.mb_tally *tally
     cdef unsigned int nbits
+    cdef uint32_t found  # patterns that `gather` has left in the tally
 
     def __cinit__(self):
         self.tally = <C.mb_tally *>calloc(1, sizeof(C.mb_tally))
@@ -82,13 +83,31 @@ cdef class Tally:
             the patterns that occurred, uint16, and their counts, uint64, as bytes.
         """
         cdef Moments result = Moments()
-        cdef uint32_t found = 0, distinct = 0
+        cdef uint32_t distinct = 0
         cdef unsigned int nbits = self.nbits if self.tally.count else 16
         with nogil:
-            found = C.mb_tally_gather(self.tally, nbits)
-            distinct = C.mb_narrow_moments(mil_code, self.tally.patterns, self.tally.counts, found, &result.m)
-        return (result, distinct, PyBytes_FromStringAndSize(<char *>self.tally.patterns, 2 * <Py_ssize_t>found),
-                PyBytes_FromStringAndSize(<char *>self.tally.counts, 8 * <Py_ssize_t>found))
+            self.found = C.mb_tally_gather(self.tally, nbits)
+            distinct = C.mb_narrow_moments(mil_code, self.tally.patterns, self.tally.counts, self.found, &result.m)
+        return (result, distinct, PyBytes_FromStringAndSize(<char *>self.tally.patterns, 2 * <Py_ssize_t>self.found),
+                PyBytes_FromStringAndSize(<char *>self.tally.counts, 8 * <Py_ssize_t>self.found))
+
+    def bins(self, uint32_t mil_code, edges):
+        """Return how many of the finite elements that `gather` met are between edges, as a list; before the next `add`.
+
+        Args:
+            edges: at most 63 rising numbers. The first bin is below the first one; each begins with its edge.
+        """
+        cdef double[63] numbers
+        cdef uint64_t[64] counts
+        cdef Py_ssize_t edge_count = len(edges), i
+        if edge_count > 63:
+            raise ValueError(f"edges: expected at most 63, got {edge_count}")
+        for i in range(edge_count):
+            numbers[i] = edges[i]
+        with nogil:
+            C.mb_narrow_bins(mil_code, self.tally.patterns, self.tally.counts, self.found, numbers,
+                             <uint32_t>edge_count, counts)
+        return [counts[i] for i in range(edge_count + 1)]
 
 
 cdef class Distinct:

@@ -1,7 +1,9 @@
 """safetensors, through the library of that name (an optional dependency)."""
 
+import contextlib
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -12,6 +14,7 @@ from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
 from ..extras import require
 from ..jsontext import as_shape
+from ..mirrored import PREFIX
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
 from ..progress import Progress, ProgressCounter
@@ -24,6 +27,8 @@ NOTES = "milblob"
 
 _NATIVE = PLAIN | {DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2}
 
+
+_MAX_HEADER_NBYTES = 100_000_000  # as the library's own limit
 
 _CODES = {
     "BOOL": DType.BOOL, "U8": DType.UINT8, "I8": DType.INT8, "U16": DType.UINT16, "I16": DType.INT16,
@@ -92,7 +97,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     mapping = MappedFile(path)
     with closed_on_error(mapping):
         try:
-            with mapping.held_name() as same, safetensors.safe_open(same or path, framework="numpy"):
+            with _checkable(mapping, path) as same, safetensors.safe_open(same, framework="numpy"):
                 pass
         except safetensors.SafetensorError as error:
             raise FormatError(f"safetensors file: expected a sound one, got: {error}", file=path) from None
@@ -108,13 +113,30 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     return Arrays(names, find, mapping.close)
 
 
+@contextlib.contextmanager
+def _checkable(mapping: MappedFile, path: str) -> Iterator[str]:
+    """Yield a path whose header the library can check; of a remote file, its header in a file of the same size."""
+    if not mapping.is_partial:
+        with mapping.held_name() as same:
+            yield same or path
+        return
+    data = memoryview(mapping.need([(0, 8)]))
+    nbytes = 8 + min(int.from_bytes(data[:8], "little"), _MAX_HEADER_NBYTES)
+    mapping.need([(0, nbytes)])
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".safetensors", delete=False) as file:
+            file.write(data[:nbytes])
+            file.truncate(mapping.nbytes)
+        yield file.name
+
+
 def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:
     """Read the header: (name -> entry, byte offset of the data).
 
     The library has validated it, but perhaps in another file, where it could only be given the path: so what is used
     of it is checked.
     """
-    data = memoryview(mapping.live())
+    data = memoryview(mapping.live() if not mapping.is_partial else mapping.need([(0, 8)]))
     start = 8 + int.from_bytes(data[:8], "little")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -163,6 +185,6 @@ def _found(
     def load() -> np.ndarray[Any, Any]:
         if begin == end:
             return np.empty(shape, dtype.numpy)
-        return np.ndarray(shape, dtype.numpy, mapping.check_size(), start + begin)  # type: ignore[arg-type]
+        return np.ndarray(shape, dtype.numpy, mapping.check_range(start + begin, end - begin), start + begin)  # type: ignore[arg-type]
 
     return restored(name, note, dtype, shape, load, path, budget)

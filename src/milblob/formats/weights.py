@@ -315,7 +315,7 @@ def _stored(name: str, tensor: LazyTensor) -> StoredArray:
     return StoredArray(name, tensor.mil_dtype, tensor.shape, load, form, tensor.place.file, budget)
 
 
-def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, LazyTensor]:
+def with_notes(tensors: Mapping[str, LazyTensor], model: Model) -> Mapping[str, LazyTensor]:
     """Return the tensors of a model; for a listing with notes, restore what the notes describe.
 
     Raises:

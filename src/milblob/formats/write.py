@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..arguments import as_path, require, require_calls, require_flags
+from ..dtypes import DType
+from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.stored import readable_of
 from ..model.table import FORMATS, Format
@@ -90,19 +92,57 @@ def save(
     require_flags(packed=packed, force=force)
     require_calls(progress=progress)
     row = format_written(path)
-    for name, value, kind in (("listing", listing, "weights"), ("align", align, "weights"), ("tvm", tvm, "params")):
-        if value is not None and row.kind != kind:
-            words = "a weight file (.bin)" if kind == "weights" else "a .params file"
-            raise ValueError(f"output {path}: expected {words}, which {name} is about")
+    require_use(path, row, listing=listing is not None, align=align is not None, tvm=tvm is not None)
+    save_as(row, tensors, path, listing, align, tvm=tvm, packed=packed, force=force, progress=progress)
+
+
+def save_as(
+    row: Format,
+    tensors: Mapping[str, Any],
+    path: str,
+    listing: str | os.PathLike[str] | None,
+    align: int | None,
+    *,
+    dtypes: Mapping[str, DType] | None = None,
+    tvm: str | None,
+    packed: bool,
+    force: bool,
+    progress: Progress | None,
+) -> None:
+    """Write tensors in a format; see `save`. `dtypes` of a weight file: see `write_weights`."""
     options: dict[str, Any] = {"packed": packed}
     if row.kind == "params":
         options = {"tvm": tvm}
     elif row.kind == "weights":
-        options = {"listing": listing_of(path, listing), "align": 64 if align is None else align}
+        align = 64 if align is None else align
+        options = {"listing": listing_of(path, listing), "align": align, "dtypes": dtypes}
     readable = {name: readable_of(name, tensor) for name, tensor in tensors.items()}
     if row.kind != "params":
         require_texts(readable)
+    fetch(readable.values())
     row.function("save")(readable, path, force=force, progress=progress, **options)
+
+
+def require_use(path: str, row: Format, **given: bool) -> None:
+    """Refuse options that a format has no use for.
+
+    Args:
+        path: of the file to be written, for the message.
+        row: its format.
+        given: the names of options, and whether each was given.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for name in filter(given.get, given):
+        if name == "unpack":
+            is_used, expected = row.kind not in ("weights", "params"), ".npz, .safetensors or a directory"
+        elif name == "tvm":
+            is_used, expected = row.kind == "params", "a .params file"
+        else:
+            is_used, expected = row.kind == "weights", "a weight file (.bin)"
+        if not is_used:
+            raise ValueError(f"output {path}: expected {expected}, which {name} is about")
 
 
 def listing_of(path: str, listing: str | os.PathLike[str] | None = None) -> str:

@@ -8,11 +8,13 @@ from typing import Any
 
 from ..analysis.sides import Side, is_arrays
 from ..arguments import require, require_calls
+from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.sharing import blob_users
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
+from ..remote.reading import takes_urls
 from ..selection import Select, require_selected, selector
 from .checkpoint import Checkpoint, Work, is_numeric, numeric
 from .match_report import Match, Matching
@@ -25,6 +27,7 @@ MIN_CORRELATION = 0.7
 _MAX_LACKING = 100  # names listed in `Match.without`
 
 
+@takes_urls("model", "weights")
 def match(
     model: Any,
     weights: Any,
@@ -33,6 +36,7 @@ def match(
     select: Select = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> Matching:
     """Find which training tensor became which weight of a model.
 
@@ -51,6 +55,7 @@ def match(
         select: glob, several, or a function of a name: the weights of the model to look for.
         progress: called as each training tensor has been looked at (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
+        storage_options: as for `open`, of the URLs.
 
     Returns:
         Matching.
@@ -76,6 +81,7 @@ def match(
         require_selected(select, any(map(is_selected, whole.tensors)), whole.words)
         given = numeric(side.tensors)
         wanted = {name: t for name, t in whole.tensors.items() if _is_candidate(t) and is_selected(name)}
+        fetch([*given.values(), *wanted.values()])
         work = Work((*given.values(), *wanted.values()), ProgressCounter(progress, given.values()))
         search = Search(Checkpoint(given, work), ModelWeights(wanted))
         done = Ownership(search.checkpoint, search.weights)

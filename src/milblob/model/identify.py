@@ -1,11 +1,13 @@
 """What a path, or the bytes of a file, is: the kind of model, or what else. Opens no model and completes no change."""
 
 import os
+from contextlib import closing
 from typing import Any
 
 from ..arguments import as_path
 from ..storage import paths
 from ..storage.foreign import Foreign, bundle, foreign, is_onnx_head, onnx_model
+from ..storage.mapped import MappedFile
 from .listing import HEAD_NBYTES, is_listing
 
 BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
@@ -42,8 +44,8 @@ def identify(source: Any) -> str | Foreign:
     kind = identify_directory(path)
     if kind is not None:
         return kind
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-        return identify_file(memoryview(file.read(HEAD_NBYTES)), path)
+    with closing(MappedFile(path)) as mapping:
+        return identify_file(memoryview(mapping.need([(0, HEAD_NBYTES)]))[:HEAD_NBYTES], path)
 
 
 def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:

@@ -51,7 +51,7 @@ class Stamp(NamedTuple):
         Raises:
             FormatError: another size, or another hash in the header.
         """
-        data = memoryview(weights.live())
+        data = memoryview(weights.need([(0, HASH_AT + HASH_NBYTES)]))
         found = bytes(data[HASH_AT : HASH_AT + HASH_NBYTES]).hex()
         if (data.nbytes, found) != self or not int(found, 16):
             got = f"{data.nbytes} bytes with {f'hash {found}' if int(found, 16) else 'none'}"

@@ -12,6 +12,7 @@ from .. import _codec
 from ..arguments import require_flags
 from ..blobs.reader import BlobReader
 from ..errors import MilblobError, UnsupportedError
+from ..mirrored import FILES, shown
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import Opened
@@ -69,7 +70,7 @@ class Model(Opened, MappingABC[str, Tensor]):
             self.package = source
         else:
             self.package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
-        self.path: str | None = self.package.path
+        self.path: str | None = self.package.path and shown(self.package.path)
         self.kind: str = self.package.kind
         self.tensors = Tensors()
         self._short: dict[str, list[str]] | None = None
@@ -269,10 +270,10 @@ class Model(Opened, MappingABC[str, Tensor]):
         document = None
         if (
             self.kind == "mlmodelc"
-            and self.path is not None
-            and paths.is_there(os.path.join(self.path, "metadata.json"))
+            and (path := self.package.path) is not None
+            and paths.is_there(os.path.join(path, "metadata.json"))
         ):
-            document = read_json(Location(self.path).beneath("metadata.json"))
+            document = read_json(Location(path).beneath("metadata.json"))
         if document is not None or len(opsets) != 1:
             return Metadata.from_metadata_json(document, opset=opset, build_info=build_info)
         function = next(iter(self.program.functions.values()))
@@ -301,6 +302,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         for part in self.parts:
             part.release()
         self.package.close()
+        self.release()
 
     def __enter__(self) -> Self:
         return self
@@ -335,6 +337,10 @@ class _Items(ItemsView[str, Tensor]):
 
 def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     """Read every tensor of an open model. RecordTensors are looked up file by file, in one C call each."""
+    if FILES:  # of remote models
+        from .fetching import fetch
+
+        fetch(model.values())
     result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another
     by_file: dict[int, tuple[BlobReader, list[Tensor]]] = {}
     readers: dict[tuple[OpenProgram, str], BlobReader] = {}
@@ -359,7 +365,7 @@ def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any]) -> None:
-    view = memoryview(reader.mapping.check_size())
+    view = memoryview(reader.mapping.check_range(0, 0))
     records, good, error = reader.records_at([cast(int, t.offset) for t in tensors])
     if error is not None:
         error.where = tensors[good].where

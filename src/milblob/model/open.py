@@ -6,10 +6,13 @@ import numpy as np
 
 from ..arguments import require_flags
 from ..errors import UnsupportedError
+from ..mirrored import is_remote
+from ..storage.mapped import closed_on_error
 from .model import Model, read_all
 from .table import model_opener
 
 if TYPE_CHECKING:
+    from ..remote.mirror import Mirror
     from .editable import EditableModel
 
 
@@ -22,6 +25,7 @@ def open(
     stored: bool = False,
     mmap: bool = True,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> Model: ...
 
 
@@ -34,6 +38,7 @@ def open(
     stored: bool = False,
     mmap: Literal[True] = True,
     max_nbytes: int | None = None,
+    storage_options: None = None,
 ) -> "EditableModel": ...
 
 
@@ -46,6 +51,7 @@ def open(
     stored: bool = False,
     mmap: bool = True,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> Model: ...
 
 
@@ -57,13 +63,15 @@ def open(
     stored: bool = False,
     mmap: bool = True,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> Model:
     """Open a model, or a bare weight file, without reading its values.
 
     Args:
         source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file, or listing of one (`write_weights`);
             or a buffer or file object that holds one of the latter four. The contents decide which. Also a bundle of
-            Core AI (.aimodel) or its .mlirb file, for reading.
+            Core AI (.aimodel) or its .mlirb file, for reading. A URL ("https://...", "s3://...", "hf://...", any that
+            fsspec knows) or a .zip of a model is read without being downloaded or unpacked: see docs/remote.md.
         mode: "r" to read; "r+" also to assign: `model["w"] = array` (see EditableModel). With "r+", `source` must be a
             path, no other writer may have the model open, and a change that was interrupted is completed first.
         constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
@@ -75,13 +83,15 @@ def open(
         max_nbytes: limit for the bytes of values produced from the files, each tensor counted once: decoded, unpacked,
             scanned or written elsewhere, but not views of the files. Default: 256 times the bytes of the files, at
             least 1 GiB; only a file built to exhaust memory or time reaches that.
+        storage_options: of a URL: what its file system takes, such as {"headers": {...}} for https; "cache" names a
+            directory that keeps what is fetched.
 
     Returns:
         Model, a mapping from names to `Tensor`; a context manager. With "r+", an EditableModel. Of a bundle of Core AI,
         a `milblob.aimodel.Asset`, which reads in the same way.
 
     Raises:
-        OSError: a file cannot be opened.
+        OSError: a file cannot be opened, or fetched. ImportError: the extra "remote", which this URL needs, is missing.
         FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named), or a weight computed by more
             operations than any tool writes; ResolveError: the manifest names no file. A missing weight file raises only
             when one of its tensors is read.
@@ -97,16 +107,37 @@ def open(
         >>> bias.shape
         (96,)
     """
+    options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
+    mirror = None
+    if storage_options or is_remote(source):
+        from ..remote.mirror import open_mirror
+
+        mirror = open_mirror(source, storage_options, max_nbytes)
+    found: Any = _open_local(source, mode, options) if mirror is None else _open_mirror(mirror, mode, options)
+    return found  # type: ignore[no-any-return]
+
+
+def _open_local(source: Any, mode: str, options: dict[str, Any]) -> Any:
     other = model_opener(source)
     if other is None:
-        return open_model(source, mode, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
+        return open_model(source, mode, **options)
     if mode != "r":
         _require_mode(mode)
         raise UnsupportedError(
             "mode 'r+': expected a Core ML model, got a bundle of Core AI (milblob.refit changes one)"
         )
-    found: Any = other(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)
-    return found  # type: ignore[no-any-return]
+    return other(source, **options)
+
+
+def _open_mirror(mirror: "Mirror", mode: str, options: dict[str, Any]) -> Any:
+    """Open what represents a remote model, and keep it as long as the model is used."""
+    with closed_on_error(mirror):
+        if mode != "r":
+            _require_mode(mode)
+            raise ValueError(f"mode 'r+': expected a local model, got {mirror.name}; milblob.download makes a copy")
+        found = _open_local(mirror.path, mode, options)
+        found.keep(mirror, getattr(found, "package", None))
+    return found
 
 
 def open_model(
@@ -140,12 +171,18 @@ def _require_mode(mode: Any) -> None:
 
 
 def load(
-    source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True, max_nbytes: int | None = None
+    source: Any,
+    *,
+    constants: bool = False,
+    stored: bool = False,
+    mmap: bool = True,
+    max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Read every weight of a model: name -> ndarray.
 
     Args:
-        source, constants, stored, mmap, max_nbytes: as for `open`.
+        source, constants, stored, mmap, max_nbytes, storage_options: as for `open`.
 
     Returns:
         dict in Program order. Arrays are zero-copy, read-only views of the mapped files wherever the stored bytes are
@@ -160,9 +197,19 @@ def load(
         >>> len(weights), weights["head_weight"].shape, weights["head_weight"].dtype
         (69, (96, 48), dtype('float32'))
     """
+    options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
+    if storage_options or is_remote(source):
+        from ..remote.mirror import local
+
+        with local(source, storage_options, max_nbytes) as path:
+            return _load_local(path, options)
+    return _load_local(source, options)
+
+
+def _load_local(source: Any, options: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     other = model_opener(source)
     if other is not None:
-        with other(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes) as found:
+        with other(source, **options) as found:
             return {name: tensor.read() for name, tensor in found.items()}
-    with Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes) as model:
+    with Model(source, **options) as model:
         return read_all(model)

@@ -20,7 +20,7 @@ from ..storage.beneath import Location
 from ..storage.foreign import Foreign, explained, is_onnx, onnx_model, refusal
 from ..storage.mapped import MappedFile
 from ..storage.pending import Pending, map_settled, wait
-from .identify import EXPECTED, SPEC_VERSION_TAG, identify_directory, identify_file
+from .identify import EXPECTED, SPEC_VERSION_TAG, identify_directory, identify_file, is_blob_head
 from .listing import HEAD_NBYTES, Stamp, parse_listing, stamp_of_text, to_program
 from .listing import MODEL_PATH as MODEL_PATH
 from .manifest import find_root_model
@@ -204,8 +204,10 @@ class Package:
     # ---------------------------------------------------------------------------------------------------------- files
 
     def _open_file(self, mapping: MappedFile) -> None:
-        data = memoryview(mapping.live())
         _require_bytes(mapping)
+        data = memoryview(mapping.need([(0, HEAD_NBYTES)]))
+        if mapping.is_partial and not is_blob_head(data[:HEAD_NBYTES]):  # of weights, the head is enough
+            data = memoryview(mapping.live())
         kind = identify_file(data, self.path)
         if isinstance(kind, Foreign):
             raise refusal(kind, EXPECTED, mapping.name)

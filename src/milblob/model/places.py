@@ -236,6 +236,12 @@ class RecordPlace(ModelPlace):
             return cast(BlobReader, self.package.blobs)
         return self.package.reader(self._source, self._file_name)
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """Offset of the record, and the bytes of data that the Program declares; 0 where they are unknown."""
+        shape = self.shape
+        return self.offset, 0 if None in shape else self.dtype.nbytes(prod(cast("tuple[int, ...]", shape)))
+
     def record(self) -> tuple[BlobReader, BlobRecord]:
         """Return the weight file and the record, once the record is known to match what the Program declares.
 
@@ -243,6 +249,8 @@ class RecordPlace(ModelPlace):
             ResolveError: it does not match. As reading the record does.
         """
         reader = self.reader()
+        if reader.mapping.is_partial:
+            reader.fetch([self.span])  # the record together with its data
         record = reader.record(self.offset)
         if record.dtype is not self.dtype:
             words = f"record dtype: expected {self.dtype} as the Program declares, got {record.dtype}"
@@ -264,13 +272,13 @@ class RecordPlace(ModelPlace):
             reader, record = self.record()
             if self.dtype.is_sub_byte:  # others are zero-copy
                 self.account()
-            return array_over(reader.mapping.live(), record, cast("tuple[int, ...]", self.shape), out)
+            return array_over(reader.data_of(record), record, cast("tuple[int, ...]", self.shape), out)
 
     def packed(self) -> Packed:
         """See Place."""
         with self.naming():
             reader, record = self.record()
-            return Packed(reader.mapping.live(), record.data_offset, self.dtype, cast("tuple[int, ...]", self.shape))
+            return Packed(reader.data_of(record), record.data_offset, self.dtype, cast("tuple[int, ...]", self.shape))
 
     def read_packed(self) -> Array:
         """See Place."""

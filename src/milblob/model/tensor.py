@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
 from ..errors import MilblobError
+from ..mirrored import shown
 from ..program.scan import Compressed, Parts
 from .lazy import LazyTensor
 from .open_program import OpenProgram
@@ -159,7 +160,8 @@ class Tensor(LazyTensor):
     def file(self) -> str | None:
         """Path of the file that holds the values; it need not exist. None in a buffer."""
         if self.program is not None and self.is_blob:
-            return path_of(self.program.source, self.row.text)  # its place, which says so too, costs more
+            path = path_of(self.program.source, self.row.text)  # its place, which says so too, costs more
+            return path and shown(path)
         return self.place.file
 
     @property

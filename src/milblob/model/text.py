@@ -10,6 +10,7 @@ from ..errors import UnsupportedError
 from ..program.view import Operation
 from ..program.wire_edits import field
 from ..program.write_text import WEIGHTS, Write, version_of, write_operations, write_program
+from ..remote.reading import takes_urls
 from .model import Model
 from .open_program import OpenProgram
 
@@ -27,6 +28,7 @@ def to_text(
     weights: str | None = None,
     version: str | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> str: ...
 @overload
 def to_text(
@@ -39,7 +41,9 @@ def to_text(
     weights: str | None = None,
     version: str | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> None: ...
+@takes_urls("source")
 def to_text(
     source: Any,
     destination: BinaryIO | None = None,
@@ -50,6 +54,7 @@ def to_text(
     weights: str | None = None,
     version: str | None = None,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> str | None:
     """Write a Program as MIL text, as Apple's compiler does.
 
@@ -64,7 +69,7 @@ def to_text(
             can be read again. Default: "all", "head" for the surroundings of an operation.
         version: of the language: "1.0" spells scalars ``tensor<fp16, []>``, "1.3" ``fp16``. Default: that of the source
             if it is text, else the latest.
-        max_nbytes: as for `open`.
+        max_nbytes, storage_options: as for `open`.
 
     Returns:
         The text; None with `destination`. Of a model that is text, and all of which is asked for, it is that text.

@@ -16,7 +16,9 @@ from ..analysis.check_rules import described_breaches
 from ..arguments import as_integer, as_mapping, as_path, require, require_flags, source_of
 from ..closeness import hint
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
+from ..mirrored import represents, shown
 from ..model.open import open_model
+from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
 from ..rules.program_rules import Signature, breaches
 from ..version import VERSION
@@ -48,6 +50,7 @@ class DecodedWarning(UserWarning):
     """Weights had to be decoded that a newer opset of ONNX keeps compressed."""
 
 
+@takes_urls("source")
 def convert(
     source: "str | os.PathLike[str] | Model",
     destination: str | os.PathLike[str] | None = None,
@@ -61,6 +64,7 @@ def convert(
     precision: str = "keep",
     force: bool = False,
     max_nbytes: int | None = None,
+    storage_options: dict[str, Any] | None = None,
 ) -> ir.Model:
     """Convert one function of an ML Program to ONNX.
 
@@ -112,6 +116,8 @@ def convert(
     _require_opset(opset)
     converters = as_mapping("converters", converters, "converters by type of operation")
     target = None if destination is None else as_path(destination)
+    if isinstance(source, str) and represents(source) and weights == "reference":
+        raise ValueError(f'weights: expected "copy" or "embed" of a remote model, got "reference" to {shown(source)}')
     if target is None and weights == "copy":
         raise ValueError('weights: expected "reference" or "embed" without a destination, got "copy"')
     if target is None and zipmap:

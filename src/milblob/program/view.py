@@ -191,9 +191,8 @@ class Consumer(NamedTuple):
         name: the name that is read: an output; "" for a value that stands in the operation itself.
 
     Examples:
-        >>> [consumer] = milblob.open("demo.mlpackage")["head_weight"].consumers
-        >>> consumer.reader, consumer.parameter, consumer.type
-        (<Operation 'logits': linear>, 'weight', 'linear')
+        >>> milblob.open("demo.mlpackage")["head_weight"].consumers
+        (Consumer(reader=<Operation 'logits': linear>, parameter='weight', name='head_weight'),)
     """
 
     reader: "Operation | Block"
@@ -261,6 +260,11 @@ class Function(_Row):
         return self.view.values(self.view.graph.function(self.row)[2], 4, self.name)
 
     @property
+    def consumers(self) -> tuple["Consumer", ...]:
+        """Who reads its inputs, in all of its blocks."""
+        return self.view.consumers(*self.view.graph.function(self.row)[4])
+
+    @property
     def blocks(self) -> dict[str, "Block"]:
         """The block specializations by operator set, in Program order."""
         self.view.require()
@@ -299,9 +303,8 @@ class Block(_Row):
     """A list of operations: a block specialization of a function, or a block of an operation such as cond.
 
     Examples:
-        >>> block = milblob.open("demo.mlpackage").functions["main"].block
-        >>> block.path, block.outputs, block.operations[-1]
-        ("main.block['CoreML7']", ('logits',), <Operation 'logits': linear>)
+        >>> milblob.open("demo.mlpackage").functions["main"].block.operations[-1]
+        <Operation 'logits': linear>
     """
 
     __slots__ = ()
@@ -436,8 +439,8 @@ class Operation(_codec.GraphOperation):
 
     Examples:
         >>> [logits] = milblob.open("demo.mlpackage").find("logits")
-        >>> logits, list(logits.inputs), logits["weight"].name
-        (<Operation 'logits': linear>, ['bias', 'weight', 'x'], 'head_weight')
+        >>> print(logits.type, list(logits.inputs))
+        linear ['bias', 'weight', 'x']
     """
 
     __slots__ = ()

@@ -288,17 +288,19 @@ def rewritten_operation(
     return Edit(*op.message, b"".join(data for _, data in sorted(rows, key=lambda row: row[0])))
 
 
-def removed_operation(buffer: _codec.Buffer, op: _codec.Op) -> Edit:
+def removed_operation(buffer: _codec.Buffer, op: _codec.Op | _codec.GraphOperation) -> Edit:
     """Remove an operation from its block.
 
     Raises:
         UnsupportedError: its field is not encoded minimally, which no known writer does.
     """
-    start = _start_of(buffer, op)
+    start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     return Edit(start, sum(op.message) - start, b"")
 
 
-def followed_operation(buffer: _codec.Buffer, op: _codec.Op, inside: Iterable[Edit], new: Iterable[bytes]) -> Edit:
+def followed_operation(
+    buffer: _codec.Buffer, op: _codec.Op | _codec.GraphOperation, inside: Iterable[Edit], new: Iterable[bytes]
+) -> Edit:
     """Insert new operations after one of a block.
 
     Args:
@@ -310,7 +312,7 @@ def followed_operation(buffer: _codec.Buffer, op: _codec.Op, inside: Iterable[Ed
     Raises:
         UnsupportedError: as `removed_operation`.
     """
-    start = _start_of(buffer, op)
+    start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     own = splice(buffer, op.message, combined(inside)).tobytes()
     data = b"".join(field(_BLOCK_OPERATIONS, message) for message in (own, *new))
     return Edit(start, sum(op.message) - start, data)
@@ -328,7 +330,7 @@ def preceded_operation(buffer: _codec.Buffer, op: _codec.Op, edit: Edit, new: It
     Raises:
         UnsupportedError: as `removed_operation`.
     """
-    start = _start_of(buffer, op)
+    start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     data = b"".join(field(_BLOCK_OPERATIONS, message) for message in (*new, edit.data))
     return Edit(start, sum(op.message) - start, data)
 
@@ -405,18 +407,18 @@ def copied_constant(
     return splice(buffer, op.message, combined(edits)).tobytes()
 
 
-def _start_of(buffer: _codec.Buffer, op: _codec.Op) -> int:
-    """Return where the field of an operation begins.
+def field_start(buffer: _codec.Buffer, number: int, span: Span, what: str) -> int:
+    """Return where a length-delimited field begins whose payload is at `span`; `what` names it in messages.
 
     Raises:
         UnsupportedError: it is not encoded minimally.
     """
-    offset, nbytes = op.message
-    head = field(_BLOCK_OPERATIONS, b"")[:-1] + varint(nbytes)
+    offset, nbytes = span
+    head = varint(number << 3 | _BYTES) + varint(nbytes)
     start = offset - len(head)
     if start < 0 or bytes(memoryview(buffer)[start:offset]) != head:
-        words = f"operation {op.name!r}: expected its length in {len(head) - 1} bytes after its tag, got another form"
-        raise UnsupportedError(words, offset=offset, file=buffer.name)
+        message = f"{what}: expected its length in {len(head) - 1} bytes after its tag, got another form"
+        raise UnsupportedError(message, offset=offset, file=buffer.name)
     return start
 
 

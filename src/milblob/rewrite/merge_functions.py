@@ -5,36 +5,29 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from .. import _codec
 from ..arguments import as_path, require, require_calls, require_flags, source_of
-from ..blobs.equal import Stretch, first_equal
 from ..errors import ProgramError, UnsupportedError
-from ..model.manifest import new_manifest
-from ..model.package import ML_PROGRAM, MODEL_PATH, Package, Source
+from ..model.package import ML_PROGRAM, Package
 from ..program.scan import ProgramScan
 from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
 from ..progress import Progress, ProgressCounter
 from ..results import Result
 from ..storage import paths
-from ..storage.mapped import MappedFile, closed_on_error
+from ..storage.mapped import closed_on_error
 from ..storage.output import NewDirectory
-from ..storage.transfer import write_at
-from .copying import new_file
 from .destination import is_in_place, require_destination
-from .execute import write_weight_files
-from .tasks import Item, SourceFile, lay_out
+from .new_package import WEIGHT_FILE, Bytes, NewRecords, nbytes_of, reference_to, require_one_program, write_package
+from .tasks import Item
 
-_MODEL_NAME, _WEIGHTS_NAME = "model.mlmodel", "weights"
-_WEIGHT_FILE = "weight.bin"
 _MULTI_FUNCTION_SPEC_VERSION = 9  # iOS 18: the first with multi-function models
 _MULTI_FUNCTION_OPSET = 8
 _OPSET = re.compile(r"CoreML([0-9]+)")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_@]*")
 _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_@]")
-_KINDS = {"mlmodelc": "a compiled model", "mil": "MIL text", "blob": "a weight file"}
 
 # Program {1 version, 2 functions, 3 docString, 4 attributes}; Model {1 specificationVersion, 2 description}.
 _VERSION, _FUNCTIONS, _DOC_STRING, _ATTRIBUTES = 1, 2, 3, 4
@@ -45,7 +38,6 @@ _OWN_DESCRIPTION = {1: 2, 10: 3, 13: 6, 11: 4, 12: 5}
 _DESCRIBED, _DEFAULT, _METADATA = 20, 21, 100
 
 _Path: TypeAlias = str | os.PathLike[str]
-_Chunk: TypeAlias = bytes | Spliced
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,22 +148,19 @@ def merge_functions(
         _require_one_opset(parts)
         functions = _name_functions(parts)
         chosen = _choose_default(parts, functions, default)
-        blobs = _arranged(parts)
+        records, file_nbytes = _arranged(parts)
+        items = records.items
+        nbytes = sum(item.nbytes for item in items)
+        shared_nbytes = sum(item.nbytes for item in records.every) - nbytes
         model = list(_model(parts, chosen))
         counter = ProgressCounter(progress)
-        counter.total_nbytes = blobs.nbytes + sum(map(_nbytes, model))
+        counter.total_nbytes = nbytes + nbytes_of(model)
         _require_target(target, names_of, force)  # again: what has appeared there meanwhile belongs to somebody
         with NewDirectory(target, replace=paths.is_directory(target)) as directory:
-            folder = os.path.join(directory.name, "Data", "com.apple.CoreML")
-            weights = os.path.join(folder, _WEIGHTS_NAME, _WEIGHT_FILE)
-            os.makedirs(os.path.dirname(weights))
-            write_weight_files([(weights, blobs.items, blobs.file_nbytes)], counter)
-            _write_file(os.path.join(folder, _MODEL_NAME), model, counter)
-            _write_file(os.path.join(directory.name, "Manifest.json"), [new_manifest()], ProgressCounter(None))
+            write_package(directory.name, [(WEIGHT_FILE, items, file_nbytes)], model, counter)
             model.clear()  # it holds bytes of the sources
-            for origin, mapping in blobs.origins.items():
-                origin.require_same(mapping.fd)
-        return MergeReport(target, functions, chosen, len(blobs.items), blobs.nbytes, blobs.shared_nbytes)
+            records.require_same()
+        return MergeReport(target, functions, chosen, len(items), nbytes, shared_nbytes)
     finally:
         for part in parts:
             part.package.close()
@@ -193,7 +182,7 @@ class _Part:
         self.path = path
         self.package = Package(path, max_nbytes=max_nbytes)
         with closed_on_error(self.package):
-            self.source = self._require_program()
+            self.source = require_one_program(self.package)
             self.buffer = self.source.mapping.live()
             self.scan = ProgramScan(self.source.program[0], self.source.program[1:])
             require_plain(self.scan, self.buffer)
@@ -203,14 +192,6 @@ class _Part:
             self.given = self._given_names(names)
         self.names: dict[str, str] = {}
         self.edits: list[Edit | None] = []
-
-    def _require_program(self) -> Source:
-        package = self.package
-        if package.kind in _KINDS:
-            raise UnsupportedError(f"source: expected a .mlpackage, got {_KINDS[package.kind]}", file=self.path)
-        if len(package.sources) != 1 or package.sources[0].prefix:
-            raise UnsupportedError("source: expected a single ML Program, got a pipeline", file=self.path)
-        return package.sources[0]
 
     def _given_names(self, names: str | Mapping[str, str]) -> dict[str, str]:
         if isinstance(names, str):
@@ -311,63 +292,32 @@ def _choose_default(parts: list[_Part], functions: tuple[MergedFunction, ...], d
 # -------------------------------------------------------------------------------------------------------------- weights
 
 
-class _Blobs(NamedTuple):
-    """The weight file of the new package.
+def _arranged(parts: list[_Part]) -> tuple[NewRecords, int]:
+    """Lay out the records that the functions refer to, and make every reference to them an edit of its part.
 
-    Attributes:
-        items: its records, each distinct one once, in order of first reference.
-        file_nbytes: of the file.
-        nbytes, shared_nbytes: see `MergeReport`.
-        origins: every file that bytes come from, mapped.
+    Returns:
+        The records, each distinct one once, in order of first reference; the size of their file.
     """
-
-    items: list[Item]
-    file_nbytes: int
-    nbytes: int
-    shared_nbytes: int
-    origins: dict[SourceFile, MappedFile]
-
-
-def _arranged(parts: list[_Part]) -> _Blobs:
-    """Lay out the records that the functions refer to, and make every reference to them an edit of its part."""
+    records = NewRecords()
     references: list[tuple[_Part, Any, Item]] = []
-    every: list[Item] = []
-    stretches: list[Stretch] = []
-    origins: dict[SourceFile, MappedFile] = {}
     for part in parts:
-        known: dict[tuple[str, int], Item] = {}
-        for mapping in part.package.mappings:
-            origins[SourceFile.of(mapping)] = mapping
-        for constant in part.scan.constants:
-            if constant.storage != _codec.BLOB:
-                continue
-            key = (constant.text, constant.blob_offset)
-            if key not in known:
-                reader = part.package.reader(part.source, constant.text)
-                record = reader.record(constant.blob_offset)
-                part.package.budget.spend((*key, "record"), record.nbytes)  # records may overlap
-                origin, span = SourceFile.of(reader.mapping), (record.data_offset, record.nbytes)
-                item = known[key] = Item(origin, span, record.dtype, record.count, "", _WEIGHT_FILE)
-                origins[origin] = reader.mapping
-                item.order, item.name = (len(every),), constant.op.name if constant.op is not None else ""
-                every.append(item)
-                stretches.append(Stretch(reader.mapping.check_size(), *span, (record.dtype, record.count)))
-            references.append((part, constant, known[key]))
-    for item, index in zip(every, first_equal(stretches), strict=True):
-        item.first = every[index]
-    items = [item for item in every if item.first is item]
-    _, file_nbytes = lay_out(items, 64).get(_WEIGHT_FILE, ([], 64))
-    name = f"{MODEL_PATH}{_WEIGHTS_NAME}/{_WEIGHT_FILE}"
+        records.hold(part.package)
+        references += (
+            (part, constant, records.add(part.package, part.source, constant))
+            for constant in part.scan.constants
+            if constant.storage == _codec.BLOB
+        )
+    records.share_equal()
+    file_nbytes = records.lay_out()
     for part, constant, item in references:
-        part.edits.append(reference_edit(part.buffer, constant, name, item.first.offset))
-    nbytes = sum(item.nbytes for item in items)
-    return _Blobs(items, file_nbytes, nbytes, sum(item.nbytes for item in every) - nbytes, origins)
+        part.edits.append(reference_edit(part.buffer, constant, reference_to(), item.first.offset))
+    return records, file_nbytes
 
 
 # ---------------------------------------------------------------------------------------------------------------- model
 
 
-def _model(parts: list[_Part], default: str) -> Iterator[_Chunk]:
+def _model(parts: list[_Part], default: str) -> Iterator[Bytes]:
     """Yield the new Model in pieces."""
     description = []
     for part in parts:
@@ -381,17 +331,17 @@ def _model(parts: list[_Part], default: str) -> Iterator[_Chunk]:
         description += [view[f.start : f.end].tobytes() for f in described.described if f.number == _METADATA]
     spec_version = max(_MULTI_FUNCTION_SPEC_VERSION, *(part.source.spec_version for part in parts))
     program = list(_program(parts))
-    nbytes = sum(_nbytes(chunk) for chunk in program)
+    nbytes = nbytes_of(program)
     yield field(_SPEC_VERSION, spec_version) + field(_DESCRIPTION, b"".join(description))
     yield varint(ML_PROGRAM << 3 | 2) + varint(nbytes)
     yield from program
 
 
-def _program(parts: list[_Part]) -> Iterator[_Chunk]:
+def _program(parts: list[_Part]) -> Iterator[Bytes]:
     """Yield the new Program in pieces: the functions of all, all else from the first that has it."""
     yield field(_VERSION, parts[0].scan.table.version)
     texts: list[bytes] = []
-    attributes: dict[str, list[_Chunk]] = {}
+    attributes: dict[str, list[Bytes]] = {}
     for part in parts:
         edits = combined(part.edits)
         places = [edit.offset for edit in edits]
@@ -414,21 +364,5 @@ def _program(parts: list[_Part]) -> Iterator[_Chunk]:
         yield from chunks
 
 
-def _field(number: int, data: Spliced) -> list[_Chunk]:
+def _field(number: int, data: Spliced) -> list[Bytes]:
     return [varint(number << 3 | 2) + varint(data.nbytes), data]
-
-
-def _nbytes(chunk: _Chunk) -> int:
-    return chunk.nbytes if isinstance(chunk, Spliced) else len(chunk)
-
-
-def _write_file(path: str, chunks: Sequence[_Chunk], counter: ProgressCounter) -> None:
-    offset = 0
-    with new_file(path) as fd:
-        for chunk in chunks:
-            if isinstance(chunk, Spliced):
-                chunk.write_to(fd, offset)
-            else:
-                write_at(fd, [chunk], offset)
-            offset += _nbytes(chunk)
-            counter.add(os.path.basename(path), _nbytes(chunk))

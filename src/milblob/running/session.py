@@ -89,12 +89,14 @@ class Session(Opened):
     """A model that runs: NumPy arrays, PIL images and labels in and out, under the model's own names.
 
     It runs the conversion of `milblob.onnx.convert` in onnxruntime. Nothing is written, and weights in the model's
-    files are not copied: they are mapped from where they are. The models of a pipeline run in turn.
+    files are not copied: they are mapped from where they are. The models of a pipeline run in turn, and so do several
+    models, such as those that `milblob.chunk` made: each takes inputs, and outputs of earlier ones, by their names.
 
     Several threads may predict at once, each with a state of its own; predictions with one state wait for each other.
 
     Args:
-        model: a path, an open model, or the path of an .onnx file. An open model may be closed afterwards.
+        model: a path, an open model, or the path of an .onnx file. An open model may be closed afterwards. Or a list of
+            models that run one after another; the outputs are those of all of them.
         function: its name; default: the model's default function.
         states: state -> what it holds at first; default: zeros.
         optimize: let onnxruntime change the graph and copy weights into a form of its own. Predictions are faster then,
@@ -110,6 +112,7 @@ class Session(Opened):
         weights: name -> SessionInput of what `predict` can replace: weights of floats that the graph reads as they are
             stored. Empty without `replaceable`, and for .onnx files.
         outputs: name -> SessionOutput.
+        is_chain: whether it was made of a list of models.
         states: the SessionState of predictions that name none.
         budget: how many bytes may be made for the model: its states, random inputs.
 
@@ -125,7 +128,7 @@ class Session(Opened):
 
     def __init__(
         self,
-        model: "str | os.PathLike[str] | Model",
+        model: "str | os.PathLike[str] | Model | Sequence[str | os.PathLike[str] | Model]",
         *,
         function: str | None = None,
         states: Mapping[str, Any] | None = None,
@@ -139,6 +142,7 @@ class Session(Opened):
         require_flags(optimize=optimize, replaceable=replaceable)
         threads = None if threads is None else as_count("threads", threads, 1, nbits=31)
         require("providers", providers, list | tuple, "a list of names")
+        self.is_chain: bool = not isinstance(model, str | os.PathLike) and isinstance(model, Sequence)
         path = as_path(model) if isinstance(model, str | os.PathLike) else None
         wanted: list[str] = []
         self._optimize, self._threads, self._providers = optimize, threads, tuple(providers)
@@ -155,6 +159,8 @@ class Session(Opened):
             self.budget: Budget = Budget(max_nbytes, path)
             constants = (value.const_value for value in self.stages[0].model.graph.initializers.values())
             self.budget.add_file(None, sum(one.nbytes for one in constants if one is not None))
+        elif not isinstance(model, os.PathLike | str) and isinstance(model, Sequence):
+            path = self._open_chain(model, function, converters, replaceable, max_nbytes)
         else:
             with opened(model, max_nbytes) as source:
                 self.stages = self._stages_of(source, function, converters, replaceable)
@@ -178,6 +184,32 @@ class Session(Opened):
         }
         self._state_kinds = {name: one for stage in self.stages for name, one in stage.states.items()}
         self.states: SessionState = self.make_state(states)
+
+    def _open_chain(
+        self,
+        models: "Sequence[str | os.PathLike[str] | Model]",
+        function: str | None,
+        converters: Mapping[str, Converter] | None,
+        replaceable: bool,
+        max_nbytes: int | None,
+    ) -> str:
+        """Open models that run one after another; return their paths for messages."""
+        if not models:
+            raise ValueError("models: expected one or several that run one after another, got none")
+        self.stages = []
+        self.budget = Budget(max_nbytes)
+        names = []
+        for model in models:
+            with opened(model, max_nbytes) as source:
+                self.stages += self._stages_of(source, function, converters, replaceable)
+                for mapping in source.package.mappings:
+                    self.budget.add_file(mapping.name, mapping.nbytes, mapping.identity)
+                names.append(str(source.path))
+        every = [name for stage in self.stages for name in stage.states]
+        twice = sorted({name for name in every if every.count(name) > 1})
+        if twice:
+            raise ValueError(f"states: expected each in one of the models, got {', '.join(twice)} in several")
+        return ", ".join(names)
 
     def _options(self) -> Any:
         return make_options(self._optimize, self._threads)

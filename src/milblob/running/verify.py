@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Real
@@ -108,8 +108,8 @@ class VerifyReport(Result):
 
 
 def verify(
-    a: "str | os.PathLike[str] | Model | Session",
-    b: "str | os.PathLike[str] | Model | Session",
+    a: "str | os.PathLike[str] | Model | Session | Sequence[str | os.PathLike[str] | Model]",
+    b: "str | os.PathLike[str] | Model | Session | Sequence[str | os.PathLike[str] | Model]",
     inputs: Any = None,
     *,
     function: str | None = None,
@@ -125,7 +125,8 @@ def verify(
     of the same sign.
 
     Args:
-        a, b: models with the same inputs, outputs and states, as for `Session`; .onnx files too.
+        a, b: models with the same inputs, outputs and states, as for `Session`; .onnx files too. A list of models runs
+            one after another, as `chunk` makes them: what they pass on is not compared.
         inputs: see `samples.given_runs`: arrays by name, with an axis in front for several runs; None: random ones, as
             `samples.random_runs` says.
         function: that is run of both; default: the default function of each. Of a session or an .onnx file beside a
@@ -192,7 +193,8 @@ def _compare(
     counter: ProgressCounter,
 ) -> VerifyReport:
     states = first.make_state(), second.make_state()
-    differences = {name: _Differences(name, float_limit, limit) for name in (*first.outputs, *first.states)}
+    outputs = [name for name in first.outputs if name in second.outputs]
+    differences = {name: _Differences(name, float_limit, limit) for name in (*outputs, *first.states)}
     count = 0
     kept: dict[int, dict[str, Any]] = {}  # of any number of runs, those that may be the worst, or lead to it
     for number, values in enumerate(runs):
@@ -296,6 +298,9 @@ def _require_alike(first: Session, second: Session) -> None:
     for what in ("inputs", "outputs", "states"):
         a, b = getattr(first, what), getattr(second, what)
         sides = {"A": [name for name in a if name not in b], "B": [name for name in b if name not in a]}
+        for side, session in (("A", first), ("B", second)):
+            if what == "outputs" and session.is_chain:  # what its models pass on
+                sides[side] = []
         words = [f"{', '.join(names)} only in {side}" for side, names in sides.items() if names]
         if words:
             raise ValueError(escape(f"{what}: expected the same of both models, got {' and '.join(words)}"))

@@ -14,7 +14,9 @@ from typing import NoReturn, Self
 
 from .. import _codec
 from ..errors import ResolveError
+from ..mirrored import ROOTS, provide, shown
 from . import paths
+from .hub_cache import blob_of
 
 OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
 """For reading. O_NONBLOCK so that opening a FIFO returns at once and can be refused; regular files do not care."""
@@ -90,6 +92,16 @@ class Location:
             return Location(os.path.dirname(self.path) or ".")
         return self._outer.beneath("/".join(self._parts[:-1]))
 
+    def _cached(self) -> "Location | None":
+        """Return the blob that its link leads to in a cache of the Hugging Face Hub; None of all else."""
+        outer: Location | None = self
+        while outer is not None and outer._outer is not None:
+            if not outer._links:
+                return None
+            outer = outer._outer
+        found = None if outer is None or outer is self else blob_of(self.path, outer.path)
+        return None if found is None else Location(found[0]).entry(found[1], links=False)
+
     def open(self, flags: int = OPEN_FLAGS) -> int:
         """Open it and return a file descriptor, which the caller owns.
 
@@ -100,8 +112,19 @@ class Location:
             ResolveError: it escapes, or there is a link where none may be. OSError: it cannot be opened.
         """
         outer = self._outer
+        if ROOTS:
+            self._provide()
         if outer is None:
             return os.open(self.path or os.curdir, flags)
+        try:
+            return self._open(outer, flags)
+        except ResolveError:
+            cached = self._cached()
+            if cached is None:
+                raise
+            return cached.open(flags)
+
+    def _open(self, outer: "Location", flags: int) -> int:
         sys.audit("open", self.path, None, flags)
         if not _HAS_DIR_FDS:
             return self._open_and_compare(flags)
@@ -118,6 +141,17 @@ class Location:
             return self._walk(directory, flags)
         finally:
             os.close(directory)
+
+    def is_there(self) -> bool:
+        """Return whether its name exists, as `paths.is_there`; of a remote file, whether there is one."""
+        return paths.is_there(self.path) or (bool(ROOTS) and provide(self.path, is_named=True))
+
+    def _provide(self) -> None:
+        """Make what represents a remote file, once a model names it; refuse one that does not exist."""
+        for directory in list(ROOTS):
+            is_missing = self.path.startswith(directory + os.sep) and not paths.is_there(self.path)
+            if is_missing and not provide(self.path, is_named=True):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), shown(self.path))
 
     def _walk(self, root: int, flags: int) -> int:
         """Open it component by component; no component is a link at the moment it is opened."""
@@ -194,7 +228,10 @@ class Location:
         real, outer = _real(self.path), self._outer
         while outer is not None:
             if not _is_inside(real, _real(outer.path)):
-                self._refuse(real)
+                cached = self._cached()
+                if cached is None:
+                    self._refuse(real)
+                return cached.real()
             outer = outer._outer
         return real
 

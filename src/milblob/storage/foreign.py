@@ -148,8 +148,8 @@ def _zip(data: memoryview, name: str) -> Foreign:
     members = list(_members(data))
     ends = tuple(member.rpartition("/")[2] for member in members)
     if any(".mlpackage" in member or ".mlmodelc" in member for member in members) or "Manifest.json" in ends:
-        how = f"name it {name}.zip, and unpack that" if name.endswith(".mlpackage") else f"unzip {name}"
-        return Foreign("zip", "a zip archive of a Core ML model", f"unpack it first: {how}")
+        how = f"name it {name}.zip, which milblob reads, or unzip it"
+        return Foreign("zip", "a zip archive of a Core ML model", how)
     if any(end in ("data.pkl", "constants.pkl", "byteorder") for end in ends) or "archive_format" in ends:
         return Foreign("pytorch", "a PyTorch file", _PYTORCH)
     if members and all(member.endswith(".npy") for member in members):

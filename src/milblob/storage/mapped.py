@@ -7,11 +7,13 @@ import os
 import stat
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from .._codec import Buffer
 from ..errors import FormatError
+from ..mirrored import FILES, Backing, Spans
 from . import paths
 from .beneath import OPEN_FLAGS, Location, final_path
 
@@ -38,6 +40,24 @@ def closed_on_error(opened: Any) -> Iterator[None]:
 class Opened:
     """Base of objects that hold open files: like a file object, they cannot be copied or pickled."""
 
+    path: str | None
+
+    def keep(self, mirror: Any, owner: Any = None) -> None:
+        """Keep what represents a remote source as long as its bytes may be asked for, and call the model by its name.
+
+        Args:
+            mirror: a `remote.mirror.Mirror`; closed when `owner` goes, or by `release`.
+            owner: what reads from it; None for this object.
+        """
+        self._kept = weakref.finalize(owner or self, mirror.close)
+        self.path = mirror.name
+
+    def release(self) -> None:
+        """Close what `keep` keeps, if anything."""
+        kept = getattr(self, "_kept", None)
+        if kept is not None:
+            kept()
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse, with advice in the message."""
         words = f"{type(self).__name__}: cannot be copied or pickled"
@@ -55,17 +75,22 @@ class MappedFile:
     Threads may share it, and one may close it while others read: each of these gets its values, or a ValueError that
     reports that the file is closed.
 
+    Of a file that represents a remote one (`mirrored`), only the bytes that were asked for are there, so that each
+    method says how much of the buffer that it returns may be read: `live` and `check_size` fetch the whole file, `need`
+    fetches a range.
+
     Attributes:
         buffer: the bytes for `_codec` and for arrays; None after close.
         name: the path as given, or None for memory.
         identity: device and inode of the file, or None for memory.
+        is_partial: whether it represents a remote file, of which only what was asked for is here.
         changed_ns: when the file had been changed last as it was opened, or None for memory.
         fd: its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and
             after close. Where another thread may close, use it only inside `held`: after a close the system reuses the
             number for the next file.
     """
 
-    __slots__ = ("_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "name")
+    __slots__ = ("_backing", "_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "is_partial", "name")
 
     def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True, small_nbytes: int = 0) -> None:
         """Map, or read, a path, a file object or a buffer.
@@ -83,6 +108,8 @@ class MappedFile:
             FormatError: not a regular file, a Git LFS pointer, or it shrank while it was read.
             BufferError: a strided buffer. TypeError: any other object.
         """
+        self._backing: Backing | None = None
+        self.is_partial = False
         self._mmap: mmap.mmap | None = None
         self._lock = threading.Lock()
         self._users = 0
@@ -93,6 +120,11 @@ class MappedFile:
 
         def take() -> Any:
             nbytes = self._file_nbytes()
+            backing = self._backing
+            if backing is not None and (not is_mapped or nbytes < small_nbytes):
+                backing.fetch([(0, nbytes)])
+            if backing is not None and backing.memory is not None:
+                return backing.memory if is_mapped else bytes(backing.memory)
             return self._map(nbytes) if is_mapped and nbytes >= small_nbytes else self._read(nbytes)
 
         if isinstance(source, Location):
@@ -135,6 +167,11 @@ class MappedFile:
             kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "special file")
             raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name, code="not-a-model")
         self.identity, self.changed_ns = (status.st_dev, status.st_ino), status.st_mtime_ns
+        if FILES and (backing := FILES.get(self.identity)) is not None:
+            os.close(self.fd)
+            self.fd = -1 if backing.fd < 0 else os.dup(backing.fd)
+            self._backing, self.is_partial, self.name = backing, True, backing.name
+            return backing.nbytes
         return status.st_size
 
     def _map(self, nbytes: int) -> Any:
@@ -172,21 +209,45 @@ class MappedFile:
     @property
     def nbytes(self) -> int:
         """Size in bytes when it was mapped."""
-        return self.live().nbytes
+        return self._open_buffer().nbytes
 
-    def live(self) -> Buffer:
-        """Return the buffer, or raise ValueError after close."""
+    def _open_buffer(self) -> Buffer:
         if self.buffer is None:
             raise ValueError("I/O operation on closed file" + (f" {self.name}" if self.name else ""))
         return self.buffer
 
-    def check_size(self) -> Buffer:
-        """Return the buffer if the file still has all the bytes that were mapped.
+    def live(self) -> Buffer:
+        """Return the buffer, or raise ValueError after close; all bytes of a remote file are fetched before."""
+        buffer = self.buffer
+        if buffer is None or self.is_partial:
+            return self.need([(0, self._open_buffer().nbytes)])
+        return buffer
+
+    def need(self, spans: Spans) -> Buffer:
+        """Return the buffer, of which some ranges may be read; those of a remote file are fetched before.
+
+        Args:
+            spans: (offset, nbytes) of each; what lies outside of the file is left out.
 
         Raises:
-            FormatError: the file has shrunk since it was opened.
+            ValueError: it is closed. OSError: they cannot be fetched. FormatError: the remote file has changed.
         """
-        buffer = self.live()
+        buffer = self._open_buffer()
+        if self._backing is not None:
+            end = buffer.nbytes
+            inside = [(offset, min(nbytes, end - offset)) for offset, nbytes in spans if 0 <= offset < end]
+            self._backing.fetch(inside)
+        return buffer
+
+    def check_size(self) -> Buffer:
+        """Return the buffer if the file still has all the bytes that were mapped; a remote file is fetched whole.
+
+        Raises:
+            FormatError: the file has shrunk since it was opened. As `need`.
+        """
+        buffer = self.buffer
+        if buffer is None or self.is_partial:
+            return self.live()
         mapped = self._mmap  # another thread may close it
         if mapped is not None:
             try:
@@ -195,11 +256,15 @@ class MappedFile:
                 self.live()  # raises if another thread closed it
                 raise
             if now < buffer.nbytes:
-                self.live()
+                self._open_buffer()
                 raise FormatError(
                     f"size: expected {buffer.nbytes} bytes as when it was opened, got {now}", offset=now, file=self.name
                 )
         return buffer
+
+    def check_range(self, offset: int, nbytes: int) -> Buffer:
+        """As `check_size`; of a remote file, only this range is fetched, and may be read."""
+        return self.need([(offset, nbytes)]) if self.is_partial else self.check_size()
 
     def read_at(self, offsets: list[int], nbytes: int) -> bytes | None:
         """Read `nbytes` at each of the offsets from the file itself, one after another.
@@ -211,8 +276,9 @@ class MappedFile:
             The bytes; None where only the mapping can give them: a buffer, a platform without positioned reads, an
             offset outside the file, a file that has shrunk.
         """
-        last = self.live().nbytes - nbytes
-        with self.held() as fd:
+        last = self.nbytes - nbytes
+        self.need([(offset, nbytes) for offset in offsets])
+        with self._held() as fd:
             if fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
                 return None
             data = b"".join([os.pread(fd, nbytes, offset) for offset in offsets])
@@ -223,10 +289,16 @@ class MappedFile:
         """Yield `fd`, which remains open until the block ends, even if another thread closes; -1 if there is none.
 
         Raises:
-            ValueError: it is closed.
+            ValueError: it is closed. As `need`, of the whole file.
         """
+        self.live()
+        with self._held() as fd:
+            yield fd
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[int]:
         with self._lock:
-            self.live()
+            self._open_buffer()
             self._users += 1
         try:
             yield self.fd
@@ -250,6 +322,8 @@ class MappedFile:
 
     def _name_of(self, fd: int) -> str | None:
         path = f"/proc/self/fd/{fd}"
+        if self._backing is not None:  # a file without a name
+            return path if sys.platform == "linux" else None
         try:
             real = final_path(fd)
             status = os.stat(real)  # of a removed file, readlink gives a path that leads nowhere

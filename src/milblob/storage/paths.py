@@ -7,6 +7,8 @@ failing disk block would turn a half-done change into a finished one.
 import os
 import stat
 
+from ..mirrored import ROOTS, provide
+
 
 def status(path: str, *, follow: bool = True) -> os.stat_result | None:
     """Return the `os.stat` of a path, or None if nothing is there.
@@ -16,11 +18,13 @@ def status(path: str, *, follow: bool = True) -> os.stat_result | None:
         follow: follow symbolic links; a link whose target does not exist then counts as nothing.
 
     Raises:
-        OSError: any error but ENOENT and ENOTDIR.
+        OSError: any error but ENOENT and ENOTDIR; what represents a remote file cannot be asked for.
     """
     try:
         return os.stat(path, follow_symlinks=follow)
     except (FileNotFoundError, NotADirectoryError):
+        if ROOTS and provide(path, is_named=False):
+            return os.stat(path, follow_symlinks=follow)
         return None
 
 

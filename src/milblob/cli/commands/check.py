@@ -5,9 +5,11 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from typing import Any
 
+from ... import mirrored
 from ...analysis.check import check
 from ...analysis.check_report import CheckReport
 from .. import options
+from ..sources import add_sources
 from ..terminal import output, tables
 from ..terminal.progress import shown
 
@@ -22,6 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
     parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
     options.add_codes(parser)
+    add_sources(parser, "models")
     options.add_reporting(parser, quiet="no notes, no summaries, no progress", verbose="count the findings by code")
 
 
@@ -63,7 +66,7 @@ def run(arguments: Namespace) -> int:
             continue
         for finding in findings:
             if finding.severity != "note" or not arguments.quiet:
-                line = _shorter(str(finding), path)
+                line = _shorter(str(finding), mirrored.shown(path))
                 tables.print_text(f"{path}: {line}" if prefixed else line)
         if not arguments.quiet:
             tables.print_text(f"{path}: {findings.summary}")

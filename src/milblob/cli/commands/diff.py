@@ -6,6 +6,7 @@ from ...analysis.diff import Diff, diff, summary
 from ...analysis.tensor_diff import TensorDiff
 from .. import names, options
 from ..selection import check_select, describe_filter
+from ..sources import add_sources
 from ..terminal import output, tables
 from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
@@ -57,6 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     worst = "list only the N tensors that differ most, worst first"
     parser.add_argument("--top", metavar="N", type=options.count, help=worst)
     diff_limits.add(parser)
+    add_sources(parser, "a", "b")
     options.add_reporting(
         parser,
         quiet="print nothing; the exit status has the result",

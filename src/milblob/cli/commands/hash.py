@@ -9,6 +9,7 @@ from ...formats.read import array_kind, has_views
 from .. import options
 from ..selection import describe_filter, open_chosen
 from ..several import run_each
+from ..sources import add_sources
 from ..terminal import output
 from ..terminal.progress import shown
 
@@ -20,6 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_models(parser)
     options.add_selection(parser)
     parser.add_argument("--dense", action="store_true", help="hash compressed weights by their decoded values")
+    add_sources(parser, "models")
     options.add_reporting(
         parser, quiet="print only the model's hash, no progress", verbose="every tensor constant, not only the weights"
     )

@@ -16,6 +16,7 @@ from ...program.compression import scheme_of
 from .. import options
 from ..selection import describe_filter, open_chosen
 from ..several import run_each
+from ..sources import add_sources
 from ..terminal import consumers, output, tables
 from ..terminal.patterns import fold, scopes
 from ..terminal.tables import LAST, Column
@@ -58,6 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-p", "--pattern", action="store_true", help=fold)
     keys = f"{', '.join(_ORDERS)}; default: file, the model's own order"
     parser.add_argument("-s", "--sort", metavar="KEY", choices=_ORDERS, default="file", help=keys)
+    add_sources(parser, "models")
     options.add_reporting(parser, quiet="no totals", verbose="also show function, operation, offset and file")
 
 

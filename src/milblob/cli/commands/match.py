@@ -12,6 +12,7 @@ from ...storage.transfer import write_at
 from ...wording import some
 from .. import options
 from ..selection import check_select
+from ..sources import add_sources
 from ..terminal import output, tables
 from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
@@ -43,6 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser, "-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object"
     )
     options.add_force(parser, "replace FILE")
+    add_sources(parser, "weights", "model")
     options.add_reporting(parser, quiet="no table, no progress", verbose="list every name that was not matched")
 
 

@@ -12,6 +12,7 @@ from ...model.tensor import Tensor
 from ...program.compression import Compression, scheme_of
 from .. import options
 from ..selection import find
+from ..sources import add_sources
 from ..terminal import consumers, output, tables
 from ..terminal.tables import LAST, Column
 from ..terminal.values import show_values
@@ -32,6 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=options.ANY)
     parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
     parser.add_argument("-f", "--function", metavar="NAME", help="the function that the tensor belongs to")
+    add_sources(parser, "model")
     options.add_reporting(
         parser,
         quiet="read no values; omit user-defined metadata",

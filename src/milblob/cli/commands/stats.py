@@ -15,6 +15,7 @@ from ...progress import ProgressCounter
 from .. import options
 from ..selection import describe_filter, open_chosen
 from ..several import run_each
+from ..sources import add_sources
 from ..terminal import output, tables
 from ..terminal.figures import histogram_json, print_histogram, short, to_dict, totals_by
 from ..terminal.patterns import scopes
@@ -72,6 +73,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--histogram", action="store_true", help="also print a histogram of each tensor")
     keys = f"{', '.join(_KEYS)}; default: file, the model's own order; figures with the largest first"
     parser.add_argument("-s", "--sort", metavar="KEY", choices=_KEYS, default="file", help=keys)
+    add_sources(parser, "models")
     options.add_reporting(parser, quiet="no totals, no progress", verbose="more columns")
 
 

@@ -13,6 +13,7 @@ from ...model.text import neighbourhood, write_text
 from ...program.view import Operation
 from ...program.write_text import WEIGHTS
 from .. import options
+from ..sources import add_sources
 from ..terminal import output, tables
 
 EXAMPLES = ("text Model.mlpackage", "text Model.mlpackage --op logits --around 2")
@@ -37,6 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--around", metavar="N", type=options.count, help=words)
     words = "immediates of ten elements or more: none, head, all; default: all, head with --op or on a terminal"
     parser.add_argument("--weights", metavar="HOW", choices=tuple(WEIGHTS), help=words)
+    add_sources(parser, "model")
     options.add_reporting(
         parser,
         quiet="check that text can hold the model, print nothing",

@@ -10,6 +10,7 @@ from ... import onnx
 from ...model import open as opening
 from .. import options
 from ..inputs import add_function
+from ..sources import add_sources
 from ..terminal import output
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     words = "write nothing, list the operations without a converter; exit status 1 if there are any"
     parser.add_argument("--coverage", action="store_true", help=words)
     options.add_force(parser, "replace files that exist")
+    add_sources(parser, "model")
     options.add_reporting(
         parser,
         quiet="no message",

@@ -11,13 +11,14 @@ from ...formats.read import open_arrays
 from ...formats.write import save
 from ...model.lazy import LazyTensor
 from ...refitting.refit import refit
+from ...rewrite.convert import written
 from ...rewrite.destination import require_outside
 from ...tvm import Library
 from ...tvm import open as open_library
 from ...tvm.arrays import named_parameters
 from .. import options
 from ..completing import complete_first
-from ..saving import report
+from ..saving import say_written
 from ..selection import check_select, kept
 from ..terminal.progress import shown
 from .refit import say_refit
@@ -64,10 +65,10 @@ def _write_out(arguments: Namespace) -> int:
         chosen = {name: named[name] for name in kept(named, arguments, arguments.model)}
         if not chosen:
             raise ValueError(f"parameters of {arguments.model}: expected at least one, got none")
-        say = report(arguments, arguments.model, target, chosen)
-        progress = stack.enter_context(shown(arguments))
-        save(chosen, target, force=arguments.force, progress=progress)
-        say()
+        report = written([arguments.model], target, chosen)
+        with shown(arguments) as progress:
+            save(chosen, target, force=arguments.force, progress=progress)
+    say_written(arguments, report)
     return 0
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "verify Model.mlpackage Half.mlpackage --max-error 0.01",
-    "verify Model.mlpackage Half.mlpackage -i inputs.npz",
+    "verify Model.mlpackage Model_chunk*.mlpackage -i inputs.npz",
 )
 _EXIT_DIFFERENT = 1
 _COLUMNS = (
@@ -38,7 +38,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     what = ".mlpackage, .mlmodelc, .mlmodel with ML Programs, or .onnx"
     parser.add_argument("a", metavar="A", help=what)
-    parser.add_argument("b", metavar="B", help="another one with the same inputs and outputs")
+    others = "another one with the same inputs and outputs, or several that run one after another, as chunk makes them"
+    parser.add_argument("b", metavar="B", nargs="+", help=others)
     add_inputs(parser, "one more axis in front holds several runs; default: random ones")
     parser.add_argument(
         "--runs", metavar="N", type=options.count, help="random runs; default: 4, or one for each shape"
@@ -59,18 +60,19 @@ def run(arguments: Namespace) -> int:
     from ... import verify
 
     if arguments.worst is not None:
-        for model in (arguments.a, arguments.b):
+        for model in (arguments.a, *arguments.b):
             require_npz(model, arguments.worst)
     if arguments.inputs:
         for option, value in (("--runs", arguments.runs), ("--seed", arguments.seed)):
             if value is not None:
                 raise ValueError(f"{option}: expected none with -i, which gives the inputs, got one")
-    require_function_used(arguments, arguments.a, arguments.b)
+    require_function_used(arguments, arguments.a, *arguments.b)
     with ExitStack() as stack:
         worst = None
         if arguments.worst is not None:
             worst = stack.enter_context(NewFile(arguments.worst, force=arguments.force))
-        first, second = (stack.enter_context(open_session(path, arguments)) for path in (arguments.a, arguments.b))
+        first = stack.enter_context(open_session(arguments.a, arguments))
+        second = stack.enter_context(open_session(arguments.b, arguments))
         inputs = read_inputs(arguments, first.inputs) if arguments.inputs else None
         with shown(arguments) as progress:
             found = verify(

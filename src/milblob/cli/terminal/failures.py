@@ -1,6 +1,7 @@
 """Reports an error, whatever it is, in one line."""
 
-from ...errors import DestinationExistsError, MilblobError
+from ...errors import DestinationExistsError, MilblobError, SelectionError
+from ...mirrored import shown
 from .output import say
 
 EXIT_ERROR = 2
@@ -16,8 +17,11 @@ def words_of(error: BaseException) -> str | None:
         return str(error.args[0]) if error.args else "unknown name"
     if isinstance(error, DestinationExistsError):
         return f"{error.destination} already exists (use --force to replace it)"
+    if isinstance(error, SelectionError) and error.globs:
+        options = " ".join(f"-k {glob}" for glob in error.globs)
+        return f"{options}: no tensor in {error.where} matches{error.hint}"
     if isinstance(error, OSError):
-        file = f": {error.filename}" if error.filename is not None else ""
+        file = f": {shown(str(error.filename))}" if error.filename is not None else ""
         return f"{error.strerror}{file}" if error.strerror else str(error)
     if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):  # an extra that is missing
         return str(error)

@@ -6,9 +6,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from ...mirrored import shown
 from ...program.compression import Compression
-from ...wording import escape as escape
+from ...wording import escape as _escape
 from ...wording import plural as plural
+
+
+def escape(text: str) -> str:
+    """Return a text that is safe for a terminal, with remote files called by their URLs."""
+    return _escape(shown(text))
 
 
 def size(nbytes: int | None) -> str:
@@ -55,7 +61,7 @@ def print_json(document: Any) -> None:
     the document stays the same.
     """
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
-    text = json.dumps(document, ensure_ascii=encoding != "utf8", indent=1)
+    text = shown(json.dumps(document, ensure_ascii=encoding != "utf8", indent=1))
     print("\n".join(map(_escaped_json, text.split("\n"))))
 
 

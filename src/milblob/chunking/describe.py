@@ -1,0 +1,182 @@
+"""The ModelDescription of a part of a model, and what it notes of the whole."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import _codec
+from ..dtypes import DType
+from ..errors import ProgramError
+from ..program.wire_edits import Field, Span, field, fields_of, text_of, varint
+from .flow import LiveValue
+
+RECORD_KEY = "milblob.chunk"
+"""Key in the user-defined metadata of a part: which part it is, and what the whole takes and returns."""
+
+# ModelDescription, for one function, and the same fields of a FunctionDescription.
+OWN = {"input": 1, "output": 10, "state": 13, "label": 11, "probabilities": 12}
+LISTED = {"input": 2, "output": 3, "state": 6, "label": 4, "probabilities": 5}
+FUNCTIONS, DEFAULT, METADATA = 20, 21, 100
+_USER_DEFINED = 100
+_ARRAY = 5
+_UNBOUNDED = -1  # the upper bound of a dimension
+_DTYPES = {DType.FLOAT32: 65568, DType.FLOAT16: 65552, DType.INT32: 131104}
+
+
+class Description:
+    """What a model file says of its functions.
+
+    Args:
+        buffer: the model file.
+        span: of its ModelDescription.
+        functions: names of the Program's functions.
+
+    Attributes:
+        span: of the ModelDescription.
+        is_listed: whether functions have descriptions of their own; else the model has one function.
+
+    Raises:
+        ProgramError: a function that has no description.
+    """
+
+    def __init__(self, buffer: _codec.Buffer, span: Span | None, functions: Sequence[str]) -> None:
+        self.buffer = buffer
+        self.fields = fields_of(buffer, span) if span is not None else []
+        listed = [one for one in self.fields if one.number == FUNCTIONS and one.wire == 2]
+        self.is_listed = bool(listed)
+        self.default = text_of(buffer, span, DEFAULT) if span is not None else ""
+        self._of: dict[str, tuple[list[Field], Mapping[str, int]]] = {
+            text_of(buffer, one.span, 1): (fields_of(buffer, one.span), LISTED) for one in listed
+        }
+        if not listed and len(functions) == 1 and span is not None:
+            self._of[functions[0]] = self.fields, OWN
+        missing = [name for name in functions if name not in self._of]
+        if missing or not functions:
+            words = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
+            raise ProgramError(words, file=buffer.name)
+        self.span: Span = span or (0, 0)
+
+    def features(self, function: str, what: str) -> dict[str, bytes]:
+        """Return the FeatureDescriptions of the inputs, outputs or states of a function, by name."""
+        fields, numbers = self._of[function]
+        found = [one for one in fields if one.number == numbers[what] and one.wire == 2]
+        return {text_of(self.buffer, one.span, 1): bytes(self._bytes(one)) for one in found}
+
+    def text(self, function: str, what: str) -> str:
+        """Return the name of the predicted label, or of the probabilities; "" without one."""
+        fields, numbers = self._of[function]
+        found = [one for one in fields if one.number == numbers[what] and one.wire == 2]
+        return str(self._bytes(found[-1]), "utf-8", "replace") if found else ""
+
+    def images(self, function: str) -> frozenset[str]:
+        """Return the outputs of a function that are described as something else than an array."""
+        return frozenset(name for name, data in self.features(function, "output").items() if not is_array(data))
+
+    @property
+    def record(self) -> str:
+        """The text that `RECORD_KEY` has in the user-defined metadata; "" without it."""
+        found = ""
+        for one in self.fields:
+            if one.number == METADATA and one.wire == 2:
+                for entry in fields_of(self.buffer, one.span):
+                    if entry.number == _USER_DEFINED and text_of(self.buffer, entry.span, 1) == RECORD_KEY:
+                        found = text_of(self.buffer, entry.span, 2)
+        return found
+
+    def metadata(self, record: str) -> bytes:
+        """Return the field of the metadata with another record; none for ""."""
+        inner = b""
+        for one in self.fields:
+            if one.number == METADATA and one.wire == 2:
+                for entry in fields_of(self.buffer, one.span):
+                    if entry.number != _USER_DEFINED or text_of(self.buffer, entry.span, 1) != RECORD_KEY:
+                        inner += memoryview(self.buffer)[entry.start : entry.end]
+        if record:
+            inner += field(_USER_DEFINED, field(1, RECORD_KEY) + field(2, record))
+        return field(METADATA, inner) if inner else b""
+
+    def others(self) -> bytes:
+        """Return all fields but those of functions and the metadata, as they are."""
+        known = {*OWN.values(), FUNCTIONS, DEFAULT, METADATA}
+        return b"".join(
+            bytes(memoryview(self.buffer)[one.start : one.end]) for one in self.fields if one.number not in known
+        )
+
+    def _bytes(self, one: Field) -> memoryview:
+        return memoryview(self.buffer)[one.offset : one.end]
+
+
+def is_array(feature: bytes) -> bool:
+    """Whether a FeatureDescription is one of an array."""
+    buffer = _codec.Buffer(feature)
+    types = [one for one in fields_of(buffer, (0, len(feature))) if one.number == 3 and one.wire == 2]
+    return bool(types) and any(one.number == _ARRAY for one in fields_of(buffer, types[-1].span))
+
+
+def function_fields(signature: Mapping[str, Any], numbers: Mapping[str, int]) -> bytes:
+    """Encode what a function takes and returns.
+
+    Args:
+        signature: "input", "output", "state": serialized FeatureDescriptions; "label", "probabilities": names or "".
+        numbers: of the fields: OWN or LISTED.
+    """
+    found = [field(numbers[what], data) for what in ("input", "output", "state") for data in signature[what]]
+    found += [field(numbers[what], signature[what]) for what in ("label", "probabilities") if signature[what]]
+    return b"".join(found)
+
+
+def encode(description: Description, signatures: Mapping[str, Mapping[str, Any]], record: str) -> bytes:
+    """Encode a ModelDescription of functions that are described anew; all else is that of a model.
+
+    Args:
+        description: of the model.
+        signatures: function -> as for `function_fields`.
+        record: see `RECORD_KEY`; "" for none.
+    """
+    parts = []
+    for name, signature in signatures.items():
+        if description.is_listed:
+            parts.append(field(FUNCTIONS, field(1, name) + function_fields(signature, LISTED)))
+        else:
+            parts.append(function_fields(signature, OWN))
+    if description.default:
+        parts.append(field(DEFAULT, description.default))
+    return b"".join((*parts, description.metadata(record), description.others()))
+
+
+def array_feature(value: LiveValue, is_input: bool) -> bytes:
+    """Describe a value that goes from one part to another, as coremltools describes arrays.
+
+    An open dimension of an input may have any size from 1 on; an output with one states no shape.
+    """
+    kind = value.tensor
+    dtype = field(2, _DTYPES[DType.FLOAT32 if value.is_cast else DType(kind.dtype)])
+    is_open = None in kind.shape
+    if is_open and not is_input:
+        return _feature(value.port, dtype)
+    shape = field(1, b"".join(varint(1 if size is None else size) for size in kind.shape))
+    ranges = b""
+    if is_open:
+        rows = (
+            field(1, 1) + field(2, _UNBOUNDED) if size is None else field(1, size) + field(2, size)
+            for size in kind.shape
+        )
+        ranges = field(31, b"".join(field(1, row) for row in rows))
+    return _feature(value.port, shape + dtype + ranges)
+
+
+def _feature(name: str, array: bytes) -> bytes:
+    return field(1, name) + field(3, field(_ARRAY, array))
+
+
+def record_of(number: int, count: int, functions: Mapping[str, tuple[Sequence[str], Sequence[str]]], outer: str) -> str:
+    """Return the record of a part.
+
+    Args:
+        number: of the part, from 1.
+        count: of parts.
+        functions: function -> what the whole takes, and what it returns.
+        outer: the record of the whole, which is a part itself; "" if it is not.
+    """
+    rows = {name: {"inputs": list(inputs), "outputs": list(outputs)} for name, (inputs, outputs) in functions.items()}
+    return json.dumps({"parts": [number], "of": count, "functions": rows} | ({"outer": outer} if outer else {}))

@@ -1,0 +1,430 @@
+"""The order of a function's operations, and which values live from one to a later one.
+
+Operations that are constants (`const`, and `constexpr_*` of constants) have no place in the order: a part of the
+function has those that its own operations read. All others are numbered by their order, and a cut is the number of the
+first operation after it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
+
+from .. import _codec
+from ..dtypes import DType
+from ..errors import FormatError, UnsupportedError
+from ..program.types import ListType, StateType, TensorType, ValueType
+from ..program.view import Block, Consumer, Function, Operation
+
+_FLOAT16_SPEC_VERSION = 7  # iOS 16: the first with inputs and outputs of float16
+NOT_REPEATABLE = ("random_", "classify")
+"""How the types of operations begin that may give other values, or no tensors, when they are computed again."""
+CAST_SUFFIX = "__fp32"
+"""How the names of values end that are passed on as float32."""
+_MAX_REPEATED = 64
+"""Most operations that are computed again for one value that cannot be passed on."""
+
+
+@dataclass(eq=False)
+class LiveValue:
+    """An input of the function, or an output of one of its operations.
+
+    Attributes:
+        name: of the value.
+        type: as declared; None where nothing is.
+        type_span: (offset, nbytes) of its serialized ValueType; offset 0 where there is none.
+        step: number of the operation that computes it; -1 for an input of the function.
+        uses: numbers of the operations that need it, directly or to compute a value again that cannot be passed on.
+        is_returned: whether the function returns it.
+        passed: whether it can be an output of one package and an input of the next.
+        port: what it is called as such. Before iOS 16, values of float16 are cast to float32 and back for that, which
+            is exact, and the float32 has a name of its own.
+    """
+
+    name: str
+    type: ValueType | None
+    type_span: tuple[int, int]
+    step: int
+    uses: set[int] = field(default_factory=set)
+    is_returned: bool = False
+    passed: bool = True
+    port: str = ""
+
+    def __post_init__(self) -> None:
+        self.port = self.port or self.name
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether it is passed on as float32."""
+        return self.port != self.name
+
+    @property
+    def tensor(self) -> TensorType:
+        """Its type, of a value that is passed on.
+
+        Raises:
+            TypeError: it is not a tensor.
+        """
+        if not isinstance(self.type, TensorType):
+            raise TypeError(f"value {self.name!r}: expected a tensor, got {self.type}")
+        return self.type
+
+    @property
+    def is_state(self) -> bool:
+        """Whether it is a state, which is an input of the function."""
+        return isinstance(self.type, StateType)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements as they are passed on; an open dimension counts as 1."""
+        kind = self.type
+        if not isinstance(kind, TensorType) or not isinstance(kind.dtype, DType):
+            return 0
+        dtype = DType.FLOAT32 if self.is_cast else kind.dtype
+        return int(dtype.nbytes(prod(1 if size is None else size for size in kind.shape)))
+
+
+@dataclass(eq=False)
+class Computation:
+    """An operation that computes something.
+
+    Attributes:
+        op: the operation.
+        reads: names of what it reads, in nested blocks too: values and outputs of constants of the function.
+        repeated: where an output cannot be passed on, the numbers of the operations that are computed again wherever
+            it is needed: this one and those before it; None if that is not possible.
+    """
+
+    op: Operation
+    reads: set[str] = field(default_factory=set)
+    repeated: frozenset[int] | None = None
+
+
+class Flow:
+    """The operations of one function, in order, and its live values.
+
+    Args:
+        function: with one block.
+        spec_version: of the model.
+        images: outputs that are not arrays, so the next package could not read them.
+
+    Attributes:
+        name: of the function.
+        steps: the operations that compute something, in order.
+        constants: output -> the constant operation.
+        read_by: output of a constant -> the numbers of the steps that need it.
+        unread: constants that nothing reads, which stay in the first part.
+        values: by name.
+        returned: the names that the function returns, in order.
+        barred: cut -> why the function cannot be cut there.
+        idle: cuts that are possible, but right after an operation whose results are neither passed on nor
+            returned: a part that ends there might return nothing. Cuts are not chosen there.
+        cost: bytes that live across each cut, by its number; the first and the last are 0.
+
+    Raises:
+        UnsupportedError: several blocks, or no operation that computes something.
+        FormatError: a value that is read before it is computed.
+    """
+
+    def __init__(self, function: Function, spec_version: int, images: frozenset[str]) -> None:
+        self.function, self.name = function, function.name
+        self.spec_version = spec_version
+        blocks = function.blocks
+        if len(blocks) != 1:
+            words = f"block specializations of function {self.name}: expected one, got {', '.join(blocks) or 'none'}"
+            raise UnsupportedError(f"{words} (keep one of them)", file=_file(function))
+        self.block = function.block
+        self.steps: list[Computation] = []
+        self.constants: dict[str, Operation] = {}
+        self.read_by: dict[str, set[int]] = {}
+        self.values: dict[str, LiveValue] = {}
+        self.returned = self.block.outputs
+        self.barred: dict[int, str] = {}
+        self._number: dict[int, int] = {}  # row of an operation -> its step
+        self._tops: dict[int, Operation] = {}  # row of a nested block -> operation of the function's own block
+        self._define()
+        if not self.steps:
+            raise UnsupportedError(
+                f"function {self.name}: expected operations, got constants only", file=_file(function)
+            )
+        self._read()
+        self.unread = [op for name, op in self.constants.items() if not self.read_by[name]]
+        self._repeat()
+        self._bar(images)
+        self.idle = self._idle()
+        self.cost = self._costs()
+
+    @property
+    def count(self) -> int:
+        """The number of steps."""
+        return len(self.steps)
+
+    # ------------------------------------------------------------------------------------------------------- what it is
+
+    def _define(self) -> None:
+        graph = self.function.view.graph
+        view = self.function.view
+        inputs = graph.function(self.function.row)[4]
+        for variable, (_, at, nbytes) in zip(view.variables(*inputs), graph.names(*inputs), strict=True):
+            self._add(LiveValue(variable.name, variable.type, (at, nbytes), -1))
+        for op in self.block.operations:
+            if self._is_constant(op):
+                for name in op.output_names:
+                    if name in self.constants or name in self.values:
+                        raise self._twice(name)
+                    self.constants[name] = op
+                    self.read_by[name] = set()
+                continue
+            number = self._number[op.row] = len(self.steps)
+            self.steps.append(Computation(op))
+            rows = graph.names(*op.output_rows)
+            for variable, (_, at, nbytes) in zip(op.outputs, rows, strict=True):
+                self._add(LiveValue(variable.name, variable.type, (at, nbytes), number))
+
+    def _add(self, value: LiveValue) -> None:
+        if value.name in self.values or value.name in self.constants:
+            raise self._twice(value.name)
+        value.passed = value.step < 0 or self._can_pass(value.type)
+        is_half = isinstance(value.type, TensorType) and value.type.dtype is DType.FLOAT16
+        if is_half and value.passed and value.step >= 0 and self.spec_version < _FLOAT16_SPEC_VERSION:
+            value.port = value.name + CAST_SUFFIX
+        self.values[value.name] = value
+
+    def _twice(self, name: str) -> FormatError:
+        words = f"value {name!r:.200}: expected one operation that computes it, got two"
+        return FormatError(words, file=_file(self.function), where=self.name)
+
+    def _is_constant(self, op: Operation) -> bool:
+        if (op.type != "const" and not op.type.startswith("constexpr_")) or op.block_rows:
+            return False
+        names = (binding.name for bindings in op.inputs.values() for binding in bindings if not binding.is_value)
+        return all(name in self.constants for name in names)
+
+    def _can_pass(self, kind: ValueType | None) -> bool:
+        """Whether Core ML has inputs and outputs of a type."""
+        if not isinstance(kind, TensorType) or not kind.shape or kind.variadic or kind.rank < 0:
+            return False
+        return kind.dtype in (DType.FLOAT32, DType.FLOAT16, DType.INT32)
+
+    # ---------------------------------------------------------------------------------------------------- what it reads
+
+    def _read(self) -> None:
+        """Find out who reads what: uses of values, and steps that need each constant."""
+        later: list[tuple[str, str]] = []  # (constant, output of a constant that reads it)
+        self._note(self.function.consumers, later)
+        for op in self.block.operations:
+            self._note(op.consumers, later)
+        for name, reader in reversed(later):  # the readers of a constant come after it
+            self.read_by[name] |= self.read_by[reader]
+        last = self.count - 1
+        for name in self.returned:
+            if name in self.values:
+                self.values[name].is_returned = True
+            elif name in self.constants:
+                self._need(name, last)
+
+    def _need(self, name: str, step: int) -> None:
+        """Note that a step needs a constant, and all that this is computed from."""
+        pending = [name]
+        while pending:
+            found = pending.pop()
+            self.read_by[found].add(step)
+            inputs = self.constants[found].inputs.values()
+            pending += (str(one.name) for bindings in inputs for one in bindings if not one.is_value)
+
+    def _note(self, consumers: tuple[Consumer, ...], later: list[tuple[str, str]]) -> None:
+        for consumer in consumers:
+            top = self._top(consumer.reader)
+            if top is None:  # the function returns it
+                continue
+            number, name = self._number.get(top.row), consumer.name
+            if number is None:
+                later += ((name, output) for output in top.output_names if name in self.constants)
+                continue
+            self.steps[number].reads.add(name)
+            if name in self.constants:
+                self.read_by[name].add(number)
+                continue
+            value = self.values[name]
+            if value.step >= number:
+                words = f"value {name!r:.200}: expected an operation before {top.label!r:.200}, which reads it"
+                raise FormatError(f"{words}, got a later one", file=_file(self.function), where=self.name)
+            value.uses.add(number)
+
+    def _top(self, reader: Operation | Block) -> Operation | None:
+        """Return the operation of the function's own block that a reader is, or stands in; None for that block."""
+        if isinstance(reader, Operation) and reader.block_row == self.block.row:
+            return reader
+        block = reader.block if isinstance(reader, Operation) else reader
+        if block.row == self.block.row:
+            return None
+        chain = []
+        found = self._tops.get(block.row)
+        while found is None:
+            chain.append(block.row)
+            outer = block.operation
+            if outer is None:  # a block of another function
+                return None
+            if outer.block_row == self.block.row:
+                found = outer
+            else:
+                block = outer.block
+                found = self._tops.get(block.row)
+        self._tops.update(dict.fromkeys(chain, found))
+        return found
+
+    # ----------------------------------------------------------------------------------------- what cannot be passed on
+
+    def _repeat(self) -> None:
+        """Find what is computed again where values cannot be passed on, and what it needs."""
+        needs: dict[int, tuple[frozenset[int], frozenset[str]] | None] = {}
+        for number, step in enumerate(self.steps):
+            own = [self.values[name] for name in step.op.output_names]
+            if all(value.passed for value in own):
+                continue
+            found = needs[number] = self._again(number, step, needs)
+            if found is None:
+                continue
+            step.repeated, base = found
+            for value in own:
+                value.passed = False  # the operation is there as a whole
+                for name in base:
+                    self.values[name].uses |= value.uses
+            for name in set().union(*(self.steps[again].reads for again in step.repeated)):
+                for user in set().union(*(value.uses for value in own)):
+                    if name in self.constants:
+                        self._need(name, user)
+
+    def _again(
+        self, number: int, step: Computation, needs: dict[int, tuple[frozenset[int], frozenset[str]] | None]
+    ) -> tuple[frozenset[int], frozenset[str]] | None:
+        """Return the steps to compute again, and the values that these need, which can be passed on."""
+        op = step.op
+        if op.block_rows or op.type.startswith(NOT_REPEATABLE):
+            return None
+        if any(not isinstance(self.values[name].type, TensorType) for name in op.output_names):
+            return None
+        steps, base = {number}, set()
+        for name in step.reads:
+            value = self.values.get(name)
+            if value is None:
+                continue
+            if isinstance(value.type, StateType | ListType):
+                return None
+            if value.passed:
+                base.add(name)
+                continue
+            before = needs.get(value.step)
+            if before is None:
+                return None
+            steps |= before[0]
+            base |= before[1]
+        return (frozenset(steps), frozenset(base)) if len(steps) <= _MAX_REPEATED else None
+
+    def _bar(self, images: frozenset[str]) -> None:
+        """Find the cuts that are not possible."""
+        found: list[tuple[int, int, str]] = []
+        for value in self.values.values():
+            if not value.uses:
+                continue
+            if value.is_state:
+                first, last = min(value.uses), max(value.uses)
+                words = f"state {value.name!r} is used before and after it, and each package has states of its own"
+            elif value.step < 0:
+                continue
+            elif not value.passed and self.steps[value.step].repeated is None:
+                first, last = value.step, max(value.uses)
+                words = f"{value.name!r} ({value.type}) would have to cross it, and is not a type of inputs and outputs"
+            elif value.name in images:
+                first, last = value.step, max(value.uses)
+                words = f"output {value.name!r}, which is not an array, is read after it"
+            else:
+                continue
+            found.append((first + 1, last + 1, words))
+        done = 0
+        for start, stop, words in sorted(found):
+            self.barred.update(dict.fromkeys(range(max(start, done), stop), words))
+            done = max(done, stop)
+
+    # ------------------------------------------------------------------------------------------------------------ costs
+
+    def _idle(self) -> frozenset[int]:
+        """Find the cuts before which the last operation has nothing to pass on, or after which nothing is returned."""
+        found = set()
+        for number, step in enumerate(self.steps):
+            own = [self.values[name] for name in step.op.output_names]
+            writes = any(name in self.values and self.values[name].is_state for name in step.reads)
+            if not writes and not any(value.is_returned or (value.passed and value.uses) for value in own):
+                found.add(number + 1)
+        ends = [self.values[name].step if name in self.values else self.count for name in self.returned]
+        last = max((self.count if step < 0 else step for step in ends), default=-1)
+        return frozenset(found | set(range(last + 1, self.count)))
+
+    def crossing(self, cut: int) -> list[LiveValue]:
+        """Return the values that are computed before a cut and needed after it."""
+        return [
+            value
+            for value in self.values.values()
+            if value.passed and 0 <= value.step < cut and value.uses and max(value.uses) >= cut
+        ]
+
+    def _costs(self) -> list[int]:
+        changes = [0] * (self.count + 2)
+        for value in self.values.values():
+            if value.passed and value.step >= 0 and value.uses:
+                changes[value.step + 1] += value.nbytes
+                changes[max(value.uses) + 1] -= value.nbytes
+        return list(accumulate(changes))[: self.count + 1]
+
+    def index_of(self, name: str) -> int | None:
+        """Return the cut right after the operation that computes a value; None for a name that is not one."""
+        value = self.values.get(name)
+        return None if value is None or value.step < 0 else value.step + 1
+
+    def nested_in(self, name: str) -> str | None:
+        """Return the operation whose block computes a value; None if none does."""
+        for step in self.steps:
+            if step.op.block_rows and any(name in op.output_names for op in _inside(step.op)):
+                return step.op.label
+        return None
+
+
+def _inside(op: Operation) -> Iterator[Operation]:
+    for block in op.blocks:
+        yield from block.walk()
+
+
+def _file(function: Function) -> str | None:
+    return function.view.held()[0].name
+
+
+def constant_closure(flow: Flow, names: set[str]) -> set[str]:
+    """Return the outputs of constants among `names`, and of all constants that these are computed from."""
+    found: set[str] = set()
+    pending = [name for name in names if name in flow.constants]
+    while pending:
+        name = pending.pop()
+        if name in found:
+            continue
+        op = flow.constants[name]
+        found.update(op.output_names)
+        pending += (str(one.name) for bindings in op.inputs.values() for one in bindings if not one.is_value)
+    return found
+
+
+def constants_by_row(function: Function, constants: list[_codec.Constant]) -> dict[int, list[_codec.Constant]]:
+    """Return constants by the row of the operation of the function's own block that holds them.
+
+    Those that no operation holds, in attributes of the function or its block, are listed by row -1.
+    """
+    spans = sorted((op.message[0], sum(op.message), op.row) for op in function.block.operations)
+    start, nbytes = function.view.graph.function(function.row)[2]
+    found: dict[int, list[_codec.Constant]] = {}
+    at = 0
+    inside = (one for one in constants if start <= one.value[0] < start + nbytes)
+    for constant in sorted(inside, key=lambda one: one.value[0]):
+        while at < len(spans) and spans[at][1] <= constant.value[0]:
+            at += 1
+        row = spans[at][2] if at < len(spans) and spans[at][0] <= constant.value[0] else -1
+        found.setdefault(row, []).append(constant)
+    return found

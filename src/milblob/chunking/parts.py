@@ -1,0 +1,207 @@
+"""The parts of a function between cuts: which operations each has, what it takes and what it returns."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .. import _codec
+from ..dtypes import DType
+from ..errors import UnsupportedError
+from ..program.splice import Edit
+from ..program.types import repeated
+from ..program.view import Operation
+from ..program.wire_edits import (
+    INPUTS,
+    field,
+    field_start,
+    fields_of,
+    followed_operation,
+    immediate_value,
+    new_operation,
+    removed_operation,
+    tensor_type,
+)
+from ..values.tensorvalue import pack_tensor
+from .flow import Flow, LiveValue, constant_closure
+
+# Function {1 inputs, 2 opset}; NamedValueType {1 name, 2 type}; Block {2 outputs, 3 operations}.
+_INPUTS, _OPSET = 1, 2
+_OUTPUTS, _OPERATIONS = 2, 3
+_MIL_NAMES = {DType.FLOAT16: "fp16", DType.FLOAT32: "fp32"}
+
+
+@dataclass(eq=False)
+class FunctionPart:
+    """A part of a function.
+
+    Attributes:
+        flow: the function.
+        start, stop: of its steps.
+        rows: of the operations of the function's own block that it has: its steps, those that are computed again, and
+            the constants that these read.
+        inputs: what it takes: inputs of the function, states among them, then values of earlier parts.
+        returned: outputs of the function that it returns.
+        passed: values that later parts take, those that are outputs of the function left out.
+    """
+
+    flow: Flow
+    start: int
+    stop: int
+    rows: set[int]
+    inputs: list[LiveValue]
+    returned: list[str]
+    passed: list[LiveValue]
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs."""
+        return [value.port for value in self.inputs]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs."""
+        return [*self.returned, *(value.port for value in self.passed)]
+
+
+def parts_of(flow: Flow, cuts: Sequence[int]) -> list[FunctionPart]:
+    """Divide a function.
+
+    Args:
+        cuts: in order.
+
+    Raises:
+        UnsupportedError: a part would return nothing.
+    """
+    edges = [0, *cuts, flow.count]
+    parts = [_part(flow, start, stop) for start, stop in itertools.pairwise(edges)]
+    taken: list[set[str]] = [set(part.input_names) for part in parts]
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        later = set().union(*taken[number + 1 :])
+        part.returned = list(dict.fromkeys(name for name in flow.returned if _returns(flow, part, name, is_last)))
+        made = (value for value in flow.values.values() if part.start <= value.step < part.stop)
+        part.passed = [value for value in made if value.port in later and value.port not in part.returned]
+        if not part.output_names:
+            words = f"function {flow.name}: expected parts that return something, got part {number + 1} that does not"
+            raise UnsupportedError(words, file=flow.function.view.held()[0].name)
+    _leave_unused(flow, parts)
+    return parts
+
+
+def _returns(flow: Flow, part: FunctionPart, name: str, is_last: bool) -> bool:
+    """Whether an output of the function is one of a part: a constant or an input that is returned, of the last."""
+    value = flow.values.get(name)
+    return is_last if value is None or value.step < 0 else part.start <= value.step < part.stop
+
+
+def _part(flow: Flow, start: int, stop: int) -> FunctionPart:
+    steps = set(range(start, stop))
+    pending = list(steps)
+    taken: set[str] = set()
+    reads: set[str] = set()
+    while pending:
+        for name in flow.steps[pending.pop()].reads:
+            reads.add(name)
+            value = flow.values.get(name)
+            if value is None or value.step in steps:
+                continue
+            if value.passed:
+                taken.add(name)
+                continue
+            again = (flow.steps[value.step].repeated or frozenset()) - steps
+            steps |= again
+            pending += again
+    if stop == flow.count:
+        reads.update(flow.returned)
+        taken.update(name for name in flow.returned if name in flow.values and flow.values[name].step < 0)
+    taken = {name for name in taken if flow.values[name].step not in steps}
+    rows = {flow.steps[number].op.row for number in steps}
+    rows |= {flow.constants[name].row for name in constant_closure(flow, reads)}
+    inputs = [value for value in flow.values.values() if value.name in taken]  # inputs of the function come first
+    return FunctionPart(flow, start, stop, rows, inputs, [], [])
+
+
+def _leave_unused(flow: Flow, parts: list[FunctionPart]) -> None:
+    """Give the first part what nothing reads: constants and inputs of the function."""
+    first = parts[0]
+    first.rows |= {op.row for op in flow.unread if not any(op.row in part.rows for part in parts)}
+    used = {name for part in parts for name in part.input_names}
+    own = [value for value in flow.values.values() if value.step < 0]
+    kept = {value.name for value in own if value.name not in used} | set(first.input_names)
+    first.inputs = [value for value in own if value.name in kept]
+
+
+def part_edits(buffer: _codec.Buffer, part: FunctionPart) -> list[Edit]:
+    """Return the edits that leave only a part of a function; references to weight files stay as they are.
+
+    Args:
+        buffer: the model file.
+
+    Raises:
+        UnsupportedError: operations or outputs that are not encoded minimally.
+    """
+    flow = part.flow
+    view = flow.function.view
+    edits = [removed_operation(buffer, op) for op in flow.block.operations if op.row not in part.rows]
+    kept = set(part.input_names)
+    new = b"".join(field(_INPUTS, _named(buffer, value)) for value in part.inputs if value.step >= 0)
+    listed = fields_of(buffer, view.graph.function(flow.function.row)[2])
+    names = [value.name for value in flow.values.values() if value.step < 0]
+    own = [one for one in listed if one.number == _INPUTS and one.wire == 2]
+    edits += [
+        Edit(one.start, one.end - one.start, b"") for one, name in zip(own, names, strict=True) if name not in kept
+    ]
+    opset = next(one for one in listed if one.number == _OPSET and one.wire == 2)
+    if new:
+        whole = bytes(memoryview(buffer)[opset.start : opset.end])
+        edits.append(Edit(opset.start, opset.end - opset.start, new + whole))
+    before = [value for value in part.inputs if value.is_cast]
+    if before or part.output_names != list(flow.returned):
+        data = b"".join(field(_OUTPUTS, name) for name in part.output_names)
+        data += b"".join(field(_OPERATIONS, _cast(value, value.port, value.name, DType.FLOAT16)) for value in before)
+        for _, span in repeated(buffer, view.graph.block(flow.block.row)[1], {_OUTPUTS: 2}, "outputs"):
+            start = field_start(buffer, _OUTPUTS, span, f"outputs of function {flow.name}")
+            if before and start > flow.block.operations[0].message[0]:
+                words = f"outputs of function {flow.name}: expected before its operations, got them after"
+                raise UnsupportedError(words, offset=start, file=buffer.name)
+            edits.append(Edit(start, sum(span) - start, data))
+            data = b""
+    return edits
+
+
+def last_edit(buffer: _codec.Buffer, part: FunctionPart, inside: Sequence[Edit]) -> Edit | None:
+    """Return the edit that puts casts after the last operation of a part; None if no value is cast.
+
+    Args:
+        buffer: the model file.
+        inside: all other edits; those in that operation are part of this one.
+    """
+    after = [value for value in part.passed if value.is_cast]
+    if not after:
+        return None
+    op = operations_of(part)[-1]
+    own = [edit for edit in inside if op.message[0] <= edit.offset < sum(op.message)]
+    return followed_operation(buffer, op, own, [_cast(one, one.name, one.port, DType.FLOAT32) for one in after])
+
+
+def _cast(value: LiveValue, source: str, target: str, dtype: DType) -> bytes:
+    """Serialize an operation that casts a value."""
+    kind = value.tensor
+    text = immediate_value(tensor_type(DType.STRING, ()), pack_tensor(_MIL_NAMES[dtype]))
+    parameters = [
+        (INPUTS, field(1, "dtype") + field(2, field(1, field(2, text)))),
+        (INPUTS, field(1, "x") + field(2, field(1, field(1, source)))),
+    ]
+    return new_operation("cast", target, [(target, dtype, kind.shape)], parameters)
+
+
+def _named(buffer: _codec.Buffer, value: LiveValue) -> bytes:
+    at, nbytes = value.type_span
+    if value.is_cast:
+        return field(1, value.port) + field(2, tensor_type(DType.FLOAT32, value.tensor.shape))
+    return field(1, value.name) + field(2, memoryview(buffer)[at : at + nbytes])
+
+
+def operations_of(part: FunctionPart) -> list[Operation]:
+    """Return the operations of a part, in order."""
+    return [op for op in part.flow.block.operations if op.row in part.rows]

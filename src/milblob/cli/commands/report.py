@@ -1,0 +1,67 @@
+"""milblob report: one HTML file about a model, or about two."""
+
+from argparse import ArgumentParser, Namespace
+
+from ...reporting.report import ReportFile, report
+from .. import options
+from ..selection import check_select
+from ..terminal import output
+from ..terminal.progress import shown
+
+_EXIT_FINDINGS = 1
+
+EXAMPLES = (
+    "report Model.mlpackage -o report.html",
+    "report Model.mlpackage Half.mlpackage -o both.html --no-values",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="another one to compare with it")
+    options.add_output(parser, "-o", "--output", metavar="FILE", required=True, help="the HTML file to write")
+    options.add_select(parser)
+    parser.add_argument("--no-values", action="store_true", help="read the Program alone, no weights")
+    parser.add_argument("--plan", metavar="FILE", help="plan of a compression: show the recipe of each weight")
+    frontier = "what `compress --frontier SVG --json` printed: draw it, with the size of --plan"
+    parser.add_argument("--frontier", metavar="FILE", help=frontier)
+    options.add_force(parser)
+    options.add_reporting(parser, verbose="name the weights that were sampled", json="one JSON object about the file")
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command; status 1 if a weight could not be read."""
+    sources = [one for one in (arguments.model, arguments.other) if one is not None]
+    check_select(arguments, *sources, stored=False)
+    with shown(arguments) as progress:
+        written = report(
+            arguments.model,
+            arguments.other,
+            destination=arguments.output,
+            values=not arguments.no_values,
+            select=arguments.select or None,
+            plan=arguments.plan,
+            frontier=arguments.frontier,
+            force=arguments.force,
+            progress=progress,
+            max_nbytes=arguments.max_nbytes,
+        )
+    if arguments.json:
+        output.print_json(written.to_dict())
+    else:
+        _say(written, arguments)
+    return _EXIT_FINDINGS if written.unreadable else 0
+
+
+def _say(written: ReportFile, arguments: Namespace) -> None:
+    for name, reason in written.unreadable.items():
+        output.say(f"{name} was not read: {reason}")
+    if arguments.quiet:
+        return
+    if arguments.verbose:
+        for name in written.sampled:
+            output.say(f"{name}: its statistics are of a sample of its values")
+    elif written.sampled:
+        output.say(f"{output.plural(len(written.sampled), 'large weight')}: statistics of a sample of the values")
+    output.say(f"{written.destination}: {output.plural(written.weights, 'weight')}, {output.size(written.nbytes)}")

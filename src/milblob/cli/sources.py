@@ -1,0 +1,81 @@
+"""Sources of commands that are URLs or zip archives: --storage-option, and the local paths that represent them."""
+
+import contextlib
+import json
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from ..mirrored import is_remote, is_url
+from . import options
+from .terminal import output
+from .terminal.progress import shown
+
+
+def add_sources(parser: options.Parser, *names: str) -> None:
+    """Add --storage-option to a command; `names` are the arguments that are sources."""
+    words = "for the file system of a URL, such as anon=true; VALUE is JSON or text; may be repeated"
+    parser.add_argument(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        dest="storage_options",
+        type=_option,
+        action="append",
+        default=[],
+        help=words,
+    )
+    words = "fetch the whole files of each URL to DIR first, or what is missing of them, and print the content hash"
+    options.add_output(parser, "--download", metavar="DIR", help=words)
+    parser.set_defaults(remote_sources=names)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Parse KEY=VALUE. What is wrong with it is said without the value, which may be a secret."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ArgumentTypeError("expected KEY=VALUE, got no key or no value")
+    try:
+        return key, json.loads(value)
+    except (ValueError, RecursionError):
+        return key, value
+
+
+@contextlib.contextmanager
+def local_sources(arguments: Namespace) -> Iterator[None]:
+    """Replace the URLs and zip archives among a command's sources by local paths, until the block ends.
+
+    Raises:
+        ValueError: options without a URL. As `remote.mirror.open_mirror`.
+    """
+    names = getattr(arguments, "remote_sources", ())
+    given = {name: getattr(arguments, name) for name in names}
+    every = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
+    stored = dict(getattr(arguments, "storage_options", ()))
+    if not stored and not any(map(is_remote, every)):
+        yield
+        return
+    from ..remote.mirror import local
+
+    if not any(map(is_remote, every)):
+        raise ValueError(f"--storage-option: expected a URL, which it is for, got {every[0]}")
+    with contextlib.ExitStack() as stack:
+
+        def opened(text: Any) -> Any:
+            if arguments.download is not None and is_url(text):
+                return _downloaded(text, stored, arguments)
+            return stack.enter_context(local(text, stored, arguments.max_nbytes)) if is_remote(text) else text
+
+        for name, value in given.items():
+            setattr(arguments, name, list(map(opened, value)) if isinstance(value, list) else opened(value))
+        yield
+
+
+def _downloaded(url: str, stored: dict[str, Any], arguments: Namespace) -> str:
+    from ..rewrite.download import download
+
+    with shown(arguments) as progress:
+        found = download(url, arguments.download, progress=progress, storage_options=stored)
+    if not arguments.quiet:
+        what = f"{output.plural(found.files, 'file')}, {output.size(found.nbytes)}, to {found.path}"
+        output.say(f"{found.source}: {what}, content hash {found.hash or 'none'}")
+    return found.path

@@ -1,0 +1,122 @@
+"""What a remote directory and a remote file can do: the same for HTTP, for fsspec's file systems, and for archives."""
+
+from collections.abc import Container, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import FormatError
+
+DOWNLOAD = "--download DIR (milblob.download) fetches whole files"
+
+MAX_FILES = 1 << 17
+"""Files of a directory or an archive; one of TVM with its own runtime in it has 127."""
+
+
+class Version(NamedTuple):
+    """What tells two versions of a file apart.
+
+    Attributes:
+        nbytes: its size.
+        etag, changed: as the server states them; "" where it does not.
+    """
+
+    nbytes: int
+    etag: str = ""
+    changed: str = ""
+
+    def require_same(self, other: "Version", name: str) -> None:
+        """Refuse bytes of another version of the file.
+
+        Args:
+            other: that came with them.
+            name: of the file, for messages.
+
+        Raises:
+            FormatError: it is another version.
+        """
+        if self != other:
+            what = "size" if self.nbytes != other.nbytes else "ETag" if self.etag != other.etag else "time of change"
+            expected, got = (
+                (self.nbytes, other.nbytes) if what == "size" else
+                (self.etag, other.etag) if what == "ETag" else (self.changed, other.changed)
+            )  # fmt: skip
+            words = f"remote file: expected the version that was opened ({what} {expected!r:.100}), got {got!r:.100}"
+            raise FormatError(f"{words}: it changed; open it again", file=name, code="changed-file")
+
+
+class RemoteFile(Protocol):
+    """A file somewhere else.
+
+    Attributes:
+        name: what messages call it: without credentials.
+        version: its version and size.
+        head: its first bytes, which came with the answer that it exists; b"" if none did.
+    """
+
+    name: str
+    version: Version
+    head: bytes
+
+    def read(self, offset: int, nbytes: int) -> Any:
+        """Return a range of this version, as bytes; for several threads at once.
+
+        Raises:
+            OSError: it cannot be read. FormatError: the file is another version now.
+        """
+
+
+class RemoteDirectory(Protocol):
+    """A directory somewhere else.
+
+    Attributes:
+        name: what messages call it.
+        can_list: whether `files` lists what is in it.
+    """
+
+    name: str
+    can_list: bool
+
+    def file(self, relative: str) -> RemoteFile | None:
+        """Return a file, by its path with "/"; None if there is none.
+
+        Raises:
+            OSError: its server cannot be asked.
+        """
+
+    def files(self, relative: str) -> Mapping[str, Any]:
+        """Return every file below a path, or the file at it, by its path from the directory.
+
+        Raises:
+            OSError: it cannot be listed. FormatError: names that no file can have, or too many.
+        """
+
+    def close(self) -> None:
+        """Close connections. Files can be read all the same."""
+
+
+def require_names(names: list[str], where: str, folders: Container[str] = ()) -> None:
+    """Refuse paths of a listing or an archive that no model has, or that lead out of it.
+
+    Args:
+        names: with "/".
+        where: what has them, for messages.
+        folders: those of the names that are folders.
+
+    Raises:
+        FormatError: there is one, or there are too many.
+    """
+    if len(names) > MAX_FILES:
+        raise FormatError(f"files: expected at most {MAX_FILES}, got {len(names)}", file=where)
+    seen: set[str] = set()
+    for name in names:
+        parts = name.split("/")
+        if any(part in ("", ".", "..") or "\0" in part or "\\" in part or part[1:2] == ":" for part in parts):
+            words = f"name of a file: expected a path inside the directory, got {name!r:.200}"
+            raise FormatError(words, file=where, code="escaping-file")
+        if name in seen:
+            raise FormatError(f"names of files: expected each once, got {name!r:.200} twice", file=where)
+        seen.add(name)
+    for name in names:
+        while "/" in name:
+            name = name.rpartition("/")[0]
+            if name in seen and name not in folders:
+                raise FormatError(f"name {name!r:.200}: expected a file or a directory, got both", file=where)

@@ -1,0 +1,48 @@
+"""The calls that read: each takes a URL or a zip archive where it takes a path."""
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeVar, cast
+
+from ..mirrored import is_remote
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def takes_urls(*names: str) -> Callable[[_F], _F]:
+    """Let a function take URLs and zip archives for its first arguments, with `storage_options=` for all of them.
+
+    The function itself gets local paths, which represent them until it returns, and no `storage_options`, although its
+    signature has them for its callers.
+
+    Args:
+        names: of these arguments, in their order, the first ones of the function.
+    """
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def call(*args: Any, storage_options: dict[str, Any] | None = None, **more: Any) -> Any:
+            sources = [*args[: len(names)], *(more[name] for name in names[len(args) :] if name in more)]
+            given = [one for source in sources for one in (source if isinstance(source, list | tuple) else [source])]
+            if not storage_options and not any(map(is_remote, given)):
+                return function(*args, **more)
+            from .mirror import local
+
+            with ExitStack() as stack:
+                # Options are for the URLs: a local path beside one needs none.
+                is_any = any(map(is_remote, given))
+
+                def opened(source: Any) -> Any:
+                    if isinstance(source, list | tuple):
+                        return [opened(one) for one in source]
+                    options = storage_options if is_remote(source) or not is_any else None
+                    return stack.enter_context(local(source, options, more.get("max_nbytes")))
+
+                first = [opened(source) for source in args[: len(names)]]
+                rest = {name: opened(value) if name in names else value for name, value in more.items()}
+                return function(*first, *args[len(names) :], **rest)
+
+        return cast(_F, call)
+
+    return decorate

@@ -1,0 +1,79 @@
+"""URLs: their parts, and the form that may be shown to people."""
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+
+def shown(url: str) -> str:
+    """Return a URL without user, password, query and fragment, which may all hold credentials."""
+    return "::".join(map(_shown_part, url.split("::")))
+
+
+def _shown_part(url: str) -> str:
+    head, mark, rest = url.partition("://")
+    if not mark:
+        return url
+    rest = re.split(r"[?#]", rest, maxsplit=1)[0]
+    host, slash, path = rest.partition("/")
+    return f"{head}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+class Split(NamedTuple):
+    """A URL of http in parts.
+
+    Attributes:
+        scheme, host: in lower case; the host as in the URL, with its port.
+        directory: path of the URL's directory, as it is encoded in the URL; ends with "/".
+        name: last name of the path, decoded.
+        query: without "?"; "" if there is none.
+        user: "user:password", decoded, or "".
+    """
+
+    scheme: str
+    host: str
+    directory: str
+    name: str
+    query: str
+    user: str
+
+    def at(self, relative: str) -> str:
+        """Return the URL, without user, of a file below the directory; its path is plain text with "/"."""
+        path = self.directory + "/".join(quote(part, safe="") for part in relative.split("/"))
+        return urlunsplit((self.scheme, self.host, path, self.query, ""))
+
+    def shown_at(self, relative: str) -> str:
+        """As `at`, as messages show it."""
+        return shown(self.at(relative))
+
+
+def split(url: str) -> Split:
+    """Split a URL of http or https.
+
+    Raises:
+        ValueError: it has no host, or a port that is no number, or names nothing.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"URL: expected https://host/path, got {shown(url)!r:.200}") from None
+    if not parts.hostname or any(c <= " " or c == "\x7f" for c in parts.netloc + parts.query):
+        raise ValueError(f"URL: expected https://host/path, got {shown(url)!r:.200}")
+    user = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    directory, _, name = parts.path.rstrip("/").rpartition("/")
+    name = unquote(name)
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise ValueError(f"URL: expected one whose path ends with a name, got {shown(url)!r:.200}")
+    whole = host if port is None else f"{host}:{port}"
+    encoded = quote(directory, safe="/%:@!$&'()*+,;=~")
+    return Split(
+        parts.scheme.lower(), whole, f"{encoded}/", name, quote(parts.query, safe="=&%/?:@!$'()*+,;~-._"), user
+    )
+
+
+def encoded_target(url: str) -> str:
+    """Return the path and query of a URL, as a request names them."""
+    parts = urlsplit(url)
+    return (quote(parts.path, safe="/%:@!$&'()*+,;=~-._") or "/") + (f"?{parts.query}" if parts.query else "")

@@ -1,0 +1,1 @@
+"""Reports that people look at: one model, or two beside each other, as one HTML file."""

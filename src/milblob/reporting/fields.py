@@ -1,0 +1,66 @@
+"""The fields of statistics and of differences that a report shows: the one place that knows their names."""
+
+import math
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..analysis.diff import Diff
+    from ..analysis.statistics import Statistics
+    from ..analysis.tensor_diff import TensorDiff
+
+_STATISTICS = {
+    "min": "min",
+    "max": "max",
+    "mean": "mean",
+    "std": "std",
+    "absmax": "absmax",
+    "smallest": "smallest",
+    "zeros": "zeros",
+    "nans": "nans",
+    "infinities": "infinities",
+    "subnormals": "subnormals",
+    "overflows": "float16_overflows",
+    "distinct": "distinct",
+}
+"""Column of the report -> attribute of Statistics."""
+STATISTICS = tuple(_STATISTICS)
+_figures = attrgetter(*_STATISTICS.values())
+_MAX_EXACT = 1 << 53
+"""Numbers of JavaScript are float64: larger integers lose digits."""
+
+
+def number(value: Any) -> Any:
+    """Return a number as the report holds it: of six significant digits, None if it is not finite."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value if value is None or abs(value) <= _MAX_EXACT else float(value)
+
+
+def statistics_row(found: "Statistics") -> list[Any]:
+    """Return the figures of one weight in the order of STATISTICS."""
+    return list(map(number, _figures(found)))
+
+
+def ends(found: "Statistics") -> tuple[Any, Any]:
+    """Return the least and the greatest finite value; None if there are none."""
+    return found.min, found.max
+
+
+def histogram_row(bins: Any) -> list[Any] | None:
+    """Return bins as [low, high, width, counts]; a width of 0 is that of floats, whose bins divide the range evenly."""
+    if not bins:
+        return None
+    first, last = bins[0], bins[-1]
+    width = 0 if isinstance(first.low, float) else first.high - first.low + 1
+    return [number(first.low), number(last.high), width, [one.count for one in bins]]
+
+
+def is_same(found: "Diff") -> bool:
+    """Whether nothing differs."""
+    return found.is_same
+
+
+def message(row: "TensorDiff") -> str:
+    """What differs, in one line."""
+    return row.message

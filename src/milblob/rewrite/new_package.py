@@ -1,0 +1,149 @@
+"""A new .mlpackage with one weight file: the records that it gets from other models, and its files."""
+
+import os
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from .. import _codec
+from ..blobs.equal import Stretch, first_equal
+from ..errors import UnsupportedError
+from ..model.manifest import new_manifest
+from ..model.package import MODEL_PATH, Package, Source
+from ..program.splice import Spliced
+from ..progress import ProgressCounter
+from ..storage.mapped import MappedFile
+from ..storage.transfer import write_at
+from .copying import new_file
+from .execute import write_weight_files
+from .tasks import Item, SourceFile, lay_out
+
+WEIGHT_FILE = "weight.bin"
+WEIGHTS_NAME = "weights"
+FOLDER = os.path.join("Data", "com.apple.CoreML")
+_MODEL_NAME = "model.mlmodel"
+_KINDS = {"mlmodelc": "a compiled model", "mil": "MIL text", "blob": "a weight file", "listing": "a listing of weights"}
+
+Bytes: TypeAlias = bytes | Spliced
+"""A stretch of a new model file."""
+
+
+def reference_to(name: str = WEIGHT_FILE) -> str:
+    """Return how a Program spells a weight file of its package."""
+    return f"{MODEL_PATH}{WEIGHTS_NAME}/{name}"
+
+
+def require_one_program(package: Package) -> Source:
+    """Return the Program of a package.
+
+    Raises:
+        UnsupportedError: a compiled model, a pipeline, or something else that is not one ML Program in protobuf.
+    """
+    if package.kind in _KINDS:
+        raise UnsupportedError(f"source: expected a .mlpackage, got {_KINDS[package.kind]}", file=package.path)
+    if len(package.sources) != 1 or package.sources[0].prefix or package.others:
+        raise UnsupportedError("source: expected a single ML Program, got a pipeline", file=package.path)
+    return package.sources[0]
+
+
+class NewRecords:
+    """The records of a new weight file, gathered from the weight files of other models.
+
+    Attributes:
+        every: one item for each record that was added, in the order of the first reference. `first` of an item is the
+            one that is stored.
+        items: those that are stored.
+        origins: every file that bytes come from, mapped.
+    """
+
+    def __init__(self) -> None:
+        self.every: list[Item] = []
+        self.origins: dict[SourceFile, MappedFile] = {}
+        self._stretches: list[Stretch] = []
+        self._known: dict[tuple[int, str, int], Item] = {}
+
+    def hold(self, package: Package) -> None:
+        """Note the files of a model, so that a change of any of them is found."""
+        self.origins.update((SourceFile.of(mapping), mapping) for mapping in package.mappings)
+
+    def add(self, package: Package, source: Source, constant: _codec.Constant) -> Item:
+        """Return the item for the record that a constant of a Program refers to; one item for each record.
+
+        Raises:
+            FormatError, ResolveError: there is no such record. LimitError: records that overlap, beyond the budget.
+        """
+        key = id(package), constant.text, constant.blob_offset
+        item = self._known.get(key)
+        if item is None:
+            reader = package.reader(source, constant.text)
+            record = reader.record(constant.blob_offset)
+            package.budget.spend((*key[1:], "record"), record.nbytes)
+            origin, span = SourceFile.of(reader.mapping), (record.data_offset, record.nbytes)
+            item = self._known[key] = Item(origin, span, record.dtype, record.count, "", WEIGHT_FILE)
+            item.order, item.name = (len(self.every),), constant.op.name if constant.op is not None else ""
+            self.origins[origin] = reader.mapping
+            self.every.append(item)
+            self._stretches.append(Stretch(reader.mapping.check_size(), *span, (record.dtype, record.count)))
+        return item
+
+    def share_equal(self) -> None:
+        """Store one of several equal records. Compares their bytes."""
+        for item, index in zip(self.every, first_equal(self._stretches), strict=True):
+            item.first = self.every[index]
+
+    @property
+    def items(self) -> list[Item]:
+        """See Attributes."""
+        return [item for item in self.every if item.first is item]
+
+    def lay_out(self) -> int:
+        """Set the offsets of all items; return the size of the weight file in bytes."""
+        return lay_out(self.items, 64).get(WEIGHT_FILE, ([], 64))[1]
+
+    def require_same(self) -> None:
+        """Refuse a file that was written to since it was opened.
+
+        Raises:
+            FormatError.
+        """
+        for origin, mapping in self.origins.items():
+            origin.require_same(mapping.fd)
+
+
+def write_package(
+    directory: str, weights: Sequence[tuple[str, list[Item], int]], model: Sequence[Bytes], counter: ProgressCounter
+) -> None:
+    """Fill an empty directory with the files of a package.
+
+    Args:
+        directory: it.
+        weights: name, records in order and size of each weight file.
+        model: the model file in pieces.
+        counter: `add` is called with everything that is written.
+
+    Raises:
+        As `write_weight_files`. OSError: a file cannot be written.
+    """
+    folder = os.path.join(directory, FOLDER)
+    os.makedirs(os.path.join(folder, WEIGHTS_NAME))
+    files = [(os.path.join(folder, WEIGHTS_NAME, name), items, nbytes) for name, items, nbytes in weights]
+    write_weight_files(files, counter)
+    _write_file(os.path.join(folder, _MODEL_NAME), model, counter)
+    _write_file(os.path.join(directory, "Manifest.json"), [new_manifest()], ProgressCounter(None))
+
+
+def nbytes_of(model: Sequence[Bytes]) -> int:
+    """Return the size of a model file that is there in pieces."""
+    return sum(piece.nbytes if isinstance(piece, Spliced) else len(piece) for piece in model)
+
+
+def _write_file(path: str, pieces: Sequence[Bytes], counter: ProgressCounter) -> None:
+    offset = 0
+    with new_file(path) as fd:
+        for piece in pieces:
+            nbytes = nbytes_of([piece])
+            if isinstance(piece, Spliced):
+                piece.write_to(fd, offset)
+            else:
+                write_at(fd, [piece], offset)
+            offset += nbytes
+            counter.add(os.path.basename(path), nbytes)

@@ -1,0 +1,199 @@
+"""Every command and function that reads gives the same of a URL as of the local files, and shows no private path."""
+
+import contextlib
+import io
+
+import fsspec
+import numpy as np
+import pytest
+
+import milblob
+import milblob.onnx
+from cases import MODEL_CASES, load_case
+from milblob.cli import main
+from paths import ROOT
+from remote_server import files_below, serving
+from repacking import FILE, simple_package, small_package
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    return small_package(tmp_path_factory.mktemp("package"))
+
+
+def in_memory(files):
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    for name, data in files.items():
+        system.pipe(f"/{name}", data)
+
+
+@pytest.fixture(scope="module", params=["http", "memory"])
+def place(request, package):
+    """The URL of the folder that the package is in."""
+    files = files_below(package.parent)
+    if request.param == "memory":
+        in_memory(files)
+        yield "memory:/"
+    else:
+        with serving(files) as server:
+            yield server.url
+
+
+def run(*arguments):
+    """Exit status, stdout and stderr of a command."""
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        status = main([str(argument) for argument in arguments])
+    return status, out.getvalue(), error.getvalue()
+
+
+READING = [
+    ("ls",), ("ls", "-v"), ("ls", "--json"), ("ls", "--stored"), ("show",), ("show", "--json"), ("show", "one/a"),
+    ("show", "two/c", "--json"), ("stats",), ("stats", "--json"), ("hash",), ("hash", "-q"), ("hash", "--json"),
+    ("hash", "-k", "one*"), ("text", "-f", "one"), ("text", "-f", "two", "--weights", "head"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_command_prints_the_same(command, place, package):
+    url = f"{place}/{package.name}"
+    found, expected = (run(command[0], source, *command[1:]) for source in (url, package))
+    assert [text.replace(url, "@") for text in found[1:]] == [text.replace(str(package), "@") for text in expected[1:]]
+    assert found[0] == expected[0] == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--values",), ("--json",)])
+def test_check_finds_the_same_but_for_files_that_nothing_names(more, place, package):
+    url = f"{place}/{package.name}"
+    found, expected = (run("check", source, *more) for source in (url, package))
+    lines = [
+        [
+            line.replace(str(package), "@").replace(url, "@")
+            for line in text.splitlines()
+            if "milblob-" in line or "warning[" in line or "error[" in line
+        ]
+        for text in (found[1], expected[1])
+    ]
+    assert lines[0] == lines[1] and found[0] == expected[0]
+    assert "milblob-" not in found[1] + found[2]
+
+
+def test_two_sources(place, package):
+    url = f"{place}/{package.name}"
+    for command in ("diff", "match"):
+        expected = run(command, package, package)
+        for a, b in ((url, package), (package, url), (url, url)):
+            found = run(command, a, b)
+            assert found[0] == expected[0]
+            assert found[1].replace(url, "@").replace(str(package), "@") == expected[1].replace(str(package), "@")
+
+
+@pytest.mark.parametrize("target", ["out.npz", "out.safetensors", "out/", "weights.bin"])
+def test_extract_and_convert_write_the_same(target, place, package, tmp_path):
+    url = f"{place}/{package.name}"
+    for number, source in enumerate((url, package)):
+        into = tmp_path / str(number) / target
+        into.parent.mkdir()
+        output = f"{into}/" if target.endswith("/") else str(into)
+        status = run("convert", source, "-o", output)
+        assert status[0] == 0, status
+    assert files_below(tmp_path / "0") == files_below(tmp_path / "1")
+
+
+def test_several_models_are_reported_each(place, package):
+    url = f"{place}/{package.name}"
+    status, out, error = run("ls", url, f"{place}/none.mlpackage", package)
+    assert status == 2 and f"{place}/none.mlpackage" in error and error.count("\n") == 1
+    assert out.count("total") == 2 and "milblob-" not in out + error
+
+
+def test_functions_take_urls(place, package):
+    url = f"{place}/{package.name}"
+    assert milblob.content_hash(url) == milblob.content_hash(package)
+    assert milblob.diff(url, package).is_same and milblob.diff(package, url).is_same
+    assert milblob.to_text(url, function="one") == milblob.to_text(package, function="one")
+    assert milblob.statistics(url).total == milblob.statistics(package).total
+    assert {f.code for f in milblob.check(url)} <= {f.code for f in milblob.check(package)}
+    found = milblob.match(package, url)
+    assert found.model == url and list(found.matches) == list(milblob.match(package, package).matches)
+
+
+def test_conversion_to_onnx_copies_or_embeds(tmp_path):
+    package = ROOT / "tests" / "data" / "opset_ios17_fp32" / "model.mlpackage"
+    with serving(files_below(package.parent)) as server:
+        url = f"{server.url}/{package.name}"
+        with pytest.raises(ValueError, match='expected "copy" or "embed"'):
+            milblob.onnx.convert(url, tmp_path / "a.onnx")
+        milblob.onnx.convert(url, tmp_path / "a.onnx", weights="embed")
+        milblob.onnx.convert(package, tmp_path / "b.onnx", weights="embed")
+        assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_files_of_arrays_and_weight_files(tmp_path):
+    arrays = {"a": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(5, np.int8)}
+    milblob.save(arrays, tmp_path / "w.bin")
+    for name in ("x.npz", "x.safetensors"):
+        assert run("convert", "-q", tmp_path / "w.bin", "-o", tmp_path / name)[::2] == (0, "")
+    with serving(files_below(tmp_path)) as server:
+        for name in ("x.npz", "x.safetensors", "w.json", "w.bin"):
+            found, expected = (run("hash", "-q", f"{folder}/{name}") for folder in (server.url, tmp_path))
+            assert found[0] == expected[0] == 0, (found, expected)
+            assert found[1].split()[0] == expected[1].split()[0]
+
+
+def test_unknown_scheme_and_missing_extra_are_refused(monkeypatch):
+    with pytest.raises(ValueError, match="scheme that fsspec knows, got 'nope'"):
+        milblob.open("nope://host/m.mlpackage")
+    with pytest.raises(ImportError, match="needs another package"):
+        milblob.open("gs://bucket/m.mlpackage")
+    monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
+    with pytest.raises(ImportError, match=r"fsspec is not installed.*extra remote"):
+        milblob.open("memory://m.mlpackage")
+
+
+def test_version_that_changes_in_a_file_system_is_refused(tmp_path):
+    package = simple_package(tmp_path, [bytes(400_000), bytes(400_000)])
+    system = fsspec.filesystem("memory")
+    for name, data in files_below(package, "changing.mlpackage/").items():
+        system.pipe(f"/{name}", data)
+    name = f"/changing.mlpackage/{FILE}"
+    with milblob.open("memory://changing.mlpackage") as model:
+        model["w0"].read()
+        system.pipe(name, system.cat(name))
+        with pytest.raises(milblob.FormatError, match="it changed"):
+            model["w1"].read()
+
+
+def test_options_need_a_url(package):
+    with pytest.raises(ValueError, match="expected a URL"):
+        milblob.open(package, storage_options={"anon": True})
+    status, _, error = run("ls", package, "--storage-option", "anon=true")
+    assert status == 2 and "expected a URL" in error
+    status, _, error = run("ls", "https://host/m.mlpackage", "--storage-option", "=s3cr3t")
+    assert status == 2 and "s3cr3t" not in error
+
+
+def outcome(source, options):
+    """What loading gives: the bits of each array, or the error, without its file."""
+    try:
+        found = milblob.load(source, **options)
+    except milblob.MilblobError as error:
+        return type(error), error.what, error.offset, error.where
+    return {
+        key: (array.dtype, array.shape, array.tolist() if array.dtype == object else array.tobytes())
+        for key, array in found.items()
+    }
+
+
+@pytest.mark.parametrize("name", MODEL_CASES)
+def test_every_kind_of_model_loads_as_the_local_one(name):
+    """The local values are compared with coremltools elsewhere."""
+    path = load_case(name).path()
+    with serving(files_below(path.parent)) as server:
+        url = f"{server.url}/{path.name}"
+        for options in ({}, {"constants": True}, {"stored": True}):
+            found, expected = (outcome(source, options) for source in (url, path))
+            assert found == expected
+        with milblob.open(url) as model, milblob.open(path) as local:
+            assert model.metadata == local.metadata
