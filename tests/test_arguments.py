@@ -394,7 +394,7 @@ def test_parameters_of_torch(monkeypatch):
         assert milblob.statistics(given).max == 5.0
 
 
-def test_a_path_is_no_array():
+def test_a_path_is_refused_as_an_array():
     with pytest.raises(TypeError, match="array: expected values, got the path 'w.npy'; milblob.load reads a file"):
         milblob.pack_tensor(pathlib.Path("w.npy"))
     with pytest.raises(FileNotFoundError):

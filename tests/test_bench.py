@@ -238,7 +238,7 @@ def test_two_trees_with_rows_of_their_own(trees):
 
 
 @pytest.mark.thorough
-def test_two_trees_one_of_which_fails(trees):
+def test_against_reports_a_tree_that_fails(trees):
     (trees[1] / "bench" / "bench_tiny.py").write_text(
         TINY.replace("is_thousand(got):\n", "is_thousand(got):\n    os._exit(9)\n")
     )
@@ -246,7 +246,7 @@ def test_two_trees_one_of_which_fails(trees):
     assert code == 1 and "a process has ended" in printed and "0 rows, 0 slower by more than 5%, 1 absent" in printed
 
 
-def test_against_something_that_is_no_milblob(trees):
+def test_against_rejects_a_tree_without_milblob(trees):
     code, printed, error = against((trees[0] / "none", trees[1]))
     assert code == 1 and "expected a commit, or a directory" in error
     shutil.rmtree(trees[0] / "bench")

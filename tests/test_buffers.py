@@ -82,7 +82,7 @@ def test_strided_buffers_are_refused(source):
 
 
 @pytest.mark.parametrize("source", [None, 7, 1.5, object(), ["a"], {}])
-def test_what_is_no_buffer(source):
+def test_an_object_without_a_buffer_is_refused(source):
     for use in (milblob.BlobReader, milblob.open, lambda data: milblob.unpack_tensor(data, "float32", (1,))):
         with pytest.raises(TypeError):
             use(source)

@@ -156,7 +156,7 @@ def test_the_tree_names_every_folder_and_only_modules_that_exist():
     assert set(folders) == {path.parent.name for path in package.glob("*/__init__.py")}
 
 
-def test_the_reference_is_what_the_docstrings_say():
+def test_the_reference_matches_the_docstrings():
     """`make pages` writes it."""
     assert api_page.page() == api_page.PAGE.read_text("utf-8")
 

@@ -64,7 +64,7 @@ def test_names():
 
 
 @pytest.mark.parametrize("value", ["no such", np.complex64, "M8[s]", 5, object(), [("a", "i4")]])
-def test_what_is_no_dtype(value):
+def test_an_unknown_dtype_is_refused(value):
     with pytest.raises(TypeError, match="dtype: expected "):
         as_dtype(value)
 

@@ -64,7 +64,7 @@ def test_an_unknown_name_brings_close_ones_or_the_few_there_are(cli):
         unknown("function", "man", ["main", "x"], "m.mlpackage")
         == "m.mlpackage has no function 'man'; did you mean main?"
     )
-    assert unknown("array", "q", ["abc", "def"]) == "there is no array 'q' (there is abc, def)"
+    assert unknown("array", "q", ["abc", "def"]) == "no array 'q' (there is abc, def)"
     assert unknown("array", "q", map(str, range(9)), "w.npz") == "w.npz has no array 'q'"
     assert (
         cli("ls", FUNCTIONS, "-f", "alhpa")[2] == f"milblob: {FUNCTIONS} has no function 'alhpa'; did you mean alpha?\n"

@@ -176,7 +176,7 @@ def test_link_that_leads_out(every_way, target, tmp_path):
 
 
 @posix
-def test_link_that_stays_inside(every_way, tmp_path):
+def test_link_within_the_package(every_way, tmp_path):
     package = package_with(tmp_path, "@model_path/weights/weight.bin", {"real.bin": WEIGHTS})
     inside = package / "Data/com.apple.CoreML"
     (inside / "weights/weight.bin").symlink_to("real.bin")

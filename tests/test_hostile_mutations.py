@@ -120,7 +120,7 @@ def test_mutations(source, part, count, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["opset_ios16_fp16", "constexpr_ios18", "immediates"])
-def test_names_of_a_mutated_model_stay_unique(case):
+def test_names_of_a_mutated_model_are_unique(case):
     """In this process: one flipped bit at a time, in memory."""
     folder = DATA / case
     path = folder / json.loads((folder / "expected.json").read_text(encoding="utf-8"))["paths"][0]

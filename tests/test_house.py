@@ -179,7 +179,7 @@ def test_what_tests_skip_without_is_installed():
 SKIPS = {"xfail", "skip", "skipif", "importorskip"}
 
 
-def test_every_skip_says_what_is_not_tested():
+def test_every_skip_names_what_is_not_tested():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(parsed(path)):
             is_called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)

@@ -242,7 +242,7 @@ def test_a_full_disk_names_the_file_and_its_size(tmp_path):
 
 
 @pytest.mark.parametrize("is_ignored", [False, True])
-def test_ctrl_c_while_milblob_is_imported_is_no_traceback(tmp_path, is_ignored):
+def test_ctrl_c_while_milblob_is_imported_prints_no_traceback(tmp_path, is_ignored):
     (tmp_path / "numpy.py").write_text(
         "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise ImportError('went on')\n"
     )

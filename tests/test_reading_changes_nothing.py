@@ -229,7 +229,7 @@ def test_a_command_that_changes_a_model_in_place_completes_the_change_first(cli,
     milblob.load(path)
 
 
-def test_recover_says_what_it_does(cli, files, tmp_path):
+def test_recover_reports_what_it_does(cli, files, tmp_path):
     folder = shutil.copytree(files, tmp_path / "files")
     path, other = str(folder / "Model.mlpackage"), str(folder / "Half.mlpackage")
     status, out, err = cli("recover", path, other, "-v")

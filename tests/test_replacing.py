@@ -116,7 +116,7 @@ def test_a_foreign_file_is_never_removed(kind, writer, tmp_path, capsys):
         with pytest.raises(FileExistsError) as caught:
             writer(tmp_path, out, True)
         words = str(caught.value) if "as the command" not in str(caught.value) else capsys.readouterr().err
-        assert f"got the file {name} that is no part of one; move it elsewhere, or name another output" in words, words
+        assert f"got the file {name} that is not part of one; move it elsewhere, or name another output" in words, words
         assert tree(out) == before and os.listdir(tmp_path) == [out.name], name
         (out / name).unlink()
         writer(tmp_path, out, True)

@@ -145,7 +145,7 @@ def test_closing_a_reader_under_readers(tmp_path):
             shared.read(64)
 
 
-def test_a_descriptor_stays_while_it_is_used(tmp_path):
+def test_a_descriptor_is_kept_open_while_it_is_used(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     mapping = MappedFile(tmp_path / "a")
     with mapping.held() as fd:

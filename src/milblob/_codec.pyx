@@ -88,12 +88,12 @@ cdef class Buffer:
 
 cdef _span_check(Buffer buffer, uint64_t offset, uint64_t nbytes):
     if offset > buffer.nbytes or nbytes > buffer.nbytes - offset:
-        words = f"bytes [{offset}, {offset + nbytes}): expected to lie inside the buffer, got an end at {buffer.nbytes}"
-        raise FormatError(words, offset=offset, file=buffer.name)
+        message = f"bytes [{offset}, {offset + nbytes}): expected to lie inside the buffer, got an end at {buffer.nbytes}"
+        raise FormatError(message, offset=offset, file=buffer.name)
 
 
 # The only table from a status to a message. MB_VERSION and a range error of one element have their own classes or values.
-_WORDS = {
+_MESSAGES = {
     <int>C.MB_TRUNCATED: "{what}: expected {expected} more bytes, got {got}",
     <int>C.MB_SENTINEL: "{what}: expected 0x{expected:08x}, got 0x{got:08x}",
     <int>C.MB_DTYPE: "{what}: expected one that is known, got {got}",
@@ -121,12 +121,12 @@ cdef _error(C.mb_error *e, name, str where=""):
         older = " (the older Espresso weight format)" if e.got == 1 else ""
         return UnsupportedError(f"storage version: expected 2, got {e.got}{older}", offset=e.offset, file=name, where=where)
     if e.status == C.MB_TEXTLESS:
-        words = f"MIL text: expected a Program that text can hold, got {e.detail.decode()}"
-        return UnsupportedError(words, offset=e.offset, file=name, where=where)
-    words = _WORDS.get(<int>e.status, "{what}: expected {expected}, got {got}")
+        message = f"MIL text: expected a Program that text can hold, got {e.detail.decode()}"
+        return UnsupportedError(message, offset=e.offset, file=name, where=where)
+    template = _MESSAGES.get(<int>e.status, "{what}: expected {expected}, got {got}")
     found = "the end" if e.got > 255 else repr(chr(e.got))
     what = e.detail.decode() if e.detail != NULL else "data"
-    message = words.format(what=what, expected=e.expected, got=e.got, found=found)
+    message = template.format(what=what, expected=e.expected, got=e.got, found=found)
     return FormatError(message, offset=e.offset, file=name, where=where)
 
 

@@ -11,14 +11,14 @@ import numpy as np
 _FLAGS = (bool, np.bool_)
 
 
-def require(what: str, value: object, kind: Any, words: str) -> None:
-    """Refuse an argument that is not a `kind`; `words` describe what is expected.
+def require(what: str, value: object, kind: Any, expected: str) -> None:
+    """Refuse an argument that is not a `kind`; `expected` describes what is expected.
 
     Raises:
         TypeError: it is something else.
     """
     if not isinstance(value, kind):
-        raise TypeError(f"{what}: expected {words}, got {type(value).__name__}")
+        raise TypeError(f"{what}: expected {expected}, got {type(value).__name__}")
 
 
 def require_flags(**flags: object) -> None:
@@ -43,7 +43,7 @@ def require_calls(**functions: object) -> None:
             raise TypeError(f"{name}: expected a function, got {type(function).__name__}")
 
 
-def as_integer(what: str, value: Any, words: str = "an integer") -> int:
+def as_integer(what: str, value: Any, expected: str = "an integer") -> int:
     """Return a number of any integer type as an int.
 
     Raises:
@@ -52,21 +52,21 @@ def as_integer(what: str, value: Any, words: str = "an integer") -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{what}: expected {words}, got {type(value).__name__}") from None
+        raise TypeError(f"{what}: expected {expected}, got {type(value).__name__}") from None
 
 
-def as_count(what: str, value: Any, least: int = 0, *, nbits: int | None = None, words: str = "an integer") -> int:
+def as_count(what: str, value: Any, least: int = 0, *, nbits: int | None = None, expected: str = "an integer") -> int:
     """Return a number of any integer type as an int that is not below `least`.
 
     Args:
-        what, value, words: as for `as_integer`.
+        what, value, expected: as for `as_integer`.
         least: the smallest number that is allowed.
         nbits: how many bits it may have; None: any number of them.
 
     Raises:
         ValueError: it is too small, or too large. TypeError: it is something else.
     """
-    count = as_integer(what, value, words)
+    count = as_integer(what, value, expected)
     if count < least:
         raise ValueError(f"{what}: expected {least} or more, got {count}")
     if nbits is not None and count >> nbits:
@@ -97,8 +97,8 @@ def source_of(source: Any) -> Any:
         return source
     path = getattr(source, "package_path", None)
     if path is None:
-        words = "an ML Program, which has a package, got an MLModel of another type, in memory only"
-        raise TypeError(f"source: expected {words}; its `save` writes a file")
+        message = "an ML Program, which has a package, got an MLModel of another type, in memory only"
+        raise TypeError(f"source: expected {message}; its `save` writes a file")
     return path
 
 
@@ -116,8 +116,8 @@ def array_of(values: Any) -> "np.ndarray[Any, Any]":
     if isinstance(values, np.ndarray) and type(values) is not np.ndarray:
         count = int(np.count_nonzero(getattr(values, "mask", False)))
         if count:
-            words = f"a masked array with {count} of {values.size} masked (its `filled` gives them values)"
-            raise TypeError(f"array: expected a value for each element, got {words}")
+            message = f"a masked array with {count} of {values.size} masked (its `filled` gives them values)"
+            raise TypeError(f"array: expected a value for each element, got {message}")
     return np.asarray(values)
 
 
@@ -134,7 +134,7 @@ def _of_torch(tensor: Any) -> Any:
     return tensor.view(getattr(torch, own)).numpy().view(getattr(ml_dtypes, name))
 
 
-def as_mapping(what: str, value: Any, words: str) -> Mapping[str, Any]:
+def as_mapping(what: str, value: Any, expected: str) -> Mapping[str, Any]:
     """Return a mapping with names as keys; an empty one for None.
 
     Raises:
@@ -142,9 +142,9 @@ def as_mapping(what: str, value: Any, words: str) -> Mapping[str, Any]:
     """
     if value is None:
         return {}
-    require(what, value, Mapping, words)
+    require(what, value, Mapping, expected)
     for name in value:
-        require(what, name, str, f"{words}, with text as keys")
+        require(what, name, str, f"{expected}, with text as keys")
     found: Mapping[str, Any] = value
     return found
 
@@ -159,10 +159,10 @@ def require_nan(nan: object) -> None:
     Raises:
         TypeError: it is not a text. ValueError: another word.
     """
-    words = ", ".join(NAN_POLICIES)
-    require("nan", nan, str, f"one of {words}")
+    policies = ", ".join(NAN_POLICIES)
+    require("nan", nan, str, f"one of {policies}")
     if nan not in NAN_POLICIES:
-        raise ValueError(f"nan: expected one of {words}, got {nan!r}")
+        raise ValueError(f"nan: expected one of {policies}, got {nan!r}")
 
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

@@ -41,7 +41,7 @@ class Budget:
     def __init__(self, max_nbytes: int | None = None, file: str | None = None) -> None:
         self._unit = 0 if max_nbytes is None else max_nbytes  # as given: messages are in its unit
         if max_nbytes is not None:
-            max_nbytes = as_count("max_nbytes", max_nbytes, words="a number of bytes, or None for the default")
+            max_nbytes = as_count("max_nbytes", max_nbytes, expected="a number of bytes, or None for the default")
         self.given_nbytes = max_nbytes
         self.max_nbytes = MIN_NBYTES if max_nbytes is None else max_nbytes
         self.file = file
@@ -81,9 +81,9 @@ class Budget:
             most, stored, got = (
                 in_unit_of(self._unit, count) for count in (self.max_nbytes, self.stored_nbytes, self._spent + nbytes)
             )
-            words = f"values in all: expected at most {most} made of {stored} stored"
-            words += f", got {got} or more; max_nbytes (--max-nbytes) allows more"
-            raise LimitError(words, file=self.file)
+            message = f"values in all: expected at most {most} made of {stored} stored"
+            message += f", got {got} or more; max_nbytes (--max-nbytes) allows more"
+            raise LimitError(message, file=self.file)
 
     def spend(self, key: Hashable, nbytes: int) -> None:
         """Count the bytes that are made of something, unless they were counted before.

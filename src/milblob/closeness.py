@@ -38,19 +38,19 @@ def hint(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str], where: str | None = None) -> str:
-    """Return the message about a name that is not known: "m.mlpackage has no function 'man'; did you mean main?".
+    """Return the message about an unknown name: "m.mlpackage has no function 'man'; did you mean main?".
 
     Args:
-        kind: what has the name.
-        name: as asked for.
-        known: names that there are. Up to 8 are listed where none is like `name`.
-        where: what has them.
+        kind: of the named object, such as "function".
+        name: the requested name.
+        known: existing names. Up to 8 are listed if none is similar to `name`.
+        where: their owner, such as the path of a model.
     """
     names = list(known)
     end = hint(name, names) if isinstance(name, str) else ""
     if not end and 0 < len(names) <= _MAX_LISTED:
         end = f" (it has {', '.join(names)})" if where else f" (there is {', '.join(names)})"
-    return f"{where} has no {kind} {name!r:.200}{end}" if where else f"there is no {kind} {name!r:.200}{end}"
+    return f"{where} has no {kind} {name!r:.200}{end}" if where else f"no {kind} {name!r:.200}{end}"
 
 
 def ambiguous(name: str, found: Iterable[str]) -> str:

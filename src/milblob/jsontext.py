@@ -36,9 +36,9 @@ def parse_json(
             f"{what}: expected every key once, got {error.args[0]!r} twice", file=file, code=code
         ) from None
     except (ValueError, RecursionError) as error:
-        words = str(error) if isinstance(error, ValueError) else "nesting too deep"
+        message = str(error) if isinstance(error, ValueError) else "nesting too deep"
         raise FormatError(
-            f"{what}: expected a document, got {words}", offset=getattr(error, "pos", None), file=file, code=code
+            f"{what}: expected a document, got {message}", offset=getattr(error, "pos", None), file=file, code=code
         ) from None
 
 

@@ -38,8 +38,8 @@ class Root(NamedTuple):
     Attributes:
         name: what messages call it.
         provide: makes the file of a path, relative to the directory with "/", if there is one; returns whether there
-            is. The flag says whether a model names the path; else it is one of several that milblob tries.
-        is_listed: whether every file is known at once; else only those that are asked for by name.
+            is. The flag is True if a model names the path, and False for one of several paths that milblob tries.
+        is_listed: whether every file is known at once; else only files requested by name.
     """
 
     name: str
@@ -109,7 +109,7 @@ def represents(path: str) -> bool:
 
 
 def is_unlisted(path: str) -> bool:
-    """Whether a path is below a directory of which only what is asked for by name is known."""
+    """Whether a path is below a directory without a listing: only files requested by name are known."""
     return any(path.startswith(directory + os.sep) and not root.is_listed for directory, root in list(ROOTS.items()))
 
 

@@ -22,8 +22,8 @@ _SIMPLE = (bool, int, float, str, DType, tuple)
 class Result:
     """Base of everything that a function of milblob reports: frozen dataclasses.
 
-    `repr` has at most a paragraph, however many weights a result is about: it counts long lists, and shows the three
-    rows that matter most. `to_dict` has everything.
+    `repr` has at most a paragraph for any number of weights: it gives the length of long lists, and shows the three
+    most important rows. `to_dict` has everything.
 
     Subclasses may set `_keys`: field or property -> its key in `to_dict`, and whether it is there. Properties that are
     not named are left out; None leaves a field out. And `_worst`: the rows that a repr shows.
@@ -134,7 +134,7 @@ def _few(values: Iterable[Any], count: int = 8) -> list[Any]:
 
 
 def _counted(values: Iterable[Any], count: int, ends: str, heads: Sequence[str] = ()) -> str:
-    """Return all values if they are few and simple, else how many there are and of which type."""
+    """Return all values if they are few and simple, else their number and type."""
     some = _few(values)
     if count == len(some) and all(value is None or isinstance(value, _SIMPLE) for value in some):
         text = ", ".join(head + short(value) for head, value in zip(heads or [""] * count, some, strict=True))

@@ -151,7 +151,7 @@ def test_a_string_like_a_path_takes_no_long_time(tmp_path):
     assert time.process_time() - start < 5
 
 
-def test_a_change_while_a_bundle_is_checked_is_no_finding(tmp_path, monkeypatch):
+def test_a_change_during_the_check_of_a_bundle_is_not_reported(tmp_path, monkeypatch):
     folder = copy_of("linear_f32", tmp_path)
     name, array = next(iter(milblob.load(folder).items()))
     companion = Asset.companion

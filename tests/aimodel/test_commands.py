@@ -84,7 +84,7 @@ def test_refit_and_repack(say, tmp_path):
 @pytest.mark.parametrize(
     "arguments", [["text", LINEAR], ["info"], ["to-onnx", LINEAR, "-o", "x.onnx"], ["run", LINEAR]]
 )
-def test_commands_for_core_ml_models_say_what_it_is(arguments, say):
+def test_commands_for_core_ml_models_name_the_kind_of_a_bundle(arguments, say):
     status, out, err = say(*arguments)
     assert (status, "bundle of Apple's Core AI" in err) in {(2, True), (0, False)} and "Traceback" not in out + err
     if arguments != ["info"]:

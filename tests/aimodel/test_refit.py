@@ -167,7 +167,7 @@ def test_parts_of_compressed_weights(name, part, dtype, tmp_path):
     assert np.dtype(dtype).itemsize == old.dtype.itemsize
 
 
-def test_a_base_says_which_weight_is_which(tmp_path):
+def test_a_base_identifies_the_weights(tmp_path):
     """The weights lie as trained, so all follow from the checkpoint, under any names."""
     folder, names = copy_of("linear_f32", tmp_path), ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
     base = dict(zip(names, map(np.array, milblob.load(folder).values()), strict=True))
@@ -243,7 +243,7 @@ def test_a_journal_changes_no_other_file(tmp_path):
 
 @pytest.mark.parametrize("place", ["main.mlirb", "link.mlirb"])
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_the_bytecode_of_a_bundle_is_no_place_to_write_to(place, dry_run, tmp_path):
+def test_saving_to_the_bytecode_of_a_bundle_is_refused(place, dry_run, tmp_path):
     """Nor is a link to it: `main.hash` would be that of other bytes, and devices would run the old model."""
     folder = copy_of("linear_f32", tmp_path)
     target = folder / place
@@ -290,7 +290,7 @@ def test_a_hash_that_is_not_a_file_is_refused_and_nothing_is_written(kind, tmp_p
     assert (path / "main.mlirb").read_bytes() == before
 
 
-def test_a_file_inside_a_bundle_is_no_model_of_its_own(tmp_path):
+def test_a_file_inside_a_bundle_is_refused_as_a_model(tmp_path):
     path = copy_of("linear_f32", tmp_path)
     (path / "data.npz").write_bytes(b"PK\3\4")
     with pytest.raises(UnsupportedError, match="open .*aimodel"):

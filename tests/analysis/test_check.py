@@ -83,7 +83,7 @@ def test_a_sound_blob_file():
     assert list(milblob.check(bytes(good()))) == []
 
 
-def test_noise_in_byte_sized_records_is_no_problem():
+def test_noise_in_byte_sized_records_is_not_reported():
     data = good()
     for at in (64, 192, 320):
         data[at + 24 : at + 64] = b"\xa5" * 40

@@ -405,7 +405,7 @@ def test_memory_does_not_grow(tmp_path):
     assert peak < 24 << 20, peak
 
 
-def test_what_is_no_array():
+def test_a_source_that_is_not_an_array_is_refused():
     good = {"a": noise(4)}
     for value in (object(), None, [1, None], np.array(["x", 1], object)):
         for sides in (({"a": value}, good), (good, {"a": value})):

@@ -288,7 +288,7 @@ def test_padding_bits(dtype, tmp_path):
 # ------------------------------------------------------------------------------------------------------- what does count
 
 
-def test_what_counts(tmp_path):
+def test_values_names_and_operations_change_the_hash(tmp_path):
     seen = {content_hash(DEMO).model}
     weights = "Data/com.apple.CoreML/weights/weight.bin"
 

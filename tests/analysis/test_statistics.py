@@ -354,7 +354,7 @@ def test_bytes_of_the_other_sign_are_checked(array, dtype):
 @pytest.mark.parametrize(
     "value", [object(), None, [1, None], np.array(["x", 1], object)], ids=lambda value: type(value).__name__
 )
-def test_what_is_no_array(value):
+def test_a_source_that_is_not_an_array_is_refused(value):
     with pytest.raises(TypeError, match="^array: expected numbers or text, got (object|NoneType|int)$"):
         milblob.statistics(value)
 

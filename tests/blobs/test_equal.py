@@ -115,7 +115,7 @@ def hostile(count, nbytes=1000, place=300):
 
 
 @pytest.mark.parametrize("collide", [False, True])
-def test_equal_samples_stay_linear(counted, collide):
+def test_equal_samples_take_linear_time(counted, collide):
     """Also with a fast hash that somebody has made collide."""
     counted.collide = collide
     work = []

@@ -137,7 +137,7 @@ def test_a_buffer_is_held_while_it_is_used():
     data.append(0)
 
 
-def test_no_file_stays_open(path):
+def test_closed_readers_leave_no_open_file(path):
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     readers = [milblob.BlobReader(path) for _ in range(20)]
     arrays = [blobs.read(AT_FLOATS) for blobs in readers]

@@ -213,7 +213,7 @@ def test_large_arrays_are_never_copied_whole(tmp_path, make):
     (np.zeros((200_000, 3), np.uint8, "F"), "uint3", "element 500001: expected 0 to 7, got 9"),
     (np.zeros(1_200_000, np.uint8)[::2], "uint3", "element 500001: expected 0 to 7, got 9"),
 ])  # fmt: skip
-def test_elements_out_of_range_are_named_and_the_writer_stays_usable(tmp_path, array, dtype, words):
+def test_elements_out_of_range_are_named_and_the_writer_remains_usable(tmp_path, array, dtype, words):
     flat = array.reshape(-1) if array.flags.c_contiguous else None
     if array.dtype != ml_dtypes.uint2:
         if flat is not None:

@@ -44,7 +44,7 @@ def test_nothing_is_there_before_the_end(tmp_path):
     assert (tmp_path / "a").stat().st_size == 128 + (1 << 20) == blobs.nbytes
 
 
-def test_views_of_a_file_that_is_replaced_stay_valid(tmp_path):
+def test_views_of_a_replaced_file_remain_valid(tmp_path):
     first, second = values_of("UINT8", 100_000), values_of("UINT8", 100)
     written(tmp_path / "a", lambda blobs: blobs.write(first))
     with milblob.BlobReader(tmp_path / "a") as blobs:
@@ -64,7 +64,7 @@ def test_a_writer_that_is_never_closed(tmp_path):
     assert (tmp_path / "a").read_bytes() == b"old" and temporaries(tmp_path) == []
 
 
-def test_a_symbolic_link_stays(tmp_path):
+def test_a_symbolic_link_is_kept(tmp_path):
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "link").symlink_to("real")
     data, _ = written(tmp_path / "link", lambda blobs: blobs.write(np.zeros(3, np.uint8)))

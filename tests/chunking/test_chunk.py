@@ -165,7 +165,7 @@ def test_coremltools_loads_each_chunk_and_finds_its_operations(models, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["float32", "ios15", "caches", "functions"])
-def test_operations_stay_in_order_and_as_they_are(models, tmp_path, name):
+def test_operations_keep_their_order_and_form(models, tmp_path, name):
     function = "decode" if name == "functions" else "main"
     whole = operations_of(models[name], function)
     found = [one for path in chunks_of(models[name], tmp_path, parts=3) for one in operations_of(path, function)]
@@ -348,7 +348,7 @@ def test_models_that_cannot_be_cut_are_refused_by_name(tmp_path, source, message
     assert os.listdir(tmp_path) == []
 
 
-def test_packages_are_replaced_only_by_force_and_other_files_stay(models, tmp_path):
+def test_packages_are_replaced_only_by_force_and_other_files_are_kept(models, tmp_path):
     folder = tmp_path / "parts"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")

@@ -181,7 +181,7 @@ def test_kept_outputs_are_returned(tmp_path):
     assert not any(one.differing for one in milblob.verify(report.destination, paths, runs=2).outputs)
 
 
-def test_unknown_fields_stay(tmp_path):
+def test_unknown_fields_are_kept(tmp_path):
     """Fields of operations and functions that milblob does not know."""
     a = package_of(tmp_path / "a", [("FLOAT32", [1.0])])
     data, (weight,) = weights_of([("FLOAT32", [5.0])])

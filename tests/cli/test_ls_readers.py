@@ -51,7 +51,7 @@ def test_ls_works_without_operations(cli, tmp_path):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_ls_says_how_many_constants_are_not_listed(cli, name):
+def test_ls_counts_the_constants_that_are_not_listed(cli, name):
     path = next((DATA / name).glob("model.ml*"))
     with milblob.open(path) as model, milblob.open(path, constants=True) as every:
         left = len(every) - len(model)
@@ -66,7 +66,7 @@ def test_ls_says_how_many_constants_are_not_listed(cli, name):
         assert "not listed" not in cli("ls", path, *options)[1]
 
 
-def test_ls_says_it_without_the_weight_files(cli, tmp_path):
+def test_ls_counts_them_without_the_weight_files(cli, tmp_path):
     package = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
     shutil.rmtree(package / "Data/com.apple.CoreML/weights")
     assert cli("ls", package)[1] == cli("ls", DEMO)[1]

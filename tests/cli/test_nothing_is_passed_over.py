@@ -274,7 +274,7 @@ def test_options_that_nothing_uses(tmp_path, model, cli, case):
     assert (status, out) == (2, "") and words in err
 
 
-def test_convert_says_how_many_arrays_it_leaves_out(tmp_path, cli):
+def test_convert_counts_the_arrays_that_it_leaves_out(tmp_path, cli):
     np.savez(tmp_path / "arrays.npz", w=np.zeros(4, np.float32), names=np.array(["a", "b"]))
     command = ["convert", tmp_path / "arrays.npz", "-o", tmp_path / "w.bin", "--skip-unsupported", "--force"]
     assert "left out: names" in cli(*command)[2]

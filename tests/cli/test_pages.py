@@ -52,7 +52,7 @@ def named_in(line):
     return [found for text in texts for found in re.findall(r"(?<![\w-])--[a-z][\w-]*", text)]
 
 
-def test_the_manual_is_what_the_parser_says():
+def test_the_manual_matches_the_parser():
     pytest.importorskip("argparse_manpage", reason="the page of man is not compared with the parser")
     assert reference_pages.MANUAL.read_text("utf-8") == reference_pages.manual(), "make pages writes it"
 

@@ -56,7 +56,7 @@ WRONG = {
     "twice": (["-i", "named.npz", "-i", "tokens=tokens.npy"], "expected each input once, got tokens again"),
     "no key": (["-i", "tokens=several.npz"], "expected several.npz:KEY, for the file has several arrays (tokens, extra)"),
     "a wrong key": (["-i", "tokens=several.npz:word"], "expected one of tokens, extra in several.npz, got 'word'"),
-    "no name": (["-i", "tokens.npy"], "expected NAME=tokens.npy, which says the input that it is for"),
+    "no name": (["-i", "tokens.npy"], "expected NAME=tokens.npy with the name of an input"),
     "no file": (["-i", "tokens=none.npy"], "No such file or directory: none.npy"),
     "another output": (["-i", "named.npz", "-o", "out.txt"], "expected an .npz file"),
     "into the model": (["-i", "named.npz", "-o", "m.mlpackage/out.npz"], "expected a place outside the model"),

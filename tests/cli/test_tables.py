@@ -208,7 +208,7 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(["a" * 50, "a" * 49 + "b"], 10)
 @example([f"{'a' * 30}{i}{'b' * 30}" for i in range(30)], 10)
 @example([f"{i}{'a' * 30}{i}{'b' * 30}{i}" for i in range(30)], 12)
-def test_folded_names_fit_and_stay_distinct(names, width):
+def test_folded_names_fit_and_are_distinct(names, width):
     for mark in ("…", "..."):
         folded = fold_names(names, width, mark)
         assert set(folded) == set(names)

@@ -77,9 +77,9 @@ def test_an_output_keeps_its_name(cli, demo, tmp_path):
     assert cli("run", tmp_path / "M.ONNX", "-i", f"tokens={tmp_path / 'x.npy'}", "-q") == (0, "", "")
 
 
-def test_zipmap_of_a_model_that_is_no_classifier_is_mentioned(cli, demo, tmp_path):
+def test_zipmap_without_a_classifier_is_mentioned(cli, demo, tmp_path):
     status, _, err = cli("to-onnx", demo, "-o", tmp_path / "m.onnx", "--zipmap")
-    assert status == 0 and "--zipmap changes nothing: the model is no classifier" in err
+    assert status == 0 and "--zipmap has no effect: the model is not a classifier" in err
     assert cli("to-onnx", demo, "-o", tmp_path / "m.onnx", "--zipmap", "--force", "-q") == (0, "", "")
 
 

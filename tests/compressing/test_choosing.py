@@ -127,7 +127,7 @@ def test_what_fits_to_the_byte_is_taken():
     assert [choose(units, size).choices for size in (3, 4, 9, 10)] == [[0], [1], [1], [2]]
 
 
-def test_what_lies_between_two_choices_is_no_step():
+def test_choices_above_the_hull_are_not_steps():
     assert hull([Choice(0, 8.0), Choice(4, 4.0), Choice(8, 0.0)]) == [0, 2]
 
 

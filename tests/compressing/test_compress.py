@@ -265,7 +265,7 @@ def test_neighbours_of_a_named_weight_are_pruned_for_every_reader(tmp_path):
     assert np.all(np.count_nonzero(values.reshape(-1, 4), axis=1) <= 2)
 
 
-def test_shared_records_stay_shared(tmp_path):
+def test_shared_records_are_kept_shared(tmp_path):
     """Functions that read one record read the same parts afterwards."""
     with milblob.open(FUNCTIONS) as opened:
         places = {}
@@ -342,7 +342,7 @@ def test_an_error_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_that_are_not_finite_stay(tmp_path):
+def test_weights_that_are_not_finite_are_skipped(tmp_path):
     shutil.copytree(DEMO, tmp_path / "a.mlpackage")
     with milblob.open(tmp_path / "a.mlpackage", "r+") as opened:
         broken = opened["head_weight"].read().copy()
@@ -525,7 +525,7 @@ def test_numbers_of_numpy_go_to_json_too(recipe):
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"recipe": ["Linear"]}', '{"recipe": {}}', "{}", "7"])
-def test_json_that_is_no_recipe(text):
+def test_invalid_json_of_a_recipe_is_refused(text):
     with pytest.raises((ValueError, TypeError), match="recipe: expected "):
         as_recipe(text)
 
@@ -617,7 +617,7 @@ def test_command_prints_a_table_and_a_summary(tmp_path, capsys):
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--palette", "4", "-n"]) == 0
     printed = capsys.readouterr()
     assert "head_weight" in printed.out
-    assert "26 weights compressed, 43 stay, least SQNR 20." in printed.err
+    assert "26 weights compressed, 43 unchanged, least SQNR 20." in printed.err
     assert "would go to" in printed.err
     assert not (tmp_path / "a.mlpackage").exists()
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--int8", "--group", "4"]) == 2
@@ -740,7 +740,7 @@ def test_what_is_wrong_with_a_model_that_takes_new_weights_names_the_model(tmp_p
             assert str(caught.value).count(source.name) == 1 and not list(tmp_path.iterdir())
 
 
-def test_a_const_with_two_outputs_stays(tmp_path):
+def test_a_const_with_two_outputs_is_skipped(tmp_path):
     """No operation that computes a weight has two: it would be no weight any more."""
     path, out = tmp_path / "m.mlpackage", tmp_path / "out.mlpackage"
     shutil.copytree(DEMO, path)

@@ -234,7 +234,7 @@ def test_vectors_divide_the_groups_of_a_convolution():
     stored(Palette(2, vector=2, channel_axis=1), array, groups=8)
 
 
-def test_vectors_that_are_pruned_whole_stay_zero():
+def test_vectors_that_are_pruned_whole_remain_zero():
     array = make("random", (16, 12), np.float32)
     recipe = Prune(0.5, block=2, dim=0) + Palette(4, vector=2)
     parts, values = stored(recipe, array)
@@ -414,7 +414,7 @@ def test_divided_elements_count_for_the_square_of_their_scale(axes, is_weighed):
     assert not np.array_equal(due.palettes, palettize(array / by, 2, importance=heavy).palettes)
 
 
-def test_palettes_of_few_entries_stay_floats_as_in_coremltools():
+def test_palettes_of_few_entries_remain_floats_as_in_coremltools():
     array = make("random", (16, 16), np.float16)
     for nbits in (1, 2, 3, 4, 6):
         parts = {part.key: part for part in stored(Palette(nbits) + WHOLE, array)[0].parts}

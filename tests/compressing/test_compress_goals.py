@@ -391,7 +391,7 @@ def test_files_that_are_no_plan(text, tmp_path):
         milblob.compress(DEMO, tmp_path / "a.mlpackage", milblob.CompressPlan.load(tmp_path / "plan.json"))
 
 
-def test_a_weight_tied_to_one_that_stays_frees_nothing(tmp_path):
+def test_a_weight_tied_to_a_kept_one_frees_nothing(tmp_path):
     """Its record is still needed: compressing it only adds bytes, so it is kept whatever the size allows."""
     shared = shared_names(FUNCTIONS)[0]
     report = compress(

@@ -88,11 +88,11 @@ def test_what_plans_keep_lies_in_arrays_that_last(recipe, tmp_path):
     rows, expected = PLANNED[recipe]
     lasted = []
 
-    def lasting(shape, dtype):
+    def persistent(shape, dtype):
         lasted.append(np.memmap(tmp_path / f"{len(lasted)}", dtype, "w+", shape=shape))
         return lasted[-1]
 
-    weight = Weight(WEIGHT[:rows], (1, 0), 18, (("linear", "weight"),), lasting=lasting)
+    weight = Weight(WEIGHT[:rows], (1, 0), 18, (("linear", "weight"),), persistent=persistent)
     plan = recipe.streamed(weight)  # for the first time: what is made once, for any number of plans, does not count
     if expected is None:
         assert plan is None and not lasted

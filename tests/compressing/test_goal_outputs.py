@@ -92,7 +92,7 @@ def test_calibration_predicts_once_for_each_weight(tmp_path, monkeypatch):
     assert len(count) == runs + len(report.weights) + len(report.kept) + runs * (1 + fitting)
 
 
-def test_nothing_compressed_is_no_success_for_a_quality(cli, tmp_path):
+def test_a_quality_that_compresses_nothing_fails(cli, tmp_path):
     """A size that is there already, and a plan that keeps all, are reached."""
     from paths import DEMO
 

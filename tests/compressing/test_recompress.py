@@ -161,7 +161,7 @@ def test_through_dense_values_when_asked(tmp_path):
     assert list(milblob.check(tmp_path / "c.mlpackage")) == []
 
 
-def test_shared_chains_stay_shared(tmp_path):
+def test_shared_chains_are_kept_shared(tmp_path):
     functions = DATA / "functions" / "model.mlpackage"
     milblob.compress(functions, tmp_path / "a.mlpackage", Linear(), scope=milblob.Scope(min_size=0))
     report = milblob.compress(
@@ -212,7 +212,7 @@ def test_what_is_not_finite_is_kept_when_asked(recipe, broken, tmp_path):
     assert report.weights[0].sqnr > (15 if isinstance(recipe, Palette) else 5)
 
 
-def test_what_cannot_be_kept_stays(broken, tmp_path):
+def test_weights_that_no_recipe_continues_from_are_skipped(broken, tmp_path):
     for recipe, words in (
         (Linear(), "expected finite elements"),
         (Palette(1), "expected more entries than the 3 kinds of NaN and infinity need, got 2"),
@@ -236,7 +236,7 @@ def test_what_cannot_be_kept_stays(broken, tmp_path):
 
 @pytest.mark.parametrize("recipe", [Palette(2), Linear("uint8", search=True), Prune(0.5)], ids=str)
 @pytest.mark.parametrize("is_by_channel", [True, False])
-def test_importance_lessens_the_error_that_counts(recipe, is_by_channel, tmp_path):
+def test_importance_lowers_the_weighted_error(recipe, is_by_channel, tmp_path):
     """Of the important elements; per input channel the same as per element."""
     name = "layers_0_mlp_up_weight"
     old = values(DEMO)[name].astype(np.float64)

@@ -192,7 +192,7 @@ NESTED = b"".join(struct.pack("<IQ", 9, 1) for _ in range(100_000))
         (b"GGUF\3", "version in GGUF file: expected 4 bytes, got 1"),
         (head(version=1), "version of GGUF file: expected 2 or 3, got 1"),
         (head(version=3 << 24), "version of GGUF file: expected 2 or 3, got big-endian numbers"),
-        (head(tensor_count=1 << 62), "number of tensors in GGUF file: expected so many as the file can hold"),
+        (head(tensor_count=1 << 62), "number of tensors in GGUF file: expected no more than the file can hold"),
         (head(pair_count=1 << 62), "number of values of metadata in GGUF file"),
         (head(pair_count=1) + struct.pack("<Q", 1 << 63) + bytes(40), "key in GGUF file: expected 9223372036854775808 bytes"),
         (head(pair_count=1) + pair(b"k", 13, bytes(8)), "type of a value in GGUF file: expected 0 to 12, got 13"),

@@ -119,7 +119,7 @@ def made(names):
     }
 
 
-def test_hostile_names_stay_inside_a_directory(tmp_path):
+def test_hostile_names_do_not_escape_a_directory(tmp_path):
     target = tmp_path / "deep" / "out"
     target.parent.mkdir()
     npy_dir.save(made(HOSTILE), str(target))
@@ -133,7 +133,7 @@ def test_hostile_names_stay_inside_a_directory(tmp_path):
         assert np.load(target / index[name]["file"]).tolist() == [i]
 
 
-def test_hostile_names_stay_apart_in_npz(tmp_path):
+def test_hostile_names_are_distinct_in_npz(tmp_path):
     target = str(tmp_path / "out.npz")
     npz.save(made(HOSTILE), target)
     with zipfile.ZipFile(target) as archive:
@@ -146,7 +146,7 @@ def test_hostile_names_stay_apart_in_npz(tmp_path):
     assert read == {name: [i] for i, name in enumerate(HOSTILE)}
 
 
-def test_hostile_names_stay_apart_in_safetensors(tmp_path):
+def test_hostile_names_are_distinct_in_safetensors(tmp_path):
     names = [*HOSTILE, "__metadata__", "%__metadata__"]
     target = str(tmp_path / "out.safetensors")
     safetensors_format.save(made(names), target)

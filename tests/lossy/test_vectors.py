@@ -143,7 +143,7 @@ def test_any_magnitude(power):
     assert np.isfinite(made.squared)
 
 
-def test_importance_decides_what_counts():
+def test_vectors_are_fitted_to_important_elements():
     array = noise((8, 256), np.float32)
     heavy = np.zeros(array.shape, np.float32)
     heavy[:, :8] = 1  # 32 vectors of 16 different ones at most

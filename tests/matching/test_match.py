@@ -442,7 +442,7 @@ def test_match_in_a_process(files):
     assert done.returncode == 0 and "fc.weight" in done.stdout
 
 
-def test_what_is_no_array():
+def test_a_source_that_is_not_an_array_is_refused():
     with pytest.raises(TypeError, match="^array 'a': expected numbers or text, got object$"):
         milblob.match(DATA / "quant_int8" / "model.mlmodelc", {"a": object()})
     with pytest.raises(TypeError, match="^min_correlation: expected a number, got str$"):

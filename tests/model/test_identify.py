@@ -54,7 +54,7 @@ def test_models(source, kind):
 
 
 @pytest.mark.parametrize("order", ["as written", "description first", "network first"])
-def test_a_neural_network_is_no_onnx_model(order):
+def test_a_neural_network_is_not_taken_for_an_onnx_model(order):
     """Field numbers of Core ML are not those of ONNX, in every version and order of fields."""
     coremltools = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     import coremltools.proto.Model_pb2 as proto
@@ -101,7 +101,7 @@ def test_files_of_other_formats(name, path_of):
     assert error.file == str(path)
     assert [finding.code for finding in milblob.check(path)] == [error.code]
     found = identify(path)
-    assert isinstance(found, Foreign) and found.name == kind and found.words in str(error)
+    assert isinstance(found, Foreign) and found.name == kind and found.description in str(error)
     with pytest.raises(milblob.MilblobError, match="expected ") as caught:
         milblob.open(data)  # a buffer has no name: the bytes say it
     if kind not in ("xml", "json", "text"):
@@ -336,7 +336,7 @@ def test_any_part_of_a_file_is_something(name):
         changed = bytearray(data)
         changed[at] = rng.integers(0, 256)
         found = identify(changed)
-        assert isinstance(found, str) or "\n" not in found.words
+        assert isinstance(found, str) or "\n" not in found.description
     assert isinstance(identify(data + bytes(1 << 20)), str | Foreign)
 
 

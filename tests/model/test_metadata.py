@@ -497,7 +497,7 @@ def test_function_inputs_that_no_model_has():
     with pytest.raises(FormatError, match="^type of 'x': expected a tensor inside, got nothing$"):
         Metadata.from_function([named])
     tensor_type(named.type, "INT8", 1).rank = 2**62
-    with pytest.raises(FormatError, match=f"^type of 'x': expected {2**62} dimensions as its rank says, got 1$"):
+    with pytest.raises(FormatError, match=f"^type of 'x': expected {2**62} dimensions for its rank, got 1$"):
         Metadata.from_function([named])
 
 

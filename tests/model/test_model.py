@@ -433,7 +433,7 @@ def test_after_close(path):
     assert kept.size == tensor.size
 
 
-def test_metadata_stays_once_read():
+def test_metadata_is_kept_after_closing():
     with milblob.open(PACKAGE) as model:
         metadata = model.metadata
     assert model.metadata is metadata

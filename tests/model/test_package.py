@@ -268,7 +268,7 @@ def test_other_forms_of_references():
         resolve(None, "@model_path/weights/weight.bin")
 
 
-def test_a_missing_weight_file_is_no_error_before_it_is_read(copy):
+def test_a_missing_weight_file_fails_only_when_it_is_read(copy):
     path = copy("opset_ios16_fp16")
     weights = model_directory(path) / "weights" / "weight.bin"
     weights.unlink()

@@ -9,7 +9,7 @@ NAMED = ("holds", "open", "open_model", "check", "codes", "refit", "repack")
 
 
 @pytest.mark.parametrize("row", FORMATS, ids=lambda row: f"{row.kind}{''.join(row.suffixes[:1])}")
-def test_every_name_leads_to_what_it_says(row):
+def test_functions_that_a_format_names_exist(row):
     for field in NAMED:
         if getattr(row, field):
             found = row.function(field)

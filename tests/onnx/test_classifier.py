@@ -80,7 +80,7 @@ def test_zipmap_needs_a_path(tmp_path):
     assert milblob.onnx.convert(path).graph.outputs[0].shape == (1,)
 
 
-def test_a_model_that_is_no_classifier_ignores_zipmap(tmp_path):
+def test_zipmap_is_ignored_without_a_classifier(tmp_path):
     from coremltools.converters.mil.mil import Builder as mb
 
     path = save(tmp_path / "m.mlpackage", lambda x: mb.relu(x=x), {"x": X})

@@ -35,7 +35,7 @@ def weight_files(package):
     }
 
 
-def test_references_lead_into_the_weight_file_which_stays_as_it_is(demo, tmp_path):
+def test_references_point_into_the_unchanged_weight_file(demo, tmp_path):
     before = weight_files(demo)
     model = milblob.onnx.convert(demo, tmp_path / "demo.onnx")
     assert weight_files(demo) == before
@@ -222,7 +222,7 @@ def test_copies_need_a_path(demo):
         milblob.onnx.convert(demo, weights="copy")
 
 
-def test_what_is_no_program_is_refused_by_its_type(tmp_path, demo):
+def test_models_without_a_program_are_refused_by_their_type(tmp_path, demo):
     weight = next(demo.rglob("weight.bin"))
     refused(milblob.UnsupportedError, "ML Program", weight, tmp_path / "m.onnx")
 
@@ -251,7 +251,7 @@ def test_names_types_and_order_are_those_of_the_description(tmp_path):
     assert types["beta"] == ("tensor(float)", [])
 
 
-def test_open_dimensions_stay_open(tmp_path):
+def test_open_dimensions_remain_open(tmp_path):
     import coremltools as ct
     from coremltools.converters.mil.mil import Builder as mb
 

@@ -545,6 +545,6 @@ def test_compressed_dense_decodes_and_decoded_gives_the_reason(blocks, cli, tmp_
     status, _, words = cli("to-onnx", package, "-o", tmp_path / "a.onnx", "--force")
     assert status == 0 and "decoded" not in words
     status, out, words = cli("to-onnx", package, "--coverage", "--opset", "18")
-    assert status == 0 and "1 weight cannot stay compressed and is decoded" in words
+    assert status == 0 and "1 weight cannot be kept compressed and is decoded" in words
     status, out, _ = cli("to-onnx", package, "--coverage", "--opset", "18", "--json")
     assert json.loads(out)["decoded"] == {name: why}

@@ -179,7 +179,7 @@ def package(tmp_path_factory):
     return save(tmp_path_factory.mktemp("m") / "m.mlpackage", make, numbers(shapes, np.float16), precision="fp16")
 
 
-def test_weights_stay_where_they_are_and_go_home(package, tmp_path):
+def test_half_weights_are_referenced_as_stored_and_refit_finds_no_change(package, tmp_path):
     path = package.parent / "m.onnx"
     milblob.onnx.convert(package, path, precision="float32", force=True)
     tensors = {one.name: one for one in onnx.load(path, load_external_data=False).graph.initializer}

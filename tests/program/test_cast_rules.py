@@ -222,7 +222,7 @@ def test_operation_is_what_coremltools_writes(ios, tmp_path):
     assert op == want
 
 
-def test_docstring_unknown_fields_and_other_attributes_stay(tmp_path):
+def test_docstring_unknown_fields_and_other_attributes_are_kept(tmp_path):
     """Nothing that is not about the type or the values is lost."""
     value = field(1, "why") + immediate(11, [2, 5], field(1, field(1, bytes(40)))) + field(77, b"later")
     attributes = [("extra", immediate(2, [], field(4, field(1, "kept")))), ("val", value)]

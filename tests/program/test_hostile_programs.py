@@ -177,7 +177,7 @@ def test_bad_value_by_itself(number, code, shape, data, words):
     assert words in str(caught.value)
 
 
-def test_run_of_continuation_bytes_stays_inside_the_array():
+def test_run_of_continuation_bytes_is_read_within_the_array():
     """Counted as one varint or none, but ten bytes at a time look like many: once this wrote past the end of the array."""
     every(check_run, [64, 65, 127, 128, 1000], [10, 11, 20, 5000], ["begin", "middle", "end"])
 

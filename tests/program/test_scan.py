@@ -314,7 +314,7 @@ def test_chains_end_in_one_weight():
         assert uses(weight.parts["nonzero_data"]) == [("constexpr_sparse_to_dense", "w", "nonzero_data")]
 
 
-def test_what_yields_two_tensors_is_no_weight():
+def test_an_operation_with_two_outputs_is_not_a_weight():
     program, block = new_program()
     op = add_op(block, "constexpr_lut_to_sparse", "mask", indices_mask=LONG, lut=LONG)
     set_type(op.outputs.add(name="values").type, F32, (12,))
@@ -513,7 +513,7 @@ def test_constexpr_operations_in_a_circle_are_refused():
     assert caught.value.where == "main.block['CoreML8'].op[0] 'v'"
 
 
-def test_a_part_that_is_also_read_as_it_is_stays_a_weight():
+def test_a_part_that_is_also_read_directly_remains_a_weight():
     program, block = new_program()
     add_const(block, "s", np.arange(12, dtype=np.float32))
     add_const(block, "d", np.arange(12, dtype=np.float32))

@@ -75,7 +75,7 @@ print(before, still, loaded())
     assert run(code) == "False False True"
 
 
-def test_default_pool_stays_empty_of_core_ml():
+def test_default_pool_has_no_core_ml_messages():
     code = """
 from milblob.program import schema
 schema.Model

@@ -164,7 +164,7 @@ def test_values_there_and_back(case):
 
 
 @pytest.mark.sample(6)
-def test_values_that_stay(case):
+def test_values_that_are_not_edited_are_kept(case):
     """Setting what is there already changes nothing: no edits at all."""
     changes = []
     for _, _, c in case.rows():
@@ -214,7 +214,7 @@ def handmade(*operations):
 UNKNOWN = field(9, b"kept") + b"\x53\x08\x01\x54"  # with a group
 
 
-def test_unknown_fields_and_odd_encodings_stay():
+def test_unknown_fields_and_odd_encodings_are_kept():
     reference = field(7, 1) + b"\x0a\x83\x00abc" + UNKNOWN + b"\x10\x80\x80\x00"  # padded, and offset 0 written out
     value = field(1, "doc") + field(2, tensor_type(11, [10])) + UNKNOWN + field(5, reference)
     case = handmade(const(value))
@@ -388,7 +388,7 @@ def test_functions_that_are_not_there(several):
         edits.function_edits(several.buffer, *spans(several), names, "x")
 
 
-def test_default_function_of_several_that_stay():
+def test_default_function_of_several_is_kept():
     description = field(2, b"".join(field(20, field(1, name)) for name in "abc") + field(21, "c"))
     functions = b"".join(field(2, field(1, name)) for name in "abc")
     case = Case(field(1, 9) + description + field(502, field(1, 1) + functions))

@@ -504,7 +504,7 @@ def test_an_exception_of_the_writer_comes_out():
     assert len(calls) == 1
 
 
-def test_memory_stays_small():
+def test_memory_is_bounded():
     """A text of many megabytes goes through a small buffer."""
     message, block = new_program()
     add_const(block, "w", np.zeros(2_000_000, np.float32))

@@ -119,7 +119,7 @@ def test_mapping_and_select(package):
     assert set(values["floats"].reshape(-1)) == {3.0} and set(values["bytes"]) == {0}
     milblob.refit(package, given, mapping=mapping)
     assert number_of(package) == 3
-    with pytest.raises(KeyError, match="mapping: there is no array 'other'"):
+    with pytest.raises(KeyError, match="mapping: no array 'other'"):
         milblob.refit(package, given, mapping={**mapping, "other": "floats"})
     words = "floats: expected equal arrays for it, got different ones: encoder.w, again; unshare=True"
     with pytest.raises(ValueError, match=words):
@@ -343,7 +343,7 @@ def test_copy_at_every_call(faults, tmp_path, mode, code):
 def test_command(cli, tmp_path, package):
     np.savez(tmp_path / "w.npz", **arrays(1))
     assert cli("refit", package, tmp_path / "w.npz", "--dry-run") == (
-        0, "", "milblob: 3 weights, 1.3 KiB, the model file anew; nothing written (--dry-run)\n",
+        0, "", "milblob: 3 weights, 1.3 KiB, the model file rewritten; nothing written (--dry-run)\n",
     )  # fmt: skip
     assert number_of(package) == 0
     assert cli("refit", package, tmp_path / "w.npz", "-k", "floats", "-k", "byt*") == (

@@ -305,7 +305,7 @@ def test_a_fit_equals_a_fresh_conversion(tmp_path, mode, dtype, granularity):
 @pytest.mark.parametrize(
     "options", some([{}, {"granularity": "per_grouped_channel", "group_size": 48}, {"cluster_dim": 2}], 1)
 )
-def test_a_fitted_palette_is_no_worse_than_a_fresh_conversion(tmp_path, options, precision):
+def test_a_fitted_palette_is_as_good_as_a_fresh_conversion(tmp_path, options, precision):
     """Palettes that coremltools made of other values: the new ones are as good as what it makes of the new network."""
     ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
     from coremltools.converters.mil import Builder as mb

@@ -102,7 +102,7 @@ def test_one_constant_becomes_three(tmp_path, blob, output):
     assert [a.tobytes() for a in read_by(target)] == [new[0].tobytes(), new[1].tobytes(), new[0].tobytes()]
 
 
-def test_equal_arrays_for_one_constant_stay_one(tmp_path):
+def test_equal_arrays_for_one_constant_are_stored_once(tmp_path):
     package = norms(tmp_path)
     values = betas(1)[0]
     given = {"a": values, "b": values.copy(), "c": values.copy()}
@@ -220,7 +220,7 @@ def test_command(tmp_path, capsys):
     assert main([*argv, "--unshare", "-v"]) == 0
     err = capsys.readouterr().err
     assert "milblob: beta_2 float32 [24] <- b, apart from beta\n" in err
-    assert "3 weights, 288 B, the model file and its weights anew; 2 weights stored apart\n" in err
+    assert "3 weights, 288 B, the model file and its weights rewritten; 2 weights stored apart\n" in err
     assert err.endswith("milblob: 1 array not used: d\n")
     assert [a.tobytes() for a in read_by(package)] == [a.tobytes() for a in new]
     argv = [

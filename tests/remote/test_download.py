@@ -126,7 +126,7 @@ def test_command_downloads_then_reads(server, package, tmp_path, capsys):
     assert f"content hash {digest}" in capsys.readouterr().err
 
 
-def test_what_is_no_url_or_leads_nowhere_is_refused(server, package, tmp_path):
+def test_an_invalid_or_unreachable_url_is_refused(server, package, tmp_path):
     with pytest.raises(ValueError, match="expected a URL"):
         milblob.download(str(package), tmp_path / "into")
     with pytest.raises(FileNotFoundError, match="Manifest"):

@@ -280,7 +280,7 @@ def test_version_that_changes_between_two_ranges_is_refused(server):
     assert "changed" in text and '"other"' in text
 
 
-def test_size_and_time_tell_versions_apart_without_an_etag(server, package):
+def test_size_and_time_distinguish_versions_without_an_etag(server, package):
     server.etags[server.weights] = None
     expect_same(server, package)
 

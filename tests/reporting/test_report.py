@@ -93,7 +93,7 @@ def test_not_finite_channels_and_values(tmp_path):
     assert rows["all"]["figures"]["nans"] == 6 and not written.unreadable
 
 
-def test_a_large_weight_is_sampled_and_said_to_be(tmp_path, monkeypatch, cli):
+def test_a_large_weight_is_sampled_and_marked_so(tmp_path, monkeypatch, cli):
     monkeypatch.setattr(values, "MAX_EXACT_COUNT", 1000)
     monkeypatch.setattr(values, "_SAMPLE_COUNT", 256 * 16)
     array = np.random.default_rng(6).normal(size=(100, 100)).astype(np.float16)

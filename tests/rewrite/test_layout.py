@@ -118,7 +118,7 @@ def test_dedupe_of_values_that_leave_the_program_and_records(tmp_path):
     assert values(target) == values(source)
 
 
-def test_dedupe_in_a_compiled_pipeline_stays_in_each_model(tmp_path):
+def test_dedupe_in_a_compiled_pipeline_is_per_model(tmp_path):
     """What @model_path stands for is another directory for each."""
     source = copy_of(fixture_path("pipeline", "model.mlmodelc"), tmp_path)
     first, second = sorted(source.rglob("*-weight.bin"))
@@ -175,7 +175,7 @@ def test_gc(tmp_path):
     assert (report.nbytes, report.nbytes_after) == (14, 8)
 
 
-def test_unreferenced_records_stay(tmp_path):
+def test_unreferenced_records_are_kept(tmp_path):
     source, target = unreferenced(tmp_path), tmp_path / "out.mlpackage"
     milblob.repack(source, target, align=4096)
     assert record_values(target / FILE) == record_values(source / FILE)

@@ -65,7 +65,7 @@ def test_nothing_to_do_gives_the_same_bytes(tmp_path, name, path):
 
 @pytest.mark.parametrize(("name", "path"), some(MODELS, 16))
 @pytest.mark.sample(8)
-def test_values_stay(tmp_path, name, path):
+def test_values_are_kept(tmp_path, name, path):
     """The many model files without a weight file, one per way to write a message, have little to rewrite.
 
     The others take every second set of options, and their neighbours the rest; `make thorough`: all take all.
@@ -75,7 +75,7 @@ def test_values_stay(tmp_path, name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), some(PACKAGES, 8))
-def test_values_stay_in_or_out_of_the_program(tmp_path, name, path):
+def test_values_are_kept_in_or_out_of_the_program(tmp_path, name, path):
     """Every second set of options for one package, the rest for the next; `make thorough`: all for all."""
     with_each(share(PROTOBUF, PACKAGES.index((name, path)), 2), fixture_path(name, path), tmp_path)
 

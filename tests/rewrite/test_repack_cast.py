@@ -201,7 +201,7 @@ def test_immediates(tmp_path):
     assert values(tmp_path / "y.mlpackage")["w.source_val"] == half
 
 
-def test_vectors_stay_unless_they_are_asked_for(tmp_path):
+def test_vectors_are_cast_only_if_selected(tmp_path):
     """As coremltools leaves them; docs/casts.md says why."""
     data, at = blobs_of((2, numbers(24, F32).tobytes()), (2, numbers(12, F32).tobytes()))
     tensors = [("weight", 11, [4, 6], WEIGHTS, at[0]), ("bias", 11, [12], WEIGHTS, at[1])]
@@ -239,7 +239,7 @@ def test_consumers_that_object_are_named(tmp_path, op_type, key, opset, cast, wo
         assert tree(tmp_path) == before
 
 
-def test_values_inside_other_operations_stay(tmp_path):
+def test_values_inside_other_operations_are_not_cast(tmp_path):
     """They are no constants of their own: left alone when all weights are cast, refused when asked for by name."""
     array = numbers(24, F32)
     source = package_of(tmp_path, {"main": []}, {})
@@ -255,7 +255,7 @@ def test_values_inside_other_operations_stay(tmp_path):
         milblob.repack(source, tmp_path / "other.mlpackage", cast="float16", select="sum.*")
 
 
-def test_parts_of_compressed_weights_stay(tmp_path):
+def test_parts_of_compressed_weights_are_not_cast(tmp_path):
     source, target = fixture_path("palette_scaled", "model.mlpackage"), tmp_path / "out.mlpackage"
     before = values(source)
     parts = {name for name, tensor in milblob.open(source, stored=True).items() if tensor.op.startswith("constexpr")}

@@ -248,14 +248,14 @@ def test_a_text_alone(tmp_path):
     assert not (tmp_path / "more.mil").exists()
 
 
-def test_a_listing_is_no_model_to_rewrite(tmp_path):
+def test_a_listing_is_refused_as_a_model_to_rewrite(tmp_path):
     file, listing = tmp_path / "w.bin", tmp_path / "w.json"
     milblob.write_weights({"a": np.ones(3, np.float32)}, file, listing=listing)
     with pytest.raises(milblob.UnsupportedError, match="got a listing of one"):
         milblob.repack(listing, tmp_path / "out.json", align=4096)
 
 
-def test_functions_stay(tmp_path):
+def test_functions_of_a_compiled_text_are_not_reduced(tmp_path):
     """coremldata.bin names them too, and nobody but Apple's compiler can write it."""
     with pytest.raises(milblob.UnsupportedError, match=r"whose coremldata\.bin names its functions too"):
         milblob.repack(DATA / "functions/model.mlmodelc", tmp_path / "out.mlmodelc", functions="add")

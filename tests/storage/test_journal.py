@@ -268,7 +268,7 @@ def test_hard_links_made_before_recovery_are_not_changed(faults, tmp_path):
     reason="only root gives files to other users: that owners stay is not tested",
 )
 @pytest.mark.parametrize("how", ["patched", "one of them", "recovered"])
-def test_files_stay_those_of_their_owner(faults, tmp_path, how):
+def test_files_keep_their_owner(faults, tmp_path, how):
     """Root edits somebody's model, or only reads it after an edit was interrupted; what is private stays readable."""
     root = tmp_path / "model"
     for number in range(1, 100):
@@ -330,7 +330,7 @@ def test_a_recovery_is_not_led_outside(faults, tmp_path, monkeypatch, moment, li
     assert number_of(root) == 1 and left(root) == []
 
 
-def test_patches_stay_inside(tmp_path):
+def test_patches_outside_the_file_are_refused(tmp_path):
     make(tmp_path)
     for offset, data in ((29_999, b"12"), (-1, b"1"), (30_001, b"1")):
         with held(str(tmp_path)), pytest.raises(ValueError, match="expected to lie inside its 30000 bytes"):
@@ -514,7 +514,7 @@ def test_tensors_that_are_the_same_bytes_are_in_a_journal_once(tmp_path, monkeyp
     assert (tmp_path / "a").read_bytes() == data.tobytes() and not (tmp_path / JOURNAL).exists()
 
 
-def test_journal_that_is_no_file(tmp_path):
+def test_journal_that_is_not_a_file(tmp_path):
     make(tmp_path)
     (tmp_path / JOURNAL).symlink_to("a")
     with pytest.raises(milblob.FormatError, match="expected a regular file, got a symbolic link"):

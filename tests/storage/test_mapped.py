@@ -67,7 +67,7 @@ def test_a_blob_file_that_is_read():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no /proc here: mappings that stay are not looked for")
-def test_nothing_of_a_model_that_is_read_stays_open_or_mapped():
+def test_a_model_that_was_read_leaves_nothing_open_or_mapped():
     code = """
         import os, pathlib, milblob
         path, mmap = sys.argv[1], sys.argv[2] == "mapped"

@@ -84,7 +84,7 @@ def test_arrays_that_are_kept_share_files(tmp_path, monkeypatch):
     room, rng = Scratch(str(tmp_path)), np.random.default_rng(1)
     sizes = [*rng.integers(0, 9000, 60).tolist(), 200_000]
     with ThreadPoolExecutor(4) as pool:
-        arrays = list(pool.map(lambda count: room.lasting((count, 1), np.uint16), sizes))
+        arrays = list(pool.map(lambda count: room.persistent((count, 1), np.uint16), sizes))
     for number, array in enumerate(arrays):
         array[:] = number
     for number, (array, count) in enumerate(zip(arrays, sizes, strict=True)):

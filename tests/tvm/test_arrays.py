@@ -146,7 +146,7 @@ def test_refit_reports(model, tmp_path):
         assert report.changes[0].given_dtype is DType.FLOAT64
     with pytest.raises(ValueError, match="2 problems"):
         milblob.refit(model, given)
-    with pytest.raises(KeyError, match="mapping: there is no array "):
+    with pytest.raises(KeyError, match="mapping: no array "):
         milblob.refit(model, {"p0": NEW}, mapping={"nobody": "p0"})
     with pytest.raises(ValueError, match="expected one array for it, got p0 and spare"):
         milblob.refit(model, {"p0": NEW, "spare": NEW}, mapping={"spare": "p0"})

@@ -117,7 +117,7 @@ def test_a_directory_with_another_link_to_its_parameters(tmp_path):
     assert (tmp_path / "mine").read_bytes() == made.params_of({"p0": made.C})
 
 
-def test_the_gzip_header_stays(tmp_path):
+def test_the_gzip_header_is_kept(tmp_path):
     path = made.make(tmp_path / "m.tar.gz", made.files_of(), "tar.gz")
     with tvm.open(path) as library:
         library.with_params({"p0": NEW}, tmp_path / "out.tar.gz")
@@ -228,7 +228,7 @@ def test_values_that_lie_in_the_file_that_changes(tmp_path):
         assert (read(path) == NEW).all() and (read(path, name="q") == made.C).all()
 
 
-def test_int4_changes_the_half_that_counts(tmp_path):
+def test_int4_changes_only_its_half_of_a_byte(tmp_path):
     data = made.one_file(0, 4, shape=(5,), data=bytes([0x12, 0x34, 0x56, 0x78, 0x9A]), name=b"p0")
     with tvm.open(made.tar_of(made.files_of() | {PARAMS: data})) as library:
         old = library.modules["default"].params["p0"].read()
@@ -311,7 +311,7 @@ def test_what_is_there_is_replaced_with_force_only(model, tmp_path):
             library.with_params({"p0": NEW}, tmp_path / "no" / "out")
 
 
-def test_directories_that_are_no_archives_stay(tmp_path):
+def test_directories_that_are_not_archives_are_kept(tmp_path):
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_bytes(b"")
@@ -324,7 +324,7 @@ def test_directories_that_are_no_archives_stay(tmp_path):
     other = made.make(tmp_path / "other", made.files_of(), "directory")
     (other / "parameters" / "mine.txt").write_bytes(b"")
     (other / "notes.txt").write_bytes(b"")
-    with tvm.open(path) as library, pytest.raises(FileExistsError, match="the file notes.txt that is no part of one"):
+    with tvm.open(path) as library, pytest.raises(FileExistsError, match="the file notes.txt that is not part of one"):
         library.with_params({"p0": NEW}, other, force=True)
     with tvm.open(made.make(tmp_path / "m.tar", made.files_of())) as library, pytest.raises(FileExistsError):
         library.with_params({"p0": NEW}, path, force=True)

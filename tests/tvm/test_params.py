@@ -171,7 +171,7 @@ def test_versions_that_are_none(wrong):
         tvm.read_params(made.one_file(), tvm=wrong)
 
 
-def test_a_version_that_is_no_text():
+def test_a_version_must_be_a_text():
     with pytest.raises(TypeError, match="tvm: expected a version"):
         tvm.read_params(made.one_file(), tvm=0.14)
 
@@ -367,7 +367,7 @@ def test_what_cannot_be_written(tmp_path):
         tvm.write_params({"a": np.zeros(2, "c8"), "good": np.zeros(2), "b": np.array(["x", None], object)}, path)
     with pytest.raises(TypeError, match="name of a tensor: expected a string, got int"):
         tvm.write_params({1: np.zeros(2)}, path)
-    with pytest.raises(TypeError, match="no name that UTF-8"):
+    with pytest.raises(TypeError, match="cannot be encoded as UTF-8"):
         tvm.write_params({"\ud800": np.zeros(2)}, path)
     with pytest.raises(TypeError, match="tensors: expected a mapping"):
         tvm.write_params([np.zeros(2)], path)
@@ -376,7 +376,7 @@ def test_what_cannot_be_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_exists_stays_without_force(tmp_path):
+def test_an_existing_file_is_kept_without_force(tmp_path):
     path = tmp_path / "a.params"
     path.write_bytes(b"mine")
     with pytest.raises(FileExistsError):
@@ -404,7 +404,7 @@ def test_a_tensor_that_is_not_what_was_declared(tmp_path):
         def read(self):
             return np.zeros(3, "f4")
 
-    with pytest.raises(ValueError, match="expected 8 bytes as its shape and dtype say, got 12"):
+    with pytest.raises(ValueError, match="expected 8 bytes for its shape and dtype, got 12"):
         tvm.write_params({"a": Liar()}, tmp_path / "a.params")
     assert list(tmp_path.iterdir()) == []
 

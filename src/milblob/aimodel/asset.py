@@ -30,7 +30,7 @@ class Asset(Opened, Arrays[AssetTensor]):
         kind: "aimodel", of a bundle and of a bare .mlirb file.
         file: path of the bytecode.
         functions: name -> `AssetFunction`: inputs, outputs, states.
-        metadata: what metadata.json says; {} for a bare file, or where there is none.
+        metadata: the contents of metadata.json; {} for a bare file, or without that file.
 
     A name without its function is accepted if only one tensor has it; so is "#3", the tensor's number. Names are made
     of the operations that read a tensor, since a bundle keeps no names of weights: `milblob.match` finds them.

@@ -1,4 +1,4 @@
-"""One open file of MLIR bytecode: its tables as arrays, and what strings, attributes and types say."""
+"""One open file of MLIR bytecode: its tables as arrays, and its strings, attributes and types decoded."""
 
 from typing import Any, NamedTuple
 
@@ -80,7 +80,7 @@ class TensorKind(NamedTuple):
         code: of its element type.
         element: None if the code is not known.
         shape: sizes; None for one that is open.
-        is_sparse: whether it is one that `build_sparse_with_bitmask` makes.
+        is_sparse: whether it has the form that `build_sparse_with_bitmask` makes.
     """
 
     code: int
@@ -116,12 +116,12 @@ class Bytecode:
         buffer = mapping.check_size()
         head = bytes(memoryview(buffer)[:4])
         if head != MAGIC:
-            words = f"content: expected MLIR bytecode, which begins with {MAGIC.hex()}, got {head.hex() or 'nothing'}"
-            raise FormatError(words, offset=0, file=mapping.name, code="bytecode")
+            message = f"content: expected MLIR bytecode, which begins with {MAGIC.hex()}, got {head.hex() or 'nothing'}"
+            raise FormatError(message, offset=0, file=mapping.name, code="bytecode")
         version = _codec.mlir_varints(buffer, 4, buffer.nbytes - 4, 1)[0]
         if version and version[0] != VERSION:
-            words = f"version of MLIR bytecode: expected {VERSION}, got {version[0]}"
-            raise UnsupportedError(words, offset=4, file=mapping.name, code="container-version")
+            message = f"version of MLIR bytecode: expected {VERSION}, got {version[0]}"
+            raise UnsupportedError(message, offset=4, file=mapping.name, code="container-version")
         try:
             found = _codec.mlir_read(buffer)
         except FormatError as error:
@@ -143,10 +143,10 @@ class Bytecode:
     def _require_dialect(self) -> str:
         names = [self.string(int(row["name"])) for row in self.dialects]
         if names.count(DIALECT) != 1 or not {*names} <= {DIALECT, *_OTHERS}:
-            words = (
+            message = (
                 f"dialects: expected {DIALECT}, and none but {', '.join(_OTHERS)}, got {', '.join(names[:8]) or 'none'}"
             )
-            raise UnsupportedError(words, file=self.mapping.name, code="dialect")
+            raise UnsupportedError(message, file=self.mapping.name, code="dialect")
         self._dialect = names.index(DIALECT)
         row = self.dialects[self._dialect]
         numbers, _ = _codec.mlir_varints(self.mapping.live(), int(row["offset"]), int(row["nbytes"]))
@@ -164,7 +164,7 @@ class Bytecode:
         """Return a string; bytes that are not UTF-8 come as lone surrogates.
 
         Raises:
-            FormatError: there is no such string.
+            FormatError: no such string.
         """
         if number >= len(self.strings):
             raise self._wrong(f"string: expected a number below {len(self.strings)}, got {number}")
@@ -184,7 +184,7 @@ class Bytecode:
         """Return the numbers of an attribute: its code and what follows.
 
         Raises:
-            FormatError: there is no such attribute, or it is broken. UnsupportedError: another encoding.
+            FormatError: no such attribute, or a broken one. UnsupportedError: another encoding.
         """
         return self._numbers(self.attributes, number, "attribute")
 
@@ -216,15 +216,15 @@ class Bytecode:
             raise self._wrong(f"{what}: expected a number below {len(table)}, got {number}")
         offset, nbytes, dialect, is_custom = table[number].tolist()
         if not is_custom or dialect != self._dialect:
-            words = f"{what} {number}: expected one in the encoding of {DIALECT}, got another"
-            raise UnsupportedError(words, offset=offset, file=self.mapping.name)
+            message = f"{what} {number}: expected one in the encoding of {DIALECT}, got another"
+            raise UnsupportedError(message, offset=offset, file=self.mapping.name)
         return offset, nbytes
 
     def resource_of(self, number: int) -> int:
         """Return the number of the resource that a RESOURCE attribute names.
 
         Raises:
-            FormatError: there is no such resource, or it is not a blob.
+            FormatError: no such resource, or it is not a blob.
         """
         numbers = self.attribute(number)
         if len(numbers) != 2 or numbers[1] >= len(self.resources) or self.resources["kind"][numbers[1]] != 0:
@@ -252,8 +252,8 @@ class Bytecode:
             offset = int(entry["offset"])
             code, _ = _codec.mlir_varints(self.mapping.live(), offset, int(entry["nbytes"]), 1)
             if code == [BUILTIN_RESOURCE]:
-                words = f"attribute {number}: expected a resource named by {DIALECT}, got one named by builtin"
-                raise UnsupportedError(words, offset=offset, file=self.mapping.name)
+                message = f"attribute {number}: expected a resource named by {DIALECT}, got one named by builtin"
+                raise UnsupportedError(message, offset=offset, file=self.mapping.name)
         return found
 
     def property_numbers(self, op: int, most: int = _MAX_NUMBERS) -> list[int]:
@@ -300,5 +300,5 @@ class Bytecode:
         shape = tuple(None if size == OPEN_SIZE else size for size in sizes)
         return TensorKind(code, ELEMENTS.get(code), shape, is_sparse)
 
-    def _wrong(self, words: str, offset: int | None = None) -> FormatError:
-        return FormatError(words, offset=offset, file=self.mapping.name, code="bytecode")
+    def _wrong(self, message: str, offset: int | None = None) -> FormatError:
+        return FormatError(message, offset=offset, file=self.mapping.name, code="bytecode")

@@ -1,4 +1,4 @@
-"""Check a bundle of Core AI: its files, its bytecode, its constants, and what it gives away."""
+"""Check a bundle of Core AI: its files, its bytecode, its constants, and private data that it reveals."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from .asset import BYTECODE, HASH, METADATA, Asset
 from .decode import AssetDecoder
 from .emit import ALIGNMENT
 from .findings import CODES
-from .open_bytecode import expected_nbytes, size_words
+from .open_bytecode import expected_nbytes, size_message
 from .program import StoredConstant, type_text
 
 PRODUCER, ASSET_VERSION = "MLIR22.0.0git", "2.0"
@@ -66,13 +66,13 @@ class _AssetChecker:
         self,
         severity: Severity,
         code: str,
-        words: str,
+        message: str,
         where: str = "",
         offset: int | None = None,
         file: str | None = None,
     ) -> None:
         """Add a finding."""
-        self.found.add(severity, code, escape(words), file=file or self._path, offset=offset, where=escape(where))
+        self.found.add(severity, code, escape(message), file=file or self._path, offset=offset, where=escape(where))
 
     def error(self, error: MilblobError, where: str = "", severity: Severity = "error") -> None:
         """Add a finding about an error that was caught."""
@@ -121,8 +121,8 @@ class _AssetChecker:
             self.note("error", "hash", f"{HASH}: expected 32 bytes, got {len(stated)}", file=file)
             return
         if found != stated:
-            words = f"{HASH}: expected {found.hex()}, the SHA-256 of {BYTECODE}, got {stated.hex()}"
-            self.note("error", "hash", words, file=file)
+            message = f"{HASH}: expected {found.hex()}, the SHA-256 of {BYTECODE}, got {stated.hex()}"
+            self.note("error", "hash", message, file=file)
 
     def _settled_hash(self, asset: Asset) -> tuple[bytes | None, bytes]:
         """Return main.hash and the SHA-256 of the bytecode; both of one moment, even while a writer changes them.
@@ -205,9 +205,9 @@ class _AssetChecker:
         sources = [text for text in texts if _is_path(text)]
         digests = [text for text in texts if _DIGEST.fullmatch(text)]
         if sources or digests:
-            words = f"strings: expected none about source files, got {len(sources)} paths"
-            words += f" ({some(sources, _MAX_NAMES) or 'none'}) and {len(digests)} hashes of files"
-            self.note("note", "debug-info", words, file=file)
+            message = f"strings: expected none about source files, got {len(sources)} paths"
+            message += f" ({some(sources, _MAX_NAMES) or 'none'}) and {len(digests)} hashes of files"
+            self.note("note", "debug-info", message, file=file)
 
     def _check_constants(self, asset: Asset) -> None:
         program, file = asset.program, asset.file
@@ -244,33 +244,35 @@ class _AssetChecker:
                 count *= size
             expected = expected_nbytes(kind.element, count, stored.is_splat)
             if stored.nbytes != expected:
-                self.note("error", "constant-size", size_words(kind, stored, expected), name, stored.offset, file)
+                self.note("error", "constant-size", size_message(kind, stored, expected), name, stored.offset, file)
             self._check_alignment(asset, name, kind, stored)
         for key, members in users.items():
             if len(members) > 1 and key in shown:
-                words = f"{key[0]} {key[1]}: expected one constant with this value, got {some(members, _MAX_NAMES)}"
-                self.note("note", "shared-value", words, file=file)
+                message = f"{key[0]} {key[1]}: expected one constant with this value, got {some(members, _MAX_NAMES)}"
+                self.note("note", "shared-value", message, file=file)
         unused = [number for number in range(len(program.bytecode.resources)) if number not in used]
         if unused:
             nbytes = int(program.bytecode.resources["nbytes"][unused].sum())
-            words = (
+            message = (
                 f"resources: expected all to be used, got {len(unused)} of {nbytes} bytes that no constant refers to"
             )
-            self.note("warning", "resource-unused", words, file=file)
+            self.note("warning", "resource-unused", message, file=file)
 
     def _check_alignment(self, asset: Asset, name: str, kind: Any, stored: StoredConstant) -> None:
         if stored.resource is None:
             return
         if stored.alignment > ALIGNMENT and asset.mapping.nbytes < _SAFE_NBYTES:
-            words = f"alignment: expected at most {ALIGNMENT}, which Apple's reader takes in a small file"
+            message = f"alignment: expected at most {ALIGNMENT}, which Apple's reader takes in a small file"
             self.note(
-                "warning", "resource-alignment", f"{words}, got {stored.alignment}", name, stored.offset, asset.file
+                "warning", "resource-alignment", f"{message}, got {stored.alignment}", name, stored.offset, asset.file
             )
         if stored.offset % kind.element.numpy.itemsize:
-            words = (
+            message = (
                 f"offset of {type_text(kind)}: expected a multiple of its elements' {kind.element.numpy.itemsize} bytes"
             )
-            self.note("warning", "resource-alignment", f"{words}, got {stored.offset}", name, stored.offset, asset.file)
+            self.note(
+                "warning", "resource-alignment", f"{message}, got {stored.offset}", name, stored.offset, asset.file
+            )
 
     def _check_computed(self, max_nbytes: int | None) -> None:
         with Asset(self._path, max_nbytes=max_nbytes) as asset:

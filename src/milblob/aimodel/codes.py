@@ -1,7 +1,8 @@
-"""What the numbers of the `aicode` dialect mean, version 2: element types, attributes, operands.
+"""The codes of version 2 of the `aicode` dialect: element types, attributes, operands.
 
-The dialect has no public specification. Codes of elements and attributes were found by comparing bundles with what
-Apple's library prints of them; operands have the names of its Python builders. docs/aimodel.md says which were seen.
+The dialect has no public specification. Codes of elements and attributes were found by comparing bundles with the
+output of Apple's library; operands have the names of its Python builders. docs/aimodel.md lists the codes that were
+found.
 """
 
 import re
@@ -67,9 +68,9 @@ OPEN_SIZE = -(1 << 63)
 
 STRING, TYPE, ARRAY, DENSE, RESOURCE, NAMED, SYMBOL_PATH, SYMBOL = 1, 4, 5, 6, 7, 9, 14, 16
 METADATA_DATA, METADATA, LOCATION, DICTIONARY = 33, 35, 40, 45
-"""Codes of attributes. DENSE: a byte that says whether one element is all of them, nbytes, the bytes. RESOURCE: its
-number. NAMED: name, n, attributes. SYMBOL_PATH: n, strings. SYMBOL: the
-path, a list. LOCATION: position, scope, n, fused locations, n, METADATA."""
+"""Codes of attributes. DENSE: a byte that is not 0 if one element is repeated, nbytes, the bytes. RESOURCE:
+its number. NAMED: name, n, attributes. SYMBOL_PATH: n, strings. SYMBOL: the path, a list. LOCATION: position, scope, n,
+fused locations, n, METADATA."""
 
 NAME_KEY, CALL_STACK, SOURCES, IDENTIFIERS = "aicode.name", "call_stack", "sources", "identifiers"
 

@@ -38,8 +38,8 @@ class AssetLink:
 
     def __init__(self, row: int, kind: TensorKind, type: str = "") -> None:
         if kind.element is None or kind.element.dtype is None:
-            words = f"element type of a part: expected one that MIL has, got {kind.text}"
-            raise UnsupportedError(words, code="element-type")
+            message = f"element type of a part: expected one that MIL has, got {kind.text}"
+            raise UnsupportedError(message, code="element-type")
         self.row, self.type, self.dtype = row, type, kind.element.dtype
         self.mil_code, self.shape = self.dtype.mil_code, kind.shape
 
@@ -63,7 +63,7 @@ class AssetDecoder:
         self._known: dict[int, Dense] = {}
 
     def dense(self, op: int, links: int = 0) -> Dense:
-        """Return what computes the values of an operation; of one that is asked for again, the same.
+        """Return the decoder of an operation's values; the same object on each call.
 
         Args:
             op: the operation.
@@ -107,10 +107,10 @@ class AssetDecoder:
         else:
             raise self._unknown(name)
         if found.shape != kind.shape or (found.dtype is not kind.element.dtype):
-            words = (
+            message = (
                 f"output of {name}: expected {found.dtype} {list(found.shape)}, which its parts make, got {kind.text}"
             )
-            raise FormatError(f"{words} {list(kind.shape)}", code="compressed")
+            raise FormatError(f"{message} {list(kind.shape)}", code="compressed")
         return found
 
     @staticmethod
@@ -151,7 +151,7 @@ class AssetDecoder:
         return read(self.dense(row, links + 1)) if row in self._program.computed else self._opened.constant(row)
 
     def _scaled(self, op: int, kind: TensorKind, parts: dict[str, int], links: int) -> Dense:
-        """scale * (data - offset1) + offset2, in blocks; or along an axis, of which blocks are made."""
+        """Decode scale * (data - offset1) + offset2, per block or along an axis, which is expanded to blocks."""
         name = self._program.bytecode.op_name(op)
         data = parts.get("data", parts.get("input", -1))
         if not {"scale", "offset1", "offset2"} <= {*parts}:
@@ -182,7 +182,7 @@ class AssetDecoder:
         out = self._read(data, links).astype(np.float32)
         if out.shape != shape:
             raise FormatError(f"data of {name}: expected shape {shape}, got {out.shape}", code="compressed")
-        with np.errstate(all="ignore"):  # what is too large becomes infinite; infinity times zero is NaN
+        with np.errstate(all="ignore"):  # overflow gives infinity; infinity times zero is NaN
             out -= spread_blocks(first, shape)
             out *= spread_blocks(scale, shape)
             if second.any():
@@ -192,8 +192,8 @@ class AssetDecoder:
     @staticmethod
     def _require_alike(name: str, scale: Array, first: Array, second: Array) -> None:
         if first.shape != scale.shape or second.shape != scale.shape:
-            words = f"offsets of {name}: expected shape {scale.shape}, got {first.shape} and {second.shape}"
-            raise FormatError(words, code="compressed")
+            message = f"offsets of {name}: expected shape {scale.shape}, got {first.shape} and {second.shape}"
+            raise FormatError(message, code="compressed")
 
     @staticmethod
     def _blocks(name: str, rank: int, axis: Array, scale: Array) -> tuple[int, ...]:
@@ -201,10 +201,10 @@ class AssetDecoder:
             return (1,) * rank
         number = int(axis) if axis.ndim == 0 and axis.dtype.kind in "iu" else -rank - 1
         if scale.ndim != 1 or not -rank <= number < rank:
-            words = (
+            message = (
                 f"axis of {name}: expected one of {rank} for a vector of scales, got {axis.tolist()} for {scale.shape}"
             )
-            raise FormatError(words, code="compressed")
+            raise FormatError(message, code="compressed")
         return tuple(scale.size if i == number % rank else 1 for i in range(rank))
 
     def described(self, op: int, links: int = 0) -> Compressed | None:

@@ -1,4 +1,4 @@
-"""Bytecode written from its parts: the same bytes where nothing changes, sections of other sizes where something does.
+"""Writes bytecode from its parts: unchanged sections keep their bytes, changed sections may have other sizes.
 
 Nothing in a file states an absolute offset, so a section may grow. Padding depends on where it is: sections and
 resources are aligned to their place in the file.
@@ -219,8 +219,10 @@ class Emitter:
             payload = _spliced(self._data(Span(start, end - start)), start, changes[row])
             if row:
                 if place["alignment"]:
-                    words = f"section of operations: expected none that is aligned, got alignment {place['alignment']}"
-                    raise UnsupportedError(words, offset=place["offset"], file=self._code.mapping.name)
+                    message = (
+                        f"section of operations: expected none that is aligned, got alignment {place['alignment']}"
+                    )
+                    raise UnsupportedError(message, offset=place["offset"], file=self._code.mapping.name)
                 head = bytes([place["id"]]) + varint(len(payload))
                 changes[int(self._code.owners[row])].append((place["offset"], end, head + payload))
         return payload
@@ -274,7 +276,7 @@ class _Output:
     def add_section(self, number: int, alignment: int, payload: list[Piece]) -> None:
         length = varint(sum(map(size_of, payload)))
         head = bytes([number]) + length
-        if alignment > 1 and (self.nbytes + len(head)) % alignment:  # stated only where there is something to skip
+        if alignment > 1 and (self.nbytes + len(head)) % alignment:  # stated only if it causes padding
             head = bytes([number | _ALIGNED]) + length + varint(alignment)
             head += _PADDING * (-(self.nbytes + len(head)) % alignment)
         self.add(head)

@@ -1,4 +1,4 @@
-"""What `milblob.check` can report of a bundle."""
+"""The findings that `milblob.check` can report about a bundle."""
 
 CODES = {
     "lfs-pointer": "a Git LFS pointer in place of the file",

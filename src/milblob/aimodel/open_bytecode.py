@@ -24,7 +24,7 @@ class OpenBytecode:
     Attributes:
         mapping: the file. file: its path, None for a buffer.
         budget: of the values that are made.
-        program: what the bytecode says.
+        program: the contents of the bytecode.
     """
 
     def __init__(self, mapping: MappedFile, budget: Budget) -> None:
@@ -66,16 +66,16 @@ class OpenBytecode:
         else:
             values = np.ndarray(shape, element.numpy, buffer, stored.offset)  # type: ignore[arg-type]
         if element.dtype is DType.BOOL and values.size and int(values.view(np.uint8).max()) > 1:
-            words = f"elements of a bool: expected 0 or 1 in each byte, got {values.view(np.uint8).max()}"
-            raise FormatError(words, offset=stored.offset, file=self.file)
+            message = f"elements of a bool: expected 0 or 1 in each byte, got {values.view(np.uint8).max()}"
+            raise FormatError(message, offset=stored.offset, file=self.file)
         return values
 
     def packed_constant(self, op: int) -> Packed:
         """Return the stored elements of a constant. Raises as `constant`; UnsupportedError: MIL lacks the type."""
         element, shape, stored = self._located(op)
         if element.dtype is None:
-            words = f"element type: expected one that MIL has, got {element.text}"
-            raise UnsupportedError(words, file=self.file, code="element-type")
+            message = f"element type: expected one that MIL has, got {element.text}"
+            raise UnsupportedError(message, file=self.file, code="element-type")
         if stored.is_splat:
             return pack(self.constant(op), element.dtype)
         return Packed(self.mapping.check_size(), stored.offset, element.dtype, shape)
@@ -84,15 +84,15 @@ class OpenBytecode:
         self.require_readable()
         kind, stored = self.program.kind(op), self.program.stored(op)
         if kind.element is None:
-            words = f"element type: expected one that is known, got {kind.text}"
-            raise UnsupportedError(words, file=self.file, code="element-type")
+            message = f"element type: expected one that is known, got {kind.text}"
+            raise UnsupportedError(message, file=self.file, code="element-type")
         if None in kind.shape or len(kind.shape) > MAX_RANK:
             raise UnsupportedError(f"shape: expected {MAX_RANK} known sizes at most, got {kind.shape}", file=self.file)
         shape = cast("tuple[int, ...]", kind.shape)
         expected = expected_nbytes(kind.element, prod(shape), stored.is_splat)
         if stored.nbytes != expected:
             raise FormatError(
-                size_words(kind, stored, expected), offset=stored.offset, file=self.file, code="constant-size"
+                size_message(kind, stored, expected), offset=stored.offset, file=self.file, code="constant-size"
             )
         return kind.element, shape, stored
 
@@ -102,9 +102,9 @@ def expected_nbytes(element: Any, count: int, is_splat: bool) -> int:
     return -(-(1 if is_splat else count) * int(element.nbits) // 8)
 
 
-def size_words(kind: Any, stored: Any, expected: int) -> str:
-    """Say that a constant has another number of bytes than its type needs."""
-    words = f"bytes of a constant of {type_text(kind)}: expected {expected}, got {stored.nbytes}"
+def size_message(kind: Any, stored: Any, expected: int) -> str:
+    """Return the message for a constant whose size does not match its type."""
+    message = f"bytes of a constant of {type_text(kind)}: expected {expected}, got {stored.nbytes}"
     if kind.element.nbits < 8 and stored.nbytes == prod(kind.shape):
-        words += " (one byte for each value; Apple's library crashes on this, or computes with wrong values)"
-    return words
+        message += " (one byte for each value; Apple's library crashes on this, or computes with wrong values)"
+    return message

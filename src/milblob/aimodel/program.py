@@ -1,4 +1,4 @@
-"""The program of a bundle: its functions, its constants, and which operations compute weights from several of them."""
+"""The program of a bundle: its functions, its constants, and the operations that compute weights from constants."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -100,7 +100,7 @@ class AssetFunction(NamedTuple):
 
 
 class Composite(NamedTuple):
-    """A composite operation, such as "layer_norm": the graph that says what it does, and the names of its inputs."""
+    """A composite operation, such as "layer_norm": the graph that defines it, and the names of its inputs."""
 
     row: int
     name: str
@@ -134,7 +134,7 @@ class AssetProgram:
     """
 
     def __init__(self, bytecode: Bytecode) -> None:
-        """Find functions and constants. Raises: FormatError: what is said of them is broken."""
+        """Find functions and constants. Raises: FormatError: a broken description."""
         self.bytecode = bytecode
         self._first_use = bytecode.values["first_use"].tolist()
         self._maker = bytecode.values["op"].tolist()
@@ -163,14 +163,14 @@ class AssetProgram:
             if any(parent in self._graphs for parent in self._around(row)):
                 continue  # of a decomposition
             numbers = self.bytecode.property_numbers(row)
-            if len(numbers) == 9 and numbers[1]:  # a graph that says what a composite operation does: a decomposition
+            if len(numbers) == 9 and numbers[1]:  # the graph that defines a composite operation: a decomposition
                 self._add_composite(row, numbers)
                 continue
             name = self.bytecode.text_of(numbers[5]) if len(numbers) == 9 else None
             if name is None:
-                words = f"properties of {GRAPH}: expected a name and a type, got {numbers[:16]}"
+                message = f"properties of {GRAPH}: expected a name and a type, got {numbers[:16]}"
                 raise UnsupportedError(
-                    words, offset=int(self.bytecode.ops["offset"][row]), file=self.bytecode.mapping.name
+                    message, offset=int(self.bytecode.ops["offset"][row]), file=self.bytecode.mapping.name
                 )
             if name in names:
                 raise FormatError(
@@ -267,8 +267,8 @@ class AssetProgram:
             FormatError: it makes none or several.
         """
         if self._result_counts[op] != 1:
-            words = f"results of {self.bytecode.op_name(op)}: expected 1, got {self.bytecode.ops['result_count'][op]}"
-            raise FormatError(words, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
+            message = f"results of {self.bytecode.op_name(op)}: expected 1, got {self.bytecode.ops['result_count'][op]}"
+            raise FormatError(message, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
         return self._first_results[op]
 
     def kind(self, op: int) -> TensorKind:
@@ -276,8 +276,8 @@ class AssetProgram:
         number = self._value_types[self.result(op)]
         kind = self.bytecode.tensor_kind(number)
         if kind is None:
-            words = f"type of {self.bytecode.op_name(op)}: expected a tensor, got another type"
-            raise FormatError(words, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
+            message = f"type of {self.bytecode.op_name(op)}: expected a tensor, got another type"
+            raise FormatError(message, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
         return kind
 
     def uses(self, op: int) -> list[tuple[int, int]]:
@@ -472,7 +472,7 @@ class AssetProgram:
     def is_weight(self, op: int) -> bool:
         """Whether a constant is a weight: a resource, or an inline value of ten numbers or more.
 
-        One whose value has an unknown form is a weight, so that it is listed; one that is no tensor is not.
+        A value of unknown form is a weight, so that it is listed; a value that is not a tensor is not.
         """
         try:
             kind = self.kind(op)
@@ -490,8 +490,10 @@ class AssetProgram:
     def _value_attribute(self, op: int) -> int:
         numbers = self.bytecode.property_numbers(op)
         if len(numbers) != 1:
-            words = f"properties of {CONSTANT}: expected an attribute, got {numbers[:16]}"
-            raise UnsupportedError(words, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
+            message = f"properties of {CONSTANT}: expected an attribute, got {numbers[:16]}"
+            raise UnsupportedError(
+                message, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name
+            )
         return numbers[0]
 
     def stored(self, op: int) -> StoredConstant:
@@ -507,8 +509,8 @@ class AssetProgram:
             is_splat, offset, nbytes = bytecode.dense_bytes(attribute)
             return StoredConstant(attribute, offset, nbytes, is_splat, None, 1)
         if code != RESOURCE:
-            words = f"value of {CONSTANT}: expected an attribute with code {DENSE} or {RESOURCE}, got {code}"
-            raise UnsupportedError(words, offset=int(bytecode.ops["offset"][op]), file=file, code="attribute-code")
+            message = f"value of {CONSTANT}: expected an attribute with code {DENSE} or {RESOURCE}, got {code}"
+            raise UnsupportedError(message, offset=int(bytecode.ops["offset"][op]), file=file, code="attribute-code")
         number = bytecode.resource_of(attribute)
         row = bytecode.resources[number]
         return StoredConstant(

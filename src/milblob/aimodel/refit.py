@@ -98,9 +98,9 @@ def _find(asset: Asset, name: str) -> tuple[str, AssetTensor]:
     if name not in asset:
         with Asset(asset.path, max_nbytes=asset.budget.given_nbytes) as dense:
             if name in dense:
-                words = f"{name}: expected a weight that is stored dense, got a compressed one"
+                message = f"{name}: expected a weight that is stored dense, got a compressed one"
                 raise UnsupportedError(
-                    f"{words}; its parts can change: {', '.join(p.name for p in dense[name].parts.values())}"
+                    f"{message}; its parts can change: {', '.join(p.name for p in dense[name].parts.values())}"
                 )
         raise KeyError(unknown("weight", name, asset, asset.path))
     tensor = asset[name]
@@ -130,10 +130,12 @@ def _problem(value: _Value, unshare: bool) -> Exception | None:
     names = list(value.targets)
     others = [name for name in value.users if name not in value.targets]
     if others:
-        words = f"{names[0]}: expected a value of its own, got one that {some(others, _MAX_NAMES)} has too"
-        return ValueError(f"{words}: give them the same new values, or unshare (--unshare)")
-    words = f"{some(names, _MAX_NAMES)}: expected equal new values, since they are one stored value, got different ones"
-    return ValueError(f"{words} (--unshare stores them apart)")
+        message = f"{names[0]}: expected a value of its own, got one that {some(others, _MAX_NAMES)} has too"
+        return ValueError(f"{message}: give them the same new values, or unshare (--unshare)")
+    message = (
+        f"{some(names, _MAX_NAMES)}: expected equal new values, since they are one stored value, got different ones"
+    )
+    return ValueError(f"{message} (--unshare stores them apart)")
 
 
 def _are_alike(value: _Value) -> bool:
@@ -166,7 +168,7 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
         row = next(iter(value.targets.values()))
         nbytes = _nbytes_of(asset, row)
         if nbytes != value.stored.nbytes or (value.stored.is_splat and prod(row.values.shape) > 1):
-            grown.append(value)  # one element stood for all
+            grown.append(value)  # one element was repeated
         else:
             changes.append(BytecodeChange(value.stored.offset, Later(nbytes, partial(_bytes_of, asset, row))))
     if not apart and not grown:

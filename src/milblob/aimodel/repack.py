@@ -121,10 +121,10 @@ class _Repacking:
             else:
                 self._cast(number, users, self._options.cast[DType.FLOAT32])
         if refused:
-            words = (
+            message = (
                 f"cast: expected constants that only casts read, got {len(refused)} others: {some(refused, _MAX_NAMES)}"
             )
-            raise ProgramError(f"{words}; convert the model again in the other precision", file=self._asset.path)
+            raise ProgramError(f"{message}; convert the model again in the other precision", file=self._asset.path)
 
     @staticmethod
     def _is_plain(tensor: AssetTensor) -> bool:
@@ -178,10 +178,10 @@ class _Repacking:
         code = self._program.bytecode
         strange = code.ops_named(lambda name: name.startswith(_HOLDERS))
         if len(strange):
-            words = (
+            message = (
                 f"operations: expected ones that refer to resources by constants, got {code.op_name(int(strange[0]))}"
             )
-            raise UnsupportedError(words, file=self._asset.file)
+            raise UnsupportedError(message, file=self._asset.file)
         references = code.resource_references()
         first = self._firsts() if self._options.dedupe else {}
         used = {first.get(resource, resource) for resource in references.values()}

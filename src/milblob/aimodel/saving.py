@@ -1,4 +1,4 @@
-"""Writing a changed bundle: in place through one journal, or a copy; the hash of the bytecode always goes with it."""
+"""Writing a changed bundle, in place through one journal or as a copy, always with the hash of its bytecode."""
 
 import os
 import stat
@@ -96,8 +96,8 @@ def _require_alone(path: str) -> None:
     """Refuse the bytecode of a bundle, or a link to it: the bundle's hash would be that of other bytes."""
     folder, name = os.path.split(paths.real(path))
     if name == BYTECODE and paths.is_there(os.path.join(folder, HASH)):
-        words = f"file: expected a bundle or a file that is no part of one, got the {BYTECODE} of a bundle"
-        raise UnsupportedError(f"{words}; give {folder}", file=path)
+        message = f"file: expected a bundle or a file outside a bundle, got the {BYTECODE} of a bundle"
+        raise UnsupportedError(f"{message}; give {folder}", file=path)
 
 
 def _change(asset: Asset, new: NewBytecode) -> None:
@@ -128,8 +128,8 @@ def _change(asset: Asset, new: NewBytecode) -> None:
 def _hash_change(root: str, digest: bytes) -> journal.Patch | journal.Replacement:
     place = os.path.join(root, HASH)
     if not paths.is_there(place):
-        words = f"bundle: expected {HASH} in it, which names the compiled model that devices keep, got none"
-        raise FormatError(f"{words} (write a new bundle: -o)", file=root, code="missing-file")
+        message = f"bundle: expected {HASH} in it, which names the compiled model that devices keep, got none"
+        raise FormatError(f"{message} (write a new bundle: -o)", file=root, code="missing-file")
     status = os.lstat(place)
     if not stat.S_ISREG(status.st_mode):
         raise FormatError(f"{HASH}: expected a regular file, got {described(status)}", file=place, code="missing-file")

@@ -1,4 +1,4 @@
-"""The tensors of a bundle: where each is, and its values on demand."""
+"""The tensors of a bundle: the place of each, and its values on demand."""
 
 from collections.abc import Hashable, Mapping
 from math import prod
@@ -203,8 +203,8 @@ class AssetTensor(LazyTensor):
         """
         kind = self._kind
         if kind.element is None or kind.element.dtype is None:
-            words = f"element type of {self.name}: expected one that MIL has, got {kind.text}"
-            raise UnsupportedError(words, file=self.opened.file, code="element-type")
+            message = f"element type of {self.name}: expected one that MIL has, got {kind.text}"
+            raise UnsupportedError(message, file=self.opened.file, code="element-type")
         return cast(DType, kind.element.dtype)
 
     @property
@@ -216,8 +216,8 @@ class AssetTensor(LazyTensor):
         """
         kind = self._kind
         if kind.element is None:
-            words = f"element type of {self.name}: expected one that is known, got {kind.text}"
-            raise UnsupportedError(words, file=self.opened.file, code="element-type")
+            message = f"element type of {self.name}: expected one that is known, got {kind.text}"
+            raise UnsupportedError(message, file=self.opened.file, code="element-type")
         return cast("np.dtype[Any]", kind.element.numpy)
 
     @property
@@ -264,7 +264,7 @@ class AssetTensor(LazyTensor):
         return self.place.nbytes() if self.is_computed else self.opened.program.stored(self.row.op).nbytes
 
     def stored_pieces(self) -> dict[Hashable, int]:
-        """Return what is stored for it: a key, which is equal for what tensors share, and its bytes."""
+        """Return the stored pieces: for each a key, equal if tensors share the piece, and its number of bytes."""
         program = self.opened.program
         rows = program.parts_of(self.row.op).values() if self.is_computed else (self.row.op,)
         return {stored.key: stored.nbytes for stored in map(program.stored, rows)}

@@ -1,8 +1,8 @@
-"""Pairs the operations of two Programs: a list of rules, each for the operations that the rules before it left.
+"""Pairs the operations of two Programs: a list of rules, each applied to the operations that are still unpaired.
 
-Names tell only half of it. Converters number operations ("linear_3") and mark precision in their names
-("linear_3_cast_fp16"), so two conversions of one network name most operations differently. What an operation computes
-from, and what is computed from it, stays.
+Names are not enough. Converters number operations ("linear_3") and mark precision in their names
+("linear_3_cast_fp16"), so two conversions of one network name most operations differently. The inputs of an operation
+and the uses of its outputs do not depend on the conversion, so the rules also match definition-use chains.
 """
 
 import re
@@ -45,7 +45,7 @@ class FunctionPair(NamedTuple):
 
 
 class Alignment:
-    """The operations of two models, found when they are first asked for.
+    """The operations of two models, found on first access.
 
     Args:
         a, b: the models.
@@ -198,7 +198,7 @@ class _Pairs:
             self.add_alike(ours, groups[1].get(signature, []))
 
     def add_alike(self, ours: list[ComparedOperation], theirs: list[ComparedOperation]) -> None:
-        """Pair operations that only their names tell apart: in order if there are as many, and names say nothing."""
+        """Pair operations that differ only in their names, in order, if the counts match and names do not decide."""
         if not ours or not theirs:
             return
         if len(ours) > 1 or len(theirs) > 1:
@@ -281,7 +281,7 @@ class _Pairs:
 
 
 def _unique(ops: Iterable[ComparedOperation]) -> dict[str, ComparedOperation]:
-    """Return operations by their plain names, those left out that several have."""
+    """Return operations by their plain names; leaves out a name of several operations."""
     found: dict[str, ComparedOperation] = {}
     several: set[str] = set()
     for op in ops:
@@ -307,13 +307,13 @@ def _by_place(pairs: _Pairs) -> None:
 
 
 def _by_inputs(pairs: _Pairs) -> None:
-    """The same computation before it: what follows is changed."""
+    """Pair operations with equal upstream computations; their uses may differ."""
     up, _ = pairs.numbers
     pairs.add_equal(lambda side, op: up[side][op])
 
 
 def _by_outputs(pairs: _Pairs) -> None:
-    """The same computation after it: what it computes from is changed."""
+    """Pair operations with equal downstream computations; their inputs may differ."""
     _, down = pairs.numbers
     pairs.add_equal(lambda side, op: down[side][op])
 

@@ -36,7 +36,7 @@ def only(subjects: Iterable[str], kind: str = "removed") -> list[Change]:
 
 
 def compare_named(what: str, old: dict[str, str], new: dict[str, str]) -> list[Change]:
-    """Compare descriptions by name: those that one side lacks, and those that differ."""
+    """Compare descriptions by name: entries that one side lacks, and entries that differ."""
     changes = only(f"{what} {name!r}" for name in old if name not in new)
     changes += [
         Change("changed", f"{what} {name!r}: {text or 'nothing'} in A, {new[name] or 'nothing'} in B")

@@ -69,7 +69,7 @@ def check(
     bundle of Core AI by milblob.aimodel (docs/aimodel.md).
 
     Returns:
-        CheckReport: a sequence of Finding; `is_sound` says whether the model is valid.
+        CheckReport: a sequence of Finding; `is_sound` is True for a valid model.
 
     Raises:
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
@@ -157,7 +157,7 @@ class _Checker:
         self._references: dict[str, list[_Reference]] = {}  # by path
         self._places: dict[str, Location] = {}
         self._stamps: dict[str, Stamp] = {}  # as listings state them
-        self._resolved: dict[tuple[Location | None, str], str] = {}  # what a Program names -> path
+        self._resolved: dict[tuple[Location | None, str], str] = {}  # fileName in a Program -> path
         self._unresolved: set[tuple[Location | None, str]] = set()
         self._checked: set[str] = set()  # real paths
         self._is_sound = True
@@ -200,8 +200,8 @@ class _Checker:
             if package.kind == "blob":
                 check_blob(self.found, package.mappings[0].live())
             for prefix, kind in package.others:
-                words = f"model {prefix.rstrip('/')}: expected an ML Program, got a {kind}, which is not looked into"
-                self.found.add("note", "other-model", words, file=path)
+                message = f"model {prefix.rstrip('/')}: expected an ML Program, got a {kind}, which is not looked into"
+                self.found.add("note", "other-model", message, file=path)
             for part in package.sources:
                 # What a listing of a weight file was made into breaks some rules.
                 self._check_program(part, self._with_rules and package.kind != "listing")
@@ -210,7 +210,7 @@ class _Checker:
             for path_of_weights in list(self._references):
                 self._check_weights(self._places[path_of_weights], True)
             if self._values:
-                from .check_values import check_values  # reads values, which checking the structure does not
+                from .check_values import check_values  # checks of the structure read no values
 
                 check_values(self.found, package, self._progress)
             return package.kind
@@ -222,12 +222,12 @@ class _Checker:
         self._is_sound = False
         if not isinstance(error, MilblobError):
             name = getattr(error, "filename", None)
-            words = f"file: expected one that can be read, got {getattr(error, 'strerror', None) or error}"
-            self.found.add("error", "unreadable", words, file=name if isinstance(name, str) else None)
+            message = f"file: expected one that can be read, got {getattr(error, 'strerror', None) or error}"
+            self.found.add("error", "unreadable", message, file=name if isinstance(name, str) else None)
             return
         if error.file is not None and os.path.realpath(error.file) in self._reported:
             return
-        if isinstance(error, PendingChangeError):  # what it may have changed is not looked at
+        if isinstance(error, PendingChangeError):  # files with a pending change are not checked
             self._reported.add(os.path.realpath(str(error.journal)))
         where = error.where or prefix.rstrip("/")
         code = error.code if error.code in CODES else "program"
@@ -287,15 +287,15 @@ class _Checker:
         identifier = manifest.get("rootModelIdentifier")
         for key, item in entries.items():
             if not isinstance(item, dict) or not isinstance(item.get("path"), str):
-                words = f"manifest item {key!r}: expected an object with a path, got {type(item).__name__}" + (
+                message = f"manifest item {key!r}: expected an object with a path, got {type(item).__name__}" + (
                     " without one" if isinstance(item, dict) else ""
                 )
-                self.found.add("error", "manifest", words, file=path)
+                self.found.add("error", "manifest", message, file=path)
                 continue
             missing = [name for name in ("author", "name") if name not in item]
             if missing:
-                words = f"manifest item {key!r}: expected keys author and name, got no {' and no '.join(missing)}"
-                self.found.add("note", "manifest", words, file=path)
+                message = f"manifest item {key!r}: expected keys author and name, got no {' and no '.join(missing)}"
+                self.found.add("note", "manifest", message, file=path)
             if key != identifier:
                 self._check_item(root, key, item["path"], path)
         items = [item.get("path") for item in entries.values() if isinstance(item, dict)]
@@ -303,12 +303,12 @@ class _Checker:
         check_strays(self.found, root, others, [item for item in items if isinstance(item, str)])
 
     def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
-        if is_unlisted(root):  # a server that does not say which folders there are
+        if is_unlisted(root):  # a server that does not list its folders
             return
         try:
             if paths.status(Location(root).beneath("Data/" + relative).real()) is None:
-                words = f"manifest item {key!r}: expected a file or folder at {relative!r}, got none"
-                self.found.add("error", "missing-file", words, file=manifest)
+                message = f"manifest item {key!r}: expected a file or folder at {relative!r}, got none"
+                self.found.add("error", "missing-file", message, file=manifest)
         except ResolveError as error:
             self.found.add("error", "escaping-file", f"manifest item {key!r}: {error.what}", file=manifest)
         except REFUSALS as error:
@@ -342,8 +342,8 @@ class _Checker:
             self.found.add("error", "program", error.what, file=file, where=error.where)
         for group in ends:
             if group.op.shape is None:
-                words = f"output of {group.op.type}: expected a tensor type, got none"
-                self.found.add("error", "program", words, file=file, where=f"{source.prefix}{group.op.name}")
+                message = f"output of {group.op.type}: expected a tensor type, got none"
+                self.found.add("error", "program", message, file=file, where=f"{source.prefix}{group.op.name}")
         check_sizes(self.found, source, scan, ends)
         if with_rules:
             try:
@@ -366,8 +366,8 @@ class _Checker:
             place = resolve(source.directory, name)
             place.real()
             if not place.is_there():
-                words = f"weight file {name}: expected at {place.path}, got no such file"
-                self.found.add("error", "missing-file", words, file=source.mapping.name, where=reference.where)
+                message = f"weight file {name}: expected at {place.path}, got no such file"
+                self.found.add("error", "missing-file", message, file=source.mapping.name, where=reference.where)
                 self._unresolved.add(key)
                 return
         except ResolveError as error:
@@ -425,29 +425,29 @@ class _Checker:
         for reference in references:
             earlier = first.setdefault(reference.offset, reference)
             if earlier is not reference and (earlier.dtype, earlier.count) != (reference.dtype, reference.count):
-                words = (
+                message = (
                     f"two values at one record: expected {earlier.declared} as {earlier.where} declares, "
                     f"got {reference.declared}"
                 )
                 self.found.add(
-                    "error", "conflict", words, file=buffer.name, offset=reference.offset, where=reference.where
+                    "error", "conflict", message, file=buffer.name, offset=reference.offset, where=reference.where
                 )
             self._check_reference(buffer, blobs, reference)
 
     def _check_reference(self, buffer: _codec.Buffer, blobs: BlobFile, reference: _Reference) -> None:
-        def add(code: str, words: str) -> None:
-            self.found.add("error", code, words, file=buffer.name, offset=reference.offset, where=reference.where)
+        def add(code: str, message: str) -> None:
+            self.found.add("error", code, message, file=buffer.name, offset=reference.offset, where=reference.where)
 
         row = record_row(buffer, reference.offset)
         if row is None:
             if reference.offset in blobs.places:
-                words = "record that the Program refers to: expected a sound one, got a broken one"
+                message = "record that the Program refers to: expected a sound one, got a broken one"
             else:
                 reasons = record_problems(memoryview(buffer), reference.offset)
                 why = reasons[0][2] if reasons else "no record"
-                words = f"record that the Program refers to: expected one, got none here ({why})"
-                words += in_data(blobs.records, reference.offset)
-            add("reference", words)
+                message = f"record that the Program refers to: expected one, got none here ({why})"
+                message += in_data(blobs.records, reference.offset)
+            add("reference", message)
             return
         count, dtype = row[3], BY_BLOB_CODE[row[5]]
         if reference.dtype is not None and dtype is not reference.dtype:
@@ -457,19 +457,19 @@ class _Checker:
         if reference.count is None:
             add("shape", f"shape of a blob-file value: expected every dimension known, got {reference.declared}")
         elif count != reference.count:
-            words = f"elements of the record: expected {reference.count} for {reference.declared}, got {count}"
-            add("size-mismatch", words)
+            message = f"elements of the record: expected {reference.count} for {reference.declared}, got {count}"
+            add("size-mismatch", message)
 
     def _check_unreferenced(
         self, path: str, blobs: BlobFile, references: list[_Reference], is_referenced: bool
     ) -> None:
         if not is_referenced:
             if self._is_sound:
-                words = "weight file: expected a Program that refers to it, got none"
-                self.found.add("note", "unreferenced", words, file=path)
+                message = "weight file: expected a Program that refers to it, got none"
+                self.found.add("note", "unreferenced", message, file=path)
             return
         used = {r.offset for r in references}
         for offset, nbytes in zip(blobs.records["offset"].tolist(), blobs.records["nbytes"].tolist(), strict=True):
             if offset not in used:
-                words = f"record of {nbytes} bytes: expected a value that refers to it, got none"
-                self.found.add("note", "unreferenced", words, file=path, offset=offset)
+                message = f"record of {nbytes} bytes: expected a value that refers to it, got none"
+                self.found.add("note", "unreferenced", message, file=path, offset=offset)

@@ -28,7 +28,7 @@ CODES = frozenset([
     "other-model", "nan", "infinite", "mask-count", "palette-index", "limit", "compressed-larger", "inline-large",
     "owner-only", "pending-change",
 ])  # fmt: skip
-"""Every code that a finding can have; docs/cli.md says what they mean."""
+"""Every code that a finding can have; docs/cli.md describes them."""
 
 
 class BlobFile(NamedTuple):
@@ -56,16 +56,16 @@ def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int]
     """
     file = buffer.name
     if buffer.nbytes == 0:
-        words = "weight file: expected a storage header of 64 bytes, got an empty file"
-        found.add("error", "empty-file", words, file=file, offset=0)
+        message = "weight file: expected a storage header of 64 bytes, got an empty file"
+        found.add("error", "empty-file", message, file=file, offset=0)
         return None
     if (other := None if is_blob_head(memoryview(buffer)) else foreign(buffer, file)) is not None:
         error = refusal(other, "file: expected a weight file", file)
         found.add("error", error.code, error.what, file=file)
         return None
     if buffer.nbytes < _HEADER_NBYTES:
-        words = f"storage header: expected {_HEADER_NBYTES} bytes, got {buffer.nbytes}"
-        found.add("error", "header", words, file=file, offset=0)
+        message = f"storage header: expected {_HEADER_NBYTES} bytes, got {buffer.nbytes}"
+        found.add("error", "header", message, file=file, offset=0)
         return None
     data = memoryview(buffer)
     announced, version = struct.unpack_from("<II", data)
@@ -120,8 +120,8 @@ class _Walk:
         if count != announced:
             most = (nbytes - _HEADER_NBYTES) // _RECORD_NBYTES
             room = f" (there is room for {most})" if announced > most else ""
-            words = f"record count: expected {count} as found in the file, got {announced} in the header{room}"
-            self.found.add("error", "record-count", words, file=self.buffer.name, offset=0)
+            message = f"record count: expected {count} as found in the file, got {announced} in the header{room}"
+            self.found.add("error", "record-count", message, file=self.buffer.name, offset=0)
 
     def _rest(self, at: int, expected: int, extra: bool) -> Iterator[tuple[int, tuple[int, ...] | None]]:
         """Yield (offset, row or None if broken) of the records from `at` on, one by one."""
@@ -142,8 +142,8 @@ class _Walk:
             if extra and not is_marked:
                 return
             if is_marked or likely:
-                for problem, offset, words in record_problems(self.data, at):
-                    self._add(problem, words, offset)
+                for problem, offset, message in record_problems(self.data, at):
+                    self._add(problem, message, offset)
                 yield at, None
                 expected -= 1
                 if likely:
@@ -181,8 +181,8 @@ class _Walk:
         file = self.buffer.name
         for offset in references:
             if offset % _ALIGNMENT:
-                words = f"record offset: expected a multiple of {_ALIGNMENT}, got {offset}"
-                self.found.add("warning", "alignment", words, file=file, offset=offset)
+                message = f"record offset: expected a multiple of {_ALIGNMENT}, got {offset}"
+                self.found.add("warning", "alignment", message, file=file, offset=offset)
             if offset in self.places:
                 continue
             row = record_row(self.buffer, offset)
@@ -193,7 +193,7 @@ class _Walk:
 
 
 def record_row(buffer: _codec.Buffer, offset: int) -> tuple[int, ...] | None:
-    """Return the index row of the record at `offset` (see RECORD), or None if there is no valid one."""
+    """Return the index row of the record at `offset` (see RECORD), or None if it is not valid."""
     if not 0 <= offset < 1 << 64:
         return None
     try:
@@ -209,10 +209,10 @@ def record_problems(data: memoryview, at: int) -> list[tuple[str, int, str]]:
     `_codec` decides whether a record is valid and stops at the first problem; this lists all of them.
     """
     if at < _HEADER_NBYTES or at + _RECORD_NBYTES > len(data):
-        words = f"record metadata: expected {_RECORD_NBYTES} bytes, got a file that ends at {len(data)}"
+        message = f"record metadata: expected {_RECORD_NBYTES} bytes, got a file that ends at {len(data)}"
         if at < _HEADER_NBYTES:
-            words = f"record metadata: expected it after the storage header of {_HEADER_NBYTES} bytes, got byte {at}"
-        return [("bounds", at, words)]
+            message = f"record metadata: expected it after the storage header of {_HEADER_NBYTES} bytes, got byte {at}"
+        return [("bounds", at, message)]
     sentinel, code, nbytes, data_offset, padding = _METADATA.unpack_from(data, at)
     problems = []
     if sentinel != _SENTINEL:
@@ -221,18 +221,18 @@ def record_problems(data: memoryview, at: int) -> list[tuple[str, int, str]]:
     if dtype is None:
         problems.append(("dtype-code", at + 4, f"blob dtype code: expected one that is known, got {code}"))
     elif dtype.nbits >= 8 and nbytes % (dtype.nbits // 8):
-        words = f"size of data: expected a multiple of {dtype.nbits // 8} for {dtype}, got {nbytes}"
-        problems.append(("size", at + 8, words))
+        message = f"size of data: expected a multiple of {dtype.nbits // 8} for {dtype}, got {nbytes}"
+        problems.append(("size", at + 8, message))
     elif dtype.is_sub_byte and (padding >= 8 or padding > 8 * nbytes or (8 * nbytes - padding) % dtype.nbits):
-        words = f"padding bits: expected 0 to 7 that leave whole {dtype.nbits}-bit elements, got {padding}"
-        problems.append(("size", at + 24, words))
+        message = f"padding bits: expected 0 to 7 that leave whole {dtype.nbits}-bit elements, got {padding}"
+        problems.append(("size", at + 24, message))
     end = data_offset + nbytes
     if end > len(data):
-        words = f"record data: expected {nbytes} bytes from {data_offset} on, got a file that ends at {len(data)}"
-        problems.append(("bounds", at + 16, words))
+        message = f"record data: expected {nbytes} bytes from {data_offset} on, got a file that ends at {len(data)}"
+        problems.append(("bounds", at + 16, message))
     if data_offset < at + _RECORD_NBYTES:
-        words = f"record data: expected to begin at byte {at + _RECORD_NBYTES} or later, got {data_offset}"
-        problems.append(("overlap", at + 16, words))
+        message = f"record data: expected to begin at byte {at + _RECORD_NBYTES} or later, got {data_offset}"
+        problems.append(("overlap", at + 16, message))
     return problems
 
 
@@ -256,11 +256,11 @@ def _check_overlaps(found: Findings, file: str | None, records: np.ndarray[Any, 
     for index in (np.flatnonzero(starts[1:] < reach[:-1]) + 1).tolist():
         other = int(furthest[index - 1])
         first, second = int(owners[other]), int(owners[index])
-        words = (
+        message = (
             f"record at byte {second}: expected to begin after the record at byte {first}, which ends at "
             f"{int(ends[other])}, got byte {int(starts[index])}"
         )
-        found.add("error", "overlap", words, file=file, offset=second)
+        found.add("error", "overlap", message, file=file, offset=second)
 
 
 def _check_layout(
@@ -270,23 +270,23 @@ def _check_layout(
     previous_end = _HEADER_NBYTES
     for offset, data_offset, nbytes, _, padding, code, _ in records.tolist():
         if data_offset % _ALIGNMENT:
-            words = f"data offset: expected a multiple of {_ALIGNMENT}, got {data_offset}"
-            found.add("warning", "alignment", words, file=file, offset=offset + 16)
+            message = f"data offset: expected a multiple of {_ALIGNMENT}, got {data_offset}"
+            found.add("warning", "alignment", message, file=file, offset=offset + 16)
         if not broken and not _is_zero(data[previous_end:offset]):
             found.add(
                 "note", "padding", "bytes between records: expected zeros, got others", file=file, offset=previous_end
             )
         if data_offset > offset + _RECORD_NBYTES and not _is_zero(data[offset + _RECORD_NBYTES : data_offset]):
-            words = "bytes between metadata and data: expected zeros, got others"
-            found.add("note", "padding", words, file=file, offset=offset + _RECORD_NBYTES)
+            message = "bytes between metadata and data: expected zeros, got others"
+            found.add("note", "padding", message, file=file, offset=offset + _RECORD_NBYTES)
         if padding and nbytes and data[data_offset + nbytes - 1] >> (8 - padding):
-            words = f"unused bits of the last {BY_BLOB_CODE[code]} byte: expected zeros, got others"
-            found.add("note", "padding", words, file=file, offset=data_offset + nbytes - 1)
+            message = f"unused bits of the last {BY_BLOB_CODE[code]} byte: expected zeros, got others"
+            found.add("note", "padding", message, file=file, offset=data_offset + nbytes - 1)
         previous_end = max(previous_end, data_offset + nbytes)
     rest = len(data) - previous_end
     if not broken and rest > 0 and (rest >= _ALIGNMENT or not _is_zero(data[previous_end:])):
-        words = f"end of file: expected at byte {previous_end}, after the last record, got {rest} more bytes"
-        found.add("note", "trailing-bytes", words, file=file, offset=previous_end)
+        message = f"end of file: expected at byte {previous_end}, after the last record, got {rest} more bytes"
+        found.add("note", "trailing-bytes", message, file=file, offset=previous_end)
 
 
 def _is_zero(data: memoryview) -> bool:

@@ -1,4 +1,4 @@
-"""What a check finds: Finding, CheckReport, and what gathers them."""
+"""The result of a check: Finding, CheckReport, and the list that collects findings."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ class CheckReport(Result, Sequence[Finding]):
 
     @property
     def is_sound(self) -> bool:
-        """Whether there is neither an error nor a warning. Notes do not matter."""
+        """Whether there is neither an error nor a warning. Notes are ignored."""
         return not (self.errors or self.warnings)
 
     @property
@@ -121,10 +121,10 @@ class CheckReport(Result, Sequence[Finding]):
 
 
 class Findings:
-    """A growing list of findings that counts similar ones instead of filling memory with them.
+    """A growing list of findings, of bounded memory: similar findings are counted instead of kept.
 
     Args:
-        is_wanted: says of a code whether it is reported; None for all.
+        is_wanted: returns whether a code is reported; None for all.
 
     Attributes:
         items: the findings so far, in the order in which they were made.
@@ -163,6 +163,6 @@ class Findings:
         """
         for (code, file), count in self._counts.items():
             if count > MAX_ALIKE:
-                words = f"findings of this kind: expected to list {MAX_ALIKE}, got {count - MAX_ALIKE} more"
-                self.items.append(Finding(self._severities[code, file], code, words, file))
+                message = f"findings of this kind: expected to list {MAX_ALIKE}, got {count - MAX_ALIKE} more"
+                self.items.append(Finding(self._severities[code, file], code, message, file))
         return CheckReport(shown(source or "file in memory"), tuple(self.items))

@@ -1,4 +1,4 @@
-"""What milblob.check reports of the rules of the specification, and which of its codes somebody asked for."""
+"""The findings of milblob.check about rules of the specification, and the selection of codes to report."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ ALL_CODES = frozenset(RULES) | CODES
 
 
 def chosen(rules: Select, ignore: Select, known: Iterable[str] = ALL_CODES) -> Callable[[str], bool]:
-    """Return the function that says of a code whether `check` reports it.
+    """Return the function that decides whether `check` reports a code.
 
     Args:
         rules: report these only; None for all.
@@ -34,14 +34,14 @@ def chosen(rules: Select, ignore: Select, known: Iterable[str] = ALL_CODES) -> C
         if globs is not None and not callable(globs):
             for glob in (globs,) if isinstance(globs, str) else globs:
                 if not any(map(selector(glob), known)):
-                    words = f"{name}: expected a code of a finding, or a glob of codes such as MIL0*, got {glob!r}"
-                    raise ValueError(words)
+                    message = f"{name}: expected a code of a finding, or a glob of codes such as MIL0*, got {glob!r}"
+                    raise ValueError(message)
     wanted = [code for code in known if is_wanted(code)]
     if not wanted:
         raise ValueError("rules: expected a function that selects a code of a finding, got one that selects none")
-    if all(map(is_ignored, wanted)):  # whatever is wrong, the answer would be that nothing is
-        words = "all of them" if rules is None else f"all that rules select, {rules!r:.200}"
-        raise ValueError(f"ignore: expected to leave the code of a finding to report, got {words}")
+    if all(map(is_ignored, wanted)):  # the report would always be empty
+        message = "all of them" if rules is None else f"all that rules select, {rules!r:.200}"
+        raise ValueError(f"ignore: expected to leave the code of a finding to report, got {message}")
     return lambda code: is_wanted(code) and not is_ignored(code)
 
 

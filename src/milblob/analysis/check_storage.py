@@ -1,4 +1,4 @@
-"""What is valid and yet costs room or readers: how a model's values and files are stored."""
+"""Findings about valid models whose storage wastes space or hinders readers."""
 
 import os
 import stat
@@ -17,7 +17,8 @@ from ..storage.pending import JOURNAL
 from .check_report import Findings
 
 MIN_DENSE_NBYTES = 4096
-"""Of compressed weights that are judged: coremltools compresses none below 2048 elements unless it is told to."""
+"""Least dense size of a compressed weight that is checked. By default coremltools compresses none below 2048 elements.
+"""
 
 MAX_INLINE_NBYTES = 64 * 1024
 """Of a value in the Program. Readers parse the Program as a whole, and protobuf ends at 2 GiB; files are mapped."""
@@ -46,18 +47,20 @@ def check_sizes(found: Findings, source: Source, scan: ProgramScan, weights: Seq
         dense = BY_MIL_CODE[weight.op.mil_code].nbytes(prod(cast(tuple[int, ...], shape)))
         nbytes = sum(_nbytes(part) // shares[part] for part in parts)  # weights may have parts in common
         if dense >= MIN_DENSE_NBYTES and nbytes > dense:
-            words = f"{weight.op.type} weight {list(shape)}: expected fewer bytes than {dense}, which a dense one takes"
-            words += f", got {nbytes}"
-            found.add("warning", "compressed-larger", words, file=source.mapping.name, where=scan.path(weight.op))
+            message = (
+                f"{weight.op.type} weight {list(shape)}: expected fewer bytes than {dense}, which a dense one takes"
+            )
+            message += f", got {nbytes}"
+            found.add("warning", "compressed-larger", message, file=source.mapping.name, where=scan.path(weight.op))
     for constant in scan.constants:
         is_inline = constant.storage == _codec.IMMEDIATE and constant.mil_code in _IN_WEIGHT_FILES
         if is_inline and (nbytes := _nbytes(constant)) > MAX_INLINE_NBYTES:
-            words = (
+            message = (
                 f"value in the Program: expected {MAX_INLINE_NBYTES} bytes at most, and larger ones in a weight file, "
                 f"got {nbytes} bytes"
             )
             where = scan.path(constant.op, constant)
-            found.add("warning", "inline-large", words, file=source.mapping.name, where=where)
+            found.add("warning", "inline-large", message, file=source.mapping.name, where=where)
 
 
 def _nbytes(constant: Any) -> int:
@@ -67,7 +70,7 @@ def _nbytes(constant: Any) -> int:
 
 
 _AS_SAVED = {("model.mlmodel", 0o600), ("weights", 0o700)}
-"""What coremltools leaves in every package: a note that each fresh one has tells nothing."""
+"""Permissions that coremltools sets in every package; a finding for every new package would be useless."""
 
 
 def check_permissions(found: Findings, paths: Iterable[str]) -> None:
@@ -85,8 +88,8 @@ def check_permissions(found: Findings, paths: Iterable[str]) -> None:
             continue
         if (is_folder or stat.S_ISREG(status.st_mode)) and not mode & _OTHERS_READ:
             what = "folder" if is_folder else "file"
-            words = f"permissions of a {what}: expected others than its owner to be able to read it, got {mode:04o}"
-            found.add("note", "owner-only", words, file=path)
+            message = f"permissions of a {what}: expected others than its owner to be able to read it, got {mode:04o}"
+            found.add("note", "owner-only", message, file=path)
 
 
 def check_strays(found: Findings, root: str, files: Iterable[str], items: Iterable[str]) -> None:
@@ -101,7 +104,7 @@ def check_strays(found: Findings, root: str, files: Iterable[str], items: Iterab
     known = [os.path.join(root, "Data", os.path.normpath(item)) for item in items]
     for path in files:
         name = os.path.basename(path)
-        is_known = name in _IGNORED or name.endswith((JOURNAL, STAGED))  # of a pending change, which has a finding
+        is_known = name in _IGNORED or name.endswith((JOURNAL, STAGED))  # of a pending change: another finding
         if not is_known and not any(path == item or path.startswith(item + os.sep) for item in known):
-            words = "file: expected an item of the manifest that it belongs to, got none"
-            found.add("note", "unreferenced", words, file=path)
+            message = "file: expected an item of the manifest that it belongs to, got none"
+            found.add("note", "unreferenced", message, file=path)

@@ -79,8 +79,8 @@ def _check_numbers(found: Findings, model: Model, tensors: list[Tensor]) -> Iter
         yield tensor
     for tensor in model.values():
         if tensor.mil_dtype.is_sub_byte and not tensor.is_blob and _has_padding_bits(tensor):
-            words = f"unused bits of the last {tensor.mil_dtype} byte: expected zeros, got others"
-            found.add("note", "padding", words, file=tensor.file, offset=tensor.offset, where=_where(tensor))
+            message = f"unused bits of the last {tensor.mil_dtype} byte: expected zeros, got others"
+            found.add("note", "padding", message, file=tensor.file, offset=tensor.offset, where=_where(tensor))
 
 
 def _is_readable(tensor: Tensor) -> bool:
@@ -169,8 +169,8 @@ def _check_mask(found: Findings, operation: Tensor, mask: Tensor, nonzero: Tenso
         return  # too short: reading reports that
     last = piece.offset + count // 8
     if in_bytes and count % 8 and memoryview(piece.buffer)[last] >> count % 8:
-        words = f"unused bits of the last byte of the {_MASKS[operation.op][0]}: expected zeros, got others"
-        found.add("note", "padding", words, file=mask.file, offset=mask.offset, where=operation.where)
+        message = f"unused bits of the last byte of the {_MASKS[operation.op][0]}: expected zeros, got others"
+        found.add("note", "padding", message, file=mask.file, offset=mask.offset, where=operation.where)
     tally = _codec.Tally()
     tally.add(piece.buffer, piece.offset, count, 1)
     ones = int(tally.gather(DType.UINT1.mil_code)[0].sums[0])
@@ -178,8 +178,8 @@ def _check_mask(found: Findings, operation: Tensor, mask: Tensor, nonzero: Tenso
         expected = (
             f"{_MASKS[operation.op][1]} of {operation.op}: expected {ones} elements, as many as the mask has ones"
         )
-        words = f"{expected}, got {nonzero.size}"
-        found.add("error", "mask-count", words, file=mask.file, offset=mask.offset, where=operation.where)
+        message = f"{expected}, got {nonzero.size}"
+        found.add("error", "mask-count", message, file=mask.file, offset=mask.offset, where=operation.where)
 
 
 def _check_indices(found: Findings, operation: Tensor, indices: Tensor, palette: Tensor) -> None:
@@ -196,5 +196,5 @@ def _check_indices(found: Findings, operation: Tensor, indices: Tensor, palette:
         most = int(np.frombuffer(patterns, np.uint16).max())
         number = int(np.frombuffer(counts, np.uint64)[outside].sum())
         expected = f"indices of {operation.op}: expected 0 to {entries - 1}, which the palette has"
-        words = f"{expected}, got {number} others, up to {most}"
-        found.add("error", "palette-index", words, file=indices.file, offset=indices.offset, where=operation.where)
+        message = f"{expected}, got {number} others, up to {most}"
+        found.add("error", "palette-index", message, file=indices.file, offset=indices.offset, where=operation.where)

@@ -46,8 +46,8 @@ class Diff(Result):
         rows: a TensorDiff for every tensor, in the order of A, then those that only B has.
         structure: Changes of the Programs.
         metadata: Changes of the models' metadata.
-        tools: Changes in when and by which tools the models were made; they do not count as differences.
-        notes: Changes that do not count as differences: names of operations.
+        tools: Changes of the date of conversion and of the tools; they are not differences.
+        notes: Changes of names of operations; they are not differences.
         left_out: names of A that the mapping leaves out; they were not compared.
         atol, rtol: the tolerances.
         names_only: whether only names were compared.
@@ -170,9 +170,9 @@ def diff(
     """Compare two models, or a model and a file of arrays, regardless of compression.
 
     Tensors are paired by `mapping`, by name, by name without function or pipeline prefix if that is unambiguous, and
-    finally by their consumers: coremltools renames a weight when it compresses it. A weight that counts as one on only
-    one side, because it is in a weight file, is paired with the small constant of the other. Positions and order of
-    tensors, uninitialised bytes, and how a Program is serialized do not count.
+    finally by their consumers, because coremltools renames a weight when it compresses it. A constant that is a weight
+    on one side only, because it is in a weight file, is paired with the small constant of the other side. Positions and
+    order of tensors, uninitialised bytes, and the serialization of a Program are not compared.
 
     Args:
         a, b: each a path (a model, weight file or listing; .safetensors, .npz, .npy or a directory of .npy), an open
@@ -278,7 +278,7 @@ def _compare(
     names_only: bool,
     parts: "_Parts",
 ) -> TensorDiff:
-    """Compare two tensors, of which one may be missing."""
+    """Compare two tensors; one of them may be missing."""
     either = cast(LazyTensor, a if a is not None else b)
     if a is None or b is None or names_only:
         kind = "named" if a is not None and b is not None else "only_a" if b is None else "only_b"

@@ -15,8 +15,8 @@ def compare_metadata(a: Model, b: Model) -> tuple[list[Change], list[Change]]:
     """Compare the metadata of two models.
 
     Returns:
-        (differences, those that only concern when and by which tools a model was made). Empty for models without
-        metadata: weight files, MIL text without its metadata.json.
+        (differences, changes of only the date of conversion and the tools). Empty for models without metadata: weight
+        files, MIL text without its metadata.json.
 
     Raises:
         As `Model.metadata`.
@@ -42,8 +42,8 @@ def compare_metadata(a: Model, b: Model) -> tuple[list[Change], list[Change]]:
     for what, ours, theirs in _signatures(old, new):
         changes += _compare_features(what, ours, theirs)
     if old.producer != new.producer:
-        words = f"producer: {old.producer or 'unknown'} in A, {new.producer or 'unknown'} in B"
-        tools.insert(0, Change("changed", words))
+        message = f"producer: {old.producer or 'unknown'} in A, {new.producer or 'unknown'} in B"
+        tools.insert(0, Change("changed", message))
     return changes, tools
 
 

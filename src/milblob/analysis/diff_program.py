@@ -89,13 +89,13 @@ class _Comparison:
         """Return what differs without being a difference."""
         if not self._renamed:
             return []
-        words = f"{len(self._renamed):,} operations have other names, such as {self._renamed[0]}"
+        message = f"{len(self._renamed):,} operations have other names, such as {self._renamed[0]}"
         if len(self._renamed) == 1:
-            words = f"1 operation has another name: {self._renamed[0]}"
-        return [Change("renamed", words, tuple(self._renamed))]
+            message = f"1 operation has another name: {self._renamed[0]}"
+        return [Change("renamed", message, tuple(self._renamed))]
 
     def compare(self, prefix: str, old: ComparedFunction, new: ComparedFunction) -> None:
-        """Compare two functions; `prefix` is put before what is said of them."""
+        """Compare two functions; `prefix` is put before each line of the report."""
         self._prefix = prefix
         if old.opset != new.opset:
             self._add([Change("changed", f"opset: {old.opset} in A, {new.opset} in B")])
@@ -115,15 +115,15 @@ class _Comparison:
         for precision, changes in outputs.items():
             self._add_folded(changes, f"{len(changes):,} operations give {precision}")
         for precision, changes in constants.items():
-            words = f"{len(changes):,} small constants are {precision}, {_ROUNDED}"
-            self._add_folded(changes, words)
+            message = f"{len(changes):,} small constants are {precision}, {_ROUNDED}"
+            self._add_folded(changes, message)
 
     def _add(self, changes: Iterable[Change]) -> None:
         self.changes += [Change(c.kind, self._prefix + c.message, c.parts) for c in changes]
 
-    def _add_folded(self, changes: list[Change], words: str) -> None:
+    def _add_folded(self, changes: list[Change], message: str) -> None:
         """Add changes of one kind as one."""
-        several = Change(changes[0].kind, words, tuple(change.message for change in changes))
+        several = Change(changes[0].kind, message, tuple(change.message for change in changes))
         self._add(changes if len(changes) == 1 else [several])
 
     def _add_lonely(self, ops: Iterable[ComparedOperation], kind: str) -> None:
@@ -186,11 +186,11 @@ class _Comparison:
             precisions = found - {"same"}
             if len(ours) == len(theirs) and len(precisions) == 1 and "" not in found:
                 precision = precisions.pop()
-                words = f"{subject}, {key}: {precision}, {_ROUNDED}"
-                constants.setdefault(precision, []).append(Change("changed", words))
+                message = f"{subject}, {key}: {precision}, {_ROUNDED}"
+                constants.setdefault(precision, []).append(Change("changed", message))
             else:
-                words = f"{argument_words(ours)} in A, {argument_words(theirs)} in B"
-                self._add([Change("changed", f"{subject}, {key}: {words}")])
+                message = f"{argument_words(ours)} in A, {argument_words(theirs)} in B"
+                self._add([Change("changed", f"{subject}, {key}: {message}")])
 
     def _relate(
         self, x: Any, y: Any, rank: int | None = None, names: tuple[Collection[str], Collection[str]] = ((), ())
@@ -291,7 +291,7 @@ def _are_axes(values: Any, others: Any, rank: int) -> bool:
 
 
 def _rank(op: ComparedOperation) -> int | None:
-    """Return the rank of the tensor whose axes an operation names; None if the Program does not tell."""
+    """Return the rank of the tensor whose axes an operation names; None if the Program lacks it."""
     if op.type in _RANK_OF_OUTPUT:
         return None if op.shape is None else len(op.shape)
     for key in ("x", "values", "data"):

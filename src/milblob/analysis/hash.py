@@ -1,4 +1,4 @@
-"""Content hashes: equal for equal tensors and models, whatever tool wrote them and wherever their bytes are.
+"""Content hashes: equal for equal tensors and models, independent of the tool and of the place of the bytes.
 
 docs/hash.md defines, byte for byte, what is hashed.
 """

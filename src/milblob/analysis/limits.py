@@ -1,4 +1,4 @@
-"""Limits for what a comparison may find: which weights are worse than they allow, and why."""
+"""Limits for the errors in a comparison: the weights that exceed them, and why."""
 
 import math
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Limits(NamedTuple):
         """Refuse limits that are none.
 
         Raises:
-            TypeError: one is no number. ValueError: one is NaN or outside what it limits, or none is given.
+            TypeError: a limit is not a number. ValueError: a limit is NaN or out of range, or none is given.
         """
         for name, value in self._asdict().items():
             if value is not None:
@@ -69,10 +69,10 @@ class Limits(NamedTuple):
 
     def judge(self, row: TensorDiff) -> Failure | None:
         """Return why a weight is beyond the limits; None if it is within."""
-        words = self._words(row)
-        return Failure(row, ", ".join(words)) if words else None
+        violations = self._violations(row)
+        return Failure(row, ", ".join(violations)) if violations else None
 
-    def _words(self, row: TensorDiff) -> list[str]:
+    def _violations(self, row: TensorDiff) -> list[str]:
         if row.kind in ("only_a", "only_b"):
             return [f"only in {row.kind[-1].upper()}"]
         if row.kind == "shape":

@@ -1,4 +1,4 @@
-"""The operations of a Program as they are compared: what each reads, across nested blocks. No weights are read."""
+"""The operations of a Program for comparison: the inputs of each, across nested blocks. No values are read."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ def key_of(tensor: Tensor) -> Key | None:
 
 
 class ConstantArgument(NamedTuple):
-    """A constant that an operation reads: where it is. Small ones are compared by value, not by serialization."""
+    """The place of a constant that an operation reads. Small ones are compared by value, not by serialization."""
 
     program: OpenProgram
     rows: tuple[Any, ...]
@@ -96,7 +96,7 @@ class ComparedOperation:
         type: such as "conv".
         name: that of its first output, with the blocks around it; "#1", "#2", ... without outputs.
         key: where it is: prefix of the Program, and place of its message.
-        dtype: of the first output, None if that is no tensor; shape: likewise.
+        dtype: of the first output, None if that is not a tensor; shape: likewise.
         output_count: number of outputs.
         arguments: parameter -> what is read: ConstantArgument, CompressedArgument, OperationOutput, Input, or a str: a
             name that nothing known has.
@@ -132,7 +132,7 @@ class ComparedOperation:
 
 
 class OperationOutput(NamedTuple):
-    """An output of an operation, as something that is read. `dtype` and `rank` are None if it is no tensor."""
+    """An output of an operation that another one reads. `dtype` and `rank` are None if it is not a tensor."""
 
     op: ComparedOperation
     number: int
@@ -224,7 +224,7 @@ class _Reading:
         self._program, self._view = program, program.view
         self._buffer, self._graph = self._view.held()[0], self._view.graph
         self._ops: dict[int, ComparedOperation] = {}  # by row of the graph
-        self._meanings: dict[int, Any] = {}  # what a row of names means
+        self._meanings: dict[int, Any] = {}  # row of names -> its meaning
         self._paths: dict[int, str] = {}
         self._nchars = 0
         self._constants: defaultdict[int, list[Any]] = defaultdict(list)  # by offset of the operation
@@ -300,7 +300,7 @@ class _Reading:
         return {key: [read for _, read in sorted(reads, key=_number)] for key, reads in found.items()}
 
     def _meaning(self, row: int, name: str) -> Any:
-        """What a name that is read means; row: of names, which defines it, or -1."""
+        """Return the meaning of a name that is read; row: of names, which defines it, or -1."""
         if row < 0:
             return name
         found = self._meanings.get(row)

@@ -1,4 +1,4 @@
-"""Pairs the tensors of A with those of B: a list of rules, each for the tensors that the rules before it left."""
+"""Pairs the tensors of A with those of B: a list of rules, each applied to the tensors that are still unpaired."""
 
 import re
 from collections import Counter
@@ -73,7 +73,7 @@ class _Spare:
 
     @cached_property
     def _tails(self) -> dict[str, list[str]]:
-        """Names by their ends: what remains without prefixes of functions and pipelines."""
+        """Names without prefixes of functions and pipelines -> full names."""
         found: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
             if tensor.function and name.startswith(f"{tensor.function}/"):
@@ -81,7 +81,7 @@ class _Spare:
         return found
 
     def find(self, name: str) -> str | None:
-        """Return the only constant name that a name, with or without its prefix, stands for."""
+        """Return the only constant that has this name, with or without its prefix."""
         if name in self.tensors:
             return name
         names = self._tails.get(name, ())
@@ -181,7 +181,7 @@ class _Pairing:
         return ({}, {}) if self.alignment is None else (_readings(self.alignment, 0), _readings(self.alignment, 1))
 
     def add_shared(self) -> None:
-        """Add pairs of weights, in pairs or not, that one place reads, if one of them is read elsewhere too.
+        """Add pairs of weights that one place reads, paired before or not, if one of them is read elsewhere too.
 
         Converters store equal values once. What is equal in A may differ in B: each such pair is compared.
         """
@@ -200,7 +200,7 @@ class _Pairing:
                 self.taken.add(new)
 
     def rows(self) -> Pairs:
-        """Return all tensors of A in their order, those that the mapping leaves out omitted, then the rest of B."""
+        """Return all tensors of A in their order, without those that the mapping leaves out, then the rest of B."""
         a, b = self.sides
         rows: Pairs = [(old, new) for old in a.tensors for new in self.pairs.get(old, [None])]
         return rows + [(None, name) for name in b.tensors if name not in self.taken]
@@ -268,7 +268,7 @@ def _places_of_part(tensor: Tensor, places: Mapping[Key, list[Any]]) -> Iterator
 
 
 def _by_content(pairing: _Pairing) -> Iterator[Pair]:
-    """Equal dtype, shape and values, where names say only what reads a tensor; of several, names and order decide."""
+    """Pair by dtype, shape and values, where names only identify the reader; names and order decide between equals."""
     if not pairing.is_by_content:
         return
     sides: list[dict[str, list[str]]] = [{}, {}]
@@ -294,7 +294,7 @@ def _by_number(pairing: _Pairing) -> Iterator[Pair]:
 
 
 def _by_given_name(pairing: _Pairing) -> Iterator[Pair]:
-    """The same name, if somebody gave it: where there are operations, numbers that a converter gave tell less."""
+    """Pair by a name that an author gave, not by a converter's number: known operations are more reliable than that."""
     theirs = pairing.left(1)
     is_sure = pairing.alignment is None
     yield from (
@@ -318,7 +318,7 @@ def _by_name_without_prefix(pairing: _Pairing) -> Iterator[Pair]:
 
 
 def _by_name_of_small_constant(pairing: _Pairing) -> Iterator[Pair]:
-    """Likewise, but a weight on one side only: where a small constant is stored decides whether it is one."""
+    """As above, for a constant that is a weight on one side only: its place of storage decides whether it is one."""
     yield from ((name, other) for name in pairing.left(0) if (other := pairing.spare[1].find(name)) is not None)
     yield from ((other, name) for name in pairing.left(1) if (other := pairing.spare[0].find(name)) is not None)
 

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: what a caller gave, opened, as tensors by name."""
+"""The two sides of a comparison: the sources of the caller, opened, as tensors by name."""
 
 import contextlib
 import os
@@ -72,7 +72,7 @@ class Side(NamedTuple):
 
     @property
     def has_given_names(self) -> bool:
-        """Whether its tensors have given names; those of a bundle of Core AI say what reads them."""
+        """Whether its tensors have given names; names in a bundle of Core AI are made from the readers."""
         return getattr(self.arrays, "has_given_names", True)
 
     def beside(self, other: "Side") -> "Side":
@@ -91,7 +91,7 @@ class Side(NamedTuple):
         return self._replace(tensors={n: tensor for n, tensor in self.tensors.items() if not arrays.is_as_made(n)})
 
     def find(self, name: str) -> str | None:
-        """Return the only tensor name that a name, with or without its prefix, stands for."""
+        """Return the only tensor that has this name, with or without its prefix."""
         if name in self.tensors:
             return name
         if self.model is None or name not in self.model:

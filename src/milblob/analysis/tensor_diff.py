@@ -1,4 +1,4 @@
-"""How one tensor differs between A and B: figures of its values, and the words for them."""
+"""The differences of one tensor between A and B: figures of its values, and their text."""
 
 import math
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ class TensorDiff(Result):
 
     @property
     def schemes(self) -> tuple[str, str]:
-        """The schemes of both; "" where there is none."""
+        """The compression schemes of both sides; "" for a dense weight."""
         a, b = ("" if one is None else one.scheme for one in self.compressions)
         return a, b
 

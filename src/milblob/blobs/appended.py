@@ -25,8 +25,8 @@ def end_of_records(reader: BlobReader) -> int:
     found = bytes(memoryview(reader.mapping.live())[offset : offset + 64])
     if found.startswith(_SENTINEL) and found[MARK_AT:] != MARK:
         # Not from an interrupted append: a Program may refer to it, even if the header does not count it.
-        words = f"records: expected {len(reader)} as the header states, got another after them"
-        raise FormatError(words, offset=offset, file=reader.name)
+        message = f"records: expected {len(reader)} as the header states, got another after them"
+        raise FormatError(message, offset=offset, file=reader.name)
     return end
 
 

@@ -183,12 +183,12 @@ class BlobReader(Opened):
         return self._index
 
     def _fetch_records(self) -> None:
-        """Fetch the metadata of all records of a remote file, one after another: each says where the next one is."""
+        """Fetch the metadata of all records of a remote file, one by one: each gives the place of the next one."""
         offset = _HEADER_NBYTES
         for _ in range(self._count):
             try:
                 data_offset, nbytes, *_ = _codec.blob_record(self.mapping.need([(offset, _RECORD_NBYTES)]), offset)
-            except FormatError:  # the walk says which record it is
+            except FormatError:  # the walk names the record
                 return
             offset = -(-(data_offset + nbytes) // _ALIGNMENT) * _ALIGNMENT
 

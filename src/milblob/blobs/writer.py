@@ -553,5 +553,5 @@ def _require_filled(offset: int, nbytes: int, done: list[tuple[int, int]]) -> No
             break
         end = max(end, stop)
     if end < nbytes:
-        words = f"reserved record at byte {offset}: expected its {nbytes} bytes to be filled, got none for byte {end}"
-        raise ValueError(words)
+        message = f"reserved record at byte {offset}: expected its {nbytes} bytes to be filled, got none for byte {end}"
+        raise ValueError(message)

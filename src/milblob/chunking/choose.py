@@ -1,10 +1,11 @@
-"""Where a function is cut: parts of about equal size, and few bytes that cross from one to the next.
+"""The choice of cuts: parts of a function of about equal size, with few bytes that cross from one to the next.
 
-A range of steps has a size: its own operations, and each constant and record that they need once. First the smallest
-limit is found with which the function fits the wanted number of parts (by bisection; greedy filling is optimal because
-a longer range is never smaller). Then dynamic programming over the cuts finds the cheapest ones whose parts stay near
-that size. Both the first and the last possible start of a part only grow with its end, so each minimum is one of a
-sliding window, and the whole takes (parts * steps) time.
+The size of a range of steps is that of its operations, and of each constant and record that they need, counted once.
+First, bisection finds the smallest size limit within which the function fits the requested number of parts; a greedy
+fill decides each limit exactly, because a longer range is never smaller (linear partition problem). Then dynamic
+programming over the cuts finds the cheapest ones whose parts are near that size. The first and the last possible start
+of a part only grow with its end, so each minimum is that of a sliding window (monotone queue), and the whole takes
+O(parts * steps) time.
 """
 
 import itertools
@@ -13,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _SLACK = 1.2
-"""How much larger than necessary the largest part may be, so that fewer bytes cross."""
+"""Upper bound of the largest part relative to the least possible size; some room lets fewer bytes cross."""
 _LEAST_SHARE = 0.5
-"""Of the mean size, what a part should have."""
+"""Least size of a part, as a share of the mean size."""
 _PRECISION = 64
 """The smallest limit is found to a 64th of the mean size."""
 _NEVER = 1 << 62
@@ -23,10 +24,10 @@ _NEVER = 1 << 62
 
 @dataclass(eq=False)
 class Course:
-    """What choosing cuts needs to know of a function; all sizes in bytes.
+    """The data of a function for the choice of cuts; all sizes in bytes.
 
     Attributes:
-        own: size of each step without what it shares with others.
+        own: size of each step without the things that it shares with others.
         needs: indices of the shared things that each step needs.
         sizes: of the shared things.
         cost: bytes that cross each cut: one more than there are steps.
@@ -94,7 +95,7 @@ class Course:
 
 
 def smallest_limit(course: Course, parts: int) -> int:
-    """Return about the smallest size of the largest of so many parts.
+    """Return the smallest possible size of the largest part, for a number of parts; see `_PRECISION`.
 
     Args:
         parts: at most one more than there are possible cuts.
@@ -113,7 +114,7 @@ def smallest_limit(course: Course, parts: int) -> int:
 
 
 def cheapest_cuts(course: Course, parts: int, limit: int | None = None) -> list[int]:
-    """Return the cuts of so many parts across which the fewest bytes live.
+    """Return the cuts for a number of parts across which the fewest bytes live.
 
     Args:
         parts: at most one more than there are possible cuts; with a limit, as many as `fill` needs or more.
@@ -174,7 +175,7 @@ def _cheapest(course: Course, parts: int, first: Sequence[int], last: Sequence[i
 
 
 def matching_cuts(course: Course, before: list[set[int]], after: list[set[int]]) -> list[int]:
-    """Return the cuts of a function that put the things it shares with another one where that has them.
+    """Return the cuts of a function that place shared things on the same side as the cuts of another function.
 
     Args:
         course: of the function; it has at least as many possible cuts as the other one has cuts.

@@ -74,8 +74,8 @@ def chunk(
         ProgramError: the model cannot be cut so: the place, and why, are named.
         UnsupportedError: a compiled model, a pipeline, MIL text, a weight file; functions for several operation sets.
         ValueError: not one of `parts`, `max_nbytes` and `at`. FileExistsError: a package exists, and `force` is False.
-        FormatError, ResolveError, OSError: the source cannot be read or changed meanwhile, or the output cannot be
-            written. Whatever is raised, nothing was written.
+        FormatError, ResolveError, OSError: the source cannot be read or changed while it was read, or the output
+            cannot be written. After any exception nothing was written.
 
     Examples:
         >>> report = milblob.chunk("demo.mlpackage", "chunks", parts=2)
@@ -180,8 +180,8 @@ class _Chunking:
                 f"pipeline: expected a model without states, got {', '.join(states)}", file=self.name
             )
         if len(self.cutter.flows) != 1:
-            words = f"pipeline: expected a model of one function, got {', '.join(self.cutter.flows)}"
-            raise UnsupportedError(words, file=self.name)
+            message = f"pipeline: expected a model of one function, got {', '.join(self.cutter.flows)}"
+            raise UnsupportedError(message, file=self.name)
 
     def _gather(self, parts: dict[str, FunctionPart]) -> tuple[NewRecords, list[tuple[_codec.Constant, Item]]]:
         """Return the records of a package, and which constants refer to which."""

@@ -83,13 +83,13 @@ class Cutter:
     # --------------------------------------------------------------------------------------------------------- choosing
 
     def by_parts(self, default: str, parts: int) -> dict[str, list[int]]:
-        """Return the cuts of every function for so many parts.
+        """Return the cuts of every function for a number of parts.
 
         Args:
             default: the function whose cuts the others follow.
 
         Raises:
-            ProgramError: a function that cannot be cut in so many.
+            ProgramError: a function that cannot be cut into that many.
         """
         self._require_places(default, parts)
         return self._followed(default, cheapest_cuts(self._courses[default], parts))
@@ -108,8 +108,8 @@ class Cutter:
             cuts = self._followed(default, cheapest_cuts(course, parts, limit))
             if len(self.flows) == 1 or max(self.sizes(cuts)) <= limit:
                 return cuts
-        words = "max_nbytes: expected functions that fit it when they are cut in the same places, got"
-        raise ProgramError(f"{words} parts that are larger with {limit} bytes", file=self.model.path)
+        message = "max_nbytes: expected functions that fit it when they are cut in the same places, got"
+        raise ProgramError(f"{message} parts that are larger with {limit} bytes", file=self.model.path)
 
     def by_name(self, default: str, names: Sequence[str]) -> dict[str, list[int]]:
         """Return the cuts of every function after the operations that compute some values.
@@ -173,9 +173,9 @@ class Cutter:
         most = len(course.cuts) + 1
         if parts <= most:
             return
-        words = f"function {name}: expected at most {most} {'part' if most == 1 else 'parts'}, got {parts}"
+        message = f"function {name}: expected at most {most} {'part' if most == 1 else 'parts'}, got {parts}"
         reason = next(iter(flow.barred.values()), "")
-        raise ProgramError(escape(words + (f"; it cannot be cut in most places: {reason}" if reason else "")))
+        raise ProgramError(escape(message + (f"; it cannot be cut in most places: {reason}" if reason else "")))
 
     def _too_large(self, name: str, limit: int) -> ProgramError:
         """Return the error about the largest stretch that cannot be divided."""

@@ -1,4 +1,4 @@
-"""The ModelDescription of a part of a model, and what it notes of the whole."""
+"""The ModelDescription of a part of a model, and its record of the whole model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from ..program.wire_edits import Field, Span, field, fields_of, text_of, varint
 from .flow import LiveValue
 
 RECORD_KEY = "milblob.chunk"
-"""Key in the user-defined metadata of a part: which part it is, and what the whole takes and returns."""
+"""Key in the user-defined metadata of a part: its number, and the inputs and outputs of the whole model."""
 
 # ModelDescription, for one function, and the same fields of a FunctionDescription.
 OWN = {"input": 1, "output": 10, "state": 13, "label": 11, "probabilities": 12}
@@ -24,7 +24,7 @@ _DTYPES = {DType.FLOAT32: 65568, DType.FLOAT16: 65552, DType.INT32: 131104}
 
 
 class Description:
-    """What a model file says of its functions.
+    """The description of functions in a model file.
 
     Args:
         buffer: the model file.
@@ -52,8 +52,8 @@ class Description:
             self._of[functions[0]] = self.fields, OWN
         missing = [name for name in functions if name not in self._of]
         if missing or not functions:
-            words = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
-            raise ProgramError(words, file=buffer.name)
+            message = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
+            raise ProgramError(message, file=buffer.name)
         self.span: Span = span or (0, 0)
 
     def features(self, function: str, what: str) -> dict[str, bytes]:
@@ -126,7 +126,7 @@ def function_fields(signature: Mapping[str, Any], numbers: Mapping[str, int]) ->
 
 
 def encode(description: Description, signatures: Mapping[str, Mapping[str, Any]], record: str) -> bytes:
-    """Encode a ModelDescription of functions that are described anew; all else is that of a model.
+    """Encode a ModelDescription with new descriptions of functions; all other fields are those of a model.
 
     Args:
         description: of the model.

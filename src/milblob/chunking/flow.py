@@ -1,4 +1,4 @@
-"""The order of a function's operations, and which values live from one to a later one.
+"""The order of a function's operations, and the values that are live between them.
 
 Operations that are constants (`const`, and `constexpr_*` of constants) have no place in the order: a part of the
 function has those that its own operations read. All others are numbered by their order, and a cut is the number of the
@@ -18,9 +18,9 @@ from ..program.view import Block, Consumer, Function, Operation
 
 _FLOAT16_SPEC_VERSION = 7  # iOS 16: the first with inputs and outputs of float16
 NOT_REPEATABLE = ("random_", "classify")
-"""How the types of operations begin that may give other values, or no tensors, when they are computed again."""
+"""Prefixes of the types of operations that must not be computed twice: their values may differ, or are not tensors."""
 CAST_SUFFIX = "__fp32"
-"""How the names of values end that are passed on as float32."""
+"""Suffix of the names of values that are passed on as float32."""
 _MAX_REPEATED = 64
 """Most operations that are computed again for one value that cannot be passed on."""
 
@@ -113,7 +113,7 @@ class Flow:
         steps: the operations that compute something, in order.
         constants: output -> the constant operation.
         read_by: output of a constant -> the numbers of the steps that need it.
-        unread: constants that nothing reads, which stay in the first part.
+        unread: constants that nothing reads, which are put into the first part.
         values: by name.
         returned: the names that the function returns, in order.
         barred: cut -> why the function cannot be cut there.
@@ -131,8 +131,8 @@ class Flow:
         self.spec_version = spec_version
         blocks = function.blocks
         if len(blocks) != 1:
-            words = f"block specializations of function {self.name}: expected one, got {', '.join(blocks) or 'none'}"
-            raise UnsupportedError(f"{words} (keep one of them)", file=_file(function))
+            message = f"block specializations of function {self.name}: expected one, got {', '.join(blocks) or 'none'}"
+            raise UnsupportedError(f"{message} (keep one of them)", file=_file(function))
         self.block = function.block
         self.steps: list[Computation] = []
         self.constants: dict[str, Operation] = {}
@@ -191,8 +191,8 @@ class Flow:
         self.values[value.name] = value
 
     def _twice(self, name: str) -> FormatError:
-        words = f"value {name!r:.200}: expected one operation that computes it, got two"
-        return FormatError(words, file=_file(self.function), where=self.name)
+        message = f"value {name!r:.200}: expected one operation that computes it, got two"
+        return FormatError(message, file=_file(self.function), where=self.name)
 
     def _is_constant(self, op: Operation) -> bool:
         if (op.type != "const" and not op.type.startswith("constexpr_")) or op.block_rows:
@@ -247,8 +247,8 @@ class Flow:
                 continue
             value = self.values[name]
             if value.step >= number:
-                words = f"value {name!r:.200}: expected an operation before {top.label!r:.200}, which reads it"
-                raise FormatError(f"{words}, got a later one", file=_file(self.function), where=self.name)
+                message = f"value {name!r:.200}: expected an operation before {top.label!r:.200}, which reads it"
+                raise FormatError(f"{message}, got a later one", file=_file(self.function), where=self.name)
             value.uses.add(number)
 
     def _top(self, reader: Operation | Block) -> Operation | None:

@@ -86,8 +86,8 @@ def join(
         UnsupportedError: compiled models, pipelines; different operation sets.
         ValueError: fewer than two sources; `destination` is not a .mlpackage, or is (in) a source.
         FileExistsError: `destination` exists, and `force` is False.
-        FormatError, ResolveError, OSError: a source cannot be read or changed meanwhile, or the output cannot be
-            written. Whatever is raised, nothing was written.
+        FormatError, ResolveError, OSError: a source cannot be read or changed while it was read, or the output cannot
+            be written. After any exception nothing was written.
 
     Examples:
         >>> chunks = [chunk.path for chunk in milblob.chunk("demo.mlpackage", "chunks", parts=2).chunks]
@@ -157,7 +157,7 @@ class _Source:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Read the record of a part; an unreadable one is none, because anybody may write metadata."""
+    """Read the record of a part; None if it is unreadable, because metadata may hold any text."""
     try:
         found = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -183,14 +183,14 @@ class _Joining:
         first = sources[0]
         for source in sources:
             if list(source.functions) != list(first.functions):
-                words = f"functions: expected {', '.join(first.functions)}, as in {first.path}, got"
-                raise ProgramError(f"{words} {', '.join(source.functions)}", file=source.path)
+                message = f"functions: expected {', '.join(first.functions)}, as in {first.path}, got"
+                raise ProgramError(f"{message} {', '.join(source.functions)}", file=source.path)
         for name, function in first.functions.items():
             for source in sources:
                 opset = source.functions[name].opset
                 if opset != function.opset:
-                    words = f"opset of function {name}: expected {function.opset}, as in {first.path}, got {opset}"
-                    raise UnsupportedError(words, file=source.path)
+                    message = f"opset of function {name}: expected {function.opset}, as in {first.path}, got {opset}"
+                    raise UnsupportedError(message, file=source.path)
             self._link(name, keep)
         self._require_kept(keep)
         self.records = NewRecords()
@@ -210,8 +210,8 @@ class _Joining:
         for number, stage in enumerate(stages):
             links = any(number in (taker, maker) for (taker, _), maker in interface.linked.items())
             if not links:
-                words = f"function {name}: expected inputs or outputs that link it to the other models, got none"
-                raise ProgramError(words, file=stage.path)
+                message = f"function {name}: expected inputs or outputs that link it to the other models, got none"
+                raise ProgramError(message, file=stage.path)
         if records[0] and noted:
             order = {one: at for at, one in enumerate(records[0]["inputs"])}
             interface.inputs = dict(sorted(interface.inputs.items(), key=lambda row: order.get(row[0], len(order))))
@@ -226,15 +226,19 @@ class _Joining:
                 source = self.sources[number]
                 data = source.description.features(function, what).get(name)
                 if data is not None and not is_array(data):
-                    words = f"{what} {name!r}: expected an array, which can be a value inside a model, got another type"
-                    raise ProgramError(escape(words), file=source.path)
+                    message = (
+                        f"{what} {name!r}: expected an array, which can be a value inside a model, got another type"
+                    )
+                    raise ProgramError(escape(message), file=source.path)
         for name, number in interface.inputs.items():
             own = self.sources[number].description.features(function, "input").get(name)
             for source in self.sources[number + 1 :]:
                 theirs = source.description.features(function, "input").get(name)
                 if own is not None and theirs is not None and _type_of(own) != _type_of(theirs):
-                    words = f"input {name!r}: expected the type that it has in {self.sources[number].path}, got another"
-                    raise ProgramError(escape(words), file=source.path)
+                    message = (
+                        f"input {name!r}: expected the type that it has in {self.sources[number].path}, got another"
+                    )
+                    raise ProgramError(escape(message), file=source.path)
 
     def _require_kept(self, keep: list[str]) -> None:
         for name in keep:

@@ -1,4 +1,4 @@
-"""How functions that run one after another become one: what is linked, what is shared, and what gets a new name."""
+"""Joins functions that run one after another: links values, shares equal operations, renames colliding values."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -52,8 +52,8 @@ class JoinedPart:
         """
         blocks = self.function.blocks
         if len(blocks) != 1:
-            words = f"block specializations of function {self.function.name}: expected one, got {', '.join(blocks)}"
-            raise UnsupportedError(words, file=self.path)
+            message = f"block specializations of function {self.function.name}: expected one, got {', '.join(blocks)}"
+            raise UnsupportedError(message, file=self.path)
         return self.function.block
 
     def name(self, name: str) -> str:
@@ -101,15 +101,17 @@ def interface_of(stages: Sequence[JoinedPart], kept: Sequence[str]) -> Interface
         for name, kind in _inputs(stage):
             if isinstance(kind, StateType):
                 if name in found.states:
-                    words = (
+                    message = (
                         f"state {name!r}: expected in one of the models, got it in {stages[found.states[name]].path}"
                     )
-                    raise ProgramError(escape(f"{words} too; as one state it would keep other values"), file=stage.path)
+                    raise ProgramError(
+                        escape(f"{message} too; as one state it would keep other values"), file=stage.path
+                    )
                 found.states[name] = number
                 continue
             if name in types and types[name] != kind:
-                words = f"input {name!r}: expected {types[name]}, as in the models before it, got {kind}"
-                raise ProgramError(escape(words), file=stage.path)
+                message = f"input {name!r}: expected {types[name]}, as in the models before it, got {kind}"
+                raise ProgramError(escape(message), file=stage.path)
             if name in made:
                 found.linked[number, name] = made[name]
             elif name not in found.inputs:
@@ -120,12 +122,12 @@ def interface_of(stages: Sequence[JoinedPart], kept: Sequence[str]) -> Interface
                 if _is_input(stage, name):
                     found.outputs.setdefault(name, number)
                     continue
-                words = f"output {name!r}: expected another name than that of an input of the whole, got the same"
-                raise ProgramError(escape(words), file=stage.path)
+                message = f"output {name!r}: expected another name than that of an input of the whole, got the same"
+                raise ProgramError(escape(message), file=stage.path)
             taken = {link for (_, link), maker in found.linked.items() if maker == made.get(name)}
             if name in made and name not in taken:
-                words = f"output {name!r}: expected in one of the models, got it in {stages[made[name]].path} too"
-                raise ProgramError(escape(words), file=stage.path)
+                message = f"output {name!r}: expected in one of the models, got it in {stages[made[name]].path} too"
+                raise ProgramError(escape(message), file=stage.path)
             made[name], types[name] = number, kind
     consumed = {(name, maker) for (_, name), maker in found.linked.items()}
     found.outputs |= {

@@ -1,4 +1,4 @@
-"""The parts of a function between cuts: which operations each has, what it takes and what it returns."""
+"""The parts of a function between cuts: operations, inputs and outputs of each."""
 
 import itertools
 from collections.abc import Sequence
@@ -82,8 +82,8 @@ def parts_of(flow: Flow, cuts: Sequence[int]) -> list[FunctionPart]:
         made = (value for value in flow.values.values() if part.start <= value.step < part.stop)
         part.passed = [value for value in made if value.port in later and value.port not in part.returned]
         if not part.output_names:
-            words = f"function {flow.name}: expected parts that return something, got part {number + 1} that does not"
-            raise UnsupportedError(words, file=flow.function.view.held()[0].name)
+            message = f"function {flow.name}: expected parts that return something, got part {number + 1} that does not"
+            raise UnsupportedError(message, file=flow.function.view.held()[0].name)
     _leave_unused(flow, parts)
     return parts
 
@@ -132,7 +132,7 @@ def _leave_unused(flow: Flow, parts: list[FunctionPart]) -> None:
 
 
 def part_edits(buffer: _codec.Buffer, part: FunctionPart) -> list[Edit]:
-    """Return the edits that leave only a part of a function; references to weight files stay as they are.
+    """Return the edits that leave only a part of a function; references to weight files are unchanged.
 
     Args:
         buffer: the model file.
@@ -162,8 +162,8 @@ def part_edits(buffer: _codec.Buffer, part: FunctionPart) -> list[Edit]:
         for _, span in repeated(buffer, view.graph.block(flow.block.row)[1], {_OUTPUTS: 2}, "outputs"):
             start = field_start(buffer, _OUTPUTS, span, f"outputs of function {flow.name}")
             if before and start > flow.block.operations[0].message[0]:
-                words = f"outputs of function {flow.name}: expected before its operations, got them after"
-                raise UnsupportedError(words, offset=start, file=buffer.name)
+                message = f"outputs of function {flow.name}: expected before its operations, got them after"
+                raise UnsupportedError(message, offset=start, file=buffer.name)
             edits.append(Edit(start, sum(span) - start, data))
             data = b""
     return edits

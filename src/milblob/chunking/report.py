@@ -1,4 +1,4 @@
-"""What `milblob.chunk` and `milblob.join` report."""
+"""The reports of `milblob.chunk` and `milblob.join`."""
 
 from dataclasses import dataclass
 

@@ -22,7 +22,7 @@ def complete_first(arguments: Namespace, *sources: str) -> None:
 
 
 def say_completed(arguments: Namespace, source: str, change: Recovered) -> None:
-    """Say which interrupted change was completed; with -v name the files that it changed."""
+    """Report that an interrupted change was completed; with -v name the files that it changed."""
     if not arguments.quiet:
         files = output.plural(len(change.files), "file")
         output.say(f"completed an interrupted change of {source}: {output.size(change.nbytes)} in {files}")

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
-def add_inputs(parser: options.Parser, words: str) -> None:
-    """Add -i; `words` say what is done without it."""
+def add_inputs(parser: options.Parser, description: str) -> None:
+    """Add -i; `description` describes what is done without it."""
     ways = "NAME=x.npy, NAME=x.png, NAME=x.npz:KEY, or x.npz, whose arrays have the names of inputs"
-    what = f"{ways}; may be repeated; {words}"
+    what = f"{ways}; may be repeated; {description}"
     parser.add_argument("-i", "--input", metavar="INPUT", dest="inputs", action="append", default=[], help=what)
 
 
@@ -63,7 +63,7 @@ def open_session(path: str | list[str], arguments: Namespace, **more: Any) -> "S
 
 
 def read_inputs(arguments: Namespace, ports: "Mapping[str, SessionInput]") -> dict[str, Any]:
-    """Return what -i says: name -> array, or an image in the colours that the model takes.
+    """Return the inputs of -i: name -> array, or an image in the colours that the model takes.
 
     Args:
         arguments: of the command.
@@ -92,7 +92,7 @@ def read_arrays(path: str, arguments: Namespace) -> dict[str, "np.ndarray[Any, A
 def _read_all(file: str, arguments: Namespace) -> dict[str, Any]:
     suffix = os.path.splitext(file)[1].lower()
     if suffix in _IMAGES or suffix == ".npy":
-        raise ValueError(f"-i {file}: expected NAME={file}, which says the input that it is for, got no name")
+        raise ValueError(f"-i {file}: expected NAME={file} with the name of an input, got no name")
     return read_arrays(file, arguments)
 
 

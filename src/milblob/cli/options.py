@@ -29,56 +29,58 @@ def add_selection(parser: Parser) -> None:
 
 
 def add_select(parser: Parser, what: str = "only tensors whose name matches") -> None:
-    """Add -k; `what` says what it selects."""
-    words = f"{what}; may be repeated"
-    parser.add_argument("-k", "--select", metavar="GLOB", action="append", default=[], help=words)
+    """Add -k; `what` describes what it selects."""
+    description = f"{what}; may be repeated"
+    parser.add_argument("-k", "--select", metavar="GLOB", action="append", default=[], help=description)
 
 
 def add_views(parser: Parser) -> None:
-    """Add --constants and --stored: what counts as a tensor."""
+    """Add --constants and --stored, which set what is listed as a tensor."""
     parser.add_argument("--constants", action="store_true", help="every tensor constant, not only the weights")
     add_stored(parser)
 
 
 def add_stored(parser: Parser) -> None:
     """Add --stored."""
-    words = "the stored parts of compressed weights instead of the weights"
-    parser.add_argument("--stored", action="store_true", help=words)
+    description = "the stored parts of compressed weights instead of the weights"
+    parser.add_argument("--stored", action="store_true", help=description)
 
 
-def add_mapping(parser: Parser, words: str) -> None:
-    """Add --map and --mapping, which `names.mapping` reads; `words` say what OLD and NEW are."""
-    parser.add_argument("--map", metavar="OLD=NEW", action="append", default=[], help=words)
+def add_mapping(parser: Parser, description: str) -> None:
+    """Add --map and --mapping, which `names.mapping` reads; `description` describes OLD and NEW."""
+    parser.add_argument("--map", metavar="OLD=NEW", action="append", default=[], help=description)
     file = "a .json object {old: new}, null leaving one out; or lines OLD=NEW; '#' begins a comment"
     parser.add_argument("--mapping", metavar="FILE", help=file)
 
 
 def add_overflow(parser: Parser) -> None:
     """Add --overflow, for commands that cast."""
-    words = "what a cast does with numbers that are too large: error, inf, clamp; default: error"
-    parser.add_argument("--overflow", metavar="HOW", choices=("error", "inf", "clamp"), default="error", help=words)
+    description = "what a cast does with numbers that are too large: error, inf, clamp; default: error"
+    parser.add_argument(
+        "--overflow", metavar="HOW", choices=("error", "inf", "clamp"), default="error", help=description
+    )
 
 
 def add_align(parser: Parser) -> None:
     """Add --align, for commands that lay out a weight file."""
-    words = "align data to 64, 4096 or 16384 bytes; default: 64"
-    parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=words)
+    description = "align data to 64, 4096 or 16384 bytes; default: 64"
+    parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=description)
 
 
 def add_listing(parser: Parser) -> None:
     """Add --listing, for commands that write a bare weight file."""
-    words = "listing of names and offsets: .json, or .mil for MIL text; default: named as the weight file"
-    add_output(parser, "--listing", metavar="FILE", help=words)
+    description = "listing of names and offsets: .json, or .mil for MIL text; default: named as the weight file"
+    add_output(parser, "--listing", metavar="FILE", help=description)
 
 
-def add_force(parser: Parser, words: str = "replace what is there") -> None:
+def add_force(parser: Parser, description: str = "replace what is there") -> None:
     """Add --force."""
-    parser.add_argument("--force", action="store_true", help=words)
+    parser.add_argument("--force", action="store_true", help=description)
 
 
-def add_dry_run(parser: Parser, words: str = "check everything, write nothing") -> None:
+def add_dry_run(parser: Parser, description: str = "check everything, write nothing") -> None:
     """Add -n."""
-    parser.add_argument("-n", "--dry-run", action="store_true", help=words)
+    parser.add_argument("-n", "--dry-run", action="store_true", help=description)
 
 
 def add_reporting(
@@ -102,15 +104,15 @@ def add_messages(
 
 def add_codes(parser: Parser) -> None:
     """Add --rule, --ignore and --sarif, for commands that report findings."""
-    words = "only findings with this code, such as MIL003 or 'MIL0*'; may be repeated"
-    parser.add_argument("--rule", metavar="CODE", action="append", help=words)
+    description = "only findings with this code, such as MIL003 or 'MIL0*'; may be repeated"
+    parser.add_argument("--rule", metavar="CODE", action="append", help=description)
     parser.add_argument("--ignore", metavar="CODE", action="append", help="no findings with this code; may be repeated")
     parser.add_argument("--sarif", action="store_true", help="a SARIF 2.1.0 log, for code-scanning services")
 
 
-def add_json(parser: Parser, words: str = "one JSON object") -> None:
+def add_json(parser: Parser, description: str = "one JSON object") -> None:
     """Add --json."""
-    parser.add_argument("--json", action="store_true", help=words)
+    parser.add_argument("--json", action="store_true", help=description)
 
 
 def size(text: str) -> int:

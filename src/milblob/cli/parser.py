@@ -1,4 +1,4 @@
-"""The list of commands, and the parser that imports the module of the one that is used."""
+"""The list of commands, and the parser that imports only the module of the requested command."""
 
 import argparse
 import sys
@@ -21,13 +21,13 @@ COMMANDS = {
     "check": "report every problem of models and weight files",
     "refit": "give weights new values, in place, all or nothing",
     "repack": "rewrite a model: cast, deduplicate, split, merge, align",
-    "compress": "quantize, palettize or prune weights, and say what is lost",
+    "compress": "quantize, palettize or prune weights, and report the loss",
     "merge-functions": "merge several packages into one, equal weights stored once",
     "chunk": "cut a model into packages that run one after another",
     "join": "make one package of packages that run one after another",
     "to-onnx": "convert a model to ONNX, its weights by reference",
     "run": "compute a model's outputs, by onnxruntime",
-    "verify": "say whether two models predict the same",
+    "verify": "check whether two models predict the same",
     "tvm": "archives in TVM's Model Library Format",
     "recover": "complete a change in place that was interrupted",
     "info": "print versions, build, kernels and threads",
@@ -54,7 +54,7 @@ class CommandParser(argparse.ArgumentParser):
     names: tuple[str, ...] = ()
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where the help is; exit status 2."""
+        """Print the error and the command for help; exit status 2."""
         self.exit(2, f"milblob: {message}; see {self.prog} --help\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -134,8 +134,8 @@ def _parser() -> CommandParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    words = "print a script that completes commands, options, files and names of tensors, and exit"
-    parser.add_argument("--completion", action=_Completion, choices=SHELLS, help=words)
+    description = "print a script that completes commands, options, files and names of tensors, and exit"
+    parser.add_argument("--completion", action=_Completion, choices=SHELLS, help=description)
     add_commands(parser, COMMANDS)
     return parser
 

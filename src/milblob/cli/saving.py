@@ -1,4 +1,4 @@
-"""Shared by the commands that write tensors to another file: say what was written."""
+"""Shared by the commands that write tensors to another file: the report of what was written."""
 
 from argparse import Namespace
 
@@ -11,7 +11,7 @@ MAX_NAMES = 20
 
 
 def say_written(arguments: Namespace, report: ConvertReport) -> None:
-    """Say what was written, as -v, -q and --json ask."""
+    """Report what was written, as -v, -q and --json ask."""
     if report.widened and not arguments.quiet:
         output.say(f"as int8 or uint8, one element to a byte: {some(report.widened, MAX_NAMES)}")
     if arguments.verbose:

@@ -1,4 +1,4 @@
-"""Commands that take one model or several: each is reported, and one that cannot be read does not end the others."""
+"""Commands that take several models: an unreadable model is reported, and the others are still processed."""
 
 from argparse import Namespace
 from collections.abc import Callable
@@ -19,8 +19,8 @@ def run_each(
 
     Args:
         arguments: of the command.
-        run: prints what is to be said of a model, or returns it for --json. Returns the exit status as well.
-        is_headed: print the path of each of several models before what is said about it.
+        run: prints the report of one model, or returns it for --json; also returns the exit status.
+        is_headed: whether to print the path before each report if there are several models.
 
     Returns:
         The greatest exit status.

@@ -1,4 +1,4 @@
-"""Completion for shells: the script that `milblob --completion` prints, and the names of tensors that it asks for."""
+"""Completion for shells: the script that `milblob --completion` prints, and the tensor names for it."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from itertools import pairwise
 from ..extras import require
 
 NAMES = "--names-of"
-"""The option by which a completion script asks for names: the words of the command line follow."""
+"""A completion script calls milblob with this option, followed by the words of the command line, to get names."""
 _SAFE = frozenset("_./:@%+,=-")  # with letters and digits: what a shell takes as it is
 _FUNCTIONS = {
     "bash": f"""_milblob_names() {{
@@ -48,7 +48,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _mark(parser: argparse.ArgumentParser, file: object) -> None:
-    """Say of each argument what completes it."""
+    """Set for each argument how it is completed."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

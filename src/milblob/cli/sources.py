@@ -14,7 +14,7 @@ from .terminal.progress import shown
 
 def add_sources(parser: options.Parser, *names: str) -> None:
     """Add --storage-option to a command; `names` are the arguments that are sources."""
-    words = "for the file system of a URL, such as anon=true; VALUE is JSON or text; may be repeated"
+    description = "for the file system of a URL, such as anon=true; VALUE is JSON or text; may be repeated"
     parser.add_argument(
         "--storage-option",
         metavar="KEY=VALUE",
@@ -22,15 +22,17 @@ def add_sources(parser: options.Parser, *names: str) -> None:
         type=_option,
         action="append",
         default=[],
-        help=words,
+        help=description,
     )
-    words = "fetch the whole files of each URL to DIR first, or what is missing of them, and print the content hash"
-    options.add_output(parser, "--download", metavar="DIR", help=words)
+    description = (
+        "fetch the whole files of each URL to DIR first, or what is missing of them, and print the content hash"
+    )
+    options.add_output(parser, "--download", metavar="DIR", help=description)
     parser.set_defaults(remote_sources=names)
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """Parse KEY=VALUE. What is wrong with it is said without the value, which may be a secret."""
+    """Parse KEY=VALUE. Errors do not show the value, which may be a secret."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ArgumentTypeError("expected KEY=VALUE, got no key or no value")

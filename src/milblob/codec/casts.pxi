@@ -39,8 +39,8 @@ cdef bint _overlap(const uint8_t *a, uint64_t a_nbytes, const uint8_t *b, uint64
 
 cdef _elements_check(Buffer src, uint64_t src_offset, uint64_t count, uint64_t element_nbytes):
     if count > src.nbytes // element_nbytes:  # also prevents overflow of the product below
-        words = f"elements: expected at most {src.nbytes // element_nbytes}, which the buffer holds, got {count}"
-        raise FormatError(words, offset=src_offset, file=src.name)
+        message = f"elements: expected at most {src.nbytes // element_nbytes}, which the buffer holds, got {count}"
+        raise FormatError(message, offset=src_offset, file=src.name)
     _span_check(src, src_offset, count * element_nbytes)
 
 

@@ -45,8 +45,8 @@ cdef class PackedElements:
 
 cdef _bits_check(Buffer buffer, uint64_t offset, uint64_t count, unsigned int nbits):
     if count // 8 > buffer.nbytes:  # also prevents overflow of the product below
-        words = f"elements: expected at most {8 * buffer.nbytes}, which the buffer holds, got {count}"
-        raise FormatError(words, offset=offset, file=buffer.name)
+        message = f"elements: expected at most {8 * buffer.nbytes}, which the buffer holds, got {count}"
+        raise FormatError(message, offset=offset, file=buffer.name)
     _span_check(buffer, offset, C.mb_packed_nbytes(count, nbits))
 
 
@@ -218,15 +218,15 @@ def decode_palette(out, uint64_t begin, uint64_t count, PackedElements elements 
     if source.is_signed:
         raise ValueError("palette: expected indices without a sign, got elements that have one")
     if source.nbits > 8 or not (<unsigned int>1 << source.nbits) <= entry_count <= 256 or nbytes not in (1, 2, 4, 8):
-        words = f"palette: expected indices of at most 8 bits, entries for all of them, of 1, 2, 4 or 8 bytes, got {source.nbits}"
-        raise ValueError(f"{words} bits, {entry_count} entries of {nbytes}")
+        message = f"palette: expected indices of at most 8 bits, entries for all of them, of 1, 2, 4 or 8 bytes"
+        raise ValueError(f"{message}, got {source.nbits} bits, {entry_count} entries of {nbytes}")
     if vector < 1 or inner < 1 or begin % inner or count % inner or (vector == 1 and inner != 1):
         raise ValueError(f"inner: expected a divisor of the range, 1 for scalars, got {inner}")
     _grid_check(grid, begin, count)
     _elements_check(palette, palette_offset, grid.parameter_count, entry_count * nbytes)  # so the product below cannot overflow
     if vector > palette.nbytes:
-        words = f"palette: expected vectors of {vector} elements, got {palette.nbytes} bytes"
-        raise FormatError(words, offset=palette_offset, file=palette.name)
+        message = f"palette: expected vectors of {vector} elements, got {palette.nbytes} bytes"
+        raise FormatError(message, offset=palette_offset, file=palette.name)
     _elements_check(palette, palette_offset, grid.parameter_count * entry_count, vector * nbytes)
     table.data, table.entry_count, table.nbytes = palette.data + palette_offset, entry_count, nbytes
     table.vector, table.inner = vector, inner

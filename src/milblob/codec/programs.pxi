@@ -65,8 +65,8 @@ def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64
         if C.mb_read_field(&cursor, &wire, &e):
             raise _error(&e, buffer.name)
         if <uint64_t>len(result) == limit:
-            words = f"fields of one message: expected at most {limit}, got more"
-            raise FormatError(words, offset=wire.tag - buffer.data, file=buffer.name)
+            message = f"fields of one message: expected at most {limit}, got more"
+            raise FormatError(message, offset=wire.tag - buffer.data, file=buffer.name)
         result.append((wire.number, wire.type, wire.value, wire.data - buffer.data, wire.nbytes))
     return result
 

@@ -93,8 +93,8 @@ cdef class Scan:
             if names.rows.nbytes <= names.rows.capacity:
                 break
             if room:  # the bytes change while they are read
-                words = f"names of all constants: expected {room} bytes as counted before, got {names.rows.nbytes}"
-                raise FormatError(words, file=self.buffer.name)
+                message = f"names of all constants: expected {room} bytes as counted before, got {names.rows.nbytes}"
+                raise FormatError(message, file=self.buffer.name)
             guess = room = names.rows.nbytes
         if not C.mb_names_utf8(&names.rows):
             self.make_lists()  # raises an error with the place

@@ -59,8 +59,8 @@ cdef class Tally:
         if nbits not in (1, 2, 3, 4, 6, 8, 16) or (self.tally.count and nbits != self.nbits):
             raise ValueError(f"nbits: expected 1, 2, 3, 4, 6, 8 or 16, the same until they are gathered, got {nbits}")
         if count > src.nbytes * 8 // nbits:
-            words = f"elements: expected at most {src.nbytes * 8 // nbits}, which the buffer holds, got {count}"
-            raise FormatError(words, offset=offset, file=src.name)
+            message = f"elements: expected at most {src.nbytes * 8 // nbits}, which the buffer holds, got {count}"
+            raise FormatError(message, offset=offset, file=src.name)
         _span_check(src, offset, C.mb_packed_nbytes(count, nbits) if nbits < 8 else count * (nbits // 8))
         self.nbits = nbits
         with nogil:

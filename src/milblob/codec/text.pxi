@@ -115,8 +115,8 @@ def graph_text(Graph graph not None, uint64_t offset, uint64_t nbytes, write, pa
             if status == C.MB_OK:
                 return True
             if status == C.MB_FULL or status == C.MB_SPLIT:
-                words = "Program: expected the same bytes as a moment ago, got others: they changed while text was written"
-                raise FormatError(words, file=buffer.name)
+                message = "Program: expected the same bytes as a moment ago, got others: they changed while text was written"
+                raise FormatError(message, file=buffer.name)
         if status == C.MB_SPLIT:
             return False
         raise _error(&e, buffer.name, path(w.operation) if w.operation != C.MB_NONE else "")

@@ -5,9 +5,9 @@
     with compat.install():      # or for the length of a block
         ct.convert(...)
 
-`Installation.places` lists what is replaced. coremltools' files are not changed, and what it computes and writes stays
-the same, byte for byte. Where its native modules are missing (Windows, a Python that it has no wheel for), calls that
-fail with "BlobWriter not loaded" work after `install()`.
+`Installation.places` lists what is replaced. The files of coremltools are not changed, and its results are the same,
+byte for byte. Where its native modules are missing (Windows, a Python without a wheel), calls that fail with
+"BlobWriter not loaded" work after `install()`.
 """
 
 import importlib
@@ -125,15 +125,15 @@ def install(*, fast_paths: bool | None = None) -> Installation:
     with _lock:
         if _current is not None:
             if fast_paths not in (None, _current.has_fast_paths):
-                words = f"fast_paths: expected {_current.has_fast_paths} as installed, got {fast_paths}"
-                raise ValueError(f"{words}; uninstall first")
+                message = f"fast_paths: expected {_current.has_fast_paths} as installed, got {fast_paths}"
+                raise ValueError(f"{message}; uninstall first")
             return Installation(_current.version, _current.places, _current.has_fast_paths, is_first=False)
         package = importlib.import_module("coremltools")
         version = str(getattr(package, "__version__", "of unknown version"))
         if version not in TESTED_VERSIONS:
             left_out = "" if fast_paths is not None else "; the fast paths are left out"
-            words = f"coremltools: expected a version that milblob was tested with ({', '.join(TESTED_VERSIONS)}), "
-            warnings.warn(f"{words}got {version}{left_out}", RuntimeWarning, stacklevel=2)
+            message = f"coremltools: expected a version that milblob was tested with ({', '.join(TESTED_VERSIONS)}), "
+            warnings.warn(f"{message}got {version}{left_out}", RuntimeWarning, stacklevel=2)
             fast_paths = bool(fast_paths)
         has_fast_paths = fast_paths is not False
         missing: list[str] = []
@@ -141,8 +141,8 @@ def install(*, fast_paths: bool | None = None) -> Installation:
         if has_fast_paths:
             places += [place for path in FAST_PATHS for place in _function(path, missing)]
         if missing:
-            words = f"coremltools {version}: expected {', '.join(dict.fromkeys(missing))}, got none"
-            raise UnsupportedError(f"{words} (milblob was tested with {', '.join(TESTED_VERSIONS)})")
+            message = f"coremltools {version}: expected {', '.join(dict.fromkeys(missing))}, got none"
+            raise UnsupportedError(f"{message} (milblob was tested with {', '.join(TESTED_VERSIONS)})")
         for place in places:
             place.put(place.new)
         _current = Installation(version, tuple(places), has_fast_paths)
@@ -163,8 +163,8 @@ def uninstall() -> None:
             if place.found() is place.new:
                 place.put(place.old)
             else:
-                words = f"{place}: expected what milblob had put there, got something else; it is left as it is"
-                warnings.warn(words, RuntimeWarning, stacklevel=2)
+                message = f"{place}: expected what milblob had put there, got something else; it is left as it is"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 def installed() -> Installation | None:
@@ -229,9 +229,9 @@ def _function(path: FastPath, missing: list[str]) -> list[Replaced]:
         return []
     old = vars(owner).get(name)
     function = old.__func__ if isinstance(old, staticmethod) else old
-    words = f"{path.module}.{path.name}({', '.join(path.parameters)})"
+    message = f"{path.module}.{path.name}({', '.join(path.parameters)})"
     if not inspect.isfunction(function) or tuple(inspect.signature(function).parameters) != path.parameters:
-        missing.append(words)
+        missing.append(message)
         return []
     new: Any = replacement(path, function, module)
     return [Replaced(owner, name, old, staticmethod(new) if isinstance(old, staticmethod) else new)]
@@ -246,7 +246,7 @@ def _module(name: str, missing: list[str]) -> ModuleType | None:
 
 
 def _named(module: ModuleType, name: str, missing: list[str]) -> Any:
-    """The value of a name in a module; None if coremltools has set it to None, which does not count as missing."""
+    """Return the value of a name in a module; None if coremltools has set it to None, which is not an error."""
     if name not in vars(module):
         missing.append(f"{module.__name__}.{name}")
     return vars(module).get(name)

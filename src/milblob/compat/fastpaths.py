@@ -1,7 +1,7 @@
 """Functions of coremltools that are slow for large arrays, and faster equivalents.
 
 Each of them handles the slow case, and calls the function that it replaces for everything else: small arrays, odd
-dtypes, and whatever raises an error there. What it returns is equal in dtype, shape and every bit
+dtypes, and calls that raise an error there. Results are equal in dtype, shape and every bit
 (tests/compat/test_fastpaths.py). Nothing here imports coremltools: the modules are passed in.
 """
 

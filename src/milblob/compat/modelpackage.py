@@ -131,7 +131,7 @@ class ModelPackage:
         return self._add(path, name, author, description)
 
     def _add(self, path: str, name: str, author: str, description: str, root: str | None = None) -> str:
-        """Copy an item and write the manifest; whatever fails, nothing is in the way of doing it again.
+        """Copy an item and write the manifest; after a failure the call can be repeated.
 
         Args:
             root: of the model: the identifier of the one that it replaces, or "".
@@ -197,7 +197,7 @@ class ModelPackage:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file or a directory, which has its name when it is complete."""
+    """Copy a file or a directory; the copy gets its name when it is complete."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     unfinished = f"{target}.{uuid.uuid4()}"
     try:

@@ -75,8 +75,8 @@ def _writes(name: str, dtype: DType) -> Callable[["_BlobStorageWriter", Any], in
         try:
             array = np.asarray(data, elements)  # as pybind11 does with forcecast: floats are truncated, integers wrap
         except Exception as error:
-            words = f"{name}(): incompatible function arguments: expected numpy.ndarray[numpy.{elements.name}], got "
-            raise TypeError(f"{words}{type(data).__name__} ({error})") from error
+            message = f"{name}(): incompatible function arguments: expected numpy.ndarray[numpy.{elements.name}], got "
+            raise TypeError(f"{message}{type(data).__name__} ({error})") from error
         return write_array(self, dtype, array)
 
     write.__name__ = name
@@ -107,8 +107,8 @@ def write_array(writer: "_BlobStorageWriter", dtype: DType, array: np.ndarray[An
     except OverflowError:
         low, high = dtype.range
         value = flat[(flat < low) | (flat > high)][0]
-        words = f"Value {value} is outside allowed subbyte datatype range [{low}, {high}]."
-        raise ValueError(words) from None
+        message = f"Value {value} is outside allowed subbyte datatype range [{low}, {high}]."
+        raise ValueError(message) from None
     return writer._append(dtype, flat.size, data)
 
 
@@ -133,8 +133,8 @@ class _BlobStorageWriter:
             if not isinstance(truncate_file, bool) and truncate_file is not None:
                 truncate_file = type(truncate_file).__bool__(truncate_file)
         except Exception as error:
-            words = f"__init__(): incompatible constructor arguments: expected a bool, got {truncate_file!r:.100}"
-            raise TypeError(words) from error
+            message = f"__init__(): incompatible constructor arguments: expected a bool, got {truncate_file!r:.100}"
+            raise TypeError(message) from error
         flags = os.O_RDWR | os.O_CREAT | (os.O_TRUNC if truncate_file else 0)
         flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         try:
@@ -142,8 +142,8 @@ class _BlobStorageWriter:
             self._fd = os.open(self._path, flags, 0o666)
             self._count = self._read_count()
         except (OSError, ValueError, PendingChangeError) as error:  # ValueError: a NUL in the name
-            words = f"[MIL FileWriter]: Unable to open {os.fsdecode(self._path)} file stream for writing ({error})"
-            raise RuntimeError(words) from error
+            message = f"[MIL FileWriter]: Unable to open {os.fsdecode(self._path)} file stream for writing ({error})"
+            raise RuntimeError(message) from error
 
     def _read_count(self) -> int:
         if os.lseek(self._fd, 0, os.SEEK_END) == 0:
@@ -162,7 +162,7 @@ class _BlobStorageWriter:
                 raise RuntimeError(f"{os.fsdecode(self._path)}: expected less than 2^32 - 1 records, got as many")
             end, is_counted = -1, False
             try:
-                end = os.lseek(self._fd, 0, os.SEEK_END)  # the current end of the file, whoever wrote to it
+                end = os.lseek(self._fd, 0, os.SEEK_END)  # the current end: other processes may write too
                 offset, data_offset = _codec.blob_place(end)
                 padding_nbits = data.nbytes * 8 - count * dtype.nbits
                 metadata = _codec.blob_metadata(dtype.blob_code or 0, data.nbytes, data_offset, padding_nbits)
@@ -172,11 +172,11 @@ class _BlobStorageWriter:
             except OSError as error:
                 if end >= 0:
                     with contextlib.suppress(OSError):
-                        if is_counted:  # perhaps in part; while it counts, the record has to stay
+                        if is_counted:  # perhaps in part; the record must be kept while the count includes it
                             write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
                         os.ftruncate(self._fd, end)  # the records that were there still count, and nothing follows them
-                words = f"[MIL FileWriter]: Unknown error occurred while writing data to the file. ({error})"
-                raise RuntimeError(words) from error
+                message = f"[MIL FileWriter]: Unknown error occurred while writing data to the file. ({error})"
+                raise RuntimeError(message) from error
             self._count += 1
             return int(offset)
 
@@ -213,8 +213,8 @@ def _offset(value: Any, name: str) -> int:
         if not 0 <= offset < 1 << 64:
             raise OverflowError(offset)
     except Exception as error:
-        words = f"{name}(): incompatible function arguments: expected an int of 0 to 2^64 - 1, got {value!r:.100}"
-        raise TypeError(words) from error
+        message = f"{name}(): incompatible function arguments: expected an int of 0 to 2^64 - 1, got {value!r:.100}"
+        raise TypeError(message) from error
     return offset
 
 
@@ -225,7 +225,7 @@ def read_array(reader: "_BlobStorageReader", dtype: DType, offset: int) -> np.nd
         ndarray, shape (count,), newly allocated and writable; uint16 for FLOAT16, one byte for each sub-byte element.
 
     Raises:
-        RuntimeError: the file cannot be opened, or there is no sound record of that dtype.
+        RuntimeError: the file cannot be opened, or has no sound record of that dtype.
         ValueError: the record is not inside the file, or empty.
     """
     blob = reader._opened()
@@ -254,8 +254,8 @@ def read_array(reader: "_BlobStorageReader", dtype: DType, offset: int) -> np.nd
     return out.view(np.int8)
 
 
-def _refusal(blob: BlobReader, buffer: _codec.Buffer, dtype: DType, offset: int, words: str) -> Exception:
-    """The first error that the native reader would raise for a record; else milblob's own message, in `words`."""
+def _refusal(blob: BlobReader, buffer: _codec.Buffer, dtype: DType, offset: int, message: str) -> Exception:
+    """The first error that the native reader would raise for a record; else milblob's own message, in `message`."""
     at = f" at byte {offset} in {blob.name}" if blob.name else f" at byte {offset}"
     if offset + _METADATA_NBYTES > buffer.nbytes:
         return ValueError("index out of bounds" + at)
@@ -266,7 +266,7 @@ def _refusal(blob: BlobReader, buffer: _codec.Buffer, dtype: DType, offset: int,
         return RuntimeError("Metadata data type does not match requested type." + at)
     if nbytes == 0 or data_offset + nbytes > buffer.nbytes:
         return ValueError("index out of bounds" + at)
-    return RuntimeError(words)
+    return RuntimeError(message)
 
 
 class _BlobStorageReader:

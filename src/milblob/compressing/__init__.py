@@ -1,1 +1,1 @@
-"""Compressing the weights of a model: recipes, which weights, what is lost, goals and plans."""
+"""Compression of a model's weights: recipes, selection of weights, losses, goals and plans."""

@@ -1,4 +1,4 @@
-"""Weights that can be compressed: what a recipe needs to know, and which of them become the same."""
+"""Weights that can be compressed: the data that recipes need, and which weights give equal results."""
 
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from .recompress import dense_values, identity, pieces_of
 from .weight import Weight, computed_now, is_far_from_infinity, measured_now
 
 KEPT = "the plan keeps it as it is"
-"""The reason of weights that could be compressed, and stay because it was chosen so."""
+"""The reason given for a weight that could be compressed and that the plan leaves as it is."""
 
 
 class Option(NamedTuple):
@@ -27,7 +27,7 @@ class Option(NamedTuple):
 
     Attributes:
         axes: of its channels, as the recipe needs them.
-        is_continued: whether the recipe goes on from what the weight is compressed to.
+        is_continued: whether the recipe continues from the compressed form of the weight.
     """
 
     recipe: Recipe
@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
 
     Attributes:
         options: one or more to choose from.
-        may_stay: whether it may also stay as it is.
+        may_stay: whether the weight may also be left as it is.
         about: what recipes need to know, without the values.
     """
 
@@ -49,26 +49,27 @@ class Candidate(NamedTuple):
     may_stay: bool
     about: Weight
 
-    def parts(self, lasting: Empty | None, number: int = 0) -> WeightParts | UnfitError:
-        """Return what is stored with one of the recipes, or why there is nothing.
+    def parts(self, persistent: Empty | None, number: int = 0) -> WeightParts | UnfitError:
+        """Return the stored parts for one of the recipes, or the reason why it cannot be applied.
 
         Args:
-            lasting: makes arrays for what is kept until parts are written; None if only sizes and the loss are wanted.
+            persistent: allocates the arrays that are kept until parts are written; None if only sizes and the loss are
+                wanted.
         """
         recipe, weight = self.options[number].recipe, self.weight(number)
         try:
             made = recipe.parts(weight)
-            if lasting is None:
+            if persistent is None:
                 made = measured_now(made)
             elif made.compute is not None and not self._can_wait(made, weight):
                 made = computed_now(made, weight.empty)
         except UnfitError as reason:
             return UnfitError(str(reason))  # without a traceback, which would keep the arrays of all functions in it
-        return made.kept(lasting)
+        return made.kept(persistent)
 
     def _can_wait(self, made: WeightParts, weight: Weight) -> bool:
         """Whether parts can be computed while they are written."""
-        if self.tensor.chain is not None:  # that would hold the decoded values until then
+        if self.tensor.chain is not None:  # computing later would hold the decoded values until then
             return False
         return made.is_sure or is_far_from_infinity(weight.array)
 

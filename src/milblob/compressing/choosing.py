@@ -1,8 +1,11 @@
-"""One of several choices for each of many things, with the least error at a size: convex hulls and a greedy walk.
+"""Choose one option for each unit so that the total error is least and the total size fits.
 
-The best choice for one multiplier of the size (Lagrange's) is on the lower convex hull of (bytes, error), so a walk
-along all hulls, the steepest step first, passes through solutions that no other of their size beats. Between two of
-them the walk may miss the best by less than the step that no longer fits; `Chosen.least` says how good one could be.
+This is the multiple-choice knapsack problem, solved by the greedy method for its linear relaxation (Sinha and Zoltners,
+1979): take the steps along the lower convex hull of (bytes, error) of each unit, greedy by error saved per byte. Each
+point that this walk passes is a Lagrangian optimum: no choice of the same size has less error. Between two such points
+the result exceeds the optimum by less than one step, and a model has many weights that are each small beside the whole,
+so one step matters little. An exact solution needs time in proportion to the size in bytes. `Chosen.least` is the
+optimum of the relaxation, a lower bound of the error.
 """
 
 import heapq
@@ -17,10 +20,10 @@ _NEAR = 1.001  # of an error to the least one: it is not worth another walk
 
 
 class Choice(NamedTuple):
-    """What something could become.
+    """An option of a unit.
 
     Attributes:
-        nbytes: that it then takes.
+        nbytes: the size of the unit with this option.
         error: finite, zero or more.
     """
 
@@ -32,7 +35,7 @@ class ChoiceStep(NamedTuple):
     """A step of the walk: `unit` takes another choice, with `nbytes` more and `error` less.
 
     Attributes:
-        unit: number of the thing.
+        unit: number of the unit.
         choice: number of its choice after the step.
         nbytes: more than before, above zero.
         error: less than before, above zero.
@@ -63,7 +66,7 @@ Unit = Sequence[Choice]
 
 
 def hull(unit: Unit) -> list[int]:
-    """Return the choices on the lower convex hull: bytes rise, errors fall, and fall less and less for each byte."""
+    """Return the choices on the lower convex hull of (bytes, error), in order of bytes (Andrew's monotone chain)."""
     rising = sorted(range(len(unit)), key=lambda number: (unit[number], number))
     found: list[int] = []
     for number in rising:
@@ -81,12 +84,12 @@ def hull(unit: Unit) -> list[int]:
 
 
 def starts(units: Sequence[Unit]) -> list[int]:
-    """Return the choice of each unit that the walk begins with: the fewest bytes, of these the least error."""
+    """Return the first choice of each unit in the walk: the fewest bytes and, among equal sizes, the least error."""
     return [min(range(len(unit)), key=lambda number: (unit[number], number)) for unit in units]
 
 
 def walk(units: Sequence[Unit]) -> Iterator[ChoiceStep]:
-    """Yield the steps along all hulls, the one with most error less for each byte first. Units begin as in `starts`."""
+    """Yield the steps along all hulls, greedy by error saved per byte. Each unit begins with its choice in `starts`."""
     hulls = [hull(unit) for unit in units]
     waiting: list[tuple[float, int, int]] = []
 
@@ -101,7 +104,7 @@ def walk(units: Sequence[Unit]) -> Iterator[ChoiceStep]:
 
     for unit in range(len(units)):
         await_step(unit, 1)
-    while waiting:  # of each unit one step waits, so its steps come in their order whatever rounding does to the slopes
+    while waiting:  # one step per unit is queued, so the steps of a unit are in order even if rounding changes a slope
         _, unit, place = heapq.heappop(waiting)
         yield step_to(unit, place)
         await_step(unit, place + 1)
@@ -110,26 +113,26 @@ def walk(units: Sequence[Unit]) -> Iterator[ChoiceStep]:
 def choose(units: Sequence[Unit], most_nbytes: int, others: Iterable[Sequence[int]] = ()) -> Chosen:
     """Choose for a size.
 
-    The walk goes on as long as its steps fit, and leaves out units whose next one does not. Then single units take any
-    better choice that still fits, the greatest gain first, until none does. The error is above the least possible by
-    less than that of the first step that did not fit, and equal to it if all did. A large unit may be in the way: the
-    walk is also tried with that step taken first, which others make room for.
+    The walk takes every step that fits, and drops a unit once its next step does not fit. Then single units take any
+    better choice that still fits, the greatest gain first. The error exceeds the least possible one by less than the
+    error of the first step that did not fit; if all steps fit, the result is optimal. A large unit may block the walk,
+    so the walk is repeated with that step taken first.
 
-    The result is never worse than any of `others` that fits. For a size at which one of them just fits, it is never
-    worse than that for any smaller size of this kind.
+    The result is never worse than any of `others` that fits. If the limit is the size of one of `others`, the result is
+    never worse than the result for the size of a smaller one.
 
     Args:
         units: each with one choice or more.
-        most_nbytes: of all together.
+        most_nbytes: limit of the total size.
         others: choices for all units, which are compared with the result.
 
     Raises:
-        ValueError: the smallest choices take more; the message says how much.
+        ValueError: the smallest choices take more; the message gives their size.
     """
     smallest = chosen_of(units, starts(units))
     if smallest.nbytes > most_nbytes:
-        words = f"size: expected {smallest.nbytes} bytes or more, which the smallest choices take, got {most_nbytes}"
-        raise ValueError(words)
+        message = f"size: expected {smallest.nbytes} bytes or more, which the smallest choices take, got {most_nbytes}"
+        raise ValueError(message)
     fitting = [one for one in (chosen_of(units, other) for other in others) if one.nbytes <= most_nbytes]
     best = smallest
     for size in sorted({*(one.nbytes for one in fitting), most_nbytes}):
@@ -141,9 +144,10 @@ def choose(units: Sequence[Unit], most_nbytes: int, others: Iterable[Sequence[in
 
 
 def _walked(units: Sequence[Unit], most_nbytes: int) -> Iterator[Chosen]:
-    """Yield what the walk leads to, and what it leads to if the step that did not fit is taken before all others.
+    """Yield the result of the walk, and then results with the first step that did not fit taken before all others.
 
-    The first one is of all choices. Its `least` is that of this size; more are tried as long as it is not reached.
+    The first result starts from all choices, and its `least` is valid for this size. Yields more results until one is
+    close to that bound.
     """
     taken: dict[int, int] = {}
     least = None
@@ -166,7 +170,7 @@ def _walked(units: Sequence[Unit], most_nbytes: int) -> Iterator[Chosen]:
                 continue
             if blocking is None:
                 blocking = step
-                if least is None:  # a part of this step would give the least error of all mixtures
+                if least is None:  # the optimum of the linear relaxation takes a fraction of this step
                     least = max(found.error - gained - step.error * room / step.nbytes, 0.0)
             closed.add(step.unit)
         result = _filled(units, chosen_of(units, choices), most_nbytes)
@@ -178,7 +182,7 @@ def _walked(units: Sequence[Unit], most_nbytes: int) -> Iterator[Chosen]:
 
 
 def chosen_of(units: Sequence[Unit], choices: Sequence[int]) -> Chosen:
-    """Return choices with their sums; no size is asked for, so `least` is 0."""
+    """Return choices with their sums; without a size limit `least` is 0."""
     rows = [unit[number] for unit, number in zip(units, choices, strict=True)]
     return Chosen(list(choices), sum(row.nbytes for row in rows), math.fsum(row.error for row in rows), 0.0)
 
@@ -190,7 +194,7 @@ def _filled(units: Sequence[Unit], chosen: Chosen, most_nbytes: int) -> Chosen:
 
 
 def _fill(units: Sequence[Unit], choices: list[int], room: int) -> None:
-    """Let single units take better choices that fit, the greatest gain first."""
+    """Improve single units while a better choice fits, the greatest gain first."""
     width = max(map(len, units), default=0)
     nbytes = np.full((len(units), width), np.iinfo(np.int64).max // 2)
     errors = np.full((len(units), width), np.inf)
@@ -209,9 +213,9 @@ def _fill(units: Sequence[Unit], choices: list[int], room: int) -> None:
 
 
 def choose_within(units: Sequence[Unit], most_error: float) -> Chosen:
-    """Choose the fewest bytes such that no unit has more error than this; where all choices have more, the least.
+    """Choose the smallest option of each unit within an error; if none is within it, the option with the least error.
 
-    The result is exact: the units do not depend on each other.
+    The result is exact because the units are independent.
     """
     choices = []
     for unit in units:

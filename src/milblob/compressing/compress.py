@@ -1,4 +1,4 @@
-"""milblob.compress: quantize, palettize or prune the weights of a model, and say what is lost."""
+"""milblob.compress: quantize, palettize or prune the weights of a model, and report the loss."""
 
 import contextlib
 import math
@@ -51,8 +51,8 @@ class WeightReport(Result):
         squared: sum of the squared differences of the dense values from the weight.
         power: sum of the squares of the weight.
         largest: difference.
-        gap: the most by which the squared error of a palette may exceed the least possible (weighted, if it was fitted
-            so); None where that is not known, or there is no palette.
+        gap: upper bound of the squared error of a palette minus the least possible one (weighted, if the palette was
+            fitted so); None if it is unknown or without a palette.
 
     Examples:
         >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8")
@@ -91,10 +91,10 @@ class CompressReport(Result):
     Attributes:
         source, output: paths.
         weights: what is compressed, in Program order.
-        skipped: (name, reason) of each weight, compressed already or not, that stays although it was asked for.
+        skipped: (name, reason) of each requested weight, compressed already or not, that was left as it was.
         nbytes, nbytes_after: of all weights as stored, compressed or not.
         done: False for a dry run.
-        kept: names of the weights that could be compressed, and stay because the plan says so; also in `skipped`
+        kept: names of the weights that could be compressed and that the plan leaves as they are; also in `skipped`
             where milblob made the plan.
         stale: see RepackReport.
         outputs_sqnr: of the outputs, in dB, as `errors.of_all` measured it for the recipes that were chosen; None
@@ -158,10 +158,10 @@ def compress(
     that share a record, or have equal bytes and the same recipe, share the parts. The result appears whole or not at
     all.
 
-    With a Goal, each weight gets one of several recipes, or is left as it is: every recipe is measured on every weight,
-    and the sum of their squared errors, each relative to the power of its weight and times its elements and the
-    operations that read it, is as small as that allows (docs/compress.md says how near to the least possible). It is
-    never larger than that of one recipe for all weights that fits.
+    With a Goal, every recipe is measured on every weight, and each weight gets one of them or is left as it is. The
+    choice minimizes the sum of the relative squared errors (squared error over the power of the weight), each times the
+    elements of the weight and the operations that read it; docs/compress.md states the distance to the least possible
+    sum. The sum is never larger than with one recipe for all weights that fits.
 
     Args:
         source: a .mlpackage or a .mlmodelc; or an MLModel of coremltools, whose package is read.
@@ -172,7 +172,7 @@ def compress(
             None if `scope` has recipes, or `guidance` has weights.
         scope: which weights. Not with a plan.
         guidance: new values, and the importance of elements.
-        nan: "skip": weights with NaN or infinity are left as they are, and the report says so. "keep": Palette and
+        nan: "skip": weights with NaN or infinity are left as they are, and the report lists them. "keep": Palette and
             Prune keep such elements as they are; others skip the weight. "error": such a weight is an error.
         recompress: whether a weight that is compressed already, in a way that the recipe cannot continue from, is
             compressed from its decoded values; else it is left as it is.
@@ -193,7 +193,7 @@ def compress(
             `per_name` or a type in `op_types` that fits no weight; a size that cannot be
             reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
         KeyError: a plan with a name that the model does not have.
-        As `repack`. Whatever is raised, `destination` is as it was.
+        As `repack`. After any exception `destination` is unchanged.
 
     Examples:
         >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8")
@@ -229,7 +229,7 @@ def compress(
             plan_path = as_path(save_plan)
             for model in (source, output):
                 require_outside(model, plan_path)
-            plan_file = NewFile(plan_path, force=force)  # before the work: what is wrong with it is said now
+            plan_file = NewFile(plan_path, force=force)  # before the work, so that a bad path is reported at once
             stack.callback(plan_file.discard)
         if guidance.weights is not None:
             from .new_values import new_values
@@ -243,7 +243,7 @@ def compress(
         scratch = Scratch(tempfile.gettempdir() if dry_run else os.path.dirname(os.path.abspath(output)) or ".")
         search = CandidateSearch(request, scratch, None if chooser is None else chooser.recipes)
         counter = ProgressCounter(progress)
-        made = _compressed(work.models[0], search, chooser, counter, None if dry_run else scratch.lasting)
+        made = _compressed(work.models[0], search, chooser, counter, None if dry_run else scratch.persistent)
         of_parts = {parts: candidate.tensor for candidate, parts in reversed(made)}  # the first of those that share it
 
         def computed(parts: WeightParts) -> None:
@@ -261,15 +261,19 @@ def compress(
 
 
 def _compressed(
-    model: Model, search: CandidateSearch, chooser: RecipeChoice | None, counter: ProgressCounter, lasting: Empty | None
+    model: Model,
+    search: CandidateSearch,
+    chooser: RecipeChoice | None,
+    counter: ProgressCounter,
+    persistent: Empty | None,
 ) -> list[tuple[Candidate, WeightParts]]:
     """Compress the weights of a model: their parts are there, or will be computed while they are written.
 
     Args:
-        search: finds them, and notes those that stay.
+        search: finds them, and records the weights that are left as they are.
         chooser: chooses the recipes; None if each weight has one.
-        counter: told of each weight whose loss is known, or that stays.
-        lasting: makes arrays for the parts; None for a dry run: nothing is kept but what is lost.
+        counter: counts each weight whose loss is known, or that is left as it is.
+        persistent: allocates the arrays of the parts; None for a dry run, which keeps only the loss.
 
     Returns:
         In Program order; equal weights have one WeightParts.
@@ -286,7 +290,7 @@ def _compressed(
 
     made: dict[int, WeightParts | UnfitError] = {}
     unique = sorted(set(firsts))
-    done = sized(lambda number: candidates[number].parts(lasting), unique, lambda n: candidates[n].tensor.size)
+    done = sized(lambda number: candidates[number].parts(persistent), unique, lambda n: candidates[n].tensor.size)
     for number, parts in zip(unique, done, strict=True):
         made[number] = parts
         if isinstance(parts, UnfitError) or parts.loss is not None:

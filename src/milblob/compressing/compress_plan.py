@@ -25,7 +25,7 @@ class PlannedWeight(Result):
     """What becomes of one weight.
 
     Attributes:
-        recipe: None: it stays as it is.
+        recipe: None to leave the weight as it is.
         figures: for people to read: "nbytes" and "nbytes_after" as stored, "sqnr" in dB (None: nothing is lost).
 
     Examples:
@@ -48,7 +48,7 @@ class CompressPlan(Result):
     """The recipe of each weight.
 
     Attributes:
-        weights: by name. Weights of the model that are not in it stay as they are.
+        weights: by name. Weights of the model that are not in it are left as they are.
 
     Examples:
         >>> plan = milblob.compress("demo.mlpackage", "small.mlpackage", milblob.Goal(bits=5), dry_run=True).plan
@@ -93,7 +93,7 @@ class CompressPlan(Result):
         return {"milblob": KIND, "version": VERSION, **super().to_dict()}
 
     def save(self, destination: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the plan to a JSON file, which appears whole or not at all.
+        """Write the plan to a JSON file, atomically.
 
         Args:
             destination: path of the file.
@@ -114,8 +114,8 @@ class CompressPlan(Result):
         """
         for name, weight in self.weights.items():
             if weight.recipe is not None and not weight.recipe.is_data:
-                words = "expected recipes that come back from JSON, got one with a lut_function"
-                raise ValueError(escape(f"plan: {words} for {name} (leave it out, and give it in per_name)"))
+                message = "expected recipes that come back from JSON, got one with a lut_function"
+                raise ValueError(escape(f"plan: {message} for {name} (leave it out, and give it in per_name)"))
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         write_at(new.fd, [text.encode()], 0)
 

@@ -25,7 +25,7 @@ from .weight import HeldBlocks, Weight
 
 
 class NamedRecipe(NamedTuple):
-    """A recipe for weights of some names; None: they stay."""
+    """A recipe for the weights whose names match; None to leave them as they are."""
 
     glob: str
     fits: Callable[[str], bool]
@@ -33,7 +33,7 @@ class NamedRecipe(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A weight that was asked for and stays, and why."""
+    """A requested weight that is left as it is, and the reason."""
 
     name: str
     reason: str
@@ -43,13 +43,13 @@ class Request(NamedTuple):
     """Which weights are to be compressed, and how.
 
     Attributes:
-        recipe: for every weight that the following do not name; None for those only.
-        is_selected: which weights are tried; None: all.
-        op_types: type of an operation -> recipe for the weights that it reads, or None: they stay.
-        per_name: the first that fits the name of a weight counts; else, for each operation that reads it, the first
-            that is its name; both before `op_types`.
-        min_size: only weights of more elements are compressed; those of a plan in any size.
-        plan: name -> recipe, or None: it stays; instead of all of the above.
+        recipe: for every weight that no other field covers; None to compress only the weights that these cover.
+        is_selected: which weights are tried; None for all.
+        op_types: type of an operation -> recipe for the weights that it reads, or None to leave them as they are.
+        per_name: the first entry that matches the name of a weight; if none does, the first entry that matches the
+            name of an operation that reads it. Takes precedence over `op_types`.
+        min_size: only weights of more elements are compressed; does not apply to a plan.
+        plan: name -> recipe, or None to leave the weight as it is; replaces all of the above.
         importance: name -> weights of its elements, or of its input channels.
         nan: "skip", "keep" or "error": what happens to weights with NaN or infinity.
         recompress: whether weights that are compressed already may go through their dense values.
@@ -73,13 +73,13 @@ class CandidateSearch:
 
     Args:
         request: what is asked for.
-        scratch: makes all arrays as long as a weight.
+        scratch: allocates all arrays as long as a weight.
         ladder: given the opset of a weight, returns the recipes to choose from where the request names none; such
-            weights may also stay. None: nothing is chosen.
+            weights may also be left as they are. None: nothing is chosen.
 
     Attributes:
-        skipped: each weight that was asked for and stays.
-        kept: names of those that stay because it was chosen so.
+        skipped: each requested weight that is left as it is.
+        kept: names of the weights that the choice leaves as they are.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class CandidateSearch:
         self._request = request
         self._scratch = scratch
         self._ladder = ladder
-        # Types and names of the operations that read the weights that were asked for.
+        # Types and names of the operations that read the requested weights.
         self._readers: set[str] = set()
         self._reader_names: set[str] = set()
 
     def find(self, model: Model) -> list[Candidate]:
-        """Return the weights that can be compressed, in Program order; note the others that were asked for.
+        """Return the weights that can be compressed, in Program order; record the other requested ones as skipped.
 
         Raises:
             UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named.
@@ -106,7 +106,7 @@ class CandidateSearch:
         return found
 
     def require_finite(self, candidates: Sequence[Candidate], firsts: Sequence[int]) -> None:
-        """Refuse weights with NaN or infinity if the request says so.
+        """Refuse weights with NaN or infinity if the request has `nan="error"`.
 
         Args:
             firsts: for each candidate the number of the first that is alike.
@@ -118,17 +118,17 @@ class CandidateSearch:
             return
         for number in sorted(set(firsts)):
             if not is_finite(candidates[number].weight().array):
-                words = "expected finite elements (nan='skip' leaves the weight as it is), got NaN or infinity"
-                raise ValueError(escape(f"{candidates[number].tensor.name}: {words}"))
+                message = "expected finite elements (nan='skip' leaves the weight as it is), got NaN or infinity"
+                raise ValueError(escape(f"{candidates[number].tensor.name}: {message}"))
 
     def take(self, chosen: Sequence[tuple[Candidate, str]]) -> list[Candidate]:
-        """Return the candidates without a reason to stay; note the others."""
+        """Return the candidates without a reason to skip them; record the others as skipped."""
         self.kept += [candidate.tensor.name for candidate, reason in chosen if reason == KEPT]
         self.skipped += [Skipped(candidate.tensor.name, reason) for candidate, reason in chosen if reason]
         return [candidate for candidate, reason in chosen if not reason]
 
     def refuse(self, name: str, reason: UnfitError) -> None:
-        """Note that a candidate stays after all. Raises: ValueError: a plan has a recipe for it."""
+        """Record a candidate as skipped. Raises: ValueError: a plan has a recipe for it."""
         self.skipped.append(Skipped(name, str(reason)))
         if self._request.plan is not None:
             raise unplanned(name, str(reason))
@@ -143,13 +143,17 @@ class CandidateSearch:
             raise ValueError(f"select: no weight in {model.path} matches")
         for named in self._request.per_name:
             if named.glob not in self._reader_names and not any(map(named.fits, names)):
-                words = f"expected names of weights that are selected in {model.path}, or of operations that read them"
+                message = (
+                    f"expected names of weights that are selected in {model.path}, or of operations that read them"
+                )
                 near = hint(named.glob.strip("*"), [*names, *self._reader_names])
-                raise ValueError(escape(f"per_name: {words}, got {named.glob!r}{near}"))
+                raise ValueError(escape(f"per_name: {message}, got {named.glob!r}{near}"))
         for op in self._request.op_types:
             if op not in self._readers:
-                words = f"op_types: expected types of operations that read weights selected in {model.path}, got {op!r}"
-                raise ValueError(f"{words}{hint(op, self._readers)}")
+                message = (
+                    f"op_types: expected types of operations that read weights selected in {model.path}, got {op!r}"
+                )
+                raise ValueError(f"{message}{hint(op, self._readers)}")
 
     def require_planned(self, model: Model, found: Collection[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed.
@@ -189,15 +193,15 @@ class CandidateSearch:
                 for reader in (c.reader for c in tensor.consumers if isinstance(c.reader, Operation)):
                     self._readers.add(reader.type)
                     self._reader_names.update(_names_of(tensor, reader) if self._request.per_name else ())
-            words: str | None
+            refusal: str | None
             if constant is None:
-                words = compress_edits.weight_refusal(op, tensor.mil_dtype.mil_code, tensor.shape, least)
+                refusal = compress_edits.weight_refusal(op, tensor.mil_dtype.mil_code, tensor.shape, least)
             else:
-                words = compress_edits.refusal(constant, least)
-            consumers = tensor.consumers if words is None else ()
-            words = words or compress_edits.consumer_refusal(consumers)
-            if words is not None:
-                self.skipped.append(Skipped(tensor.name, words))
+                refusal = compress_edits.refusal(constant, least)
+            consumers = tensor.consumers if refusal is None else ()
+            refusal = refusal or compress_edits.consumer_refusal(consumers)
+            if refusal is not None:
+                self.skipped.append(Skipped(tensor.name, refusal))
                 continue
             readers = [consumer.reader for consumer in consumers if isinstance(consumer.reader, Operation)]
             # As in coremltools: neighbours of a weight whose name is given in full are pruned, no matter what reads it.
@@ -229,8 +233,8 @@ class CandidateSearch:
                 if (objection is None or self._request.recompress) and (axes is not None or not one.needs_axes)
             )
             if not options:
-                words = "expected operations that agree on its channels, got some that read them along different axes"
-                self.skipped.append(Skipped(tensor.name, words))
+                refusal = "expected operations that agree on its channels, got some that read them along different axes"
+                self.skipped.append(Skipped(tensor.name, refusal))
                 continue
             convolutions = [reader for reader in readers if reader.type in compress_edits.CONVOLUTIONS]
             groups = max([1, *(compress_edits.number(reader, "groups", 1) for reader in convolutions)])
@@ -238,7 +242,7 @@ class CandidateSearch:
             about = Weight(
                 cast(Any, None), (1, 0), opset, uses, heavy, groups, None, self._request.nan,
                 self._request.blocks.get(tensor.name),
-                self._scratch.empty, self._scratch.lasting,
+                self._scratch.empty, self._scratch.persistent,
             )  # fmt: skip
             yield Candidate(tensor, options, may_stay, about)
 
@@ -248,8 +252,8 @@ class CandidateSearch:
         if given is None:
             return None
         if self._ladder is None and not any(one.recipe.weighs for one in options):
-            words = "expected a recipe that weighs elements (Linear needs search=True, Palette 'kmeans')"
-            raise ValueError(escape(f"importance of {tensor.name}: {words}, got {options[0].recipe}"))
+            message = "expected a recipe that weighs elements (Linear needs search=True, Palette 'kmeans')"
+            raise ValueError(escape(f"importance of {tensor.name}: {message}, got {options[0].recipe}"))
         try:
             array = array_of(given)
         except TypeError as error:
@@ -259,15 +263,15 @@ class CandidateSearch:
         if array.shape == (channels,):  # of the input channels, also where the last dimension has as many
             array = array.reshape([channels if axis == inputs else 1 for axis in range(len(shape))])
         elif array.shape != shape:
-            words = f"expected its shape {shape}, or {channels}, one for each input channel"
-            raise ValueError(escape(f"importance of {tensor.name}: {words}, got shape {array.shape}"))
+            message = f"expected its shape {shape}, or {channels}, one for each input channel"
+            raise ValueError(escape(f"importance of {tensor.name}: {message}, got shape {array.shape}"))
         try:
             return weights_for(array, shape)
         except (ValueError, TypeError) as error:
             raise type(error)(f"{error} (importance of {tensor.name})") from None
 
     def _recipes(self, tensor: Tensor, readers: Sequence[Operation], opset: int) -> tuple[tuple[Recipe, ...], bool]:
-        """(recipes to choose from, none of them if it stays; whether it may stay as well)."""
+        """Return the recipes to choose from (empty to leave the weight as it is), and whether it may be left so."""
         if self._request.plan is not None:
             recipe = self._request.plan[tensor.name]
             return _only(recipe)
@@ -298,7 +302,7 @@ def _only(recipe: Recipe | None) -> tuple[tuple[Recipe, ...], bool]:
 
 
 def unplanned(name: str, reason: str) -> ValueError:
-    """Return the error of a plan with a recipe for a weight that stays."""
+    """Return the error of a plan with a recipe for a weight that cannot be compressed."""
     return ValueError(
         f"plan: expected recipes only for weights that can be compressed so, got one for {name}: {reason}"
     )
@@ -308,8 +312,8 @@ def _require_opset(recipe: Recipe, opset: int, model: Model, tensor: Tensor) -> 
     """Raise UnsupportedError if an opset cannot hold what a recipe makes."""
     if opset < recipe.opset:
         remedy = f"convert with minimum_deployment_target=ct.target.iOS{recipe.opset}"
-        words = f"{recipe}: expected a model for iOS {recipe.opset} or later, got one for iOS {opset} ({remedy})"
-        raise UnsupportedError(words, file=model.path, where=tensor.where)
+        message = f"{recipe}: expected a model for iOS {recipe.opset} or later, got one for iOS {opset} ({remedy})"
+        raise UnsupportedError(message, file=model.path, where=tensor.where)
 
 
 def _names_of(tensor: Tensor, reader: Operation) -> tuple[str, ...]:

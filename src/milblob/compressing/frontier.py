@@ -1,4 +1,4 @@
-"""How small the weights of a model can be at which error: the frontier of all mixtures of recipes."""
+"""The Pareto frontier of a model: the least error of its weights at each size, over all mixtures of recipes."""
 
 import math
 import tempfile
@@ -26,10 +26,10 @@ class Alone(NamedTuple):
     """One recipe, applied to every weight that takes it.
 
     Attributes:
-        recipe: it; the other weights stay.
-        point: what this gives.
-        chosen_error: the error of the mixture that is chosen for the same bytes: at most that of `point`, and of any
-            mixture that is chosen for fewer bytes.
+        recipe: applied to the weights that take it; the others are left as they are.
+        point: the resulting size and error.
+        chosen_error: the error of the mixture chosen for the same bytes: at most that of `point` and of any mixture
+            chosen for fewer bytes.
     """
 
     recipe: Recipe
@@ -39,8 +39,10 @@ class Alone(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Frontier(Result):
-    """What sizes and errors a model can have.
+    """The Pareto frontier of size and error of a model: the mixtures of recipes that no other mixture dominates.
 
+    It is the walk of `choosing` from start to end: greedy by error saved per byte on the convex hull of each weight.
+    That gives the convex part of the frontier exactly, in one sort, for any number of weights.
     Errors are means over the elements of the weights that can be compressed: of each weight the squared error over its
     power, for each operation that reads it. With `errors`, they are sums of what it returned.
 
@@ -49,7 +51,7 @@ class Frontier(Result):
         nbytes: of all weights as stored now.
         fixed_nbytes: of those that cannot be compressed.
         element_count: of those that can.
-        points: from the fewest bytes to the least error; no mixture of recipes with so many bytes has a smaller error.
+        points: from the fewest bytes to the least error; no mixture of recipes of the same size has a smaller error.
         alone: each recipe alone, from the fewest bytes to the most.
         skipped: (name, reason) of each weight that cannot be compressed.
 
@@ -70,7 +72,7 @@ class Frontier(Result):
     skipped: list[Skipped]
 
     def bits(self, nbytes: int) -> float:
-        """Return the bits for each element of the weights that can be compressed, if all weights take so many bytes."""
+        """Return the bits per element of the compressible weights, if all weights together take `nbytes`."""
         return 8 * (nbytes - self.fixed_nbytes) / self.element_count if self.element_count else 0.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The picture of a frontier, as SVG: text that is written here, readable on light and on dark paper."""
+"""The picture of a frontier as SVG, readable on a light and on a dark background."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from .recipe import Recipe
 WIDTH, HEIGHT = 860, 480
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 56
 _LABEL_STEP = 15
-_PAST = 1.06  # the axes reach so much further than the points
+_PAST = 1.06  # length of an axis relative to the range of the points
 _LEAST_SPAN = 1e-6  # of an axis, in dB or in units of bytes
 _STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #57606a; }
@@ -91,7 +91,7 @@ def picture(name: str, points: Sequence[Point], alone: Mapping[Recipe, Point]) -
 
 
 def short(recipe: Recipe) -> str:
-    """Return a few words for a recipe; those of equal words differ in rarer options."""
+    """Return a short label of a recipe; it leaves out rare options, so labels may be equal."""
     words = str(recipe)
     if isinstance(recipe, Linear):
         blocks = f" blocks of {recipe.block}" if recipe.granularity == "per_block" else ""
@@ -123,7 +123,7 @@ def _ticks(least: float, most: float) -> Iterator[float]:
 
 
 def _thinned(points: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield those that can be told apart: a pixel or more from the one before, and the last."""
+    """Yield the points that are a pixel or more from the one before, and the last point."""
     before, waiting = (-math.inf, -math.inf), None
     for point in points:
         if max(abs(point[0] - before[0]), abs(point[1] - before[1])) >= 1:

@@ -1,4 +1,4 @@
-"""Which recipe each weight gets, so that a model has some size, or its weights some quality, at the least error."""
+"""The choice of a recipe for each weight: the least error within a size, or the least size at a quality."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ from .recompress import all_weights
 
 Array = np.ndarray[Any, Any]
 
-_MOST_ERROR = 1e100  # of weights that get one recipe: sums over all weights, and products with bytes, stay finite
-_MOST_BITS = 2.0**32  # for an element: no weight takes as many, and the product with its count stays finite
+_MOST_ERROR = 1e100  # of weights that get one recipe: keeps sums over all weights and products with bytes finite
+_MOST_BITS = 2.0**32  # per element: more than any weight takes, and keeps the product with the element count finite
 
 LADDER: tuple[Recipe, ...] = (
     Linear("int8"),
@@ -41,7 +41,7 @@ LADDER: tuple[Recipe, ...] = (
     Palette(3),
     Palette(2),
 )
-"""What is chosen from if nothing else is said; before iOS 18 those that can be held then."""
+"""The default recipes to choose from; before iOS 18 only those that the system can hold."""
 
 
 class Measured(NamedTuple):
@@ -64,7 +64,7 @@ class WeightUnit(NamedTuple):
     Attributes:
         candidates: their numbers.
         element_count: those of weights with equal bytes once.
-        recipes: one for each choice; None to stay.
+        recipes: one for each choice; None to leave the weight as it is.
         choices: bytes, and error relative to the power, times the sensitivity. For a quality, that of the worst of the
             different ones; else their sum, each times its elements and the operations that read it.
     """
@@ -80,7 +80,7 @@ class Point(NamedTuple):
 
     Attributes:
         nbytes: of all weights as stored.
-        error: of the weights, as `Measurements.divisor` says.
+        error: of the weights, divided by `Measurements.divisor`.
     """
 
     nbytes: int
@@ -95,7 +95,7 @@ class Measurements(NamedTuple):
         fixed_nbytes: of all weights that have none.
         nbytes_now: of all weights, as they are now.
         divisor: of errors: the elements of the weights in `units`, for each operation that reads them;
-            1 where `Errors` says what they are.
+            1 where `Errors` returns them.
     """
 
     units: list[WeightUnit]
@@ -110,8 +110,8 @@ class RecipeChoice:
     Args:
         goal: None to measure only.
         recipes: to choose from; None for the usual ones.
-        sensitivity: glob of names -> factor of the error; the first that fits counts.
-        errors: says what each recipe costs; None for squared errors.
+        sensitivity: glob of names -> factor of the error; the first match applies.
+        errors: returns the cost of each recipe; None for squared errors.
 
     Attributes:
         measurements: what was measured.
@@ -137,7 +137,7 @@ class RecipeChoice:
 
     @property
     def passes(self) -> int:
-        """How often `choose` goes through the candidates that differ, and tells the counter."""
+        """How often `choose` goes through the distinct candidates and advances the counter."""
         if self._goal is None or self._of_all is None:
             return 1
         return 2 if self._goal.sqnr is not None else 2 + len(LADDER if self._given is None else self._given)
@@ -149,11 +149,11 @@ class RecipeChoice:
     def choose(
         self, model: Model, candidates: list[Candidate], firsts: list[int], counter: ProgressCounter
     ) -> list[tuple[Candidate, str]]:
-        """Return each candidate with one option that is left, or with the reason for which it stays, else "".
+        """Return each candidate with its chosen option and "", or with the reason to leave it as it is.
 
         Args:
             firsts: for each candidate the number of the first that is alike.
-            counter: told of each weight that is measured, and of each that stays.
+            counter: counts each weight that is measured, and each that is left as it is.
 
         Raises:
             ValueError: a size that cannot be reached; the least that can is named. A sensitivity of nothing.
@@ -203,12 +203,15 @@ class RecipeChoice:
         names = [one.tensor.name for one in candidates]
         for glob, is_named, _ in self._sensitivity:
             if not any(map(is_named, names)):
-                words = f"sensitivity: expected names of weights that can be compressed in {model.path}, got {glob!r}"
-                raise ValueError(escape(f"{words}{hint(glob.strip('*'), names)}"))
+                message = f"sensitivity: expected names of weights that can be compressed in {model.path}, got {glob!r}"
+                raise ValueError(escape(f"{message}{hint(glob.strip('*'), names)}"))
         return [next((factor for _, is_named, factor in self._sensitivity if is_named(name)), 1.0) for name in names]
 
     def _solve(self, goal: Goal, candidates: list[Candidate], firsts: list[int], counter: ProgressCounter) -> Chosen:
-        """The choices; where `errors` can say what all cost together, the best of these and of one recipe for all."""
+        """Solve the multiple-choice knapsack problem for the goal (see `choosing`).
+
+        Where `errors` can measure all weights together, the result is compared with one recipe for all weights.
+        """
         choices = [unit.choices for unit in self.measurements.units]
         same = list(alike(self.measurements).values())
         if goal.sqnr is not None:
@@ -240,8 +243,8 @@ class RecipeChoice:
                 needed, rest, got = (
                     in_unit_of(goal.nbytes, nbytes) for nbytes in (fixed + smallest, fixed, int(goal.nbytes))
                 )
-                words = f"size: expected {needed} or more, which the smallest recipes take"
-                raise ValueError(f"{words} ({rest} of them for what cannot be compressed), got {got}")
+                message = f"size: expected {needed} or more, which the smallest recipes take"
+                raise ValueError(f"{message} ({rest} of them for what cannot be compressed), got {got}")
             return goal.nbytes - fixed
         count = sum(unit.element_count for unit in units)
         most = int(min(cast(float, goal.bits), _MOST_BITS) * count / 8)
@@ -264,7 +267,7 @@ def walked(measurements: Measurements) -> list[Point]:
 
 
 def alike(measurements: Measurements) -> dict[Recipe, list[int]]:
-    """Return, for each recipe, the choices if it is applied wherever it can be: other weights stay or get the best."""
+    """Return, for each recipe, the choices with that recipe where possible, and the least error for other weights."""
     units = measurements.units
     found: dict[Recipe, list[int]] = {}
     for recipe in dict.fromkeys(one for unit in units for one in unit.recipes if one is not None):
@@ -277,7 +280,7 @@ def alike(measurements: Measurements) -> dict[Recipe, list[int]]:
 
 
 def point_of(measurements: Measurements, choices: Sequence[int]) -> Point:
-    """Return what choices for all units give."""
+    """Return the total size and error of choices for all units."""
     rows = [unit.choices[number] for unit, number in zip(measurements.units, choices, strict=True)]
     nbytes = measurements.fixed_nbytes + sum(row.nbytes for row in rows)
     return Point(nbytes, math.fsum(row.error for row in rows) / measurements.divisor)
@@ -314,8 +317,8 @@ def _measured(candidate: Candidate, names: Sequence[str], errors: Errors | None)
 
 
 def _measured_alone(candidate: Candidate, number: int) -> tuple[WeightParts, float]:
-    """(what is stored, squared error over power): nothing but sums is kept of the values."""
-    about = candidate.about._replace(lasting=candidate.about.empty)  # the parts do not last
+    """Return the stored parts, and the squared error over the power; of the values only sums are kept."""
+    about = candidate.about._replace(persistent=candidate.about.empty)  # the parts do not last
     made = candidate._replace(about=about).parts(None, number)
     if isinstance(made, UnfitError):
         raise made
@@ -326,7 +329,7 @@ def _measured_alone(candidate: Candidate, number: int) -> tuple[WeightParts, flo
 def _measured_by(
     candidate: Candidate, number: int, names: Sequence[str], errors: Errors | None
 ) -> tuple[WeightParts, float]:
-    """The same, from the values that the recipe makes; the sum of what `errors` says about these weights."""
+    """As `_measured_alone`, from the decoded values; with `errors`, the sum of what it returns for these weights."""
     pieces = candidate.pieces(number)
     made = pieces.parts(candidate.about.opset)
     if errors is None:
@@ -375,7 +378,7 @@ class _Stored:
         self.nbytes = sum(self._nbytes.values())
         for number, reader in readers.items():
             for offset in reader.index["offset"].tolist():
-                if (number, offset) not in self._nbytes:  # nothing refers to it; it stays
+                if (number, offset) not in self._nbytes:  # nothing refers to it, and it is kept
                     self.nbytes += reader.record(offset).nbytes
 
     def _reader(self, tensor: Tensor, constant: Any) -> Any:
@@ -392,7 +395,7 @@ class _Stored:
         return {self._key(tensor, row) for row in rows}
 
     def nbytes_of(self, tensors: Sequence[Tensor]) -> int:
-        """Return the bytes that nothing needs any more without these."""
+        """Return the number of bytes freed by removing these."""
         users: dict[Any, int] = {}
         for tensor in tensors:
             for key in self.keys(tensor):
@@ -412,10 +415,10 @@ def _units(
     stored: _Stored,
     shares: Mapping[int, int] | None,
 ) -> tuple[list[WeightUnit], dict[int, str]]:
-    """Return the units, and for each candidate that no recipe can be applied to the reason.
+    """Return the units, and the reason for each candidate that takes no recipe.
 
     Args:
-        shares: of each different weight: how much its error counts; None: of weights in one unit the worst one counts.
+        shares: factor of the error of each distinct weight; None: the error of a unit is that of its worst weight.
     """
     units: list[WeightUnit] = []
     reasons: dict[int, str] = {}

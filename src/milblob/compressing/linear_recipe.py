@@ -143,7 +143,7 @@ class Linear(Recipe):
         return tuple(sizes)
 
     def _quantize_palettes(self, pieces: Pieces) -> Pieces:
-        """Quantize the entries of palettes; palettes of few entries stay, as in coremltools."""
+        """Quantize the entries of palettes; palettes of few entries are not quantized, as in coremltools."""
         table = cast(palettize.Palettized, pieces.table)
         steps = (*pieces.steps, "Linear")
         if table.palettes.size < _LEAST_ENTRIES:

@@ -1,4 +1,4 @@
-"""Other values for a model before it is compressed: those of a file, whose blocks Core ML may take as they are."""
+"""New values for a model before it is compressed. Quantized blocks of a file may be taken over unchanged."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""NaN and infinity in weights that are palettized or pruned: kept as they are, where the result can hold them."""
+"""NaN and infinity in palettized and pruned weights: kept where the result can hold them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ _PLACES = {"posinf": 1, "neginf": -1, "nan": 2}
 
 
 def palettize_all(array: Array, fit: Callable[[Array], Any], empty: Empty) -> Any:
-    """Palettize an array of which some elements are NaN or infinite; these get entries of their own.
+    """Palettize an array with NaN or infinite elements; each such value gets a palette entry of its own.
 
     Args:
         array: float16 or float32.
@@ -53,8 +53,8 @@ def palettize_all(array: Array, fit: Callable[[Array], Any], empty: Empty) -> An
     for kind, number in ("posinf", np.inf), ("neginf", -np.inf), ("nan", np.nan):
         restored[entries == _PLACES[kind] * _FAR] = number
     if np.any((np.abs(entries) > 1) & np.isfinite(restored)):
-        words = f"expected more entries than the {sum(kinds.values())} kinds of NaN and infinity need"
-        raise UnfitError(f"{words}, got {1 << made.nbits}")
+        message = f"expected more entries than the {sum(kinds.values())} kinds of NaN and infinity need"
+        raise UnfitError(f"{message}, got {1 << made.nbits}")
     return made._replace(palettes=restored, gap=float("nan"))
 
 
@@ -71,6 +71,6 @@ def require_finite(array: Array) -> None:
 
 
 def in_place_of(array: Array, empty: Empty) -> Array:
-    """Return an array in which the largest magnitude stands for NaN and infinity, so that pruning takes them last."""
+    """Return an array with NaN and infinity replaced by the largest magnitude, so that pruning takes them last."""
     top = np.finfo(array.dtype).max
     return computed(array.shape, array.dtype, lambda box: np.where(np.isfinite(array[box]), array[box], top), empty)

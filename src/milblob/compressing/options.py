@@ -1,4 +1,4 @@
-"""What `compress` is asked for besides one recipe: goals, the weights to compress, and what guides the result."""
+"""Arguments of `compress` besides a recipe: the goal, the selection of weights, and the guidance."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -18,9 +18,9 @@ MIN_SIZE = 2048
 """coremltools' threshold: only weights of more elements are compressed."""
 
 Errors = Callable[[str, Array, Array], float]
-"""Called as `errors(name, before, after)` with the values of a weight and those that a recipe makes of them: how much
-that costs, zero or more, in place of the squared error over the power. Called in several threads at a time. If it has a
-method `of_all`, called with new values by name, this says what they cost together."""
+"""Called as `errors(name, before, after)` with the values of a weight before and after compression. Returns the cost,
+zero or more, which replaces the squared error over the power. Called in several threads at a time. A method `of_all`,
+if there is one, is called with new values by name and returns their joint cost."""
 
 
 @dataclass(frozen=True)

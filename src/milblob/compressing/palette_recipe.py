@@ -1,4 +1,4 @@
-"""The recipe Palette: indices into palettes, of elements, of what pruning has left, of quantized integers."""
+"""The recipe Palette: indices into palettes of elements, of unpruned elements, or of quantized integers."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -64,12 +64,12 @@ class Palette(Recipe):
     def __post_init__(self) -> None:
         require_one_of("mode", self.mode, (*palettize.MODES, "custom"))
         if not (callable(self.lut_function) if self.mode == "custom" else self.lut_function is None):
-            words = "a function" if self.mode == "custom" else "None, except in the mode 'custom'"
-            raise ValueError(f"lut_function: expected {words}, got {self.lut_function!r}")
+            message = "a function" if self.mode == "custom" else "None, except in the mode 'custom'"
+            raise ValueError(f"lut_function: expected {message}, got {self.lut_function!r}")
         set_options(self, vector=as_integer("vector", self.vector))
         if self.vector < 1 or (self.vector > 1 and self.mode == "uniform"):
-            words = "1" if self.mode == "uniform" else "1 or more"
-            raise ValueError(f"vector: expected {words} in the mode {self.mode!r}, got {self.vector}")
+            message = "1" if self.mode == "uniform" else "1 or more"
+            raise ValueError(f"vector: expected {message} in the mode {self.mode!r}, got {self.vector}")
         require("scale", self.scale, bool, "True or False")
         if self.lut_dtype is not None:
             set_options(self, lut_dtype=self._of_entries.dtype)
@@ -77,8 +77,8 @@ class Palette(Recipe):
                 raise ValueError("lut_dtype: expected None with scale, whose scales are those of the entries, got both")
         if self.mode in ("unique", "custom"):
             if self.bits not in (None, Palette.bits):  # not the default: it was given
-                words = f"None in the mode {self.mode!r}, which takes as many as it needs"
-                raise ValueError(f"bits: expected {words}, got {self.bits}")
+                message = f"None in the mode {self.mode!r}, which takes as many as it needs"
+                raise ValueError(f"bits: expected {message}, got {self.bits}")
             set_options(self, bits=None)
         else:
             require_one_of("bits", self.bits, palettize.NBITS)
@@ -143,8 +143,8 @@ class Palette(Recipe):
         axis, size = self._groups(weight)
         per_group = weight.array.shape[0] // weight.groups
         if self.vector > 1 and axis == 0 and weight.groups > 1 and per_group % self.vector:
-            words = f"expected vectors that divide the {per_group} output channels of a group of the convolution"
-            raise UnfitError(f"{words}, got {self.vector}")
+            message = f"expected vectors that divide the {per_group} output channels of a group of the convolution"
+            raise UnfitError(f"{message}, got {self.vector}")
         weights = heavy_of(pieces, weight) if self.mode == "kmeans" else None
         is_kept = weight.nan == "keep" and self.vector == 1 and self.mode in ("kmeans", "unique")
         choice = PaletteOptions(self.bits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
@@ -179,7 +179,7 @@ def _streamed(weight: Weight, nbits: int, mode: str, axis: int | None, group_siz
         return None
     if nbits == 3 and not is_new:
         raise UnfitError("expected an opset of iOS18 for 3 bits, got an earlier one")
-    work = palettize.Palettizer(array, nbits, mode=mode, axis=axis, group_size=group_size, empty=weight.lasting)
+    work = palettize.Palettizer(array, nbits, mode=mode, axis=axis, group_size=group_size, empty=weight.persistent)
     if not work.is_apart:
         return None
     entries = 1 << nbits
@@ -232,7 +232,7 @@ class PaletteOptions(NamedTuple):
 
 
 def _palettized(pieces: Pieces, choice: PaletteOptions) -> Pieces:
-    """Make palettes of the values that the pieces stand for.
+    """Palettize the values that the pieces represent.
 
     Raises:
         ValueError: as the functions of `values`. UnfitError: vectors that are pruned in part.
@@ -251,7 +251,7 @@ def _palettized(pieces: Pieces, choice: PaletteOptions) -> Pieces:
 def _scaled(pieces: Pieces, choice: PaletteOptions) -> Pieces:
     """As `_palettized`, of the elements divided by the greatest magnitude along the channels, as coremltools does."""
     array, empty = pieces.array, pieces.empty
-    require_finite(array)  # before it is divided, which makes NaN of infinity
+    require_finite(array)  # before the division, which turns infinity into NaN
     by = _greatest(array, choice.axis)
     require_finite(by)  # another thread may have changed the array since
     by[by == 0] = 1
@@ -268,7 +268,7 @@ def _scaled(pieces: Pieces, choice: PaletteOptions) -> Pieces:
 
 
 def _greatest(array: Array, axis: int) -> Array:
-    """The greatest magnitude along a dimension, which stays with the length 1."""
+    """Return the greatest magnitude along a dimension, which is kept with length 1."""
     found = np.zeros((*array.shape[:axis], 1, *array.shape[axis + 1 :]), array.dtype)
     for box in boxes(array.shape):
         into = found[(*box[:axis], slice(None), *box[axis + 1 :])]
@@ -313,7 +313,7 @@ def _fitted(array: Array, choice: PaletteOptions, empty: Empty) -> Palettized:
 
 
 def _of_integers(pieces: Pieces, choice: PaletteOptions) -> Pieces:
-    """Palettes of quantized integers. The scales then are those of palettes, which are repeated for each."""
+    """Make palettes of quantized integers; palettes are repeated so that there is one for each scale."""
     coded = cast(Quantized, pieces.coded)
     data, empty = coded.data, pieces.empty
     if choice.mode == "kmeans":  # an integer counts for as much as it is worth
@@ -347,7 +347,7 @@ def _worth(coded: Quantized, choice: PaletteOptions, empty: Empty) -> Array:
 
 
 def _repeated(palettes: Array, counts: tuple[int, ...]) -> Array:
-    """Palettes, one for each scale at least: those that several scales share are repeated."""
+    """Return palettes, at least one for each scale: a palette that several scales share is repeated."""
     for dim, (count, own) in enumerate(zip(counts, palettes.shape[: len(counts)], strict=True)):
         if count > own:
             if count % own:

@@ -40,14 +40,14 @@ def as_recipe(value: Any) -> Recipe:
         if value in _NAMED:
             return _NAMED[value]
         if not value.lstrip().startswith("{"):
-            words = f"recipe: expected a Linear, Palette or Prune, one as JSON, or one of {', '.join(_NAMED)}"
+            message = f"recipe: expected a Linear, Palette or Prune, one as JSON, or one of {', '.join(_NAMED)}"
             is_file = value.lower().endswith(".json")
-            raise ValueError(f"{words}, got {value!r:.60}{' (CompressPlan.load reads a plan)' if is_file else ''}")
+            raise ValueError(f"{message}, got {value!r:.60}{' (CompressPlan.load reads a plan)' if is_file else ''}")
         try:
             value = parse_json(value, "JSON", None, unique=True)
         except FormatError as error:
-            words = "recipe: expected a Linear, Palette or Prune, or one as JSON"
-            raise ValueError(f"{words}, got {value!r:.60} ({error})") from None
+            message = "recipe: expected a Linear, Palette or Prune, or one as JSON"
+            raise ValueError(f"{message}, got {value!r:.60} ({error})") from None
     require("recipe", value, Mapping, "a Linear, Palette or Prune, its name, or one as JSON")
     kind = RECIPES.get(value["recipe"]) if isinstance(value.get("recipe"), str) else None
     if kind is None:

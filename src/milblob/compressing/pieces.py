@@ -1,4 +1,4 @@
-"""A weight between recipes: what they have made of it so far, and the parts that are stored for that."""
+"""A weight between recipes: its partly compressed form, and the parts stored for that form."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,7 +32,7 @@ _MEASURED_COUNT = 1 << 20  # elements that are measured at a time
 
 
 class Pieces(NamedTuple):
-    """What recipes have made of a weight. None: nothing of that kind.
+    """The compressed form of a weight so far. A field is None if no recipe has made it.
 
     Attributes:
         array: the weight as it was.
@@ -41,7 +41,7 @@ class Pieces(NamedTuple):
         nonzero: these elements, where nothing else holds them.
         coded: integers and their scales.
         table: palettes and indices.
-        axis: along which an index stands for a vector of elements.
+        axis: the axis of the vector that one index represents.
         lut: integers and scales that the palettes are computed from.
         loss: if it is known.
         empty: makes all arrays as long as the weight.
@@ -60,14 +60,14 @@ class Pieces(NamedTuple):
 
     @property
     def mask(self) -> Array:
-        """Which elements are not zero, as bool; what `bits` says."""
+        """Which elements are not zero, as bool, unpacked from `bits`."""
         return unpacked_mask(cast(Array, self.bits), self.array.shape, self.empty)
 
     def values(self) -> Array:
-        """Return the dense values that the pieces stand for."""
+        """Return the dense values that the pieces represent."""
         if not self.steps:
             return self.array
-        # Decoding writes the bytes that are stored, so in the byte order of the machine, whatever that of the array is.
+        # Decoding writes stored bytes: the result has the machine's byte order, not that of the array.
         return read(self._dense(), self.empty(self.array.shape, as_dtype(self.array.dtype).numpy))
 
     def measured(self, weights: Array | None = None) -> Loss:
@@ -109,8 +109,8 @@ class Pieces(NamedTuple):
             count = min(step, mask.size // length - first)
             some = range_of(mask, first * length, count * length).reshape(count, length)
             if (some.any(-1) != some.all(-1)).any():
-                words = f"expected vectors that are pruned as a whole (Prune with block={length}, dim={self.axis})"
-                raise UnfitError(f"{words}, got some that are pruned in part")
+                message = f"expected vectors that are pruned as a whole (Prune with block={length}, dim={self.axis})"
+                raise UnfitError(f"{message}, got some that are pruned in part")
 
     def _parts(self, opset: int) -> tuple[str, list[Part], Links]:
         if opset < LINKED_OPSET:
@@ -139,7 +139,7 @@ class Pieces(NamedTuple):
             links["mask"] = Same("nonzero_data", 0)
             table = cast(Palettized, self.table)
             mask, vectors = replace(mask, key=f"{inner}indices_mask"), self.mask
-            if self.axis is not None:  # a mask of whole vectors, which the recipe has made sure of
+            if self.axis is not None:  # the recipe ensures a mask of whole vectors
                 length = table.palettes.shape[-1]
                 vectors = vectors[(*(slice(None),) * self.axis, slice(None, None, length))]
                 bits = packed_mask(vectors, self.empty)
@@ -205,8 +205,8 @@ class Pieces(NamedTuple):
 def require_finite_loss(loss: Loss) -> None:
     """Refuse values that became infinite or NaN. Raises: UnfitError."""
     if not np.isfinite(loss[:3]).all():  # scales are rounded, and the largest floats are near
-        words = "expected elements that stay finite, got some that become infinite: they are near the largest float"
-        raise UnfitError(words)
+        message = "expected finite elements after rounding, got infinite ones: their values are near the largest float"
+        raise UnfitError(message)
 
 
 def measured(array: Array, values: Callable[[int, int], Array], weights: Array | None = None) -> Loss:
@@ -257,8 +257,8 @@ class _Operation(NamedTuple):
 class _Rows:
     """Parts and links as the rows that `Chain` reads.
 
-    Not functions that call each other: they would form a cycle, which keeps arrays as long as the weight, and their
-    files, until somebody collects garbage.
+    Not functions that call each other: they would form a reference cycle, which keeps arrays as long as the weight, and
+    their files, until the garbage collector runs.
     """
 
     def __init__(self, parts: Mapping[str, Part], links: Links) -> None:

@@ -31,7 +31,7 @@ class Prune(Recipe):
         sparsity: the part of the elements, 0 to 1, that become zero: those of the least magnitude.
         threshold: the greatest magnitude that becomes zero.
         n_m: (n, m): of every m neighbours along `dim`, the n of the least magnitude become zero.
-        block: with sparsity: how many neighbours along `dim` stay or become zero together.
+        block: with sparsity: block size along `dim`; the elements of a block are kept or become zero together.
         dim: 0 or 1; None: 0 for blocks, 1 for n_m.
         min_sparsity: with threshold: a weight with a smaller part of zeros is skipped.
 
@@ -134,8 +134,8 @@ class Prune(Recipe):
         """Raise UnfitError for what coremltools does not prune so."""
         use = self._unsuited(weight.consumers)
         if use is not None:
-            words = f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(use)}"
-            raise UnfitError(words)
+            message = f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(use)}"
+            raise UnfitError(message)
 
 
 def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
@@ -143,7 +143,7 @@ def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
     array = weight.array
     options = {name: getattr(recipe, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
     least = recipe.min_sparsity if recipe.threshold is not None else 0.0
-    work = prune.Pruner(array, **options, empty=weight.lasting)
+    work = prune.Pruner(array, **options, empty=weight.persistent)
     made = 1 - work.count / array.size
     if made < least:
         raise UnfitError(f"expected a sparsity of {least:g} or more, got {made:.4g}")

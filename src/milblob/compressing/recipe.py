@@ -1,4 +1,4 @@
-"""What every recipe is: data that prints, compares, goes to JSON, and is applied to a weight; and several in a row."""
+"""The base of all recipes: data with repr, equality and a JSON form, applied to a weight; and sequences of recipes."""
 
 import json
 import math
@@ -52,7 +52,7 @@ class Recipe:
         """Return parts that are not computed yet. Unless they are `is_sure`, computing them may raise UnfitError.
 
         Args:
-            weight: its values are all that counts.
+            weight: only its values are used.
 
         Returns:
             None if more than a few values must be computed first.
@@ -144,9 +144,9 @@ class Joint(Recipe):
             raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
         set_options(self, recipes=tuple(self.recipes))
         names = self.names
-        words = self.objection(()) if names in ORDERS else order_objection(names)
-        if words is not None:
-            raise ValueError(words)
+        message = self.objection(()) if names in ORDERS else order_objection(names)
+        if message is not None:
+            raise ValueError(message)
 
     def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
         """See Recipe."""
@@ -165,9 +165,9 @@ class Joint(Recipe):
     def objection(self, before: tuple[str, ...]) -> str | None:
         """See Recipe."""
         for one in self.recipes:
-            words = one.objection(before) or one.objection_to_others()
-            if words is not None:
-                return words
+            message = one.objection(before) or one.objection_to_others()
+            if message is not None:
+                return message
             before = (*before, *one.names)
         return None
 
@@ -215,7 +215,7 @@ def set_options(made: object, **values: Any) -> None:
 
 
 def require_number(name: str, value: Any) -> None:
-    """Refuse what is no number. Raises: TypeError."""
+    """Refuse a value that is not a number. Raises: TypeError."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
 

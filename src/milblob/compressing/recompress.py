@@ -1,4 +1,4 @@
-"""Weights that are compressed already: the pieces that a recipe goes on from, and what identifies them."""
+"""Weights that are compressed already: the pieces that a recipe continues from, and their identity."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -23,9 +23,9 @@ _INTEGERS = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
 
 
 def steps_of(tensor: Tensor) -> tuple[str, ...] | None:
-    """Return the recipes that could have made a compressed weight for iOS18, if a recipe can go on from it; else None.
+    """Return the recipes that could have made a compressed weight for iOS18; None if no recipe can continue from it.
 
-    Nothing is read: the Program tells.
+    Reads only the Program, no values.
     """
     parts = tensor.parts
     if "shape" in parts:
@@ -129,9 +129,9 @@ def not_continued(tensor: Tensor, recipes: Iterable[Recipe]) -> dict[Recipe, str
     steps = steps_of(tensor) if is_late else None
     found: dict[Recipe, str | None] = {}
     for recipe in recipes:
-        words = None if steps is None else recipe.objection(steps)
-        reason = "" if words is None else f": {words}"
-        is_refused = steps is None or words is not None
+        message = None if steps is None else recipe.objection(steps)
+        reason = "" if message is None else f": {message}"
+        is_refused = steps is None or message is not None
         expected = f"expected a dense weight for {recipe}, or recompress"
         refusal = f"{expected}, got a compressed one ({tensor.op}){reason}"
         found[recipe] = refusal if is_refused else None

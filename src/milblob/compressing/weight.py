@@ -1,4 +1,4 @@
-"""What a recipe needs to know about a weight."""
+"""The data that a recipe needs about a weight."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ _FAR: dict[Any, tuple[Any, Any, int]] = {
     DType.FLOAT16: (np.int16, np.uint16, 0x7400),
     DType.FLOAT32: (np.int32, np.uint32, 0x7E000000),
 }
-"""Integers as wide as a float, and the bits of an eighth of the least power of two that is no float any more."""
+"""Integers as wide as a float, and the bits of 2**(e - 3), where 2**e is the least power of two above all floats."""
 _PART_COUNT = 1 << 22  # elements that one thread looks at: less is not worth starting one
 
 
@@ -53,7 +53,7 @@ class Weight(NamedTuple):
         nan: "keep" to keep NaN and infinity where the recipe can.
         blocks: integers and scales that its values are; None: they are floats.
         empty: makes all arrays as long as the weight.
-        lasting: makes those that are kept until parts are written.
+        persistent: allocates the arrays that are kept until parts are written.
     """
 
     array: Array
@@ -66,7 +66,7 @@ class Weight(NamedTuple):
     nan: str = "skip"
     blocks: HeldBlocks | None = None
     empty: Empty = np.empty
-    lasting: Empty = np.empty
+    persistent: Empty = np.empty
 
     @property
     def first_pieces(self) -> Pieces:
@@ -105,7 +105,7 @@ def is_far_from_infinity(array: Array) -> bool:
 
 
 def measured_now(parts: WeightParts) -> WeightParts:
-    """Return parts with their loss; of those that are not computed, nothing else is kept.
+    """Return parts with their loss; of parts to compute later, only the loss is kept.
 
     Raises:
         UnfitError: elements are not finite, or would not be.

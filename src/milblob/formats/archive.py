@@ -1,4 +1,4 @@
-"""Archives in TVM's Model Library Format: which paths are one. milblob.tvm opens them."""
+"""Archives in TVM's Model Library Format: how they are recognised. milblob.tvm opens them."""
 
 import os
 
@@ -19,7 +19,7 @@ def is_archive(path: str) -> bool:
 
 
 def changeable_files(path: str) -> set[str]:
-    """Return the files of an unpacked archive that its journal may change: those of its parameters.
+    """Return the files of an unpacked archive that its journal may change: its parameter files.
 
     A journal's paths are compared once their links are resolved, so that a file that a link leads to is none of these.
 

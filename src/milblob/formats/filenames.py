@@ -25,9 +25,9 @@ def require_texts(names: Iterable[str]) -> None:
 def escaped(name: str, kept: frozenset[str] = _KEPT) -> str:
     """Return a file name, without suffix, for a tensor's name.
 
-    ASCII letters, digits and ``_ - . #`` stay; every other character becomes ``%XX`` per byte of its UTF-8. So does a
-    first character that would hide the file or turn it into a Windows device. A result that is too long is cut and ends
-    in ``~`` and a hash. Different names give different results.
+    ASCII letters, digits and ``_ - . #`` are kept; every other character becomes ``%XX`` per byte of its UTF-8. So does
+    a first character that would hide the file or turn it into a Windows device. A result that is too long is cut and
+    ends in ``~`` and a hash. Different names give different results.
     """
     if name.startswith(".") or name.partition(".")[0].lower() in _RESERVED or not name:
         head, rest = f"%{ord(name[0]):02X}" if name else "%", name[1:]

@@ -28,7 +28,7 @@ BLOCK = 32
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 _MAX_DIMENSIONS = 4  # of ggml
-_MAX_DEPTH = 8  # of arrays in arrays, which nobody writes
+_MAX_DEPTH = 8  # of arrays in arrays, which are not used in practice
 _PART_COUNT = 1 << 18  # elements that are dequantized at a time
 _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of a value in the metadata, by its type."""
@@ -110,7 +110,7 @@ class GGUFArray(StoredArray):
 
 
 class _Row(NamedTuple):
-    """What the header says about a tensor; `dims` begins with the one whose elements are neighbours."""
+    """A tensor's entry in the header; `dims` begins with the axis whose elements are contiguous."""
 
     dims: tuple[int, ...]
     code: int
@@ -162,8 +162,8 @@ class _Header:
         if version not in _VERSIONS:
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS
             got = "big-endian numbers" if swapped else str(version)
-            words = f"version of GGUF file: expected {_VERSIONS[0]} or {_VERSIONS[1]}, got {got}"
-            raise UnsupportedError(words, file=self._path)
+            message = f"version of GGUF file: expected {_VERSIONS[0]} or {_VERSIONS[1]}, got {got}"
+            raise UnsupportedError(message, file=self._path)
         tensor_count, pair_count = self._number("<Q", "number of tensors"), self._number("<Q", "number of values")
         self._require_room(pair_count, 13, "values of metadata")  # a length, a type, a byte
         for _ in range(pair_count):
@@ -177,8 +177,8 @@ class _Header:
             rows[name] = row
         return rows, -(-self._at // self._alignment) * self._alignment
 
-    def _error(self, words: str) -> FormatError:
-        return FormatError(words, offset=self._at, file=self._path)
+    def _error(self, message: str) -> FormatError:
+        return FormatError(message, offset=self._at, file=self._path)
 
     def _take(self, nbytes: int, what: str) -> memoryview:
         if nbytes > len(self._data) - self._at:
@@ -191,9 +191,9 @@ class _Header:
         return int(struct.unpack(code, self._take(struct.calcsize(code), what))[0])
 
     def _require_room(self, count: int, nbytes: int, what: str) -> None:
-        """Refuse a number of things, of so many bytes or more each, that the rest of the file cannot hold."""
+        """Refuse a count of items, each of `nbytes` or more, that the rest of the file cannot hold."""
         if count > (len(self._data) - self._at) // nbytes:
-            raise self._error(f"number of {what} in GGUF file: expected so many as the file can hold, got {count}")
+            raise self._error(f"number of {what} in GGUF file: expected no more than the file can hold, got {count}")
 
     def _string(self, what: str) -> bytes:
         return bytes(self._take(self._number("<Q", what), what))
@@ -250,19 +250,19 @@ def _found(library: Any, mapping: MappedFile, path: str, start: int, name: str, 
         raise FormatError(f"type of {name!r:.100}: expected one of ggml, got {row.code}", file=path) from None
     kind = code.name
     if kind not in _PLAIN and kind not in _QUANTIZED:
-        words = f"type of {name!r:.100}: expected {', '.join((*_PLAIN, *_QUANTIZED))}, got {kind}"
-        raise UnsupportedError(f"{words} (llama-quantize --allow-requantize makes Q8_0 of it)", file=path)
+        message = f"type of {name!r:.100}: expected {', '.join((*_PLAIN, *_QUANTIZED))}, got {kind}"
+        raise UnsupportedError(f"{message} (llama-quantize --allow-requantize makes Q8_0 of it)", file=path)
     shape = tuple(reversed(row.dims))
     require_shape(shape, 0, path)
     per_block, block_nbytes = library.GGML_QUANT_SIZES[code]
     count = prod(shape)
     if kind in _QUANTIZED and (not shape or shape[-1] % per_block):
-        words = f"shape of {name!r:.100}: expected rows of whole blocks of {per_block}, got {list(shape)}"
-        raise FormatError(words, file=path)
+        message = f"shape of {name!r:.100}: expected rows of whole blocks of {per_block}, got {list(shape)}"
+        raise FormatError(message, file=path)
     nbytes, begin = count // per_block * block_nbytes, start + row.offset
     if begin + nbytes > mapping.nbytes:
-        words = f"place of {name!r:.100}: expected {kind} {list(shape)} inside the {mapping.nbytes} bytes of the file"
-        raise FormatError(f"{words}, got bytes {begin} to {begin + nbytes}", file=path)
+        message = f"place of {name!r:.100}: expected {kind} {list(shape)} inside the {mapping.nbytes} bytes of the file"
+        raise FormatError(f"{message}, got bytes {begin} to {begin + nbytes}", file=path)
 
     def raw() -> Array:
         if not nbytes:

@@ -53,7 +53,7 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
         file: the file that holds it.
 
     Raises:
-        FormatError: not an .npy, or its size differs from what its header says.
+        FormatError: not an .npy, or its size differs from the size in its header.
         UnsupportedError: objects (pickles are never loaded), fields, byte strings; a version above 2.
     """
     stream = io.BytesIO(head)
@@ -68,11 +68,13 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
     except Exception as error:  # the header is a Python literal: its parser raises many things
         if (found := foreign(head, file)) is not None and found.name != "npy":
             raise refusal(found, f"{what}: expected an .npy file", file) from None
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise FormatError(f"{what}: expected an .npy file, got {words:.200}", file=file) from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FormatError(f"{what}: expected an .npy file, got {reason:.200}", file=file) from None
     if dtype.hasobject:
-        words = f"{what}: expected numbers or text, got Python objects, which only a pickle holds; none is ever loaded"
-        raise UnsupportedError(words, file=file)
+        message = (
+            f"{what}: expected numbers or text, got Python objects, which only a pickle holds; none is ever loaded"
+        )
+        raise UnsupportedError(message, file=file)
     if dtype.kind not in "?biufU":
         raise UnsupportedError(f"{what}: expected a dtype that MIL has, got {dtype}", file=file)
     if as_shape(list(shape)) is None:  # Python prints no numbers of more than 4300 digits, unless hexadecimal
@@ -81,8 +83,8 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
     require_shape(shape, 0, file)
     expected = stream.tell() + prod(shape) * dtype.itemsize
     if expected != nbytes:
-        words = f"{what}: expected {expected} bytes for {dtype} {list(shape)}, got {nbytes}"
-        raise FormatError(words, file=file)
+        message = f"{what}: expected {expected} bytes for {dtype} {list(shape)}, got {nbytes}"
+        raise FormatError(message, file=file)
     return Header(dtype, shape, is_fortran, stream.tell())
 
 
@@ -90,8 +92,8 @@ def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, An
     """Open an .npy file and read its header.
 
     Returns:
-        The header, and a function that returns the array: mapped, unless it is so small that a descriptor for its
-        lifetime is not worth it.
+        The header, and a function that returns the array: mapped if it is large enough to justify an open descriptor,
+        else read.
 
     Raises:
         OSError, ResolveError: it cannot be opened; otherwise as `read_header`.
@@ -102,8 +104,8 @@ def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, An
         with closing(MappedFile(place)) as mapping:
             buffer: Any = mapping.live()
             if buffer.nbytes != nbytes:
-                words = f"size: expected {nbytes} bytes as when it was opened, got {buffer.nbytes}"
-                raise FormatError(words, file=path)
+                message = f"size: expected {nbytes} bytes as when it was opened, got {buffer.nbytes}"
+                raise FormatError(message, file=path)
             if read_header(bytes(memoryview(buffer)[:HEAD_NBYTES]), nbytes, "array", path) != header:
                 raise FormatError("header: expected the one that was there when it was opened, got another", file=path)
             return header.array_over(bytes(buffer) if nbytes <= _SMALL_NBYTES else buffer, 0)

@@ -114,7 +114,7 @@ def open_path(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
 
 
 def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
-    """Open a directory written by `save`, or any directory of .npy files; those take their file names as names.
+    """Open a directory written by `save`, or any directory of .npy files, whose arrays are named by their files.
 
     Raises:
         OSError: it cannot be opened.

@@ -97,7 +97,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
         with (
             _as_ours(path),
             mapping.held() as fd,
-            open(fd, "rb", closefd=False) as file,  # not by its name, which may lead elsewhere by now
+            open(fd, "rb", closefd=False) as file,  # not by name: another file may have that name by now
             zipfile.ZipFile(file) as archive,
         ):
             directory = archive.infolist()
@@ -147,8 +147,8 @@ def _as_ours(path: str) -> Iterator[None]:
     except RuntimeError as error:  # encrypted; or, as NotImplementedError, an unknown compression method
         raise UnsupportedError(f"zip: expected members that can be read, got {error}", file=path) from None
     except Exception as error:  # BadZipFile, zlib.error, LZMAError, EOFError, struct.error, UnicodeDecodeError, ...
-        words = str(error) or type(error).__name__
-        raise FormatError(f"zip: expected a sound one, got {words:.200}", file=path) from None
+        message = str(error) or type(error).__name__
+        raise FormatError(f"zip: expected a sound one, got {message:.200}", file=path) from None
 
 
 class _Member:
@@ -184,8 +184,8 @@ class _Member:
             head[:] = memoryview(self._mapping.live())[start : start + len(head)]
         else:
             if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_RATIO * info.compress_size:
-                words = f"{self._name}: expected at most {_MAX_RATIO} bytes of each that is stored, got a size of "
-                raise FormatError(f"{words}{info.file_size} for {info.compress_size}", file=self.path)
+                message = f"{self._name}: expected at most {_MAX_RATIO} bytes of each that is stored, got a size of "
+                raise FormatError(f"{message}{info.file_size} for {info.compress_size}", file=self.path)
             with _as_ours(self.path):
                 self._unpack(memoryview(head))
         return read_header(bytes(head), info.file_size, self._name, self.path)
@@ -194,8 +194,8 @@ class _Member:
         """Return the string that it holds; its size is limited like that of any JSON document."""
         header = self.header()
         if header.shape != () or header.dtype.kind != "U" or header.dtype.itemsize > 4 * MAX_NBYTES:
-            words = f"{self._name}: expected one string of at most {MAX_NBYTES} characters"
-            raise FormatError(f"{words}, got {header.dtype} {list(header.shape)}", file=self.path)
+            message = f"{self._name}: expected one string of at most {MAX_NBYTES} characters"
+            raise FormatError(f"{message}, got {header.dtype} {list(header.shape)}", file=self.path)
         return str(self.load(header))
 
     def load(self, header: Header) -> np.ndarray[Any, Any]:
@@ -213,8 +213,8 @@ class _Member:
             self._unpack(memoryview(head), flat)
             found = zlib.crc32(flat, zlib.crc32(head))
         if found != self._info.CRC:
-            words = f"checksum of {self._name}: expected {self._info.CRC:#010x}, got {found:#010x}"
-            raise FormatError(words, offset=self._info.header_offset, file=self.path)
+            message = f"checksum of {self._name}: expected {self._info.CRC:#010x}, got {found:#010x}"
+            raise FormatError(message, offset=self._info.header_offset, file=self.path)
         return out
 
     def _unpack(self, *parts: memoryview) -> None:
@@ -241,8 +241,8 @@ class _Member:
         at = info.header_offset
         head = bytes(data[at : at + _LOCAL_HEADER]) if at >= 0 else b""
         if len(head) < _LOCAL_HEADER or head[:4] != b"PK\3\4":
-            words = f"local header of {self._name}: expected PK, 3, 4, got {head[:4].hex() or 'the end of the file'}"
-            raise FormatError(words, offset=at, file=self.path)
+            message = f"local header of {self._name}: expected PK, 3, 4, got {head[:4].hex() or 'the end of the file'}"
+            raise FormatError(message, offset=at, file=self.path)
         lengths = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
         return int(at + _LOCAL_HEADER + lengths)
 
@@ -251,15 +251,15 @@ class _Member:
         info, data = self._info, memoryview(self._mapping.check_size())
         at, start = info.header_offset, self._data_offset()
         if info.compress_size != info.file_size or start + info.file_size > data.nbytes:
-            words = (
+            message = (
                 f"{self._name}: expected {info.file_size} bytes from {start} on, got a file that ends at {data.nbytes}"
             )
-            raise FormatError(words, offset=at, file=self.path)
+            raise FormatError(message, offset=at, file=self.path)
         return start
 
     def _require_sum(self, data: memoryview) -> None:
         found = zlib.crc32(data)
         if found != self._info.CRC:
-            words = f"checksum of {self._name}: expected {self._info.CRC:#010x}, got {found:#010x}"
-            raise FormatError(words, offset=self._info.header_offset, file=self.path)
+            message = f"checksum of {self._name}: expected {self._info.CRC:#010x}, got {found:#010x}"
+            raise FormatError(message, offset=self._info.header_offset, file=self.path)
         self._is_sound = True

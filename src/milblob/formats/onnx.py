@@ -65,7 +65,7 @@ class OnnxArray(LazyTensor):
     """One tensor of an ONNX model, not yet read.
 
     Attributes:
-        name: that of the weight, where the model's metadata say so; else that of the initializer.
+        name: that of the weight, if the model's metadata have it; else that of the initializer.
         initializer: its name in the ONNX model.
         dtype_text: ONNX's name of the element type, such as "float16".
         shape: dimensions; UnsupportedError where there are more than NumPy can have.
@@ -108,8 +108,8 @@ class OnnxArray(LazyTensor):
         """
         require_shape(self._declared, 0, self.file)
         if self._place is None:
-            words = f"element type of {self.name}: expected one that MIL has, got {self.dtype_text}"
-            raise UnsupportedError(words, file=self.file)
+            message = f"element type of {self.name}: expected one that MIL has, got {self.dtype_text}"
+            raise UnsupportedError(message, file=self.file)
         return self._place
 
     def __repr__(self) -> str:
@@ -159,8 +159,8 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> OnnxArrays:
         for initializer, row in rows.items():
             name = homes.get(initializer, initializer)
             if name in named:
-                words = f"names of weights: expected each once, got {name!r:.100} twice"
-                raise FormatError(words, file=path)
+                message = f"names of weights: expected each once, got {name!r:.100} twice"
+                raise FormatError(message, file=path)
             named[name] = row
         budget = Budget(max_nbytes, path)
         budget.add_file(path, mapping.nbytes, mapping.identity)
@@ -191,7 +191,7 @@ def _notes(metadata: dict[str, str], path: str) -> tuple[dict[str, str], dict[st
 
 
 class _Source:
-    """The files of one ONNX model; external ones are mapped when the first array in them is asked for."""
+    """The files of one ONNX model; an external file is mapped on the first access to an array in it."""
 
     def __init__(self, path: str, mapping: MappedFile, budget: Budget) -> None:
         self._path = path
@@ -212,9 +212,9 @@ class _Source:
         """
         kind = _TYPES.get(row.code)
         if kind is None:
-            words = f"element type of {name!r:.100}: expected one of ONNX, got {row.code}"
-            raise FormatError(words, file=self._path)
-        if row.indices is not None:  # what is stored are the values that are not zero
+            message = f"element type of {name!r:.100}: expected one of ONNX, got {row.code}"
+            raise FormatError(message, file=self._path)
+        if row.indices is not None:  # only values other than zero are stored
             load, form = self._sparse(name, row, kind), "values"
             array = OnnxArray(name, row, kind, self._place(name, row, kind, load, form, self._path), self._path)
             array.stored_nbytes = sum(nbytes for spans in row.spans.values() for _, nbytes in spans)
@@ -280,7 +280,7 @@ class _Source:
             raise self._refuse(name, what, f"{needed} for {kind.text} {list(row.dims)}", got)
 
     def _payload(self, spans: list[Any]) -> tuple[_codec.Buffer, int, int]:
-        """Return where all elements are; in pieces, which hardly anybody writes, they are joined."""
+        """Return the place of all elements; the rare elements in several pieces are joined."""
         buffer = self._mapping.check_size()
         if len(spans) == 1:
             return buffer, *spans[0]
@@ -323,11 +323,11 @@ class _Source:
         return values.reshape(dims)
 
     def _sparse(self, name: str, row: Initializer, kind: _Type) -> Callable[[], Array]:
-        """Return what makes the dense array of a sparse tensor; nothing is made before it is called."""
+        """Return a function that makes the dense array of a sparse tensor when it is called."""
         indices = row.indices
         if indices is None or kind.dtype is None or kind.dtype.is_sub_byte or kind.dtype is DType.STRING:
-            words = f"sparse tensor {name!r:.100}: expected elements of whole bytes that MIL has, got {kind.text}"
-            raise UnsupportedError(words, file=self._path)
+            message = f"sparse tensor {name!r:.100}: expected elements of whole bytes that MIL has, got {kind.text}"
+            raise UnsupportedError(message, file=self._path)
         if indices.code != 7:
             raise self._refuse(name, "indices", "int64", f"type {indices.code}")
         rank, dims = len(row.dims), row.dims
@@ -384,8 +384,8 @@ def _view(
         stored = np.uint8 if dtype is DType.BOOL else dtype.numpy
         values = np.ndarray(dims, stored, _bytes_of(mapping, nbytes), offset if nbytes else 0)
         if dtype is DType.BOOL and values.size and int(values.max()) > 1:
-            words = f"elements of {name!r:.100}: expected 0 and 1 for bool, got {int(values.max())}"
-            raise FormatError(words, file=mapping.name)
+            message = f"elements of {name!r:.100}: expected 0 and 1 for bool, got {int(values.max())}"
+            raise FormatError(message, file=mapping.name)
         return values.view(dtype.numpy)
 
     return load, "values"

@@ -1,4 +1,4 @@
-"""External data of ONNX models: other files, opened beneath the model's folder, and the bytes in them that are meant.
+"""External data of ONNX models: other files, opened beneath the model's folder, and the referenced bytes in them.
 
 A reference is an offset, and the bytes there are read as the weight. So milblob notes a hash of the bytes beside
 each reference that it writes, and compares it before it uses them. Runtimes know nothing of it.
@@ -17,8 +17,8 @@ from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 
 REFERENCE = "milblob.reference"
-"""Key in the metadata of an initializer: {"offset", "nbytes", "hash"} of the bytes that it refers to. It counts only
-while the initializer refers there: who writes the values elsewhere writes other ones."""
+"""Key in the metadata of an initializer: {"offset", "nbytes", "hash"} of the bytes that it refers to. It is valid only
+while the initializer refers there: a tool that writes the values elsewhere may change them."""
 
 HASH_DIGITS = 32
 
@@ -59,7 +59,7 @@ class External:
         self._name, self._path, self._location, self._hash = name, path, location, hash
 
     def checked(self) -> MappedFile:
-        """Return the file, which has these bytes; they are the ones that were converted, if the model says which.
+        """Return the file after checking it: it holds these bytes, with the hash that the model records, if any.
 
         Raises:
             FormatError: it has not. ResolveError: it cannot be opened.
@@ -68,24 +68,24 @@ class External:
             raise self._error or ValueError("closed")
         end = self.offset + self.nbytes
         if end > self.mapping.nbytes:
-            words = f"bytes inside the {self.mapping.nbytes} of {self._location}, got {self.offset} to {end}"
-            words = f"place of external data of {self._name!r:.100}: expected {words}"
-            raise FormatError(f"{words} (convert again if that file was replaced)", file=self._path)
+            message = f"bytes inside the {self.mapping.nbytes} of {self._location}, got {self.offset} to {end}"
+            message = f"place of external data of {self._name!r:.100}: expected {message}"
+            raise FormatError(f"{message} (convert again if that file was replaced)", file=self._path)
         if self._hash:
             found = hash_of(self.mapping.check_size(), self.offset, self.nbytes)
             if found != self._hash:
                 place = f"at {self.offset} in {self._location}"
-                words = (
+                message = (
                     f"external data of {self._name!r:.100}: expected the bytes that were converted (hash {self._hash})"
                 )
                 hint = "that file was replaced or changed since: convert the model again, or use --weights copy"
-                raise FormatError(f"{words}, got others {place}; {hint}", file=self._path, code="stale-reference")
+                raise FormatError(f"{message}, got others {place}; {hint}", file=self._path, code="stale-reference")
             self._hash = ""
         return self.mapping
 
 
 class ExternalFiles:
-    """The files that one ONNX model names; each is opened once, when the first tensor in it is asked for."""
+    """The files that one ONNX model names; each is opened once, on the first access to a tensor in it."""
 
     def __init__(self, path: str, budget: Budget | None = None) -> None:
         self._path = path
@@ -129,8 +129,8 @@ class ExternalFiles:
             error.file = error.file or self._path
             return error
         except OSError as error:
-            words = f"external data of {name!r:.100}: expected at {location!r:.200}, got {error.strerror or error}"
-            return ResolveError(words, file=self._path, code="missing-file")
+            message = f"external data of {name!r:.100}: expected at {location!r:.200}, got {error.strerror or error}"
+            return ResolveError(message, file=self._path, code="missing-file")
         if self._budget is not None:
             self._budget.add_file(found.name, found.nbytes, found.identity)
         return found
@@ -140,12 +140,12 @@ class ExternalFiles:
         if not text:
             return default
         if not (text.isascii() and text.isdigit() and len(text) < 20):
-            words = f"{key} of external data of {name!r:.100}: expected a number of bytes, got {text!r:.100}"
-            raise self._refuse(words)
+            message = f"{key} of external data of {name!r:.100}: expected a number of bytes, got {text!r:.100}"
+            raise self._refuse(message)
         return int(text)
 
     def _hash(self, name: str, note: str, offset: int, nbytes: int) -> str:
-        """Return the hash of a note about these bytes; "" where it is about others, or there is none."""
+        """Return the hash of a note about these bytes; "" for a note about other bytes, or without a note."""
         if not note:
             return ""
         found = parse_json(note, f"{REFERENCE} of {name!r:.100}", self._path, unique=True)
@@ -154,5 +154,5 @@ class ExternalFiles:
             raise self._refuse(f"{REFERENCE} of {name!r:.100}: expected offset, nbytes and hash, got {note!r:.100}")
         return hash if (found.get("offset"), found.get("nbytes")) == (offset, nbytes) else ""
 
-    def _refuse(self, words: str) -> FormatError:
-        return FormatError(words, file=self._path)
+    def _refuse(self, message: str) -> FormatError:
+        return FormatError(message, file=self._path)

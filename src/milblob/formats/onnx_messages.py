@@ -1,4 +1,4 @@
-"""What tensors an ONNX model holds, and where: a walk over its messages that copies no values and trusts no size.
+"""The tensors of an ONNX model and their places: a walk over its messages that copies no values and trusts no size.
 
 The libraries of ONNX parse the whole file into objects first, values included.
 """
@@ -21,7 +21,7 @@ RAW, FLOATS, INTS, TEXTS, LONGS, DOUBLES, UNSIGNED = 9, 4, 5, 6, 7, 10, 11
 
 _VALUES = frozenset((RAW, FLOATS, INTS, TEXTS, LONGS, DOUBLES, UNSIGNED))
 _VARINT, _BYTES = 0, 2
-_MAX_FIELDS = 1 << 22  # of all messages that are looked into; those of a million operations
+_MAX_FIELDS = 1 << 22  # of all messages that are walked: enough for a million operations
 _MAX_DEPTH = 32  # of graphs in each other
 _MAX_DIMENSIONS = 64  # of NumPy
 
@@ -30,7 +30,7 @@ _Span = tuple[int, int]
 
 
 class Initializer(NamedTuple):
-    """A tensor, as the file describes it; every number is still what the file says.
+    """A tensor's description in the file; numbers are as in the file, not checked.
 
     Attributes:
         name: of the tensor; of a Constant node that of its output.
@@ -167,7 +167,7 @@ class _Walk:
             elif number == 8 and wire == _BYTES:
                 name = self._text((at, nbytes))
             elif number == RAW and wire == _BYTES:
-                spans[RAW] = [(at, nbytes)]  # the last one counts, as in protobuf
+                spans[RAW] = [(at, nbytes)]  # the last one wins, as in protobuf
             elif number in _VALUES:
                 spans.setdefault(number, []).append((at, nbytes))
             elif number == 13 and wire == _BYTES:
@@ -213,8 +213,8 @@ class _Walk:
         found = _codec.wire_fields(self._buffer, *span, self._left)
         self._left -= len(found)
         if not self._left:
-            words = f"parts of ONNX model: expected fewer than {_MAX_FIELDS}, got more"
-            raise UnsupportedError(words, file=self._path)
+            message = f"parts of ONNX model: expected fewer than {_MAX_FIELDS}, got more"
+            raise UnsupportedError(message, file=self._path)
         return found
 
     def _messages(self, fields: list[_Field], wanted: int) -> Iterator[_Span]:

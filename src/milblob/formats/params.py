@@ -188,8 +188,8 @@ class Parameter(LazyTensor):
             out: array of the same dtype and shape to fill instead.
 
         Returns:
-            A read-only view of the mapped file, not aligned unless by chance (`flags.aligned` says so). Of int4,
-            float4_e2m1fn and float32 that is stored as bfloat16: a new array.
+            A read-only view of the mapped file, aligned only by chance (see `flags.aligned`). Of int4, float4_e2m1fn
+            and float32 that is stored as bfloat16: a new array.
 
         Raises:
             UnsupportedError: see `dtype`, `shape`. FormatError: the file has shrunk; a bool that is neither 0 nor 1.
@@ -211,8 +211,10 @@ class Parameter(LazyTensor):
             return self._nibbles(dtype, shape)
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, self._mapping.check_size(), self.offset)  # type: ignore[arg-type]
         if dtype.kind == "b" and int(array.view(np.uint8).max()) > 1:
-            words = f"elements of {self.name}: expected 0 or 1 in each byte of a bool, got {array.view(np.uint8).max()}"
-            raise FormatError(words, offset=self.offset, file=self.file)
+            message = (
+                f"elements of {self.name}: expected 0 or 1 in each byte of a bool, got {array.view(np.uint8).max()}"
+            )
+            raise FormatError(message, offset=self.offset, file=self.file)
         return array
 
     def _nibbles(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -277,9 +279,9 @@ def scan(mapping: MappedFile, offset: int, nbytes: int) -> ParamsScan:
 
 
 class Parameters(Arrays[Parameter]):
-    """The tensors of one `.params` file or tensor cache by name, in its order. Nothing of their values has been read.
+    """The tensors of one `.params` file or tensor cache by name, in its order. Values are read on access.
 
-    A context manager. Closing ends reading; arrays that were read stay valid.
+    A context manager. Closing ends reading; arrays that were read remain valid.
 
     Examples:
         >>> with milblob.tvm.open_params("demo.params") as params:
@@ -289,9 +291,9 @@ class Parameters(Arrays[Parameter]):
 
 
 class Views(Arrays[np.ndarray[Any, Any]]):
-    """The values of tensors by name, each read when it is asked for.
+    """The values of tensors by name, each read on access.
 
-    A context manager. Closing ends reading; arrays that were read stay valid.
+    A context manager. Closing ends reading; arrays that were read remain valid.
 
     Attributes:
         tensors: what they are: name -> `Parameter`.
@@ -333,8 +335,8 @@ def parameters_in(
     if len(found) != len(names):
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        words = f"names of tensors: expected each once, got {twice!r:.100} twice"
-        raise FormatError(words, offset=offset + _HEAD.size, file=mapping.name)
+        message = f"names of tensors: expected each once, got {twice!r:.100} twice"
+        raise FormatError(message, offset=offset + _HEAD.size, file=mapping.name)
     return Parameters(found, lambda name, row: parameter_of(name, row, mapping, codes, budget), close)
 
 
@@ -412,7 +414,7 @@ def write_params(
         progress: called as each tensor is written (see `milblob.progress.Progress`).
 
     Integers of less than a byte become int8 or uint8: TVM does not take them from NumPy. float4_e2m1fn is stored two to
-    a byte, and zeros follow where TVM leaves whatever was in memory.
+    a byte and padded with zeros, where TVM leaves uninitialized memory.
 
     Raises:
         TypeError: dtypes that TVM lacks; all are named, before anything is written. Names that are no strings.
@@ -456,7 +458,7 @@ def _plan(arrays: Mapping[str, Any], codes: Codes) -> list[_Planned]:
         try:
             _encoded(name)
         except UnicodeEncodeError:
-            problems.append(f"{name!r:.100} is no name that UTF-8 can hold")
+            problems.append(f"{name!r:.100} cannot be encoded as UTF-8")
             continue
         source = given if is_lazy(given) else array_of(given)
         try:
@@ -489,7 +491,7 @@ def _elements(row: _Planned) -> Any:
     array = row.source.read() if is_lazy(row.source) else row.source
     data = element_bytes(array, row.text, row.dtype)
     if data.nbytes != row.nbytes:
-        raise ValueError(f"{row.name}: expected {row.nbytes} bytes as its shape and dtype say, got {data.nbytes}")
+        raise ValueError(f"{row.name}: expected {row.nbytes} bytes for its shape and dtype, got {data.nbytes}")
     return data
 
 

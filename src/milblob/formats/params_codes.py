@@ -1,4 +1,4 @@
-"""TVM's numbers for element types, some of which mean different things in different versions of TVM."""
+"""TVM's numbers for element types. The meaning of some of them depends on the version of TVM."""
 
 import re
 from typing import NamedTuple
@@ -45,7 +45,7 @@ def _codes(own: dict[str, tuple[int, int]], bool_number: tuple[int, int]) -> Cod
     numbers = _WHOLE | own | {"bool": bool_number}
     names = {number: name for name, number in (numbers | _NIBBLES).items()}
     names.setdefault(_OLD_BOOL, "bool")
-    for name, number in own.items():  # a bool that is written as (1, 1) leaves (6, 8) to whatever it was
+    for name, number in own.items():  # if bool is written as (1, 1), then (6, 8) keeps its own meaning
         names.setdefault(number, name)
     return Codes(names, numbers)
 

@@ -47,13 +47,13 @@ def open_arrays(
     Args:
         source: path of what to open.
         max_nbytes: as for `milblob.open`.
-        tvm: version of TVM that wrote a .params file; see `milblob.tvm.read_params`. Of other files it says nothing.
+        tvm: version of TVM that wrote a .params file; see `milblob.tvm.read_params`. Other files ignore it.
         constants, stored: as for `milblob.open`, of bundles of Core AI; other files of arrays have neither.
 
     Returns:
         Mapping from names to `LazyTensor`: `StoredArray`, `Parameter` for TVM's files, `OnnxArray` for ONNX; a
-        context manager. Arrays lie over the mapped file wherever it holds their elements, and stay valid after
-        closing. Dtypes that the format lacks are restored from the notes that milblob left.
+        context manager. Arrays are views of the mapped file where it holds their elements, and remain valid after
+        closing. Dtypes that the format lacks are restored from the notes that milblob wrote.
 
     Raises:
         OSError: it cannot be opened.
@@ -85,7 +85,7 @@ def has_views(path: str) -> bool:
 def _open(path: str, max_nbytes: int | None, tvm: str | None, constants: bool, stored: bool) -> Arrays[LazyTensor]:
     row = format_of(path)
     if row is None and paths.is_directory(path):
-        row = next(row for row in FORMATS if row.kind == "npy")  # whose reader says what a directory needs
+        row = next(row for row in FORMATS if row.kind == "npy")  # its reader reports what a directory must contain
     if row is None:
         raise UnsupportedError(f"arrays: expected {_EXPECTED}, got {path}")
     options: dict[str, Any] = {"tvm": tvm} if tvm is not None and row.kind == "params" else {}
@@ -98,7 +98,7 @@ def _open(path: str, max_nbytes: int | None, tvm: str | None, constants: bool, s
 
 
 def _other(path: str) -> Foreign | None:
-    """Return what a path is that could not be opened, if it is of another kind than its name says."""
+    """Return the actual kind of a file that could not be opened, if it does not match the name of the file."""
     row = format_of(path)
     if (row is not None and row.check and row.kind != "params") or not paths.is_there(path):
         return None

@@ -152,8 +152,8 @@ def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:
         raise FormatError(f"header of safetensors file: expected JSON, got: {error}", file=path) from None
     for name, entry in header.items() if isinstance(header, dict) else [("header", None)]:
         if not isinstance(entry, dict) or not (_is_entry(entry) or name == "__metadata__"):
-            words = f"header of safetensors file: expected dtype, shape and offsets of {name!r:.100}, got others"
-            raise FormatError(words, file=path)
+            message = f"header of safetensors file: expected dtype, shape and offsets of {name!r:.100}, got others"
+            raise FormatError(message, file=path)
     return header, start
 
 
@@ -174,13 +174,13 @@ def _found(
 ) -> StoredArray:
     dtype = _CODES.get(entry["dtype"])
     if dtype is None:
-        words = f"dtype of {name}: expected one that MIL has, got {entry['dtype']}"
-        raise UnsupportedError(words, file=path)
+        message = f"dtype of {name}: expected one that MIL has, got {entry['dtype']}"
+        raise UnsupportedError(message, file=path)
     shape = as_shape(entry["shape"])
     begin, end = entry["data_offsets"]
     if shape is None or end - begin != dtype.nbytes(prod(shape)) or start + end > mapping.nbytes:
-        words = f"place of {name}: expected {dtype} {entry['shape']} inside the file, got bytes {begin} to {end}"
-        raise FormatError(words, file=path)
+        message = f"place of {name}: expected {dtype} {entry['shape']} inside the file, got bytes {begin} to {end}"
+        raise FormatError(message, file=path)
 
     def load() -> np.ndarray[Any, Any]:
         if begin == end:

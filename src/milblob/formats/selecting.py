@@ -33,7 +33,7 @@ class ChosenTensors(NamedTuple):
     model: Model | None
 
     def only(self, names: Iterable[str]) -> "ChosenTensors":
-        """Return some of them; arrays are accessed, which may raise what `open_arrays` says."""
+        """Return some of them. Accesses arrays; raises as `open_arrays`."""
         if self.model is not None:
             return self._replace(tensors=Selected(self.model.tensors, names))
         return self._replace(tensors={name: self.tensors[name] for name in names})

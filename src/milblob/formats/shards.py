@@ -16,7 +16,7 @@ _FILE = ".safetensors"
 
 
 def checkpoint_in(directory: str) -> str | None:
-    """Return the checkpoint in a directory: the only index, or the only .safetensors file; None if there is no such."""
+    """Return the checkpoint in a directory: the only index, or the only .safetensors file; None if it has neither."""
     names = os.listdir(directory)
     for suffix in (SUFFIX, _FILE):
         found = [name for name in names if name.endswith(suffix)]
@@ -54,13 +54,13 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     with contextlib.ExitStack() as stack:
         for name in dict.fromkeys(places.values()):
             if os.path.basename(name) != name or not name.endswith(_FILE):
-                words = f"index of safetensors files: expected names of {_FILE} files beside it, got {name!r:.200}"
-                raise FormatError(words, file=path)
+                message = f"index of safetensors files: expected names of {_FILE} files beside it, got {name!r:.200}"
+                raise FormatError(message, file=path)
             files[name] = stack.enter_context(safetensors.open_arrays(os.path.join(directory, name), max_nbytes))
         for array, name in places.items():
             if array not in files[name]:
-                words = f"array {array!r:.200}: expected in {name}, as the index says, got a file without it"
-                raise FormatError(words, file=path)
+                message = f"array {array!r:.200}: expected in {name} because of the index, got a file without it"
+                raise FormatError(message, file=path)
         close = stack.pop_all().close
 
     def find(name: str, file: Any) -> StoredArray:

@@ -41,14 +41,14 @@ class _Shard(MappedFile):
         if self._digits is not None:
             found = hashlib.md5(memoryview(buffer), usedforsecurity=False).hexdigest()
             if found != self._digits.lower():
-                words = f"MD5 of shard: expected {self._digits!r:.60} as the cache has it, got {found}"
-                raise FormatError(f"{words} (write the cache and its shards together)", file=self.name)
+                message = f"MD5 of shard: expected {self._digits!r:.60} as the cache has it, got {found}"
+                raise FormatError(f"{message} (write the cache and its shards together)", file=self.name)
             self._digits = None
         return buffer
 
 
 def read_cache(source: str | os.PathLike[str]) -> Views:
-    """Read the tensors of a tensor cache: as `read_params`, of which it is a part.
+    """Read the tensors of a tensor cache; `read_params` calls this.
 
     Examples:
         >>> views = milblob.tvm.read_cache("cache")
@@ -97,8 +97,8 @@ def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
             for record in _list(shard, "records", path):
                 parameter = _parameter(record, mapping, path, budget)
                 if parameter.name in tensors:
-                    words = f"names of tensors: expected each once, got {parameter.name!r:.100} twice"
-                    raise FormatError(words, file=path)
+                    message = f"names of tensors: expected each once, got {parameter.name!r:.100} twice"
+                    raise FormatError(message, file=path)
                 tensors[parameter.name] = parameter
     except BaseException:
         close()
@@ -125,9 +125,9 @@ def _open_shard(shard: Any, path: str) -> MappedFile:
     digits = _field(shard, "md5sum", str, path) if "md5sum" in shard else None
     mapping = _Shard(Location(os.path.dirname(path) or ".").entry(name, links=False), digits)
     if mapping.nbytes != nbytes:
-        words = f"size of shard {name}: expected {nbytes} bytes, got {mapping.nbytes}"
+        message = f"size of shard {name}: expected {nbytes} bytes, got {mapping.nbytes}"
         mapping.close()
-        raise FormatError(words, file=path)
+        raise FormatError(message, file=path)
     return mapping
 
 
@@ -138,18 +138,18 @@ def _parameter(record: Any, mapping: MappedFile, path: str, budget: Budget) -> P
     if shape is None:
         raise FormatError(f"shape of {name!r:.100}: expected a list of sizes, got something else", file=path)
     if form not in _FORMATS:
-        words = f"format of {name!r:.100}: expected {' or '.join(_FORMATS)}, got {form!r:.100}"
-        raise UnsupportedError(words, file=path)
+        message = f"format of {name!r:.100}: expected {' or '.join(_FORMATS)}, got {form!r:.100}"
+        raise UnsupportedError(message, file=path)
     is_short = form == _BF16 and text == "float32"
     dtype = numpy_dtype(text)
     if dtype is not None:
         expected = prod(shape) * (2 if is_short else dtype.itemsize)
         if nbytes != expected:
-            words = f"bytes of {name!r:.100}: expected {expected} for {text} {list(shape)}, got {nbytes}"
-            raise FormatError(words, file=path)
+            message = f"bytes of {name!r:.100}: expected {expected} for {text} {list(shape)}, got {nbytes}"
+            raise FormatError(message, file=path)
     if offset < 0 or nbytes < 0 or nbytes > mapping.nbytes - offset:
-        words = f"place of {name!r:.100}: expected one inside the {mapping.nbytes} bytes of its shard, got {offset}"
-        raise FormatError(words, file=path)
+        message = f"place of {name!r:.100}: expected one inside the {mapping.nbytes} bytes of its shard, got {offset}"
+        raise FormatError(message, file=path)
     form = "bf16" if is_short else "values"
     return Parameter(name, text, shape if len(shape) <= 64 else None, mapping, (offset, nbytes), form, budget)
 
@@ -157,8 +157,8 @@ def _parameter(record: Any, mapping: MappedFile, path: str, budget: Budget) -> P
 def _field(record: Any, key: str, kind: type, path: str) -> Any:
     value = record.get(key) if isinstance(record, dict) else None
     if type(value) is not kind:
-        words = f"{key} in tensor cache: expected {'a string' if kind is str else 'an integer'}, got {value!r:.100}"
-        raise FormatError(words, file=path)
+        message = f"{key} in tensor cache: expected {'a string' if kind is str else 'an integer'}, got {value!r:.100}"
+        raise FormatError(message, file=path)
     return value
 
 

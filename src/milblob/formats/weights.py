@@ -51,8 +51,8 @@ def write_weights(
         tensors: name -> anything NumPy makes an array of, a Tensor of a model, or a StoredArray or Parameter of another
             file. Read one at a time, and written from the mapped file where it holds the values.
         destination: the weight file; appears whole or not at all.
-        listing: a file beside it, or above, that says which record is which: .json, or .mil for MIL text. Either of
-            them is what `open` takes to find the tensors by name.
+        listing: a file in the same directory, or above, that names the records: .json, or .mil for MIL text. `open`
+            takes either to find the tensors by name.
         dtypes: name -> DType, name or NumPy dtype to store instead of the array's own: uint3 and uint6, whose arrays
             are uint8, or a narrower integer. Every value is checked; floats are not converted.
         align: the data of each record begins at a multiple of it: 64, 4096 or 16384.
@@ -113,8 +113,8 @@ def save(
     """Write tensors to a weight file, including those whose dtype weight files lack.
 
     Args:
-        See `write_weights`. bool, int64, uint64, float64 and strings become uint8, and the listing in JSON says what
-        they are (see `elements`); `open_arrays` restores them.
+        See `write_weights`. bool, int64, uint64, float64 and strings become uint8, and the listing in JSON records
+        their dtype (see `elements`); `open_arrays` restores them.
 
     Raises:
         As `write_weights`; ProgramError: MIL text cannot describe such a tensor.
@@ -159,7 +159,7 @@ def save(
 
 
 def _is_of(listing: str, path: str) -> bool:
-    """Whether a file is a listing of a weight file, which need not exist."""
+    """Whether a file is a listing of a weight file; the weight file need not exist."""
     settle(listing)
     try:
         package = Package(listing)
@@ -179,10 +179,10 @@ def _require_one_directory(listing: str, path: str) -> None:
     real = paths.real(listing)
     directory = os.path.dirname(real).rstrip(os.sep) + os.sep
     if paths.is_file(path) and not paths.real(path).startswith(directory):
-        words = (
+        message = (
             f"listing {listing}: expected a file beside {path}, or above it, got a link to {real}, which could not be "
         )
-        raise ValueError(f"{words}replaced together with the weights; remove the link, or name another listing")
+        raise ValueError(f"{message}replaced together with the weights; remove the link, or name another listing")
 
 
 def _replace_pair(
@@ -221,7 +221,7 @@ def _write_pair(
 
     Args:
         is_first: rename the listing before the weights: without weights, or with others, it is refused. Otherwise, if
-            it replaces another file's listing, after the weights: until then the old listing stays valid.
+            it replaces another file's listing, after the weights: until then the old listing remains valid.
     """
     with together() as parts:
         blobs, listed = NewFile(path, force=force), NewFile(listing, force=force)
@@ -247,7 +247,7 @@ class _Into(BlobWriter):
         super().__init__(path, align=align, sync=False)
 
     def _create(self) -> Any:
-        """What a BlobWriter needs of a `NewFile`: there is nothing to rename or to remove."""
+        """The interface of `NewFile` that a BlobWriter needs, with nothing to rename or to remove."""
         return SimpleNamespace(fd=self._given, commit=lambda: None, discard=lambda: None)
 
 
@@ -286,9 +286,9 @@ def _file_in_listing(path: str, listing: str) -> str:
     except (ResolveError, UnicodeEncodeError):
         is_found = False
     if not is_found:
-        words = "expected a place beside it or above it, where no link leads out, and a name without a backslash, "
-        words += "drive or bytes that are no UTF-8"
-        raise ValueError(f"listing {listing}: {words}, for {path!r}")
+        message = "expected a place beside it or above it, where no link leads out, and a name without a backslash, "
+        message += "drive or bytes that are no UTF-8"
+        raise ValueError(f"listing {listing}: {message}, for {path!r}")
     return file
 
 

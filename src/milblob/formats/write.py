@@ -1,4 +1,4 @@
-"""Writing tensors in a format chosen by the output's name, and what the `save` of each format does."""
+"""Writing tensors in a format chosen by the output's name, and the protocol of each format's `save`."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _MODELS = (".mlpackage", ".mlmodelc", ".mlmodel")
 
 
 class Save(Protocol):
-    """`save` of a format: npz, npy_dir and safetensors. Their own docstrings say only what is particular to them."""
+    """`save` of a format: npz, npy_dir and safetensors. Their own docstrings list only their differences."""
 
     def __call__(
         self,
@@ -38,8 +38,8 @@ class Save(Protocol):
             path: appears whole or not at all.
             force: replace what an earlier call has made.
             progress: called as each tensor is written (see `Progress`).
-            packed: see `encoding.elements`, which also says what becomes of dtypes that the format lacks. Notes in the
-                file name the originals.
+            packed: see `encoding.elements`, also for dtypes that the format lacks. Notes in the file name the
+                originals.
 
         Raises:
             As `Tensor.read`; FileExistsError: without `force`. OSError: it cannot be written.
@@ -61,7 +61,7 @@ def save(
 
     .safetensors and .npz files, TVM's .params files, Core ML weight files (.bin, with a listing of the names beside),
     and directories of .npy files. `open_arrays` gives the tensors back with their names, dtypes and values; notes in
-    the file say what became of dtypes that the format lacks.
+    the file record dtypes that the format lacks.
 
     Args:
         tensors: an open Model, or name -> anything NumPy makes an array of, a Tensor of a model, a StoredArray or
@@ -158,16 +158,18 @@ def format_written(path: str) -> Format:
     """
     suffix = os.path.splitext(path)[1].lower()
     if path.rstrip("/\\").lower().endswith(_MODELS):
-        words = "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one"
-        raise ValueError(f"output {path}: {words}")
+        message = "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one"
+        raise ValueError(f"output {path}: {message}")
     if path.endswith(("/", os.sep)) or paths.is_directory(path) or not suffix:
         return next(row for row in FORMATS if row.save and not row.written)
     found = next((row for row in FORMATS if suffix in row.written), None)
     if found is None:
-        words = f"output {path}: expected .npz, .safetensors, .params, .bin or a directory (ending in /), got {suffix}"
+        message = (
+            f"output {path}: expected .npz, .safetensors, .params, .bin or a directory (ending in /), got {suffix}"
+        )
         if is_archive(path):
-            words += " (milblob tvm params --with and milblob refit change an archive; nothing makes a new one)"
+            message += " (milblob tvm params --with and milblob refit change an archive; nothing makes a new one)"
         elif suffix in (".gguf", ".onnx"):
-            words += f"; milblob reads {suffix} files and does not write them"
-        raise ValueError(words)
+            message += f"; milblob reads {suffix} files and does not write them"
+        raise ValueError(message)
     return found

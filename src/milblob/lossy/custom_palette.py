@@ -89,18 +89,18 @@ def _checked(returned: Any, count: int, vector: int, dtype: np.dtype[Any]) -> tu
             raise TypeError(f"expected real numbers as entries, got {entries.dtype}")
         entries, codes = entries.astype(np.float64), codes.reshape(-1)
     except (TypeError, ValueError) as error:
-        words = "lut_function: expected (entries, indices) from it, got something else"
-        raise ValueError(f"{words} ({error})") from None
+        message = "lut_function: expected (entries, indices) from it, got something else"
+        raise ValueError(f"{message} ({error})") from None
     if entries.ndim == 1 and vector == 1:
         entries = entries[:, None]
     if entries.ndim != 2 or entries.shape[1] != vector or not 1 <= len(entries) <= 256:
-        words = f"1 to 256 entries{f' of {vector} numbers' if vector > 1 else ''}"
-        raise ValueError(f"lut_function: expected {words} from it, got shape {entries.shape}")
+        message = f"1 to 256 entries{f' of {vector} numbers' if vector > 1 else ''}"
+        raise ValueError(f"lut_function: expected {message} from it, got shape {entries.shape}")
     if codes.size != count or codes.dtype.kind not in "iu":
-        words = f"{codes.size} of {codes.dtype}"
-        raise ValueError(f"lut_function: expected {count} integers as indices from it, got {words}")
+        message = f"{codes.size} of {codes.dtype}"
+        raise ValueError(f"lut_function: expected {count} integers as indices from it, got {message}")
     if codes.min() < 0 or codes.max() >= len(entries):
-        words = f"{codes.min()} to {codes.max()}"
-        raise ValueError(f"lut_function: expected indices of its {len(entries)} entries, got {words}")
+        message = f"{codes.min()} to {codes.max()}"
+        raise ValueError(f"lut_function: expected indices of its {len(entries)} entries, got {message}")
     with np.errstate(over="ignore"):
         return entries.astype(dtype), codes.astype(np.uint8, copy=False)

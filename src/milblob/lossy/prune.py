@@ -277,8 +277,8 @@ class Pruner:
             first += nonzero.size
             figures = [figures[0] + lost[0], figures[1] + lost[1], max(figures[2], lost[2])]
         if first != self.count or not is_same:
-            words = f"expected {self.count} elements to keep, as counted before, got another number"
-            raise FormatError(f"array: {words}: it changed while it was read")
+            message = f"expected {self.count} elements to keep, as counted before, got another number"
+            raise FormatError(f"array: {message}: it changed while it was read")
         if self._mask is not None or self.dtype.itemsize == 4:
             self.figures = figures[0], figures[1], figures[2]
 
@@ -383,8 +383,8 @@ class _Magnitudes:
         if top not in self._below:
             found = self._counted(1 << 16, top)
             if int(found.sum()) != int(self.counts[top]):
-                words = f"expected {self.counts[top]} elements as counted before, got {found.sum()}"
-                raise FormatError(f"array: {words}: it changed while it was read")
+                message = f"expected {self.counts[top]} elements as counted before, got {found.sum()}"
+                raise FormatError(f"array: {message}: it changed while it was read")
             self._below[top] = found
         return self._below[top]
 
@@ -456,8 +456,8 @@ def require_one(**options: object) -> None:
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         *names, last = options
-        words = f"prune: expected exactly one of {', '.join(names)} and {last}"
-        raise ValueError(f"{words}, got {' and '.join(given) or 'none'}")
+        message = f"prune: expected exactly one of {', '.join(names)} and {last}"
+        raise ValueError(f"{message}, got {' and '.join(given) or 'none'}")
 
 
 def _sparsity(value: float | None) -> float:

@@ -90,8 +90,8 @@ class Match(Result):
             TypeError: a cast between floats and integers. UnsupportedError: a weight that is computed in another way.
         """
         if self.folded:
-            words = f"{self.given}: expected a tensor that is a weight as it is, got {self.name} with {self.folded}"
-            raise UnsupportedError(f"{words}; refit with a base computes it")
+            message = f"{self.given}: expected a tensor that is a weight as it is, got {self.name} with {self.folded}"
+            raise UnsupportedError(f"{message}; refit with a base computes it")
         moved = self.layout.apply(np.ascontiguousarray(np.asarray(array)).reshape(self.given_shape))
         return cast_array(np.ascontiguousarray(moved).reshape(self.shape), self.dtype, overflow="inf")[0]
 
@@ -188,15 +188,15 @@ def summary(matching: Matching, with_given: bool = True) -> str:
         with_given: also state how many training tensors are left; pass False if only some weights were looked for.
     """
     ways = [match.refit for match in matching.matches]
-    words = f"{len(ways):,} matched"
+    message = f"{len(ways):,} matched"
     if ways:
         how = ("as it is", "as they are"), ("with a cast", "with --cast"), ("with a base", "with --base")
         counts = [(ways.count(way), text) for way, text in how if ways.count(way)]
         can = ", ".join(f"{count:,} {'can be refit ' * (not at)}{text}" for at, (count, text) in enumerate(counts))
-        words += f": {f'{can}; ' * bool(can)}{ways.count(''):,} cannot"
+        message += f": {f'{can}; ' * bool(can)}{ways.count(''):,} cannot"
     if matching.ties:
-        words += f"; {sum(len(tie.names) for tie in matching.ties):,} weights ambiguous"
+        message += f"; {sum(len(tie.names) for tie in matching.ties):,} weights ambiguous"
     if matching.equal_given and with_given:
-        words += f"; {len(matching.equal_given):,} given equal to others"
+        message += f"; {len(matching.equal_given):,} given equal to others"
     lost = (len(matching.unmatched_names), "of the model"), (len(matching.unmatched_given) * with_given, "given")
-    return words + "".join(f"; {count:,} {whose} not matched" for count, whose in lost if count)
+    return message + "".join(f"; {count:,} {whose} not matched" for count, whose in lost if count)

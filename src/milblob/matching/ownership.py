@@ -137,8 +137,8 @@ class Ownership:
             self._take({name: search.claims[name] for name in exact})
         for name, array, (low, high) in search.scaled():
             if name not in self.taken and array not in self.used:
-                words = f"each output channel is scaled, by {low:.4g} to {high:.4g}"
-                self._add_blob(array, name, "scaled", words)
+                message = f"each output channel is scaled, by {low:.4g} to {high:.4g}"
+                self._add_blob(array, name, "scaled", message)
 
     def _may_be_computed(self, name: str) -> bool:
         weight = self.weights[name]
@@ -157,12 +157,12 @@ class Ownership:
                 self.taken.update(self.weights.members[first])
             self.used.update(derivation.sources())
 
-    def _add_blob(self, array: str, first: str, how: str, words: str) -> None:
+    def _add_blob(self, array: str, first: str, how: str, message: str) -> None:
         """Add a match for each weight of a blob."""
         for name in self.weights.members[first]:
             old, new = self.arrays[array].shape, self.weights[name].shape
             layout = Layout() if how == "computed" or old == new else Layout(after=new)
-            self.add(array, name, how, layout, folded=words)
+            self.add(array, name, how, layout, folded=message)
 
 
 def _varied(weights: ModelWeights, names: Iterable[str]) -> int:

@@ -1,4 +1,4 @@
-"""What a tensor accepts as new values, where its stored bytes are, and how values become such bytes."""
+"""Assignment to a tensor: checks of new values, the place of its stored bytes, and the conversion to bytes."""
 
 from typing import Any, NamedTuple, cast
 
@@ -83,8 +83,8 @@ def require_fit(tensor: Tensor, values: Any) -> None:
         As `require_editable`.
     """
     if tensor.compression:
-        words = f"{tensor.name}: expected a weight that is stored dense, got {tensor.op}"
-        raise UnsupportedError(f"{words} (its parts can be set: stored=True)")
+        message = f"{tensor.name}: expected a weight that is stored dense, got {tensor.op}"
+        raise UnsupportedError(f"{message} (its parts can be set: stored=True)")
     own = dtype_of(values)
     if not is_fitting(tensor.mil_dtype, own, False):
         raise TypeError(escape(f"{tensor.name}: expected elements of {tensor.mil_dtype}, got {own}"))

@@ -34,8 +34,8 @@ def decoder(package: Package, source: Source) -> Decode:
             programs.append(program)
         row = rows.get((operation.message[0], number))
         if row is None:
-            words = f"{operation.type}: expected an operation that computes a weight, got one that cannot be decoded"
-            raise FormatError(words, where=operation.path)
+            message = f"{operation.type}: expected an operation that computes a weight, got one that cannot be decoded"
+            raise FormatError(message, where=operation.path)
         program = programs[0]
         return place_of(program, program.scan.name_of(row), row).read()
 

@@ -44,13 +44,13 @@ class EditableModel(Model):
 
     Values must have the dtype and the shape of the weight. They are checked at once and kept (not copied: do not change
     them until they are written). `flush`, `close` or the end of a `with` block writes them together: all or, after an
-    exception, none. If the process is killed meanwhile, the model has either all old values or all new ones (see
-    docs/architecture.md). If writing itself fails on the way, the next writer or `milblob.recover` completes the
-    change; this object then refuses everything except `close`, which reports it.
+    exception, none. If the process is killed while it writes, the model has either all old values or all new ones (see
+    docs/architecture.md). If writing fails, the next writer or `milblob.recover` completes the change; this object then
+    refuses everything except `close`, which reports it.
 
     Weight files, and immediates whose new bytes have the same length, are changed in place: views of them show the new
-    values, and the cost is that of the changed bytes. Otherwise, and for values in MIL text, the model file is written
-    anew to a new file, and tensors obtained earlier keep showing the old values.
+    values, and the cost is that of the changed bytes. Otherwise, and for values in MIL text, a new file replaces the
+    model file, and tensors obtained earlier keep showing the old values.
 
     There is one writer at a time. Locks keep other processes out. If several threads assign, flush or close at once,
     all but the first get a RuntimeError, and the first loses nothing. Any number of threads may read.

@@ -178,7 +178,7 @@ class Piece(NamedTuple):
 
 
 def stored_piece(tensor: LazyTensor) -> Piece:
-    """Return the stored elements of a tensor in one piece; those of a compressed weight are computed.
+    """Return the stored elements of a tensor in one piece; a compressed weight is decoded.
 
     Zero-copy where the stored bytes are the elements, as in all weight files.
 
@@ -189,7 +189,7 @@ def stored_piece(tensor: LazyTensor) -> Piece:
 
 
 def dense_pieces(tensor: LazyTensor) -> Iterator[Piece]:
-    """Yield the decoded values of a tensor in order; those of a compressed weight in pieces of PIECE_NBYTES."""
+    """Yield the decoded values of a tensor in order; a compressed weight in pieces of PIECE_NBYTES."""
     place = tensor.place
     with place.naming():
         place.account()

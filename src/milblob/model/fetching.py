@@ -11,9 +11,9 @@ from .tensor import Tensor
 
 
 def fetch(tensors: Iterable[Any]) -> None:
-    """Fetch what weight files hold of tensors that are about to be read, parts of compressed ones too.
+    """Fetch the bytes in weight files of tensors that are about to be read, also of parts of compressed ones.
 
-    Does nothing for local models. What cannot be found is left for the reading of that tensor, which says why.
+    Does nothing for local models. Skips bytes that cannot be found; reading the tensor then reports the reason.
 
     Args:
         tensors: of any models; others than `Tensor` are left out.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Functions(Mapping[str, "Function"]):
-    """The functions of a model, in Program order: a mapping from their names; each is made when it is asked for.
+    """The functions of a model, in Program order: a mapping from their names. Each is made on access.
 
     Args:
         programs: of the model.

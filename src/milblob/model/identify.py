@@ -1,4 +1,4 @@
-"""What a path, or the bytes of a file, is: the kind of model, or what else. Opens no model and completes no change."""
+"""Identifies a path or the bytes of a file: a kind of model, or another format. Opens and completes nothing."""
 
 import os
 from contextlib import closing
@@ -12,7 +12,7 @@ from .listing import HEAD_NBYTES, is_listing
 
 BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
 COMPILED = ("model.mil", "model0", "model.espresso.net", "coremldata.bin")
-"""Names by one of which a directory is a compiled model."""
+"""A directory that has an entry of one of these names is a compiled model."""
 
 SPEC_VERSION_TAG = 0x08
 """The first byte of every Model that a known producer writes."""
@@ -22,7 +22,7 @@ PACKAGES = (".mlpackage", ".mlmodelc", ".aimodel")
 """Suffixes of the directories that are models."""
 
 _MODEL_SUFFIXES = (*PACKAGES, ".mlmodel")
-_MAX_ENTRIES = 1000  # of a directory that is no model, to say what is in it
+_MAX_ENTRIES = 1000  # of a directory that is not a model, listed in the error
 
 
 def identify(source: Any) -> str | Foreign:
@@ -64,10 +64,12 @@ def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
     if len(data) and data[0] != SPEC_VERSION_TAG and (found := foreign(data, path)) is not None:
         around = paths.above(path, PACKAGES) if path is not None else None
         return (
-            found if around is None else Foreign("part", f"{found.words} that is a part of a model", f"open {around}")
+            found
+            if around is None
+            else Foreign("part", f"{found.description} that is a part of a model", f"open {around}")
         )
     suffix = os.path.splitext(path or "")[1]
-    if suffix == ".onnx":  # what stands before the graph may be long
+    if suffix == ".onnx":  # the fields before the graph may be long
         return onnx_model(path)
     if path is not None and os.path.basename(path) == "coremldata.bin":
         return Foreign("part", "a part of a compiled model", f"open {os.path.dirname(os.path.abspath(path))}")
@@ -89,8 +91,8 @@ def identify_directory(path: str) -> str | Foreign | None:
     if has("main.mlirb") or path.rstrip("/\\").endswith(".aimodel"):
         return bundle(path)
     if path.rstrip("/\\").endswith((".aimodelc", ".aimodelx")) or has("main-universal.odix"):
-        words = "a compiled bundle of Core AI, which milblob does not read"
-        return Foreign("aimodelc", words, "give the .aimodel that it was made from")
+        message = "a compiled bundle of Core AI, which milblob does not read"
+        return Foreign("aimodelc", message, "give the .aimodel that it was made from")
     around = paths.above(path, PACKAGES)
     if around is not None:
         return Foreign("directory", "a directory inside a model", f"open {around}")

@@ -1,4 +1,4 @@
-"""What tensors of models and arrays of other files share: a name, a place, and values read on demand."""
+"""The common base of tensors of models and arrays of other files: a name, a place, and values read on demand."""
 
 from collections.abc import Iterator
 from math import prod

@@ -18,7 +18,7 @@ from ..storage.mapped import MappedFile
 MODEL_PATH = "@model_path/"
 FORMAT = "milblob"
 HEAD_NBYTES = 1024
-HASH_AT, HASH_NBYTES = 8, 32  # in the header of a weight file, where other writers leave zeros and readers ignore them
+HASH_AT, HASH_NBYTES = 8, 32  # in the header of a weight file: other writers leave zeros, readers ignore them
 _HASH = r"[0-9a-f]{64}"  # patterns are compiled with their first use: few models are listings
 _BUILD_INFO = 'dict<tensor<string, []>, tensor<string, []>>({{{{"milblob-weights", "{}"}}}})'
 _MIL_STAMP = (
@@ -34,8 +34,8 @@ _ESCAPES = str.maketrans({'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\
 class Stamp(NamedTuple):
     """Identifies the weight file that a listing belongs to.
 
-    The weight file has the hash too, in reserved bytes of its header, so comparing costs nothing, however large the
-    file is. The hash covers the bytes as first written. Values changed in place keep it; the listing stays valid.
+    The weight file has the hash too, in reserved bytes of its header, so a comparison reads only the header. The hash
+    covers the bytes as first written. A change in place does not update it, and the listing remains valid.
 
     Attributes:
         nbytes: size of the file.
@@ -55,9 +55,11 @@ class Stamp(NamedTuple):
         found = bytes(data[HASH_AT : HASH_AT + HASH_NBYTES]).hex()
         if (data.nbytes, found) != self or not int(found, 16):
             got = f"{data.nbytes} bytes with {f'hash {found}' if int(found, 16) else 'none'}"
-            words = f"weights of a listing: expected {self.nbytes} bytes with hash {self.hash} in the header, got {got}"
-            words += " (another weight file, or one that was written again: write both together, or open it alone)"
-            raise FormatError(words, offset=HASH_AT, file=weights.name)
+            message = (
+                f"weights of a listing: expected {self.nbytes} bytes with hash {self.hash} in the header, got {got}"
+            )
+            message += " (another weight file, or one that was written again: write both together, or open it alone)"
+            raise FormatError(message, offset=HASH_AT, file=weights.name)
 
 
 class Row(NamedTuple):
@@ -100,8 +102,8 @@ def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row], Stamp | 
     document = parse_json(data, "listing", file, unique=True)
     tensors = document.get("tensors") if isinstance(document, dict) and document.get("format") == FORMAT else None
     if not isinstance(tensors, list) or not isinstance(document.get("file"), str):
-        words = 'listing: expected {"format": "milblob", "file": name, "tensors": [...]}, got something else'
-        raise FormatError(words, file=file)
+        message = 'listing: expected {"format": "milblob", "file": name, "tensors": [...]}, got something else'
+        raise FormatError(message, file=file)
     rows = [_row(entry, number, file) for number, entry in enumerate(tensors)]
     names = set()
     for row in rows:
@@ -121,8 +123,8 @@ def _stamp(document: dict[str, Any], file: str | None) -> Stamp | None:
         or not isinstance(digits, str)
         or not re.fullmatch(_HASH, digits)
     ):
-        words = f"listing: expected nbytes and hash of the weight file, got {nbytes!r:.100} and {digits!r:.100}"
-        raise FormatError(words, file=file)
+        message = f"listing: expected nbytes and hash of the weight file, got {nbytes!r:.100} and {digits!r:.100}"
+        raise FormatError(message, file=file)
     return Stamp(nbytes, digits)
 
 
@@ -150,7 +152,7 @@ def _row(entry: Any, number: int, file: str | None) -> Row:
     if shape is None:
         raise refuse("shape", "a list of sizes", entry.get("shape"))
     if "nbytes" in entry and entry["nbytes"] != dtype.nbytes(prod(shape)):
-        raise refuse("nbytes", f"{dtype.nbytes(prod(shape))} as dtype and shape say", entry["nbytes"])
+        raise refuse("nbytes", f"{dtype.nbytes(prod(shape))} for its dtype and shape", entry["nbytes"])
     if note is not None and not isinstance(note, dict):
         raise refuse("note", "an object", note)
     return Row(name, dtype, shape, offset, note)
@@ -205,14 +207,14 @@ def to_mil(file: str, rows: Sequence[Row], stamp: Stamp | None = None) -> str:
         stamp: of the weight file.
 
     Raises:
-        ProgramError: a row with a note, or a name with a NUL, neither of which MIL text can hold.
+        ProgramError: a row with a note, or a name with a NUL. MIL text can hold neither.
     """
     lines = []
     path = _string(MODEL_PATH + file)
     for row, identifier in zip(rows, identifiers([row.name for row in rows]), strict=True):
         if row.note is not None:
-            words = f"tensor {row.name!r}: expected a dtype that weight files hold, got {row.note.get('dtype')}"
-            raise ProgramError(f"{words}; a listing in JSON has room for it")
+            message = f"tensor {row.name!r}: expected a dtype that weight files hold, got {row.note.get('dtype')}"
+            raise ProgramError(f"{message}; a listing in JSON has room for it")
         kind = f"tensor<{row.dtype.mil_text}, [{', '.join(map(str, row.shape))}]>"
         blob = f"BLOBFILE(path = {path}, offset = tensor<uint64, []>({row.offset}))"
         lines.append(f"            {kind} {identifier} = const()[name = {_string(row.name)}, val = {kind}({blob})];\n")
@@ -227,7 +229,7 @@ def _string(text: str) -> str:
 
 
 def identifiers(names: Iterable[str]) -> list[str]:
-    """Return a unique MIL identifier for each name; a name that already is one stays as it is."""
+    """Return a unique MIL identifier for each name; a name that already is one is unchanged."""
     names = list(names)
     wanted = [_identifier(name) for name in names]
     taken = {name for name, identifier in zip(names, wanted, strict=True) if name == identifier}

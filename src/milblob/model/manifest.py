@@ -1,4 +1,4 @@
-"""A package's Manifest.json: which file is the model, what else it lists, and a new one."""
+"""A package's Manifest.json: read (the model file and other items), and written."""
 
 import os
 from collections.abc import Container
@@ -43,9 +43,9 @@ def find_root_model(root: Location) -> Location:
         raise FormatError(f"manifest: expected a key {lacking}, got none that can be used", file=path, code="manifest")
     item = entries.get(identifier)
     if not isinstance(item, dict) or not isinstance(item.get("path"), str):
-        words = f"manifest: expected an item with a path for root {identifier!r}, got none"
-        raise FormatError(words, file=path, code="manifest")
-    root.beneath("Data").beneath(item["path"])  # refuses an absolute path, which the next line would join
+        message = f"manifest: expected an item with a path for root {identifier!r}, got none"
+        raise FormatError(message, file=path, code="manifest")
+    root.beneath("Data").beneath(item["path"])  # refuses an absolute path before the next line joins it
     return root.beneath("Data/" + item["path"])
 
 

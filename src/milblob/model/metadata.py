@@ -160,7 +160,7 @@ class Metadata:
         """Read the metadata.json of a compiled model.
 
         Args:
-            contents: what json.load returned, a list of one object. None if there is no such file.
+            contents: the value that json.load returned, a list of one object. None if the file is missing.
             opset: that of the only function, or function -> opset; metadata.json does not hold it.
             build_info: the Program's buildInfo (see `read_build_info`); names the producer if user_defined does not.
 
@@ -200,7 +200,7 @@ class Metadata:
         build_info: Mapping[str, str] | None = None,
         spec_version: int = 0,
     ) -> "Metadata":
-        """Make metadata from the inputs of a MIL function, when there is no better source.
+        """Make metadata from the inputs of a MIL function, for a model without a better source.
 
         Args:
             inputs: NamedValueType messages (Function.inputs), ours or coremltools'. States among them become `states`.
@@ -355,7 +355,7 @@ def _image_shape(image: Any) -> Shape | None:
 
 
 def _common_shape(shapes: Sequence[Sequence[int]]) -> Shape | None:
-    """Return the shape with None at each axis where shapes differ (or say -1); None if their ranks differ or are 0."""
+    """Return the shape with None at each axis where shapes differ (or hold -1); None if their ranks differ or are 0."""
     if len({len(shape) for shape in shapes}) != 1 or not len(shapes[0]):
         return None
     return tuple(
@@ -393,7 +393,7 @@ def _tensor(tensor: Any, what: str) -> tuple[Shape | None, str]:
     if tensor.rank == -1 or any(dimension.unknown.variadic for dimension in tensor.dimensions):
         return None, dtype
     if tensor.rank != len(tensor.dimensions):
-        raise FormatError(f"{what}: expected {tensor.rank} dimensions as its rank says, got {len(tensor.dimensions)}")
+        raise FormatError(f"{what}: expected {tensor.rank} dimensions for its rank, got {len(tensor.dimensions)}")
     return tuple(_dimension_count(dimension) for dimension in tensor.dimensions), dtype
 
 

@@ -43,7 +43,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         functions: names of all functions, prefixed in a pipeline; indexed by a name, the `Function`.
 
     A name without its function or model prefix is accepted if only one tensor has it. Several threads may read. Closing
-    ends reading; arrays that were read stay valid.
+    ends reading; arrays that were read remain valid.
 
     Examples:
         >>> model = milblob.open("demo.mlpackage")
@@ -112,7 +112,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         return self.tensors[candidates[0]] if candidates else None
 
     def unknown(self, name: object) -> str:
-        """Return the message about a name that no tensor has: which are like it; for milblob's own modules."""
+        """Return the message about an unknown tensor name, with similar names; for milblob's own modules."""
         where = self.path or "the model"
         if self.package.blobs is not None:
             end = f"it has #0 to #{len(self) - 1}" if len(self) else "it has none"
@@ -151,7 +151,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         return isinstance(name, str) and len(self._by_short_name().get(name, ())) == 1
 
     def values(self) -> ValuesView[Tensor]:
-        """Return a view of the tensors, each made when it is asked for."""
+        """Return a view of the tensors; each is made on access."""
         return _Values(self)
 
     def sparse_outputs(self) -> Iterator[Tensor]:
@@ -162,7 +162,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         return self.tensors.sparse()
 
     def items(self) -> ItemsView[str, Tensor]:
-        """Return a view of the names with their tensors, each made when it is asked for."""
+        """Return a view of the names with their tensors; each is made on access."""
         return _Items(self)
 
     def made(self) -> Iterator[Tensor]:
@@ -297,7 +297,7 @@ class Model(Opened, MappingABC[str, Tensor]):
         return None
 
     def close(self) -> None:
-        """Close every file. Arrays that were read stay valid; a mapping is released with the last of them."""
+        """Close every file. Arrays that were read remain valid; a mapping is released with the last of them."""
         self.package.closed = True  # before the bytes go: other threads read that the model is closed, and nothing else
         for part in self.parts:
             part.release()
@@ -327,7 +327,7 @@ class _Values(ValuesView[Tensor]):
 
 
 class _Items(ItemsView[str, Tensor]):
-    """Goes through the tensors, which know their names."""
+    """Iterates over the tensors, which hold their names."""
 
     _mapping: Model
 

@@ -1,4 +1,4 @@
-"""The functions, blocks and operations of one Program of an open model, with what their weights are."""
+"""The functions, blocks and operations of one Program of an open model, with its weights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +47,7 @@ class ModelView(ProgramView):
         self._source.mapping.check_size()
 
     def release(self) -> None:
-        """Let go of the bytes, those for decoding too."""
+        """Release the bytes, also those for decoding."""
         super().release()
         self._decode = None
 
@@ -61,8 +61,8 @@ class ModelView(ProgramView):
         blob, declared = value.blob, value.type
         try:
             if blob is None or not isinstance(declared, TensorType) or isinstance(declared.dtype, int):
-                words = f"type of a value in a weight file: expected a tensor type that is known, got {declared}"
-                raise FormatError(words, file=self._source.mapping.name)
+                message = f"type of a value in a weight file: expected a tensor type that is known, got {declared}"
+                raise FormatError(message, file=self._source.mapping.name)
             kind = declared.dtype, declared.shape
             return RecordPlace(self._package, value.path, *kind, blob.offset, self._source, blob.file_name)
         except MilblobError as error:

@@ -61,7 +61,7 @@ class OpenProgram:
         self.mapping.check_size()
 
     def release(self) -> None:
-        """Let go of the bytes; names and paths stay."""
+        """Release the bytes; names and paths are kept."""
         self.scan.release()
         if "view" in vars(self):
             self.view.release()
@@ -93,8 +93,8 @@ class OpenProgram:
         table, counts = self.scan.table, self.view.graph.counts
         if counts[:2] != (len(table.functions), len(table.blocks)):
             self.require()
-            words = f"functions and blocks: expected {len(table.functions)} and {len(table.blocks)} as scanned before"
-            raise FormatError(f"{words}, got {counts[0]} and {counts[1]}", file=self.mapping.name)
+            message = f"functions and blocks: expected {len(table.functions)} and {len(table.blocks)} as scanned before"
+            raise FormatError(f"{message}, got {counts[0]} and {counts[1]}", file=self.mapping.name)
 
     def operation(self, op: _codec.Op) -> "Operation":
         """Return the operation that a row of the scan is of.
@@ -110,8 +110,8 @@ class OpenProgram:
             return self._block(op.block).operations[op.index]
         except (KeyError, IndexError):
             self.require()
-            words = f"operation {op.name!r:.200}: expected it where it was when the Program was scanned, got another"
-            raise FormatError(words, offset=op.message[0], file=self.mapping.name) from None
+            message = f"operation {op.name!r:.200}: expected it where it was when the Program was scanned, got another"
+            raise FormatError(message, offset=op.message[0], file=self.mapping.name) from None
 
     def _block(self, row: int) -> "Block":
         """The block of a row of the scan, found by names and numbers: the view may be of other bytes."""

@@ -1,4 +1,4 @@
-"""Which files make a model: packages, compiled models, model files, MIL text, bare blob files and their listings."""
+"""The files of a model: packages, compiled models, model files, MIL text, bare blob files and their listings."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ class Source(NamedTuple):
 
     Attributes:
         prefix: "" or, in a pipeline, "model0/".
-        directory: what @model_path stands for; references must not escape it; None for a buffer.
+        directory: replaces @model_path; references must not escape it; None for a buffer.
         mapping: the file that holds it, as protobuf or as text.
         program: (buffer, offset, nbytes) of the serialized Program.
         is_text: parsed from MIL text; offsets in the Program are then not offsets in the file.
@@ -138,8 +138,8 @@ class Package:
     def _open_directory(self, root: Location, kind: str | Foreign) -> None:
         if isinstance(kind, Foreign):
             advice = f" ({kind.advice})" if kind.advice else ""
-            words = "directory: expected a .mlpackage or .mlmodelc, got neither Manifest.json nor model.mil"
-            raise FormatError(f"{words} but {kind.words}{advice}", file=root.path, code="not-a-model")
+            message = "directory: expected a .mlpackage or .mlmodelc, got neither Manifest.json nor model.mil"
+            raise FormatError(f"{message} but {kind.description}{advice}", file=root.path, code="not-a-model")
         self.kind = kind
         if kind == "mlmodelc":
             self._try("", self._open_compiled, root, "", 0)
@@ -147,15 +147,15 @@ class Package:
         try:
             model = find_root_model(root)
         except FileNotFoundError:
-            words = "package: expected a Manifest.json, got none"
-            raise FormatError(words, file=root.path, code="manifest") from None
+            message = "package: expected a Manifest.json, got none"
+            raise FormatError(message, file=root.path, code="manifest") from None
         try:
             mapping = self._map(model)
         except OSError as error:
             if error.errno not in _NOWHERE:
                 raise
-            words = f"root item of the manifest: expected at {model.path}, got no such file"
-            raise ResolveError(words, file=os.path.join(root.path, "Manifest.json"), code="missing-file") from None
+            message = f"root item of the manifest: expected at {model.path}, got no such file"
+            raise ResolveError(message, file=os.path.join(root.path, "Manifest.json"), code="missing-file") from None
         self._open_model(mapping, model.parent())
 
     def _try(self, prefix: str, work: Callable[..., None], *arguments: Any) -> None:
@@ -216,7 +216,7 @@ class Package:
             try:
                 self.blobs = BlobReader(mapping)
             except REFUSALS:
-                if self._report is None:  # else `check_blob` says what is wrong with it
+                if self._report is None:  # else `check_blob` reports the defect
                     raise
             return
         directory = Location(self.path).parent() if self.path is not None else None
@@ -269,8 +269,8 @@ class Package:
             self.sources.append(Source(prefix, directory, mapping, (buffer, *body), False, spec_version, description))
         elif kind in PIPELINES and body is not None:
             if depth == MAX_PIPELINE_DEPTH:
-                words = f"pipelines: expected at most {MAX_PIPELINE_DEPTH} levels, got more"
-                raise FormatError(words, offset=offset, file=mapping.name)
+                message = f"pipelines: expected at most {MAX_PIPELINE_DEPTH} levels, got more"
+                raise FormatError(message, offset=offset, file=mapping.name)
             at = body
             if PIPELINES[kind] == 2:  # PipelineClassifier and PipelineRegressor hold a Pipeline in field 1
                 inner = [
@@ -352,7 +352,7 @@ class Package:
                 mapping.close()
                 raise
             self._readers[key] = self._by_place[real] = found
-            if self.closed:  # by another thread, which did not see this reader
+            if self.closed:  # another thread closed the package before it saw this reader
                 mapping.close()
                 self.require_open()
         return found
@@ -383,11 +383,11 @@ class Package:
     def require_sound(self) -> None:
         """Raise FormatError if a change of this model failed halfway."""
         if self.unsound:
-            words = "model: expected its last change to be complete, got one that failed on the way; close it, and "
-            raise FormatError(f"{words}complete the change with milblob recover", file=self.path)
+            message = "model: expected its last change to be complete, got one that failed on the way; close it, and "
+            raise FormatError(f"{message}complete the change with milblob recover", file=self.path)
 
     def close(self) -> None:
-        """Close every file. Arrays stay valid."""
+        """Close every file. Arrays remain valid."""
         self.closed = True
         self.sources = []
         for mapping in self.mappings:
@@ -397,8 +397,8 @@ class Package:
 def _require_bytes(mapping: MappedFile) -> None:
     """Refuse an empty file, which protobuf would parse as an empty Model."""
     if mapping.nbytes == 0:
-        words = "file: expected a Core ML model or weight file, got an empty file"
-        raise FormatError(words, file=mapping.name, code="empty-file")
+        message = "file: expected a Core ML model or weight file, got an empty file"
+        raise FormatError(message, file=mapping.name, code="empty-file")
 
 
 def _require_message(mapping: MappedFile) -> None:
@@ -407,8 +407,8 @@ def _require_message(mapping: MappedFile) -> None:
     try:
         _codec.wire_fields(buffer, 0, buffer.nbytes)
     except FormatError as error:
-        words = f"file: expected a Core ML model, MIL text or a weight file, got none of them ({error.what})"
-        raise FormatError(words, offset=error.offset, file=mapping.name, code="not-a-model") from None
+        message = f"file: expected a Core ML model, MIL text or a weight file, got none of them ({error.what})"
+        raise FormatError(message, offset=error.offset, file=mapping.name, code="not-a-model") from None
 
 
 def _type_name(kind: int) -> str | None:
@@ -422,15 +422,15 @@ def _type_name(kind: int) -> str | None:
 
 
 def resolve(directory: Location | None, file_name: str) -> Location:
-    """Return the location that a BlobFileValue's fileName stands for; opens nothing.
+    """Resolve the fileName of a BlobFileValue to a location; opens nothing.
 
     Raises:
-        ResolveError: not of the form @model_path/..., outside the directory, or there is no directory (a buffer).
+        ResolveError: not of the form @model_path/..., outside the directory, or without a directory (a buffer).
     """
     if not file_name.startswith(MODEL_PATH):
-        words = f"weight file: expected a name that begins with {MODEL_PATH}, got {file_name!r}"
-        raise ResolveError(words, code="escaping-file")
+        message = f"weight file: expected a name that begins with {MODEL_PATH}, got {file_name!r}"
+        raise ResolveError(message, code="escaping-file")
     if directory is None:
-        words = f"weight file {file_name}: expected a model with a directory, got a buffer"
-        raise ResolveError(words, code="missing-file")
+        message = f"weight file {file_name}: expected a model with a directory, got a buffer"
+        raise ResolveError(message, code="missing-file")
     return directory.beneath(file_name[len(MODEL_PATH) :])

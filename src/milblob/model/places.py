@@ -170,7 +170,7 @@ class ModelPlace(Place):
 
     def name_error(self, error: MilblobError) -> None:
         """See Place."""
-        self.package.require_open()  # a file closed by another thread meanwhile reads as if it were empty
+        self.package.require_open()  # a file that another thread has just closed reads as if it were empty
         super().name_error(error)
 
 
@@ -253,8 +253,8 @@ class RecordPlace(ModelPlace):
             reader.fetch([self.span])  # the record together with its data
         record = reader.record(self.offset)
         if record.dtype is not self.dtype:
-            words = f"record dtype: expected {self.dtype} as the Program declares, got {record.dtype}"
-            raise ResolveError(words, offset=record.offset, file=reader.name)
+            message = f"record dtype: expected {self.dtype} as the Program declares, got {record.dtype}"
+            raise ResolveError(message, offset=record.offset, file=reader.name)
         shape = cast("tuple[int, ...]", self.shape)
         require_shape(shape, record.offset, reader.name)
         if None in shape:
@@ -262,8 +262,8 @@ class RecordPlace(ModelPlace):
                 f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name
             )
         if record.count != prod(shape):
-            words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
-            raise ResolveError(words, offset=record.offset, file=reader.name)
+            message = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
+            raise ResolveError(message, offset=record.offset, file=reader.name)
         return reader, record
 
     def read(self, out: Array | None = None) -> Array:

@@ -1,4 +1,4 @@
-"""The file that holds a Program, and what it becomes when the Program is edited."""
+"""The file that holds a Program, and its new bytes after an edit of the Program."""
 
 from collections.abc import Iterable
 

@@ -100,7 +100,7 @@ class ChainPlace(ModelPlace):
             return dense
 
     def account(self) -> None:
-        """See Place; where the Program does not tell the shape, the parts do."""
+        """See Place; if the Program lacks the shape, it is taken from the parts."""
         shape = self.shape if None not in self.shape else self.dense().shape
         count = prod(cast("tuple[int, ...]", shape))
         self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
@@ -128,7 +128,7 @@ def place_of(program: OpenProgram, name: str, row: Any) -> Place:
         name: of the tensor: assigned values take precedence over stored ones.
 
     Raises:
-        FormatError: an operation that computes a weight, but whose output is no tensor.
+        FormatError: an operation that computes a weight, but whose output is not a tensor.
     """
     return with_assigned(stored_place(program, name, row), program.package, name)
 
@@ -153,13 +153,13 @@ def declared(program: OpenProgram, row: Any) -> tuple[DType, Shape]:
     """Return dtype and shape that a Program declares for a `_codec.Constant` or a `Compressed`.
 
     Raises:
-        FormatError: an operation that computes a weight, but whose output is no tensor.
+        FormatError: an operation that computes a weight, but whose output is not a tensor.
     """
     if isinstance(row, Compressed):
         op = row.op
         if op.shape is None:
-            words = f"output of {op.type}: expected a tensor type, got none"
-            raise FormatError(words, file=program.mapping.name, where=program.scan.path(op))
+            message = f"output of {op.type}: expected a tensor type, got none"
+            raise FormatError(message, file=program.mapping.name, where=program.scan.path(op))
         return BY_MIL_CODE[op.mil_code], op.shape
     if row.shape is not None:
         return BY_MIL_CODE[row.mil_code], row.shape

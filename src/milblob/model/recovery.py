@@ -27,7 +27,7 @@ def settle(path: str) -> list[journal.Recovered]:
 
 
 def complete(found: Pending) -> None:
-    """Complete a change of a file of a model, which a writer has met: for `Package(on_pending=...)`."""
+    """Complete a pending change of a model's file that a writer has found: for `Package(on_pending=...)`."""
     journal.recover(found, changeable_files)
 
 

@@ -33,7 +33,7 @@ _SUFFIXES = {
     "aimodel": (".aimodel",),
     "bytecode": (".mlirb",),
 }
-"""What a name says by its end. Of several ends that fit, the first counts."""
+"""Kind of file -> suffixes of its names. If several kinds match, the first one is used."""
 
 _FINDER = ".DS_Store"
 _HEAD_NBYTES = 68
@@ -44,7 +44,7 @@ _COMPILED = re.compile(
 
 
 def require_name(path: str, kind: str) -> None:
-    """Refuse a name that says that something else is written.
+    """Refuse a name whose suffix belongs to another kind of file.
 
     Args:
         path: of the output.
@@ -56,10 +56,10 @@ def require_name(path: str, kind: str) -> None:
     name = path.rstrip("/\\").lower()
     if name.endswith(_SUFFIXES[kind]):
         return
-    said = next((other for other, suffixes in _SUFFIXES.items() if name.endswith(suffixes)), None)
-    if said is not None:
+    other_kind = next((other for other, suffixes in _SUFFIXES.items() if name.endswith(suffixes)), None)
+    if other_kind is not None:
         wanted = " or ".join(_SUFFIXES[kind][:2]) or "none of these"
-        raise ValueError(f"output {path}: expected a name for a {kind}, such as {wanted}, got one for a {said}")
+        raise ValueError(f"output {path}: expected a name for a {kind}, such as {wanted}, got one for a {other_kind}")
 
 
 def require_replaceable(
@@ -96,12 +96,14 @@ def require_replaceable(
     try:
         is_part = (understand or _UNDERSTAND[kind])(place)
     except (MilblobError, OSError) as error:
-        words = f"expected {_called(kind)} to replace, got something else ({error}); name another output, or remove it"
-        raise FileExistsError(f"{path}: {words}") from None
+        message = (
+            f"expected {_called(kind)} to replace, got something else ({error}); name another output, or remove it"
+        )
+        raise FileExistsError(f"{path}: {message}") from None
     for name in _files(place):
         if not is_part(name) and not any(paths.is_there(os.path.join(source, name)) for source in like):
-            words = f"expected nothing but {_called(kind)} to replace, got the file {name} that is no part of one"
-            raise FileExistsError(f"{path}: {words}; move it elsewhere, or name another output")
+            message = f"expected nothing but {_called(kind)} to replace, got the file {name} that is not part of one"
+            raise FileExistsError(f"{path}: {message}; move it elsewhere, or name another output")
     if not force:
         raise DestinationExistsError(path)
 

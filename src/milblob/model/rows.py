@@ -1,4 +1,4 @@
-"""The tensors of a model as rows of a listing: what many have in common is found out once, and no values are read."""
+"""The tensors of a model as rows of a listing. Shared fields are computed once, and no values are read."""
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from math import prod
@@ -36,7 +36,7 @@ class Listed(NamedTuple):
 
 
 class Table(Protocol):
-    """Tensors by number, with what tells them apart."""
+    """Tensors by number, with the fields that distinguish them."""
 
     @property
     def numbers(self) -> Sequence[int]:

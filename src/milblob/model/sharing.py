@@ -1,4 +1,4 @@
-"""Which weights and constants of a model are stored as the same records."""
+"""The weights and constants of a model that share a stored record."""
 
 import functools
 import os
@@ -94,11 +94,11 @@ def require_unshared(model: Model, staged: Mapping[str, Any]) -> None:
         for other in names if changed and len(names) > 1 else ():
             first = changed[0]
             if other not in staged:
-                words = f"{first}: expected new values for {other} too, which is the same blob, got none"
-                raise ValueError(escape(words))
+                message = f"{first}: expected new values for {other} too, which is the same blob, got none"
+                raise ValueError(escape(message))
             if other != first and not have_equal_bytes(staged[first], staged[other]):
-                words = f"{first}: expected equal values for {other}, which is the same blob, got others"
-                raise ValueError(escape(words))
+                message = f"{first}: expected equal values for {other}, which is the same blob, got others"
+                raise ValueError(escape(message))
 
 
 def require_no_other_data(model: Model, written: Iterable[Tensor]) -> None:
@@ -125,14 +125,14 @@ def require_no_other_data(model: Model, written: Iterable[Tensor]) -> None:
             try:
                 mapping, offset, nbytes = stored_of(other)
             except (FormatError, ResolveError, UnsupportedError):
-                continue  # what cannot be read is no weight that could be lost
+                continue  # an unreadable weight has no values to lose
             file = paths.real(str(mapping.name))
             begins = starts.get(file, [])
             for at in range(max(bisect_right(begins, offset) - 1, 0), bisect_left(begins, offset + nbytes)):
                 begin, count, tensor = spans[file][at]
                 if tensor.offset != other.offset and begin + count > offset:
-                    words = f"data of {tensor.name}: expected none of another record, got some of {other.name}"
-                    raise FormatError(words, offset=max(offset, begin), file=mapping.name)
+                    message = f"data of {tensor.name}: expected none of another record, got some of {other.name}"
+                    raise FormatError(message, offset=max(offset, begin), file=mapping.name)
 
 
 def have_equal_bytes(a: Any, b: Any) -> bool:

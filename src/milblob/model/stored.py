@@ -1,4 +1,4 @@
-"""Arrays of other formats, not yet read: what each is, and its elements in place."""
+"""Arrays of other formats that are not read yet: dtype and shape of each, and its elements in place."""
 
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
@@ -93,8 +93,8 @@ class StretchPlace(Place):
             _codec.unpack_bits(_codec.Buffer(stored), 0, values.size, dtype.nbits, values)
             return values.view(dtype.numpy)
         if self._form == "bytes" and stored.size and int(stored.max()) >= 1 << dtype.nbits:
-            words = f"elements of {self._name}: expected {dtype.nbits} bits of each byte, got {int(stored.max())}"
-            raise FormatError(words, file=self._file)
+            message = f"elements of {self._name}: expected {dtype.nbits} bits of each byte, got {int(stored.max())}"
+            raise FormatError(message, file=self._file)
         if dtype is DType.STRING:
             return stored.astype(object)
         if stored.dtype.byteorder == ">":
@@ -117,8 +117,8 @@ class StretchPlace(Place):
         size = prod(cast("tuple[int, ...]", self.shape))
         texts = parse_json(bytes(stored), f"strings of {self._name}", self._file)
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or len(texts) != size:
-            words = f"strings of {self._name}: expected a list of {size} strings, got something else"
-            raise FormatError(words, file=self._file)
+            message = f"strings of {self._name}: expected a list of {size} strings, got something else"
+            raise FormatError(message, file=self._file)
         values = np.empty(len(texts), object)
         values[:] = texts
         return values.reshape(cast("tuple[int, ...]", self.shape))
@@ -160,15 +160,15 @@ class StoredArray(LazyTensor):
 
 
 class Arrays(Mapping[str, _A]):
-    """The arrays of a file by name, in its order; what each is, is found out when it is asked for.
+    """The arrays of a file by name, in its order. Each array is looked up on first access.
 
-    A context manager. Closing ends reading; arrays that were read stay valid.
+    A context manager. Closing ends reading; arrays that were read remain valid.
 
     Attributes:
         has_given_names: whether the names are in the file; else milblob makes them of what reads an array.
 
     Args:
-        rows: name -> what the file says about the array.
+        rows: name -> the file's description of the array.
         find: called with a name and its row, returns the array.
         close: closes the file.
     """
@@ -221,7 +221,7 @@ def named(keys: Mapping[str, Any], notes: Mapping[str, dict[str, Any]], file: st
     """Return name -> key: the names that the notes give, else the keys themselves.
 
     Raises:
-        FormatError: a name that is no string, or a name twice.
+        FormatError: a name that is not a string, or a name twice.
     """
     names: dict[str, str] = {}
     for key in keys:
@@ -263,8 +263,8 @@ def restored(
     try:
         own = as_dtype(stored)
     except TypeError:
-        words = f"dtype of {name}: expected one that MIL has, got {stored}"
-        raise UnsupportedError(words, file=file) from None
+        message = f"dtype of {name}: expected one that MIL has, got {stored}"
+        raise UnsupportedError(message, file=file) from None
     if "dtype" not in note:
         return StoredArray(name, own, shape, load, "values", file, budget)
 
@@ -289,7 +289,7 @@ def restored(
     if own is dtype:
         return StoredArray(name, dtype, shape, load, "bytes" if dtype.is_sub_byte else "values", file, budget)
     if own.name != f"UINT{max(dtype.nbits, 8)}":
-        raise refuse("dtype", f"one that {own} can stand for", note["dtype"])
+        raise refuse("dtype", f"one that {own} can represent", note["dtype"])
     return StoredArray(name, dtype, shape, load, "bytes" if dtype.is_sub_byte else "values", file, budget)
 
 

@@ -21,7 +21,7 @@ class Format(NamedTuple):
     Attributes:
         kind: its name, as `array_kind` returns it.
         suffixes: endings of file names, in lower case. names: whole file names.
-        holds: says of a directory (a path) whether it is one.
+        holds: returns whether a directory (a path) is of this format.
         open: takes a path and `max_nbytes`, returns its arrays by name.
         open_model: takes what `milblob.open` takes; of formats with functions, constants and stored parts.
         check: takes a path and `max_nbytes`, returns findings. codes: every code of them, with its meaning.
@@ -113,7 +113,7 @@ def format_of(path: str) -> Format | None:
 
 
 def model_opener(source: Any) -> Callable[..., Any] | None:
-    """Return what opens a source as a model, if it is of a format that has a package of its own; None of Core ML's."""
+    """Return the function that opens a source as a model of a format with its own folder; None for Core ML."""
     if isinstance(source, str | os.PathLike):
         row = format_of(as_path(source))
         return row.function("open_model") if row is not None and row.open_model else None
@@ -123,7 +123,7 @@ def model_opener(source: Any) -> Callable[..., Any] | None:
 
 
 def _head(source: Any) -> bytes:
-    """Return the first four bytes of a buffer or a file object, whose position is kept; b"" of what is neither."""
+    """Return the first four bytes of a buffer or a file object (its position is kept); b"" for any other object."""
     try:
         if not hasattr(source, "seek") or isinstance(source, mmap.mmap):
             return bytes(memoryview(source).cast("B")[:4])
@@ -133,7 +133,7 @@ def _head(source: Any) -> bytes:
             return bytes(source.read(4))
         finally:
             source.seek(at)
-    except (TypeError, ValueError, OSError):  # opening it says what is wrong
+    except (TypeError, ValueError, OSError):  # opening it reports the error
         return b""
 
 

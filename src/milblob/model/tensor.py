@@ -1,4 +1,4 @@
-"""One tensor of a model: what it is, where it is, and its values on demand."""
+"""One tensor of a model: its type, its place, and its values on demand."""
 
 from collections.abc import Mapping
 from math import prod
@@ -27,7 +27,7 @@ class Tensor(LazyTensor):
     """One tensor of a model, not yet read.
 
     `np.asarray(t)`, `t[...]` and `t.read()` return the values: a zero-copy, read-only view of the mapped file wherever
-    the stored bytes are the values, else a new array. Views may be unaligned (`array.flags.aligned`) and stay valid
+    the stored bytes are the values, else a new array. Views may be unaligned (`array.flags.aligned`) and remain valid
     after the model is closed.
 
     Attributes:
@@ -78,7 +78,7 @@ class Tensor(LazyTensor):
         self.offset = offset
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same tensor of the same open model: it is made again each time it is asked for."""
+        """Whether it is the same tensor of the same open model: each access makes a new object."""
         if not isinstance(other, Tensor):
             return NotImplemented
         return self.name == other.name and self.package is other.package
@@ -115,9 +115,7 @@ class Tensor(LazyTensor):
     def nbytes(self) -> int:
         """See the class."""
         if self.chain is None and self.mil_dtype is not DType.STRING and None not in self._shape:
-            return self.mil_dtype.nbytes(
-                prod(cast(tuple[int, ...], self._shape))
-            )  # its place, which says so too, costs more
+            return self.mil_dtype.nbytes(prod(cast(tuple[int, ...], self._shape)))  # cheaper than asking its place
         return self.place.nbytes()
 
     @property
@@ -160,13 +158,13 @@ class Tensor(LazyTensor):
     def file(self) -> str | None:
         """Path of the file that holds the values; it need not exist. None in a buffer."""
         if self.program is not None and self.is_blob:
-            path = path_of(self.program.source, self.row.text)  # its place, which says so too, costs more
+            path = path_of(self.program.source, self.row.text)  # cheaper than asking its place
             return path and shown(path)
         return self.place.file
 
     @property
     def data_offset(self) -> int | None:
-        """In a blob file, byte offset of the first value, as its record says; None for other tensors.
+        """Byte offset of the first value in a blob file, from its record; None for other tensors.
 
         Raises:
             As `read`: this looks into the file.
@@ -192,7 +190,7 @@ class Tensor(LazyTensor):
     @property
     def compression(self) -> "Compression | None":
         """How it is compressed; None if it is not. `str` of it is a few characters, such as "int4 /32"."""
-        if self.chain is None or self.chain.op.type == "constexpr_":  # a type without a name is no scheme
+        if self.chain is None or self.chain.op.type == "constexpr_":  # a type without a name is not a scheme
             return None
         from ..program.compression import describe  # reading weights does not need it
 
@@ -236,10 +234,10 @@ def make_tensor(program: OpenProgram, name: str, row: Any, known: tuple[DType, S
         known: what `declared` returned for it.
 
     Raises:
-        FormatError: an operation that computes a weight, but whose output is no tensor.
+        FormatError: an operation that computes a weight, but whose output is not a tensor.
     """
     is_chain = isinstance(row, Compressed)
-    if not is_chain and row.shape is not None:  # almost all: `declared` is asked for the others
+    if not is_chain and row.shape is not None:  # almost all tensors; the others use `declared`
         dtype, shape = BY_MIL_CODE[row.mil_code], row.shape
     else:
         dtype, shape = known or declared(program, row)

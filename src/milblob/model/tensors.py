@@ -1,4 +1,4 @@
-"""The tensors of a model by name: found in a table, made when they are asked for, and not kept."""
+"""The tensors of a model by name: found in a table, made on access, and not kept."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -33,7 +33,7 @@ class ProgramTensors(Mapping[str, Tensor]):
 
     Raises:
         As `ProgramScan.link` and `ProgramScan.names`.
-        FormatError: an operation that computes a weight, but whose output is no tensor.
+        FormatError: an operation that computes a weight, but whose output is not a tensor.
     """
 
     def __init__(self, program: OpenProgram, is_stored: bool) -> None:
@@ -45,7 +45,7 @@ class ProgramTensors(Mapping[str, Tensor]):
         self._chains = self._scan.chains
         self._total = self._scan.table.total
         self.numbers: Sequence[int] = range(self._total) if self._chains is None else self._chains.listed(is_stored)
-        self._declared: dict[int, tuple[DType, Shape]] = {}  # where rows do not say it: read while files are open
+        self._declared: dict[int, tuple[DType, Shape]] = {}  # for rows without a type: read while files are open
         if (untyped := set(self._scan.table.untyped)) or (self._chains is not None and not self._chains.is_typed):
             for number in self.numbers:
                 if number in untyped or number >= self._total:
@@ -137,7 +137,7 @@ class ProgramTensors(Mapping[str, Tensor]):
 
 
 class RecordTensors(Mapping[str, Tensor]):
-    """The records of a bare weight file as tensors `#0`, `#1`, ...; made when they are asked for.
+    """The records of a bare weight file as tensors `#0`, `#1`, ...; made on access.
 
     Args:
         package: the file. reader: its reader.
@@ -207,7 +207,7 @@ class RecordTensors(Mapping[str, Tensor]):
 
 
 class Tensors(Mapping[str, Tensor]):
-    """The tensors of a model, those of its Programs or records one after the other; no two have the same name.
+    """The tensors of a model, in the order of its Programs or records; names are unique.
 
     Attributes:
         tables: those of each Program, or of the weight file.
@@ -217,7 +217,7 @@ class Tensors(Mapping[str, Tensor]):
         self.tables: list[ProgramTensors | RecordTensors] = []
 
     def add(self, tensors: ProgramTensors | RecordTensors) -> None:
-        """Append those of one more Program, whose names have another prefix; or those of a weight file."""
+        """Append the tensors of one more Program, whose names have another prefix; or of a weight file."""
         self.tables.append(tensors)
 
     def __getitem__(self, name: str) -> Tensor:

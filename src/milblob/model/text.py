@@ -59,7 +59,7 @@ def to_text(
     """Write a Program as MIL text, as Apple's compiler does.
 
     Args:
-        source: a Model, whatever `open` takes, or a Program or Model as a protobuf message.
+        source: a Model, a source that `open` takes, or a Program or Model as a protobuf message.
         destination: file that is open for writing bytes; the text is UTF-8. None returns the text instead.
         function: the only function that is written, as in `Model.functions`. A pipeline has a Program for each model,
             and needs one.
@@ -72,7 +72,7 @@ def to_text(
         max_nbytes, storage_options: as for `open`.
 
     Returns:
-        The text; None with `destination`. Of a model that is text, and all of which is asked for, it is that text.
+        The text; None with `destination`. A model that is text is returned unchanged unless a part is requested.
 
     Raises:
         UnsupportedError: something that text cannot hold (docs/mil-text.md), a pipeline without `function`, a weight
@@ -179,9 +179,9 @@ def _chosen(model: Model, function: str | None) -> OpenProgram:
 
 
 def neighbourhood(model: Model, name: str, around: int = 1, function: str | None = None) -> list[Operation]:
-    """Return an operation and those that are at most so many steps from it along inputs and outputs, in Program order.
+    """Return an operation and those at most `around` steps away along inputs and outputs, in Program order.
 
-    An operation inside a block of another one that is returned is left out: it is written with that one.
+    Leaves out an operation inside a block of another returned operation: the text of that one includes it.
 
     Args:
         name: of an output of the operation, or its own where that is another one (its attribute `name`).
@@ -218,7 +218,7 @@ def _named(model: Model, name: str, function: str | None) -> Operation:
 
 
 def _own_name(operation: Operation) -> Any:
-    """The attribute `name`, which may differ from what the outputs are called."""
+    """The attribute `name`, which may differ from the names of the outputs."""
     value = operation.attributes.get("name")
     return None if value is None or value.kind != "tensor" else value.read()
 

@@ -65,9 +65,9 @@ def require_converters(topology: Topology, converters: Mapping[str, Converter] |
         first.setdefault(operator.type, operator.name)
     listed = [f"{type} x{count} (first {first[type]})" for type, count in list(lacking.items())[:_MAX_LISTED]]
     more = f" and {len(lacking) - _MAX_LISTED} more types" if len(lacking) > _MAX_LISTED else ""
-    words = f"operations: expected a converter for each, got none for {', '.join(listed)}{more}"
+    message = f"operations: expected a converter for each, got none for {', '.join(listed)}{more}"
     hint = "milblob.onnx.register_converter adds one"
-    raise UnsupportedError(f"{words}; {hint}", where=topology.function.name, code="operations")
+    raise UnsupportedError(f"{message}; {hint}", where=topology.function.name, code="operations")
 
 
 def prune(topology: Topology) -> None:

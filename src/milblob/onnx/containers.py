@@ -80,11 +80,11 @@ class MilProgramContainer:
         elif name not in names and name == "main" and len(names) == 1:
             name = names[0]
         if name not in names and len(model.parts) > 1:
-            words = f"model: expected one ML Program, got a pipeline with the functions {', '.join(names[:8])}"
-            raise UnsupportedError(f"{words}; name one of them", file=model.path, code="model-type")
+            message = f"model: expected one ML Program, got a pipeline with the functions {', '.join(names[:8])}"
+            raise UnsupportedError(f"{message}; name one of them", file=model.path, code="model-type")
         if is_default and name not in names:
-            words = f"function: expected one of {', '.join(names[:8]) or 'none'} (function, --function)"
-            raise KeyError(f"{words}, got none, and {model.path or 'the model'} has no default function")
+            message = f"function: expected one of {', '.join(names[:8]) or 'none'} (function, --function)"
+            raise KeyError(f"{message}, got none, and {model.path or 'the model'} has no default function")
         self.function: Function = model.functions[name]
         self.name = name
         self.inputs, self.outputs, self.states = self._ports()

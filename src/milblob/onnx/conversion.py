@@ -140,10 +140,10 @@ def convert(
         ]
         if late and compressed == "keep":
             count = f"{len(late)} weight{'s' * (len(late) > 1)}"
-            words = (
+            message = (
                 f"{count} had to be decoded, which opset {NIBBLES_SINCE} keeps compressed, the first of them {late[0]}"
             )
-            warnings.warn(words, DecodedWarning, stacklevel=2)
+            warnings.warn(message, DecodedWarning, stacklevel=2)
         if target is not None:
             write(made, proto, held, target, force)
     return made
@@ -166,8 +166,8 @@ def _require_occurring(converters: Mapping[str, Converter], source: "Model") -> 
     types = {operation.type for view in source.views for operation in view.operations()} - {"const"}  # has none
     for type in converters:
         if type not in types:
-            words = f"converters: expected types of operations in {source.path}, got {type!r:.100}{hint(type, types)}"
-            raise ValueError(escape(words))
+            message = f"converters: expected types of operations in {source.path}, got {type!r:.100}{hint(type, types)}"
+            raise ValueError(escape(message))
 
 
 def require_sound(source: "Model") -> None:
@@ -288,10 +288,10 @@ def convert_operators(
         except (MemoryError, OSError, KeyboardInterrupt):
             raise
         except Exception as error:
-            words = f"converter of {operator.type}: expected a result, got {type(error).__name__}: {error!s:.300}"
+            message = f"converter of {operator.type}: expected a result, got {type(error).__name__}: {error!s:.300}"
             if registry.is_builtin(found):
-                words = f"{operator.type}: expected arguments that fit each other, got {_arguments(operator)}"
-            raise ProgramError(words, where=operator.path) from error
+                message = f"{operator.type}: expected arguments that fit each other, got {_arguments(operator)}"
+            raise ProgramError(message, where=operator.path) from error
 
 
 def _arguments(operator: Operator) -> str:

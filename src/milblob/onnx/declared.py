@@ -36,14 +36,14 @@ def check_declared(model: ir.Model, topology: Topology, precision: str = "keep")
     try:
         onnx.checker.check_model(light)
     except (onnx.checker.ValidationError, ValueError) as error:
-        words = f"model: expected one that the checker of ONNX accepts, got {' '.join(str(error).split()):.400}"
-        raise ProgramError(words, where=topology.function.name) from None
+        message = f"model: expected one that the checker of ONNX accepts, got {' '.join(str(error).split()):.400}"
+        raise ProgramError(message, where=topology.function.name) from None
     try:  # with data_prop, ONNX would make a dimension for each element of integer vectors of any declared size
         inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=False)
     except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
-        words = plain_words(str(error))
+        message = plain_words(str(error))
         raise ProgramError(
-            f"types: expected values as the Program declares them, got {words:.400}", where=topology.function.name
+            f"types: expected values as the Program declares them, got {message:.400}", where=topology.function.name
         ) from None
     variables = {
         variable.name: variable

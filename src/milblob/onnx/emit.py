@@ -230,8 +230,10 @@ class ModelComponentContainer:
         declared = onnx_dtype(tensor_type(variable.type).dtype)
         got = self.dtype(value)
         if got != declared and not convert and not (got in _INTEGERS and declared in _INTEGERS):
-            words = f"type of {variable.name}: expected {variable.type} as the Program declares, got {got.name.lower()}"
-            raise ProgramError(words)
+            message = (
+                f"type of {variable.name}: expected {variable.type} as the Program declares, got {got.name.lower()}"
+            )
+            raise ProgramError(message)
         made = self.cast(self._as_value(value), declared)
         nodes = self._fresh.pop(made, None)
         if nodes is not self.graph_nodes:  # an input, a constant, or another output
@@ -416,8 +418,8 @@ class ModelComponentContainer:
         if shape is None:
             raise UnsupportedError(f"{variable.name}: expected a tensor of known rank, got {variable.type}")
         if not least <= len(shape) <= most:
-            words = f"{least} to {most}" if least < most else f"{least}"
-            raise UnsupportedError(f"{variable.name}: expected {words} dimensions, got {variable.type}")
+            message = f"{least} to {most}" if least < most else f"{least}"
+            raise UnsupportedError(f"{variable.name}: expected {message} dimensions, got {variable.type}")
         return shape
 
     def rank(self, variable: Variable, least: int = 0, most: int = MAX_RANK) -> int:
@@ -432,8 +434,8 @@ class ModelComponentContainer:
         """
         given = operator.number(parameter, default) if default is not None else operator.number(parameter)
         if not -rank <= given < rank:
-            words = f"{operator.type}: expected an axis of {rank} dimensions, got {given}"
-            raise UnsupportedError(words, where=operator.path)
+            message = f"{operator.type}: expected an axis of {rank} dimensions, got {given}"
+            raise UnsupportedError(message, where=operator.path)
         return int(given) % rank
 
     def axes(self, operator: Operator, parameter: str, rank: int) -> list[int]:
@@ -445,8 +447,8 @@ class ModelComponentContainer:
         given = operator.integers(parameter, list(range(rank)))
         found = [axis % rank for axis in given if -rank <= axis < rank]
         if len(set(found)) != len(given):
-            words = f"{operator.type}: expected different axes of {rank} dimensions, got {some(map(str, given))}"
-            raise UnsupportedError(words, where=operator.path)
+            message = f"{operator.type}: expected different axes of {rank} dimensions, got {some(map(str, given))}"
+            raise UnsupportedError(message, where=operator.path)
         return found
 
     def finish(self) -> None:

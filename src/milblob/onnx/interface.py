@@ -67,8 +67,8 @@ def _describe(value: ir.Value, variable: Variable, port: Port | None) -> None:
     value.type = ir.TensorType(onnx_dtype(declared.dtype))
     shape = onnx_shape(declared, value.name or "")
     if shape is None:
-        words = f"output {value.name}: expected a known number of dimensions, as ONNX demands, got {declared}"
-        raise UnsupportedError(words)
+        message = f"output {value.name}: expected a known number of dimensions, as ONNX demands, got {declared}"
+        raise UnsupportedError(message)
     value.shape = shape
 
 
@@ -90,8 +90,8 @@ def _default(port: Port, value: ir.Value, container: ModelComponentContainer) ->
         shape = [own if size is None else size for own, size in zip(port.default_shape, shape, strict=True)]
     dtype = value.dtype or ir.DataType.FLOAT
     if any(size is None for size in shape):
-        words = f"input {port.name}: expected an optional input of known shape, got {value.shape}"
-        raise UnsupportedError(words)
+        message = f"input {port.name}: expected an optional input of known shape, got {value.shape}"
+        raise UnsupportedError(message)
     array = container.filled([size or 0 for size in shape], port.default or 0, dtype.numpy())
     value.const_value = container.weights.held(array, dtype)
     value.const_value.name = port.name

@@ -348,8 +348,8 @@ def _require_legal(model: ir.Model, opset: int) -> None:
             found.setdefault(what, []).append(node.outputs[0].name or "")
     if found:
         listed = ", ".join(f"{what} x{len(names)} (first {names[0]})" for what, names in found.items())
-        words = f"operators: expected those of ONNX opset {opset}, got {listed}"
-        raise UnsupportedError(f"{words}; milblob.onnx.convert has opset 18 and later", code="operations")
+        message = f"operators: expected those of ONNX opset {opset}, got {listed}"
+        raise UnsupportedError(f"{message}; milblob.onnx.convert has opset 18 and later", code="operations")
 
 
 def _illegal(node: ir.Node, opset: int) -> str | None:

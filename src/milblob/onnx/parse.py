@@ -45,9 +45,9 @@ def _define(
     topology: Topology, scope: Scope, raw_name: str, variable: Variable, owner: _Owner, kept: bool = False
 ) -> Variable:
     if raw_name in scope.variables:
-        words = f"name: expected one that is defined once, got {raw_name!r:.120} again"
+        message = f"name: expected one that is defined once, got {raw_name!r:.120} again"
         where = owner.name if isinstance(owner, Function) else owner.path
-        raise ProgramError(words, where=where, code="MIL002")
+        raise ProgramError(message, where=where, code="MIL002")
     variable.name = raw_name if kept else topology.unique_name(raw_name)
     scope.variables[raw_name] = variable
     return variable
@@ -55,8 +55,8 @@ def _define(
 
 def _fill(topology: Topology, scope: Scope, block: Block, kept: set[str], depth: int) -> None:
     if depth > _MAX_NESTING:
-        words = f"blocks: expected at most {_MAX_NESTING} levels of nesting, got more"
-        raise ProgramError(words, where=block.path)
+        message = f"blocks: expected at most {_MAX_NESTING} levels of nesting, got more"
+        raise ProgramError(message, where=block.path)
     for operation in block.operations:
         if operation.type == "const":
             _constant(topology, scope, operation, kept)
@@ -107,6 +107,6 @@ def _resolve(scope: Scope, name: str | None, reader: Operation | Block, paramete
     found = scope.find(name or "")
     if found is None:
         where = f"{reader.path}.{parameter}" if parameter else reader.path
-        words = f"name: expected one that is defined before it is read, got {name!r:.120}"
-        raise ProgramError(words, where=where, code="MIL003")
+        message = f"name: expected one that is defined before it is read, got {name!r:.120}"
+        raise ProgramError(message, where=where, code="MIL003")
     return found

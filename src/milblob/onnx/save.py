@@ -51,8 +51,8 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
             raise DestinationExistsError(name)
         require_no_part(weights.sources, name, ".onnx")
     if not path.lower().endswith(".onnx"):
-        words = f"output {path}: expected a name that ends in .onnx, so that programs recognise the file"
-        raise ValueError(f"{words}, got another")
+        message = f"output {path}: expected a name that ends in .onnx, so that programs recognise the file"
+        raise ValueError(f"{message}, got another")
     with together() as parts:
         new = NewFile(path, force=force)
         parts.append(new)
@@ -86,8 +86,8 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
         if weights.mode == "reference":
             for mapping in weights.files:
                 mapping.require_named()
-        message = serialized(proto, path, 'weights="copy" (--weights copy) has no limit')
-        write_at(new.fd, [np.frombuffer(message, np.uint8)], 0)
+        serialized_model = serialized(proto, path, 'weights="copy" (--weights copy) has no limit')
+        write_at(new.fd, [np.frombuffer(serialized_model, np.uint8)], 0)
     for name in replaced if large or copied else ():
         with suppress(OSError):  # nothing refers to it any more
             os.unlink(name)
@@ -111,7 +111,7 @@ def serialized(proto: Any, path: str, hint: str) -> bytes:
         UnsupportedError: more than protobuf holds.
     """
     if proto.ByteSize() > _MAX_MESSAGE_NBYTES:
-        words = f"message: expected less than 2 GiB in one file, got {proto.ByteSize()} bytes; {hint}"
-        raise UnsupportedError(words, file=path)
+        message = f"message: expected less than 2 GiB in one file, got {proto.ByteSize()} bytes; {hint}"
+        raise UnsupportedError(message, file=path)
     data: bytes = proto.SerializeToString(deterministic=True)
     return data

@@ -169,8 +169,8 @@ class Operator:
             return default
         variable = self.input(parameter)
         if not variable.is_known:
-            words = f"{self.type}: expected a constant {parameter}, got the computed {variable.raw_name}"
-            raise UnsupportedError(words, where=self.path)
+            message = f"{self.type}: expected a constant {parameter}, got the computed {variable.raw_name}"
+            raise UnsupportedError(message, where=self.path)
         return variable.read()
 
     def number(self, parameter: str, default: Any = _MISSING) -> Any:
@@ -178,8 +178,8 @@ class Operator:
         value = self.constant(parameter, default)
         if isinstance(value, np.ndarray):
             if value.size != 1:
-                words = f"{self.type}: expected one {parameter}, got {value.size}"
-                raise UnsupportedError(words, where=self.path)
+                message = f"{self.type}: expected one {parameter}, got {value.size}"
+                raise UnsupportedError(message, where=self.path)
             return value.reshape(-1)[0].item() if value.dtype.kind != "O" else value.reshape(-1)[0]
         return value
 
@@ -187,8 +187,8 @@ class Operator:
         """Return a constant parameter as an int that is not smaller than `least`; as `integers`."""
         found = int(self.number(parameter, default))
         if found < least:
-            words = f"{self.type}: expected {least} or more for {parameter}, got {found}"
-            raise UnsupportedError(words, where=self.path)
+            message = f"{self.type}: expected {least} or more for {parameter}, got {found}"
+            raise UnsupportedError(message, where=self.path)
         return found
 
     def text(self, parameter: str, allowed: Iterable[str], default: Any = _MISSING) -> str:
@@ -199,8 +199,8 @@ class Operator:
         """
         given = self.number(parameter, default)
         if given not in allowed:
-            words = f"{self.type}: expected one of {', '.join(allowed)} for {parameter}, got {given!r:.40}"
-            raise UnsupportedError(words, where=self.path)
+            message = f"{self.type}: expected one of {', '.join(allowed)} for {parameter}, got {given!r:.40}"
+            raise UnsupportedError(message, where=self.path)
         return str(given)
 
     def integers(
@@ -224,11 +224,11 @@ class Operator:
             value = self.constant(parameter, default)
             found = [int(v) for v in value.reshape(-1)] if isinstance(value, np.ndarray) else value
         if count is not None and len(found) != count:
-            words = f"{self.type}: expected {count} numbers in {parameter}, got {len(found)}"
-            raise UnsupportedError(words, where=self.path)
+            message = f"{self.type}: expected {count} numbers in {parameter}, got {len(found)}"
+            raise UnsupportedError(message, where=self.path)
         if least is not None and min(found, default=least) < least:
-            words = f"{self.type}: expected {least} or more for {parameter}, got {min(found)}"
-            raise UnsupportedError(words, where=self.path)
+            message = f"{self.type}: expected {least} or more for {parameter}, got {min(found)}"
+            raise UnsupportedError(message, where=self.path)
         return found
 
     def __repr__(self) -> str:

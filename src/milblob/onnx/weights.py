@@ -193,8 +193,8 @@ class Weights:
         self._total += array.nbytes
         if self.mode == "embed" and self._total >= EMBED_NBYTES:
             hint = 'weights="copy" (--weights copy) has no limit'
-            words = f'weights="embed": expected less than {EMBED_NBYTES} bytes, got more; {hint}'
-            raise UnsupportedError(words, file=self._model.path)
+            message = f'weights="embed": expected less than {EMBED_NBYTES} bytes, got more; {hint}'
+            raise UnsupportedError(message, file=self._model.path)
         return ir.Tensor(array, dtype)
 
     def require_reachable(self, topology: Topology) -> None:
@@ -297,19 +297,19 @@ def location_of(file: str, path: str | None, model: str | None) -> tuple[str, st
     written = os.path.relpath(os.path.join(base, os.path.relpath(os.path.abspath(file), given)), folder)
     relative = os.path.normpath(written).replace(os.sep, "/")
     if os.path.isabs(relative) or relative.split("/")[0] == "..":
-        words = "a folder above the weights, for ONNX refers only downwards"
-        raise ValueError(f"output {path}: expected {words}, got one from which {file} cannot be reached; {hint}")
+        message = "a folder above the weights, for ONNX refers only downwards"
+        raise ValueError(f"output {path}: expected {message}, got one from which {file} cannot be reached; {hint}")
     if _HALVES.search(relative):
-        words = "a path to the weights in UTF-8, in which ONNX stores it"
-        raise ValueError(f"output {path!r}: expected {words}, got {relative!r}; {hint}")
+        message = "a path to the weights in UTF-8, in which ONNX stores it"
+        raise ValueError(f"output {path!r}: expected {message}, got {relative!r}; {hint}")
     step = folder
     for part in relative.split("/"):
         step = os.path.join(step, part)
         if paths.is_link(step):
-            words = f"weight file: expected no symbolic link on the way, which runtimes refuse, got {part}; {hint}"
-            raise ResolveError(words, file=file)
+            message = f"weight file: expected no symbolic link on the way, which runtimes refuse, got {part}; {hint}"
+            raise ResolveError(message, file=file)
     status = paths.status(step)
     if status is not None and status.st_nlink > 1:
-        words = f"weight file: expected one name, for ONNX refuses files with several, got {status.st_nlink}; {hint}"
-        raise ResolveError(words, file=file)
+        message = f"weight file: expected one name, for ONNX refuses files with several, got {status.st_nlink}; {hint}"
+        raise ResolveError(message, file=file)
     return folder, relative

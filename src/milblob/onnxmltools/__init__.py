@@ -7,7 +7,7 @@
         spec, custom_conversion_functions=conversions, custom_shape_calculators=shapes, target_opset=15
     )
 
-It needs onnxmltools and onnx-ir, and nothing else in milblob imports it. docs/onnx.md says which versions go together.
+It needs onnxmltools and onnx-ir, and nothing else in milblob imports it. docs/onnx.md lists compatible versions.
 """
 
 from importlib import import_module

@@ -46,7 +46,7 @@ class MilTensorType(TensorType):  # type: ignore[misc,unused-ignore]
 
 
 class _Converted:
-    """The ONNX model of one function, in the opsets that are asked for; each is made once."""
+    """The ONNX models of one function by requested opset; each is made once."""
 
     def __init__(self, model: Source, function: str | None, converters: Mapping[str, Converter] | None) -> None:
         self._model = model
@@ -111,7 +111,7 @@ def convert_coreml(
     target_opset: int | None = None,
     converters: Mapping[str, Converter] | None = None,
 ) -> onnx.ModelProto:
-    """Convert an ML Program through ONNXMLTools' framework, whatever its inputs and outputs are.
+    """Convert an ML Program with any inputs and outputs through ONNXMLTools' framework.
 
     Args:
         model: a path, an open Model, or an MLModel of coremltools that has a path.
@@ -125,7 +125,7 @@ def convert_coreml(
         The model, with its weights in it.
 
     Raises:
-        UnsupportedError: operations without a converter, or without a way to say them in that opset.
+        UnsupportedError: operations without a converter, or without an equivalent in that opset.
         ValueError: another opset. Otherwise as `milblob.onnx.convert`.
     """
     most = int(get_maximum_opset_supported())
@@ -193,8 +193,10 @@ def _in_order(variables: list[Any], values: Any) -> list[ir.Value]:
     wanted = [str(variable.raw_name) for variable in variables]
     if set(wanted) != set(by_name):
         more = sorted(set(by_name) ^ set(wanted))
-        words = f"inputs and outputs: expected {', '.join(by_name)}, got {', '.join(wanted)} ({', '.join(more)} differ)"
-        raise UnsupportedError(f"{words}; milblob.onnxmltools.convert_coreml takes states and other functions")
+        message = (
+            f"inputs and outputs: expected {', '.join(by_name)}, got {', '.join(wanted)} ({', '.join(more)} differ)"
+        )
+        raise UnsupportedError(f"{message}; milblob.onnxmltools.convert_coreml takes states and other functions")
     return [by_name[name] for name in wanted]
 
 

@@ -1,4 +1,4 @@
-"""What the newer versions of ONNXMLTools lack to import their own Core ML module; only for those who ask for it."""
+"""Names that newer versions of ONNXMLTools lack and its own Core ML module imports; installed only on request."""
 
 import importlib
 from typing import Any

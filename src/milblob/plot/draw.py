@@ -128,7 +128,7 @@ def frontier(source: Frontier, *, chosen: Any = None, ax: Any = None) -> Any:
     """
     require("source", source, Frontier, "a Frontier")
     nbytes = chosen.nbytes_after if isinstance(chosen, CompressReport) else chosen
-    nbytes = None if nbytes is None else as_count("chosen", nbytes, words="a CompressReport or a number of bytes")
+    nbytes = None if nbytes is None else as_count("chosen", nbytes, expected="a CompressReport or a number of bytes")
     ax = _axes(ax)
     points = [(point.nbytes / _MIB, -10 * math.log10(point.error)) for point in source.points if point.error > 0]
     if points:

@@ -89,9 +89,9 @@ def cast_edits(
             and parameter that prevent it.
     """
     target = as_dtype(dtype)
-    words = refusal(program, constant, target, consumers)
-    if words is not None:
-        raise ProgramError(words, file=program.buffer.name, where=program.path(constant.op, constant))
+    message = refusal(program, constant, target, consumers)
+    if message is not None:
+        raise ProgramError(message, file=program.buffer.name, where=program.path(constant.op, constant))
     if constant.op is not None and constant.op.type == _CAST:
         return [_as_const(program, constant, value)]
     if _becomes_constexpr(program, constant, target):
@@ -127,7 +127,7 @@ def refusal(program: ProgramScan, constant: _codec.Constant, dtype: Any, consume
     if not constant.shape and _becomes_constexpr(program, constant, target):
         return f"{what}: expected a tensor, got a scalar"
     objections = (_objection(program, constant, consumer, own, target) for consumer in consumers)
-    return next((f"{what}: {words}" for words in objections if words is not None), None)
+    return next((f"{what}: {message}" for message in objections if message is not None), None)
 
 
 def is_vector(constant: _codec.Constant) -> bool:

@@ -79,7 +79,7 @@ def consumer_refusal(consumers: Sequence[Consumer]) -> str | None:
     if not any(isinstance(consumer.reader, Operation) for consumer in consumers):
         return "expected an operation that reads it, got none, or only an output of a block"
     objections = map(constexpr_objection, consumers)
-    return next((words for words in objections if words is not None), None)
+    return next((message for message in objections if message is not None), None)
 
 
 def channel_axes(rank: int, consumers: Sequence[Consumer]) -> Axes | None:

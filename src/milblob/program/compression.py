@@ -30,7 +30,7 @@ _MASKS = {"lut_to_sparse": "indices_mask", "sparse_blockwise_shift_scale": "data
 class Compression(Result):
     """How a compressed weight is stored. `str` gives it in a few characters, such as "int4 /32", see docs/cli.md.
 
-    All but the scheme and the operations are None where they do not apply or the declared types do not say.
+    All but the scheme and the operations are None where they do not apply or the declared types lack them.
 
     Attributes:
         scheme: its operation without "constexpr_", such as "lut_to_dense".

@@ -156,8 +156,8 @@ class Chain:
         part = self._part(weight, key)
         expected = dtype.nbytes(prod(shape))
         if part.dtype is not DType.UINT8 or part.shape != (expected,):
-            words = f"uint8 ({expected},) for {dtype.nbits} bits each of shape {shape}"
-            raise _wrong(weight, key, words, f"{part.dtype} {part.shape}")
+            message = f"uint8 ({expected},) for {dtype.nbits} bits each of shape {shape}"
+            raise _wrong(weight, key, message, f"{part.dtype} {part.shape}")
         return part._replace(dtype=dtype, shape=shape)
 
     def _mask(self, weight: Compressed, key: str, nonzero_key: str, shape: tuple[int, ...] | None = None) -> Mask:
@@ -170,8 +170,8 @@ class Chain:
             raise _wrong(weight, key, "uint1", f"{packed.dtype} {packed.shape}")
         mask = Mask.of(packed)
         if mask.ranks[-1] != nonzero.size:
-            words = f"{nonzero.size} set bits, one for each element of {nonzero_key}"
-            raise _wrong(weight, key, words, mask.ranks[-1])
+            message = f"{nonzero.size} set bits, one for each element of {nonzero_key}"
+            raise _wrong(weight, key, message, mask.ranks[-1])
         return mask
 
     # ------------------------------------------------------------------------------------------------- operations
@@ -227,8 +227,8 @@ class Chain:
         if scale.dtype not in FLOATS:
             raise _wrong(weight, "scale", _one_of(tuple(FLOATS)), scale.dtype)
         if not shape or len(scale.shape) != len(shape):
-            words = f"as many dimensions as {shape}, 1 or more"
-            raise _wrong(weight, "scale", words, f"shape {scale.shape}")
+            message = f"as many dimensions as {shape}, 1 or more"
+            raise _wrong(weight, "scale", message, f"shape {scale.shape}")
         if any(count == 0 or size % count for size, count in zip(shape, scale.shape, strict=True)):
             raise _wrong(weight, "scale", f"sizes that divide {shape}", scale.shape)
         to = _codec.TO_F32 if scale.dtype is DType.FLOAT32 else _codec.TO_F16
@@ -289,8 +289,8 @@ class Chain:
         if any(count == 0 or size % count for size, count in zip(shape, groups, strict=True)):
             raise _wrong(weight, "lut", f"first sizes that divide {shape}", f"shape {lut.shape}")
         if entry_count != 1 << indices.dtype.nbits:
-            words = f"{1 << indices.dtype.nbits} entries for indices of {indices.dtype.nbits} bits"
-            raise _wrong(weight, "lut", words, entry_count)
+            message = f"{1 << indices.dtype.nbits} entries for indices of {indices.dtype.nbits} bits"
+            raise _wrong(weight, "lut", message, entry_count)
         if vector < 1:
             raise _wrong(weight, "lut", "vectors of one element or more", vector)
         axis = 0
@@ -306,8 +306,8 @@ class Chain:
         stored_nbytes = indices.dtype.nbytes(indices.size) + lut.dtype.nbytes(lut.size)
         nbytes = lut.dtype.nbytes(prod(dense))
         if nbytes > MIN_LIMIT_NBYTES and nbytes > MAX_GROWTH * stored_nbytes:
-            words = f"a result of at most {MAX_GROWTH} times the bytes of indices and palettes ({stored_nbytes})"
-            raise _wrong(weight, "lut", words, f"{nbytes} bytes, shape {tuple(dense)}")
+            message = f"a result of at most {MAX_GROWTH} times the bytes of indices and palettes ({stored_nbytes})"
+            raise _wrong(weight, "lut", message, f"{nbytes} bytes, shape {tuple(dense)}")
         if lut.dtype.is_sub_byte:
             lut = lut._replace(buffer=_codec.Buffer(np.ascontiguousarray(lut.array()).view(np.uint8)), offset=0)
         return LookedUp(indices, shape, lut, vector, axis, mask)

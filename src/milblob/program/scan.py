@@ -157,8 +157,8 @@ class ProgramScan:
             self.rewritten = True
             scan = _codec.scan_program(self.buffer, *self.span, flags | _codec.SCAN_PLAIN)
         if scan is None:
-            words = "Program: expected messages in one piece after protobuf merged them, got pieces"
-            raise FormatError(words, file=buffer.name)
+            message = "Program: expected messages in one piece after protobuf merged them, got pieces"
+            raise FormatError(message, file=buffer.name)
         self.table: _codec.Scan = scan
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
@@ -285,15 +285,15 @@ class ProgramScan:
 
     def _require_nchars(self, nchars: int) -> None:
         if nchars > MAX_NAMES_NCHARS:
-            words = f"names of all constants: expected at most {MAX_NAMES_NCHARS} bytes, got {nchars} or more"
-            raise FormatError(words, file=self.buffer.name)
+            message = f"names of all constants: expected at most {MAX_NAMES_NCHARS} bytes, got {nchars} or more"
+            raise FormatError(message, file=self.buffer.name)
 
     def require_texts(self, nchars: int) -> None:
         """Refuse texts made of names, which they repeat, if they have many more characters than the Program bytes."""
         most = max(MAX_NAMES_NCHARS, _MAX_REPEATED * self.span[1])
         if nchars > most:
-            words = f"names with the blocks around them: expected at most {most} characters, got {nchars} or more"
-            raise FormatError(words, file=self.buffer.name)
+            message = f"names with the blocks around them: expected at most {most} characters, got {nchars} or more"
+            raise FormatError(message, file=self.buffer.name)
 
     @cached_property
     def _block_counts(self) -> Counter[int]:
@@ -351,13 +351,13 @@ class ProgramScan:
             elif status == _codec.CHAINS_USES:
                 chains.add_uses(self._graph())
             elif status == _codec.CHAINS_CIRCLE:
-                words = "constexpr operation: expected parts that are computed before it, got itself among them"
-                raise FormatError(words, file=self.buffer.name, where=self.path(chains.stopped))
+                message = "constexpr operation: expected parts that are computed before it, got itself among them"
+                raise FormatError(message, file=self.buffer.name, where=self.path(chains.stopped))
             else:
                 most = f"{MAX_PARTS} parts of a weight"
                 expected = f"at most {most}" if status == _codec.CHAINS_PARTS else f"a chain of at most {MAX_CHAIN}"
-                words = f"constexpr operations: expected {expected}, got more"
-                raise UnsupportedError(words, file=self.buffer.name, where=self.path(chains.stopped))
+                message = f"constexpr operations: expected {expected}, got more"
+                raise UnsupportedError(message, file=self.buffer.name, where=self.path(chains.stopped))
 
     @property
     def groups(self) -> list[Compressed]:

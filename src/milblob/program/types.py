@@ -174,8 +174,8 @@ def repeated(
         for number, wire, value, offset, nbytes in rows:
             wanted = expected[number]
             if wire != wanted:
-                words = f"{what}: expected wire type {wanted}, got {wire}"
-                raise FormatError(words, offset=offset, file=buffer.name)
+                message = f"{what}: expected wire type {wanted}, got {wire}"
+                raise FormatError(message, offset=offset, file=buffer.name)
             yield number, ((offset, nbytes) if wire == 2 else value)
 
 

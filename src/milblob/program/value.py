@@ -70,8 +70,8 @@ class Value:
         self._is_merged = is_merged
         with self._naming():
             if depth > _MAX_DEPTH:
-                words = f"lists, tuples and dictionaries: expected at most {_MAX_DEPTH} levels of nesting, got more"
-                raise FormatError(words, offset=span[0], file=buffer.name)
+                message = f"lists, tuples and dictionaries: expected at most {_MAX_DEPTH} levels of nesting, got more"
+                raise FormatError(message, offset=span[0], file=buffer.name)
             try:
                 self._read(buffer, span)
             except InPieces:

@@ -46,8 +46,8 @@ class ProgramView:
             buffer, span = rewrite(buffer, span)
             graph = _codec.graph_program(buffer, *span, _codec.SCAN_PLAIN)
         if graph is None:
-            words = "Program: expected messages in one piece after protobuf merged them, got pieces"
-            raise FormatError(words, file=buffer.name)
+            message = "Program: expected messages in one piece after protobuf merged them, got pieces"
+            raise FormatError(message, file=buffer.name)
         self.graph: _codec.Graph = graph
         self.prefix = prefix
         self._buffer = buffer
@@ -178,8 +178,8 @@ class ProgramView:
 
     def place(self, value: Value) -> Any:
         """Return where a Value is in a weight file, as a place of a model; for milblob's own modules."""
-        words = "value in a weight file: expected a model to find the file, got a Program alone"
-        raise ResolveError(words, where=value.path)
+        message = "value in a weight file: expected a model to find the file, got a Program alone"
+        raise ResolveError(message, where=value.path)
 
 
 class Consumer(NamedTuple):

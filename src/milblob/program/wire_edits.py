@@ -82,8 +82,8 @@ def require_plain(program: ProgramScan, buffer: _codec.Buffer) -> None:
         UnsupportedError: protobuf had to merge split messages or repeated map keys first, or it is from MIL text.
     """
     if program.buffer is not buffer:  # as in `rewritten`, and where the Model around the Program was in pieces
-        words = "Program: expected one that lies in the file in one piece, got one that was put together first"
-        raise UnsupportedError(words, file=buffer.name)
+        message = "Program: expected one that lies in the file in one piece, got one that was put together first"
+        raise UnsupportedError(message, file=buffer.name)
 
 
 # ------------------------------------------------------------------------------------------------------------ encoding
@@ -246,8 +246,8 @@ def _type_of(buffer: _codec.Buffer, span: Span, number: int) -> Field:
     outer = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
     inner = [f for o in outer for f in fields_of(buffer, o.span) if f.number == 1 and f.wire == _BYTES]
     if len(inner) != 1:
-        words = f"type: expected one of a tensor, got {len(inner)}"
-        raise ProgramError(words, offset=span[0], file=buffer.name)
+        message = f"type: expected one of a tensor, got {len(inner)}"
+        raise ProgramError(message, offset=span[0], file=buffer.name)
     return inner[0]
 
 
@@ -446,8 +446,8 @@ def function_edits(
                 edits.append(_removal(entry))
     missing = sorted(wanted - set(found))
     if missing or not wanted:
-        words = f"functions to keep: expected some of {', '.join(found)}, got {', '.join(missing) or 'none'}"
-        raise ProgramError(words, file=buffer.name)
+        message = f"functions to keep: expected some of {', '.join(found)}, got {', '.join(missing) or 'none'}"
+        raise ProgramError(message, file=buffer.name)
     described = fields_of(buffer, description) if description is not None else []
     listed = [f for f in described if f.number == _DESCRIPTION_FUNCTIONS and f.wire == _BYTES]
     if not listed:  # a model of one function
@@ -459,8 +459,8 @@ def function_edits(
     if default is None and old not in wanted and len(wanted) == 1:
         (new,) = wanted  # the one function that is kept
     elif default is None and old not in wanted:
-        words = f"default function: expected a new one in place of {old!r}, got none"
-        raise ProgramError(words, file=buffer.name)
+        message = f"default function: expected a new one in place of {old!r}, got none"
+        raise ProgramError(message, file=buffer.name)
     if new not in wanted:
         raise ProgramError(f"default function: expected one that is kept, got {new!r}", file=buffer.name)
     if new != old and defaults:
@@ -489,8 +489,8 @@ def combined(edits: Iterable[Edit | None]) -> list[Edit]:
             continue
         same = edit[:2] == last[:2] and _view(edit.data) == _view(last.data)
         if not same and (_view(last.data).nbytes or edit.offset + edit.nbytes > last.offset + last.nbytes):
-            words = f"edits: expected one of bytes {last.offset} to {last.offset + last.nbytes}, got another inside"
-            raise ProgramError(words, offset=edit.offset)
+            message = f"edits: expected one of bytes {last.offset} to {last.offset + last.nbytes}, got another inside"
+            raise ProgramError(message, offset=edit.offset)
     return result
 
 
@@ -532,8 +532,8 @@ def _member(buffer: _codec.Buffer, span: Span, number: int) -> Field:
     """Return the one field of a message that holds a sub-message; the scan has found it before."""
     fields = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
     if len(fields) != 1:
-        words = f"field {number}: expected one, got {len(fields)}"
-        raise ProgramError(words, offset=span[0], file=buffer.name)
+        message = f"field {number}: expected one, got {len(fields)}"
+        raise ProgramError(message, offset=span[0], file=buffer.name)
     return fields[0]
 
 

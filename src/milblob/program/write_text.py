@@ -115,5 +115,7 @@ def write_operations(
 
     mode, minor = WEIGHTS[weights], _MINOR if version is None else _minor(version)
     if not _codec.graph_text(view.graph, *span, write, path, False, [], rows, minor, b"", mode, False):
-        words = "MIL text of some operations: expected every message in one piece, got pieces; write the whole Program"
-        raise UnsupportedError(words, file=buffer.name)
+        message = (
+            "MIL text of some operations: expected every message in one piece, got pieces; write the whole Program"
+        )
+        raise UnsupportedError(message, file=buffer.name)

@@ -1,4 +1,4 @@
-"""New values for tensors of formats that milblob changes by name: which array each gets, and whether it fits."""
+"""New values for tensors of formats that milblob changes by name: the array for each tensor, and its checks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class GivenValues:
         self.given_dtype = (
             self._source.mil_dtype if hasattr(self._source, "mil_dtype") else as_dtype(self._source.dtype)
         )
-        # uint3 and uint6, which NumPy lacks, are given as uint8; packing refuses what does not fit.
+        # uint3 and uint6, which NumPy lacks, are given as uint8; packing refuses values that do not fit.
         self.is_cast = self.given_dtype is not self._wanted and np.dtype(self._source.dtype) != tensor.dtype
         if self.is_cast and not (can_cast and is_castable(self.given_dtype, self._wanted)):
             wanted = f"{self._wanted}, or that can become it" if can_cast else self._wanted
@@ -77,7 +77,7 @@ class NeedsCastError(Exception):
 
     Attributes:
         what: the values and the weights, in the plural.
-        error: that says so of one of them.
+        error: the message for one of them.
     """
 
     def __init__(self, what: str, error: Exception) -> None:

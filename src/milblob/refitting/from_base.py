@@ -1,4 +1,4 @@
-"""New weights by way of the checkpoint that a model was converted from: what `refit(..., base=...)` writes."""
+"""New weights derived through the checkpoint that a model was converted from: the values of `refit(..., base=...)`."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -38,14 +38,15 @@ class Rebased(NamedTuple):
     """What a refit is to write.
 
     Attributes:
-        arrays: label -> new values, computed when they are read. A label says how they follow from the checkpoint.
+        arrays: label -> new values, computed when they are read. A label describes their derivation from the
+            checkpoint.
         mapping: label -> the weights that get them, or WEIGHT@OPERATION.PARAMETER where only some readers do.
         unused: arrays of the checkpoint that no weight follows from.
         without_effect: arrays that differ, and that no constant of the model depends on.
         constant: weights that follow from no array -> what they are: one number, a mask, positions, integers.
-        left: weights that stay as they are, as the caller says.
-        note: what was done to names, in words.
-        progress: to be called while they are written; None if nobody is to be told.
+        left: weights that the caller leaves as they are.
+        note: a text that describes how names were changed.
+        progress: called while they are written; None for no progress.
     """
 
     arrays: dict[str, StoredArray]
@@ -73,7 +74,7 @@ def rebase(
         new, base: arrays by name.
         how: as `refit` was asked. Its mapping has None for each array that is to be left out; its progress is called as
             each array of the base was compared, and each weight explained, which is half of the work.
-        leave: weights that may stay as they are, although nothing is known about them.
+        leave: weights that may be left as they are if their derivation is unknown.
         epsilon: of batch norms, to try before the usual ones.
 
     Raises:
@@ -124,19 +125,19 @@ def _require_left(model: Model, leave: Select) -> None:
     """Refuse globs that match no constant: a misspelled name must be an error."""
     for glob in () if leave is None else [leave] if isinstance(leave, str) or callable(leave) else leave:
         if not any(map(selector(glob), model)):
-            words = f"leave: expected names of constants in {model.path}, got none"
-            raise ValueError(words if callable(glob) else f"{words} that matches {glob!r:.200}")
+            message = f"leave: expected names of constants in {model.path}, got none"
+            raise ValueError(message if callable(glob) else f"{message} that matches {glob!r:.200}")
 
 
 def _require_requantize(model: Model, how: How, is_left: Callable[[str], bool]) -> None:
-    """Refuse compressed weights at once where nothing says what becomes of them; learning may take minutes."""
+    """Refuse compressed weights without a policy at once, because learning may take minutes."""
     compressed = (name for name, tensor in model.items() if tensor.chain is not None)
     names = [name for name in compressed if how.is_selected(name) and not is_left(name)]
     if names and not how.requantize:
-        words = (
+        message = (
             f"weights: expected ones that are stored dense, got {len(names):,} compressed: {some(names, _MAX_NAMES)}"
         )
-        raise UnsupportedError(f"{words} (add --requantize keep or fit)", file=model.path)
+        raise UnsupportedError(f"{message} (add --requantize keep or fit)", file=model.path)
 
 
 def _second_half(progress: Progress | None, half: int) -> Progress | None:
@@ -149,8 +150,8 @@ def _second_half(progress: Progress | None, half: int) -> Progress | None:
 def _left_out(mapping: Mapping[str, Names], base: Mapping[str, Any]) -> set[str]:
     wrong = [name for name, names in mapping.items() if names_in(names)]
     if wrong:
-        words = "mapping with a base: expected None for arrays to leave out, for the base says where the others belong"
-        raise ValueError(escape(f"{words}; got a name for {some(wrong, _MAX_NAMES)}"))
+        message = "mapping with a base: expected only None, for arrays to leave out (the base assigns the others)"
+        raise ValueError(escape(f"{message}; got a name for {some(wrong, _MAX_NAMES)}"))
     lacking = [name for name in mapping if name not in base]
     if lacking:
         raise KeyError(f"mapping: expected names of arrays of the base, got {some(lacking, _MAX_NAMES)}")
@@ -165,24 +166,24 @@ def _tensors(arrays: Mapping[str, Any]) -> dict[str, LazyTensor]:
 def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> None:
     """Refuse checkpoints of two different networks, with all differences."""
     problems = []
-    for have, lack, words in ((base, new, "only in the base"), (new, base, "only in the new weights")):
+    for have, lack, message in ((base, new, "only in the base"), (new, base, "only in the new weights")):
         names = [name for name in have if name not in lack and not name.endswith(_COUNTERS)]
         if names:
-            problems.append(f"{len(names):,} {words}: {some(names, _MAX_NAMES)}")
+            problems.append(f"{len(names):,} {message}: {some(names, _MAX_NAMES)}")
     for name, old in base.items():
         tuned = new.get(name)
         if tuned is not None and not (old.shape == tuned.shape and _are_alike(old.mil_dtype, tuned.mil_dtype)):
-            words = (
+            message = (
                 f"{name} is {old.mil_dtype} {list(old.shape)} in the base, {tuned.mil_dtype} {list(tuned.shape)} now"
             )
-            problems.append(words)
+            problems.append(message)
     if problems:
-        words = "; ".join(shortened(problems, _MAX_NAMES))
-        raise ValueError(escape(f"weights: expected the arrays of the base, with other values; {words}"))
+        message = "; ".join(shortened(problems, _MAX_NAMES))
+        raise ValueError(escape(f"weights: expected the arrays of the base, with other values; {message}"))
 
 
 def _resembling(left: Mapping[str, Tensor], different: Mapping[str, LazyTensor]) -> Iterator[str]:
-    """Say what may not be left as it is, since it looks like an array that differs: it would keep old values."""
+    """Yield a problem for each left weight that resembles a changed array: it would keep old values."""
     for name, weight in left.items():
         values = np.asarray(weight.read())
         array = next((array for array, tensor in different.items() if is_like(values, tensor)), None)
@@ -196,8 +197,10 @@ def _are_alike(a: DType, b: DType) -> bool:
 
 
 def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Callable[[str], bool]) -> list[str]:
-    """Say which weights were not understood."""
-    found = [f"{name} ({words})" for name, words in lineage.unknown.items() if is_selected(name) and not is_left(name)]
+    """Return a problem for each weight without a known derivation."""
+    found = [
+        f"{name} ({reason})" for name, reason in lineage.unknown.items() if is_selected(name) and not is_left(name)
+    ]
     if not found:
         return []
     advice = "--leave NAME leaves one as it is, if it does not depend on the checkpoint"
@@ -221,7 +224,7 @@ class _Unused(NamedTuple):
 def _unused(
     lineage: Lineage, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], changed: Collection[str]
 ) -> _Unused:
-    """Say which changes would be lost, and which cannot matter.
+    """Return the changes that would be lost, and those without effect.
 
     Where every weight and every number of the model is explained, other arrays cannot matter. But some may have done
     nothing in the base, and a converter leaves these out: a bias of zeros, a scale of ones.
@@ -236,7 +239,7 @@ def _unused(
     for name, (axis, missing) in lineage.unused_parts(shapes).items():
         old, tuned = (np.take(np.asarray(arrays[name].read()), missing, axis) for arrays in (base, new))
         if old.tobytes() != tuned.tobytes():
-            found[is_explained and not _is_neutral(old)].append(f"{name} (of which a part is used)")
+            found[is_explained and not _is_neutral(old)].append(f"{name} (used in part)")
     return found
 
 
@@ -245,8 +248,8 @@ def _lost(names: list[str]) -> list[str]:
     if not names:
         return []
     count = "1 array differs" if len(names) == 1 else f"{len(names):,} arrays differ"
-    words = f"{count} from the base, and no weight of the model follows from {'it' if len(names) == 1 else 'them'}"
-    return [f"{words}: {some(names, _MAX_NAMES)} (null in the mapping leaves one out)"]
+    message = f"{count} from the base, and no weight of the model follows from {'it' if len(names) == 1 else 'them'}"
+    return [f"{message}: {some(names, _MAX_NAMES)} (null in the mapping leaves one out)"]
 
 
 def _is_neutral(array: np.ndarray[Any, Any]) -> bool:
@@ -280,7 +283,7 @@ class _Writing:
         self.mapping: dict[str, Names] = {}
 
     def add(self, origin: Origin, weight: Tensor) -> None:
-        """Add a weight: what its claims agree on, else each claim for its readers."""
+        """Add a weight with the value that its claims agree on, else each claim for its readers."""
         claims = origin.claims
         known = [claim for claim in claims if claim.derivation is not None]
         if len(claims) == 1 or self._agree(claims, weight):

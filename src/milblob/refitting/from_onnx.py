@@ -1,4 +1,4 @@
-"""What a refit takes from an ONNX model: the initializers that no longer hold what the model holds.
+"""The values that a refit takes from an ONNX model: initializers whose values differ from those of the model.
 
 A converted model has every weight under its own name, most of them as they are in the model, and constants that the
 conversion made. Only what was changed goes back; what was changed and cannot go back is an error.
@@ -30,7 +30,7 @@ class Changed(NamedTuple):
     """What goes back.
 
     Attributes:
-        arrays: those that differ from the model, and those that nobody knows: the refit says so.
+        arrays: those that differ from the model, and those that are not in it, which the refit reports.
         mapping: as for `refit`, with the weights of arrays that are known by their reference only.
         unchanged: names of the others.
     """
@@ -65,8 +65,8 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
         array = given[name]
         if name in given.made and name not in how.mapping:
             if not given.is_as_made(name) and how.is_selected(name):
-                words = f"{name}: expected the values that the conversion to ONNX gave it, got others; "
-                error = UnsupportedError(f"{words}it was {given.made[name]}, and no weight has these elements")
+                message = f"{name}: expected the values that the conversion to ONNX gave it, got others; "
+                error = UnsupportedError(f"{message}it was {given.made[name]}, and no weight has these elements")
                 remedy = "change the weights that it is made of in another way"
                 problems.add_kind("changed initializers that are no weights as they stand", remedy, name, error)
             else:
@@ -85,7 +85,7 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
             kept[name] = _in_shape(array, found)
             touched |= keys
     problems.raise_any()
-    # Values that are stored once: whoever changes one must hear that the others would change too.
+    # Values that are stored once: a change of one is refused with the names that would change too.
     for name, (array, keys) in list(same.items()):
         if not keys.isdisjoint(touched):
             kept[name] = _in_shape(array, _weights_of(weights, names_in(mapping.get(name, name))))
@@ -142,7 +142,7 @@ def _is_equal(tensor: Tensor, array: OnnxArray) -> bool:
 
 
 def _is_in_place(tensor: Tensor, array: OnnxArray) -> bool:
-    """Whether an array refers to the weight itself: nothing needs to be read."""
+    """Whether an array refers to the weight itself, so that nothing needs to be read."""
     place = tensor.place
     if not isinstance(place, RecordPlace) or array.offset is None:
         return False

@@ -1,4 +1,4 @@
-"""Which array goes to which weight of a model: names found, dtypes and shapes checked, no element looked at."""
+"""Pairs arrays with weights of a model: finds names, checks dtypes and shapes, reads no elements."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -108,8 +108,8 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
                     problems.add(error)
     for old, new, cause in lacking:
         is_only = len(lacking) == 1 and not cause.args[0]
-        words = cause.args[0] or unknown("weight", new, _weights(model) if is_only else (), model.path)
-        problems.add_kind(f"arrays with names that {model.path} lacks", MATCH, old, KeyError(words))
+        message = cause.args[0] or unknown("weight", new, _weights(model) if is_only else (), model.path)
+        problems.add_kind(f"arrays with names that {model.path} lacks", MATCH, old, KeyError(message))
     for item in items:
         try:
             _require_fit(item, how, problems)
@@ -168,8 +168,8 @@ class WeightsByName:
         OPERATION is the operation's first output, as `milblob show WEIGHT` prints it, or OPERATION.PARAMETER.
 
         Raises:
-            KeyError: there is none; with a message only where that says more than the name. UnsupportedError: a part of
-                a chain that is computed.
+            KeyError: there is none; has a message only where it adds to the name. UnsupportedError: a computed part of
+                a chain.
         """
         found = self._weight(name)
         if found is not None:
@@ -198,8 +198,8 @@ class WeightsByName:
             raise KeyError(ambiguous(name, (chain[2] for chain in chains)))
         program, group, full = chains[0]
         if not is_end(program, group):
-            words = f"{name}: expected a weight, got {group.op.type} inside a chain (its parts can be set)"
-            raise UnsupportedError(words, file=self._model.path)
+            message = f"{name}: expected a weight, got {group.op.type} inside a chain (its parts can be set)"
+            raise UnsupportedError(message, file=self._model.path)
         return make_tensor(program, full, group)
 
     def _by_name(self) -> dict[str, list[tuple[OpenProgram, Compressed, str]]]:
@@ -228,13 +228,13 @@ def _weights(model: Model) -> Iterator[str]:
 def _reading(tensor: Tensor, operation: str) -> tuple[Consumer, ...]:
     consumers = tuple(c for c in readers_of(tensor) if operation in _names_of(c))
     if len({consumer.reader for consumer in consumers}) != 1:
-        words = f"one of {described(tensor)}" if not consumers else "the name of one operation"
-        raise KeyError(f"operation that reads {tensor.name}: expected {words}, got {operation!r}")
+        message = f"one of {described(tensor)}" if not consumers else "the name of one operation"
+        raise KeyError(f"operation that reads {tensor.name}: expected {message}, got {operation!r}")
     return consumers
 
 
 def readers_of(tensor: Tensor) -> list[Consumer]:
-    """Return where a weight is read by name; nothing for a value that stands inside the operation that uses it."""
+    """Return the places where a weight is read by name; none for a value inside the operation that uses it."""
     return [consumer for consumer in tensor.consumers if consumer.name]
 
 
@@ -244,7 +244,7 @@ def _names_of(consumer: Consumer) -> tuple[str, ...]:
 
 
 def described(tensor: Tensor) -> str:
-    """Say which operations read a weight, as they can be named."""
+    """Return the operations that read a weight, by the names that a mapping accepts."""
     found = []
     for consumer in readers_of(tensor):
         reader = consumer.reader

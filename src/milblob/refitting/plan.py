@@ -1,4 +1,4 @@
-"""From arrays and weights to changes of files: what each stored constant is to hold, and which can no longer be one.
+"""Turns arrays and weights into changes of files: new values of stored constants, and shared constants to be split.
 
 coremltools stores equal values once: several operations read one constant, several constants are one record. New values
 that differ need constants and records of their own.
@@ -47,7 +47,7 @@ class Content:
         self._data: Any = None
 
     def make(self) -> Any:
-        """Return the bytes; those of values in a Program are kept, because their number is needed first."""
+        """Return the bytes; bytes of a value in a Program are kept, because their number is needed first."""
         if self._data is not None:
             return self._data
         data = self._make()
@@ -74,7 +74,7 @@ class Content:
 
 
 class RefitPlan:
-    """What a refit does to the files of a model; nothing is written.
+    """The changes of a refit to the files of a model; nothing is written.
 
     Attributes:
         items: the arrays and the weights that they are for.
@@ -152,14 +152,14 @@ class RefitPlan:
         """Set the stored parts of a compressed weight."""
         item = items[0]
         if len(items) > 1 or item.consumers is not None:
-            words = f"{item.tensor.name}: expected one array for all that read a compressed weight, got several"
-            raise UnsupportedError(f"{words} (repack --decompress makes it dense)", file=self._model.path)
+            message = f"{item.tensor.name}: expected one array for all that read a compressed weight, got several"
+            raise UnsupportedError(f"{message} (repack --decompress makes it dense)", file=self._model.path)
         for tensor, make in requantized(item, self._how, self._recent):
             content = Content(tensor, [item], make)
             other = self._contents.setdefault(tensor.name, content)
             if not other.is_same(content):
-                words = f"{tensor.name}: expected equal values for it from {other.items[0].given} and {item.given}"
-                raise ValueError(escape(f"{words}, got others"))
+                message = f"{tensor.name}: expected equal values for it from {other.items[0].given} and {item.given}"
+                raise ValueError(escape(f"{message}, got others"))
 
     def _add_dense(self, items: list[RefitItem]) -> None:
         """Set a constant, and find out which of its readers need another one."""
@@ -174,7 +174,7 @@ class RefitPlan:
                 same.items.append(item)
         if len(classes) == 1 and any(
             item.consumers is None for item in items
-        ):  # nearly all: nobody asks who reads them
+        ):  # nearly all weights: their readers are not needed
             self._contents[tensor.name] = classes[0]
             return
         readers = readers_of(tensor)
@@ -183,16 +183,16 @@ class RefitPlan:
         for content in classes:
             for reader in (one for item in content.items for one in item.consumers or ()):
                 if not taken.setdefault(reader, content).is_same(content):
-                    words = f"one array for {described(tensor)}, got {_given([taken[reader], content])}"
-                    raise ValueError(escape(f"{tensor.name}: expected {words}"))
+                    message = f"one array for {described(tensor)}, got {_given([taken[reader], content])}"
+                    raise ValueError(escape(f"{tensor.name}: expected {message}"))
         left = [reader for reader in readers if reader not in taken]
         if len(classes) == 1 and not left:
             self._contents[tensor.name] = classes[0]
             return
         self._require_unshare(tensor, classes, whole, left)
         if whole and not left:
-            words = f"an operation to read {whole[0].items[0].given}, got another array for each: {described(tensor)}"
-            raise ValueError(escape(f"{tensor.name}: expected {words}"))
+            message = f"an operation to read {whole[0].items[0].given}, got another array for each: {described(tensor)}"
+            raise ValueError(escape(f"{tensor.name}: expected {message}"))
         main = whole[0] if whole else None if left else classes[0]
         if main is not None:
             self._contents[tensor.name] = main
@@ -207,15 +207,15 @@ class RefitPlan:
         """Refuse what needs several constants, unless that is allowed and it is known which is for what."""
         if not self._how.unshare:
             if len(classes) == 1:
-                words = f"an array for all that read it, {described(tensor)}, got one for some of them"
+                message = f"an array for all that read it, {described(tensor)}, got one for some of them"
             else:
-                words = f"equal arrays for it, got different ones: {_given(classes)}"
+                message = f"equal arrays for it, got different ones: {_given(classes)}"
             raise ValueError(
-                escape(f"{tensor.name}: expected {words}; {_UNSHARE} makes a constant of its own for each")
+                escape(f"{tensor.name}: expected {message}; {_UNSHARE} makes a constant of its own for each")
             )
         if len(whole) > 1:
-            words = f"to know which operation reads which of {_given(whole)}; map each to {tensor.name}@OPERATION"
-            raise ValueError(escape(f"{tensor.name}: expected {words}, which is read by {described(tensor)}"))
+            message = f"to know which operation reads which of {_given(whole)}; map each to {tensor.name}@OPERATION"
+            raise ValueError(escape(f"{tensor.name}: expected {message}, which is read by {described(tensor)}"))
 
     # ---------------------------------------------------------------------------------------------------------- records
 
@@ -245,10 +245,10 @@ class RefitPlan:
         first, holders = classes[0]
         if not self._how.unshare and (kept or len(classes) > 1):
             if kept:
-                words = f"expected new values for {kept[0].name} too, which is the same blob, got none"
+                message = f"expected new values for {kept[0].name} too, which is the same blob, got none"
             else:
-                words = f"expected equal values for {classes[1][1][0].name}, which is the same blob, got others"
-            raise ValueError(escape(f"{holders[0].name}: {words}; {_UNSHARE} stores them apart"))
+                message = f"expected equal values for {classes[1][1][0].name}, which is the same blob, got others"
+            raise ValueError(escape(f"{holders[0].name}: {message}; {_UNSHARE} stores them apart"))
         moved = classes if kept else classes[1:]
         stays = kept[0].name if kept else holders[0].name
         for content, movers in moved:
@@ -299,7 +299,7 @@ class RefitPlan:
         self._file(program.mapping).edits += [edit for edit in edits if edit is not None]
 
     def _add_operations(self) -> None:
-        """Put the new operations behind those that they are copies of; edits inside these go along."""
+        """Insert each new operation after its original; a copy includes the edits inside the original."""
         for tensor, new in self._new.values():
             op, program = cast(_codec.Op, tensor.op_row), cast(OpenProgram, tensor.program)
             buffer, change = program.scan.buffer, self._file(program.mapping)
@@ -352,6 +352,6 @@ def _require_apart(change: FileChange) -> None:
     end = 0
     for write in sorted(change.writes, key=lambda write: write.offset):
         if write.offset < end:
-            words = f"data of {write.name}: expected none of another record, got some before byte {end}"
-            raise FormatError(words, offset=write.offset, file=change.mapping.name)
+            message = f"data of {write.name}: expected none of another record, got some before byte {end}"
+            raise FormatError(message, offset=write.offset, file=change.mapping.name)
         end = write.offset + write.nbytes

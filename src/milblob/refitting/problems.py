@@ -12,7 +12,7 @@ _Kind = tuple[str, str]
 
 
 class Problems:
-    """Collects what is wrong. Several problems of one kind become one: how many, some of their names, what to do."""
+    """Collects problems. Several of one kind become one message: their number, some names, and the remedy."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -56,22 +56,22 @@ class Problems:
                 raise self._single[0]
             ((_, remedy), [(_, error)]) = next(iter(self._kinds.items()))
             raise _with_remedy(error, remedy)
-        words = [_words(error) for error in self._single]
+        messages = [_message_of(error) for error in self._single]
         for (what, remedy), found in self._kinds.items():
             if len(found) == 1:
-                words.append(f"{_words(found[0][1])} ({remedy})")
+                messages.append(f"{_message_of(found[0][1])} ({remedy})")
             else:
-                words.append(f"{len(found):,} {what} ({some((name for name, _ in found), _MAX_NAMES)}): {remedy}")
-        found_words = "; ".join(shortened(words, _MAX_PROBLEMS))
-        raise ValueError(escape(f"weights: expected all to fit, got {self._count:,} problems: {found_words}"))
+                messages.append(f"{len(found):,} {what} ({some((name for name, _ in found), _MAX_NAMES)}): {remedy}")
+        listed = "; ".join(shortened(messages, _MAX_PROBLEMS))
+        raise ValueError(escape(f"weights: expected all to fit, got {self._count:,} problems: {listed}"))
 
 
 def _with_remedy(error: Exception, remedy: str) -> Exception:
     if isinstance(error, MilblobError):
         error.what = f"{error.what} ({remedy})"
         return error
-    return type(error)(f"{_words(error)} ({remedy})")
+    return type(error)(f"{_message_of(error)} ({remedy})")
 
 
-def _words(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

@@ -32,9 +32,9 @@ class RecoverReport(Result):
 def recover(source: str | os.PathLike[str]) -> RecoverReport:
     """Complete a change of a model that a killed process began: `milblob.open(path, "r+")`, `refit`, `write_weights`.
 
-    The change is applied as its journal says, whole: the model then has all new values. The next writer that changes
-    the model in place does the same first. If no change is pending, nothing is done. If a process is still writing,
-    this waits for it.
+    The whole change is applied from its journal: the model then has all new values. The next writer that changes the
+    model in place does the same first. If no change is pending, nothing is done. If a process is still writing, this
+    waits for it.
 
     Args:
         source: path of the model, weight file or unpacked archive; or of a file or folder of it. Weight files that the
@@ -47,7 +47,7 @@ def recover(source: str | os.PathLike[str]) -> RecoverReport:
         FormatError: the journal is broken, does not belong to this model, may come from a user who may not write to it,
             or the files have changed since. Nothing has been changed.
         BlockingIOError: another process is still writing to the model after ten seconds.
-        OSError: the path does not exist; or the files cannot be written here: the message says what to do.
+        OSError: the path does not exist, or the files cannot be written here; the message names the remedy.
 
     Examples:
         >>> milblob.recover("demo.mlpackage").changes  # nothing was pending

@@ -58,14 +58,15 @@ def refit(
             parameters are the weights (docs/tvm.md).
         weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz,
             .npy, .gguf, .onnx or .params file, of a directory of .npy files, or of an archive. Every one of them must
-            fit; weights of the model that are not among them stay. Of an ONNX model, only what differs is taken.
-        base: as `weights`: the checkpoint that the model was converted from. How each weight follows from it is found
-            out, checked against the present values, and done with `weights`, casts included (docs/fine-tuning.md).
-        leave: with `base`: weights of the model that may stay as they are although nothing is known about them.
-        epsilon: with `base`: of batch norms, where it is not one of the usual ones and milblob cannot tell.
+            fit; other weights of the model are kept. Of an ONNX model, only values that differ are taken.
+        base: as `weights`: the checkpoint that the model was converted from. milblob finds the derivation of each
+            weight, checks it against the present values and repeats it with `weights`, casts included
+            (docs/fine-tuning.md).
+        leave: with `base`: weights of the model that may be left as they are if their derivation is unknown.
+        epsilon: with `base`: the epsilon of batch norms, if it is not one of the usual ones that milblob tries.
         mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
-            several weights the same values. "WEIGHT@OPERATION" stands for the weight where that operation reads it
-            (its first output, or OPERATION.PARAMETER). Several arrays for one weight must be equal, unless `unshare`.
+            several weights the same values. "WEIGHT@OPERATION" is the weight as that operation reads it (named by its
+            first output, or OPERATION.PARAMETER). Several arrays for one weight must be equal, unless `unshare`.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
         overflow: what a cast does with a finite number that is too large: "error", "inf" or "clamp".
         unshare: where weights that are stored once get different values, store them apart: new records in the weight
@@ -160,13 +161,13 @@ def refit(
             if dry_run:
                 plan.check()
                 return _report(plan, source, target, False, how).without(given, unchanged)
-            _require_output(old, source, target, force)  # again: what has appeared there meanwhile belongs to somebody
+            _require_output(old, source, target, force)  # again: another process may have created it
             report, root = _report(plan, source, target, True, how).without(given, unchanged), os.path.abspath(source)
             report = replace(report, changes=[replace(c, file=_moved(c.file, root, target)) for c in report.changes])
             with (
                 _all_problems(plan),
                 copied(source, old.package, target, force, plan.changes, _counter(how, plan.changes)) as copy,
-                Model(copy, constants=True, stored=True),  # whatever it holds can be opened
+                Model(copy, constants=True, stored=True),  # checks that the copy can be opened
             ):
                 pass
             return _counted(report, plan)
@@ -183,7 +184,7 @@ def _plan(model: Model, given: Mapping[str, Any], how: How) -> tuple[RefitPlan, 
     found = changed(model, given, how)
     how = how._replace(mapping=found.mapping)
     if found.unchanged and not any(names_in(how.mapping.get(name, name)) for name in found.arrays):
-        return RefitPlan(model, [], how), found.unchanged  # which is no error, as it is where nothing is given
+        return RefitPlan(model, [], how), found.unchanged  # not an error, unlike empty weights
     return RefitPlan(model, pair(model, found.arrays, how), how), found.unchanged
 
 
@@ -208,7 +209,7 @@ def _all_problems(plan: RefitPlan) -> Iterator[None]:
 
 
 def _counted(report: RefitReport, plan: RefitPlan) -> RefitReport:
-    """Return a report with what is known since the values were written: so much, and no more, is done after that."""
+    """Return a report with the counts and errors that are known after writing; nothing else runs after that."""
     rows = zip(report.changes, plan.items, strict=True)
     return replace(report, changes=[replace(row, counts=item.counts, sqnr=item.sqnr) for row, item in rows])
 
@@ -248,7 +249,7 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
         require_replaceable(target, model.kind, force, like=[source])
     constants = (c for program in model.parts for c in program.scan.constants)
     if not model.package.is_directory and any(c.storage == _codec.BLOB for c in constants):
-        words = (
+        message = (
             f"output {target}: expected a model whose weights can be copied with it, got a file that refers to others"
         )
-        raise UnsupportedError(words, file=source)
+        raise UnsupportedError(message, file=source)

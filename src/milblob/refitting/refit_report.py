@@ -1,4 +1,4 @@
-"""What `refit` reports: one row per weight, and what it did not use."""
+"""The report of `refit`: one row per weight, and the unused input."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -71,11 +71,11 @@ class RefitReport(Result):
         source, output: paths; equal for a change in place.
         changes: one row per weight, in the order of the weights that were given.
         done: False for a dry run.
-        unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
+        unused: names in the given weights that the mapping or `select` leaves out.
         constant: with a base: weights that do not follow from it -> what they are, such as positions.
         without_effect: with a base: arrays that differ from it and that no constant of the model depends on.
-        left: with a base: weights that stay as they are, as `leave` says.
-        note: with a base: what was done to the names of the arrays, in words; "" if they are those of the base.
+        left: with a base: weights left as they are because of `leave`.
+        note: with a base: a text that describes how the names of the arrays were changed; "" if they were not.
         unchanged: of an ONNX model: initializers that hold what the model holds, or what the conversion gave them.
 
     Examples:

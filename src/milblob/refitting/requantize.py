@@ -45,7 +45,7 @@ def requantized(item: RefitItem, how: How, recent: Recent) -> list[tuple[Tensor,
 
 
 class Requantized:
-    """The new stored parts of one weight, computed when the first of them is asked for.
+    """The new stored parts of one weight, computed on the first access to one of them.
 
     Attributes:
         changing: the parts that change, by their row.
@@ -154,8 +154,8 @@ class Requantized:
 
     def _unsupported(self, node: Compressed) -> UnsupportedError:
         path = self._item.tensor.program.scan.path(node.op) if self._item.tensor.program is not None else ""
-        words = f"{self._item.tensor.name}: expected a chain that can be requantized, got {node.op.type} inside"
-        return UnsupportedError(f"{words} (repack --decompress makes it dense)", where=path)
+        message = f"{self._item.tensor.name}: expected a chain that can be requantized, got {node.op.type} inside"
+        return UnsupportedError(f"{message} (repack --decompress makes it dense)", where=path)
 
     def _stored(self, node: Compressed, key: str) -> Any:
         row = node.parts[key]
@@ -187,8 +187,8 @@ class Requantized:
             for reader in (consumer.reader for consumer in readers_of(part)):
                 if not isinstance(reader, Operation) or reader.message not in inside:
                     other = reader.label if isinstance(reader, Operation) else "an output of its block"
-                    words = f"{part.name}: expected a part of {tensor.name} alone, got one that {other} reads too"
-                    raise ValueError(escape(words))
+                    message = f"{part.name}: expected a part of {tensor.name} alone, got one that {other} reads too"
+                    raise ValueError(escape(message))
 
     # ------------------------------------------------------------------------------------------------------ computation
 
@@ -208,11 +208,11 @@ class Requantized:
         self._arrays = {}
         try:
             wanted = values
-            if self._is_fit and self._item.tensor.mil_dtype is DType.FLOAT16:  # what a new conversion compresses
+            if self._is_fit and self._item.tensor.mil_dtype is DType.FLOAT16:  # as a new conversion does
                 wanted = cast_array(values, DType.FLOAT16, overflow=how.overflow)[0].astype(np.float32)
                 _require_finite(wanted, name)
             if not self._repack():
-                self._dense(self._chain)  # whose parts must fit each other, before new ones are made of them
+                self._dense(self._chain)  # checks that the old parts fit each other before new ones are made
                 self._solve(self._chain, wanted, None)
         except MilblobError:
             raise
@@ -333,7 +333,7 @@ class Requantized:
         if self._is_fit:
             new, new_offset = scale, offset
             if not _is_stored(parts, "scale") or not (offset is None or _is_stored(parts, "offset")):
-                pass  # a scale that is computed stays
+                pass  # a computed scale is kept
             elif is_integer:
                 new, new_offset, codes = stored_parts.fit_scale(values, scale.shape, offset, codes, mask)
             elif isinstance(data, Compressed) and offset is None:
@@ -445,7 +445,7 @@ def _numbers(array: Array) -> Array:
 
 
 def _steps(values: Array, scale: Array, offset: Array | None) -> Array:
-    """Return values / scale + offset: what an operation that scales must be given; 0 where the scale is 0."""
+    """Return values / scale + offset, the input of a scaling operation; 0 where the scale is 0."""
     out = np.empty_like(values)
     for rows in stored_parts.rows_of(values.shape):
         by = stored_parts.spread(scale, values.shape, rows).astype(values.dtype)

@@ -1,4 +1,4 @@
-"""Writing what a `refit` changes: in place through the journal, or straight into a new copy."""
+"""Writing the changes of a `refit`: in place through the journal, or directly into a new copy."""
 
 import contextlib
 import dataclasses
@@ -53,7 +53,7 @@ class FileChange:
 
     Attributes:
         mapping: the open file.
-        holder: a Program that is in the file, and what says so; None for a weight file.
+        holder: a Program that is in the file, which also gives its format; None for a weight file.
         writes: new bytes for old ones. Their offsets in MIL text are those in the Program that was read from it.
         edits: of a Program, besides.
         appended: new records of a weight file.
@@ -72,12 +72,12 @@ class FileChange:
 
     @property
     def _is_spliced(self) -> bool:
-        """Whether the file is put together anew: where lengths change, or it is text."""
+        """Whether the whole file must be rewritten: a length changes, or the file is text."""
         is_text = self.holder is not None and self.holder.is_text
         return bool(self.edits or (self.writes and is_text)) or any(w.nbytes != w.new_nbytes for w in self.writes)
 
     def patches(self, path: str, counter: ProgressCounter) -> list[journal.Patch] | None:
-        """Return the changes one by one, or None if the file is better written anew.
+        """Return the changes one by one, or None if it is cheaper to rewrite the file.
 
         A journal takes twice the changed bytes, a new file all bytes once: half of the file costs the same.
         """
@@ -143,7 +143,7 @@ def write_in_place(model: EditableModel, changes: list[FileChange], counter: Pro
 def copied(
     source: str, package: Package, target: str, force: bool, changes: list[FileChange], counter: ProgressCounter
 ) -> Iterator[str]:
-    """Write a changed copy of a model, which is renamed to `target` at the end of the block; yield its path until then.
+    """Write a changed copy of a model and yield its path; the end of the block renames it to `target`.
 
     Raises:
         As `FileChange.write`, `copy_changed_tree` and `NewDirectory`.

@@ -57,9 +57,9 @@ class FileSystemOrigin:
 class FileSystemFile:
     """A file of a file system of fsspec; see RemoteFile.
 
-    fsspec does not say which version a range is of. So the file is asked for its version before the first range and
-    after each: the bytes are of one version, unless it changed and changed back. A listing may state less than the
-    file itself, so that only the size of the file is taken from there.
+    fsspec does not report the version of a range. So the version of the file is requested before the first range and
+    after each: the bytes are of one version, unless the file changed and changed back. A listing may have fewer fields
+    than the file itself, so only the size is taken from it.
     """
 
     def __init__(self, system: Any, path: str, info: dict[str, Any], name: str) -> None:
@@ -105,8 +105,8 @@ def _version(info: dict[str, Any], name: str) -> Version:
 class _named:  # noqa: N801
     """Turns any error of a file system into an OSError that names the file, without what a URL in it may hold."""
 
-    def __init__(self, name: str, words: str = "") -> None:
-        self._name, self._words = name, words
+    def __init__(self, name: str, message: str = "") -> None:
+        self._name, self._words = name, message
 
     def __enter__(self) -> None:
         return
@@ -140,8 +140,8 @@ def open_origin(url: str, options: dict[str, Any]) -> tuple[FileSystemOrigin, st
         raise ImportError(f"{text}: its file system needs another package ({package})") from None
     except ValueError as error:
         known = "protocol not known" in str(error).lower()
-        words = f"a scheme that fsspec knows, got {url.partition(':')[0]!r}" if known else "options that it takes"
-        raise ValueError(f"URL {text}: expected {words}") from None
+        message = f"a scheme that fsspec knows, got {url.partition(':')[0]!r}" if known else "options that it takes"
+        raise ValueError(f"URL {text}: expected {message}") from None
     except TypeError:
         names = ", ".join(map(str, options)) or "none"
         raise ValueError(f"storage options of {text}: expected those of its file system, got {names}") from None

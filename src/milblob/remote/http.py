@@ -30,7 +30,7 @@ MAX_REQUESTS = 16
 
 ATTEMPTS = 5
 HEAD_NBYTES = 1 << 16
-"""Of the first request, which also says how large the file is."""
+"""Size of the first request, whose answer also has the size of the file."""
 
 TIMEOUT_S = 30.0
 MIN_RATE = 1 << 16  # bytes per second, for which a request has time beyond TIMEOUT_S
@@ -115,7 +115,7 @@ class HttpFile:
         self.head = b""
 
     def open(self) -> "HttpFile":
-        """Ask for the first bytes, which tells the size; return the file itself."""
+        """Request the first bytes, whose answer has the size of the file; return the file itself."""
         self.head = bytes(self._read(0, HEAD_NBYTES))
         return self
 
@@ -142,7 +142,7 @@ class HttpFile:
         return data
 
     def _retry(self, offset: int, nbytes: int, once: Callable[[], bool]) -> None:
-        """Make requests until one says that it was the last, and again after failures that may pass."""
+        """Make requests until one returns that it was the last; repeat them after temporary failures."""
         attempt = 1
         error: BaseException | None
         while True:
@@ -169,7 +169,7 @@ class HttpFile:
         """Make one request for what is missing, and add it to `data`.
 
         Returns:
-            Whether the body was as long as it said, and how many bytes `data` is to have.
+            Whether the body had its declared length, and how many bytes `data` is to have.
         """
         asked = offset + len(data)
         answer = self._ask(asked, offset + nbytes)
@@ -291,8 +291,10 @@ class HttpFile:
             location = None
         is_worse = urlsplit(url).scheme == "https" and parts.scheme != "https"
         if location is None or parts.scheme not in ("http", "https") or is_worse:
-            words = "a redirect to no URL of https" if is_worse or location is None else "a redirect to another scheme"
-            raise self._failed(begin, nbytes, words, 1)
+            message = (
+                "a redirect to no URL of https" if is_worse or location is None else "a redirect to another scheme"
+            )
+            raise self._failed(begin, nbytes, message, 1)
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
 
     def _checked(self, answer: Answer, begin: int, end: int) -> tuple[int, int] | None:
@@ -329,7 +331,7 @@ class HttpFile:
         return begin, last + 1
 
     def _refuse_status(self, answer: Answer, begin: int, nbytes: int) -> None:
-        """Raise what a status or a Content-Encoding says is wrong, whatever was asked for."""
+        """Raise the error for a status or a Content-Encoding that is wrong for any request."""
         status, got = answer.status, f"{answer.status} {answer.reason}"
         if status in (404, 410):
             raise FileNotFoundError(errno.ENOENT, f"{_asked(begin, nbytes)}, got {got}", self.name)
@@ -352,17 +354,17 @@ class HttpFile:
 
     def _failed(self, begin: int, nbytes: int, got: str, attempts: int, error: BaseException | None = None) -> OSError:
         times = f" after {attempts} attempts" if attempts > 1 else ""
-        words = f"{_asked(begin, nbytes)}, got {got}{times}"
+        message = f"{_asked(begin, nbytes)}, got {got}{times}"
         kind = TimeoutError if isinstance(error, TimeoutError) else OSError
         number = errno.ETIMEDOUT if kind is TimeoutError else getattr(error, "errno", None) or errno.EIO
-        return kind(number if isinstance(error, OSError) and number > 0 else errno.EIO, words, self.name)
+        return kind(number if isinstance(error, OSError) and number > 0 else errno.EIO, message, self.name)
 
 
 class _StatusError(Exception):
     """A status after which another attempt may succeed."""
 
-    def __init__(self, words: str, wait: float) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, wait: float) -> None:
+        super().__init__(message)
         self.wait = wait
 
 

@@ -26,7 +26,7 @@ _PACKAGE, _COMPILED = ".mlpackage", ".mlmodelc"
 _MODEL_NUMBER = re.compile(r"model\d{1,6}\Z")
 COMPILED_NAMES = ("model.mil", "model.espresso.net", "coremldata.bin", "metadata.json")
 _TRIED = {_PACKAGE: ("Manifest.json",), _COMPILED: COMPILED_NAMES}
-"""Names in a model's directory that are looked for although nothing names them; there is no request for others."""
+"""Names in a model's directory that are requested although no file refers to them; other such names are not."""
 
 
 class Mirror:
@@ -43,7 +43,7 @@ class Mirror:
         name: what messages call it.
 
     Raises:
-        OSError: there is no directory for temporary files.
+        OSError: no directory for temporary files was found.
     """
 
     def __init__(self, origin: RemoteDirectory, name: str, make: Any = SparseFile, whole_name: str = "") -> None:
@@ -92,8 +92,8 @@ class Mirror:
             if not found:
                 self._missing.add(relative)
             if not found and relative == self._start:
-                words = f"{os.strerror(errno.ENOENT)}, nor {self._start}/Manifest.json or {self._start}/model.mil"
-                raise FileNotFoundError(errno.ENOENT, words, self.name)
+                message = f"{os.strerror(errno.ENOENT)}, nor {self._start}/Manifest.json or {self._start}/model.mil"
+                raise FileNotFoundError(errno.ENOENT, message, self.name)
             return found
 
     def _is_tried(self, parts: list[str]) -> bool:
@@ -146,7 +146,7 @@ class Mirror:
         FILES[identity] = backing
 
     def close(self) -> None:
-        """Remove the directory. What is mapped stays readable, and is fetched as before."""
+        """Remove the directory. Mapped files remain readable, and are fetched as before."""
         ROOTS.pop(self.root, None)
         with self._lock:
             for identity in self._made.values():
@@ -160,9 +160,9 @@ class Mirror:
 
 
 def open_mirror(source: Any, options: dict[str, Any] | None = None, max_nbytes: int | None = None) -> Mirror | None:
-    """Return what represents a source that is no local file; None for a local file or directory.
+    """Return the mirror of a remote source; None for a local file or directory.
 
-    Nothing is asked for yet.
+    Makes no request yet.
 
     Args:
         source: a URL, or the path of a zip archive; see `mirrored.is_remote`.

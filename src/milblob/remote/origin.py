@@ -12,7 +12,7 @@ MAX_FILES = 1 << 17
 
 
 class Version(NamedTuple):
-    """What tells two versions of a file apart.
+    """The identity of a version of a file.
 
     Attributes:
         nbytes: its size.
@@ -39,8 +39,8 @@ class Version(NamedTuple):
                 (self.nbytes, other.nbytes) if what == "size" else
                 (self.etag, other.etag) if what == "ETag" else (self.changed, other.changed)
             )  # fmt: skip
-            words = f"remote file: expected the version that was opened ({what} {expected!r:.100}), got {got!r:.100}"
-            raise FormatError(f"{words}: it changed; open it again", file=name, code="changed-file")
+            message = f"remote file: expected the version that was opened ({what} {expected!r:.100}), got {got!r:.100}"
+            raise FormatError(f"{message}: it changed; open it again", file=name, code="changed-file")
 
 
 class RemoteFile(Protocol):
@@ -110,8 +110,8 @@ def require_names(names: list[str], where: str, folders: Container[str] = ()) ->
     for name in names:
         parts = name.split("/")
         if any(part in ("", ".", "..") or "\0" in part or "\\" in part or part[1:2] == ":" for part in parts):
-            words = f"name of a file: expected a path inside the directory, got {name!r:.200}"
-            raise FormatError(words, file=where, code="escaping-file")
+            message = f"name of a file: expected a path inside the directory, got {name!r:.200}"
+            raise FormatError(message, file=where, code="escaping-file")
         if name in seen:
             raise FormatError(f"names of files: expected each once, got {name!r:.200} twice", file=where)
         seen.add(name)

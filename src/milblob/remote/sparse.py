@@ -26,7 +26,7 @@ class SparseFile:
         kept: called with each range once it is in the file.
 
     Raises:
-        OSError: there is no room for the bytes that came first.
+        OSError: no space for the bytes that came first.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class SparseFile:
     def _get(self, begin: int, end: int) -> None:
         data = self.remote.read(begin, end - begin)
         if len(data) != end - begin:
-            words = f"bytes {begin} to {end - 1}: expected {end - begin} bytes, got {len(data)}"
-            raise OSError(None, words, self.remote.name)
+            message = f"bytes {begin} to {end - 1}: expected {end - begin} bytes, got {len(data)}"
+            raise OSError(None, message, self.remote.name)
         with naming(self.remote.name, self._fd):
             self._put(begin, data)
         with self._changed:

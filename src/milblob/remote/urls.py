@@ -51,7 +51,7 @@ def split(url: str) -> Split:
     """Split a URL of http or https.
 
     Raises:
-        ValueError: it has no host, or a port that is no number, or names nothing.
+        ValueError: it has no host, or a port that is not a number, or names nothing.
     """
     try:
         parts = urlsplit(url)

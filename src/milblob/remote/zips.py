@@ -138,8 +138,8 @@ class ZipMember:
                 got = f"{done} or more" if done > row.file_size else str(done)
                 raise FormatError(f"zip member: expected {row.file_size} bytes as stated, got {got}", file=self._name)
             if crc != row.CRC:
-                words = f"zip member: expected the CRC-32 {row.CRC:08x} as stated, got {crc:08x}"
-                raise FormatError(words, file=self._name)
+                message = f"zip member: expected the CRC-32 {row.CRC:08x} as stated, got {crc:08x}"
+                raise FormatError(message, file=self._name)
             self._is_decoded = True
 
     def __del__(self) -> None:
@@ -194,20 +194,24 @@ def _members(archive: MappedFile, path: str) -> dict[str, tuple[zipfile.ZipInfo,
     files = [row for row in kept if not row.is_dir()]
     for row in kept:
         if stat.S_ISLNK(row.external_attr >> 16):
-            words = f"zip member {row.filename!r:.200}: expected a file, got a link"
-            raise FormatError(words, file=path, code="escaping-file")
+            message = f"zip member {row.filename!r:.200}: expected a file, got a link"
+            raise FormatError(message, file=path, code="escaping-file")
     for row in files:
         if row.flag_bits & 1:
             raise UnsupportedError(f"zip member {row.filename!r:.200}: expected none encrypted, got one", file=path)
         if row.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            words = f"zip member {row.filename!r:.200}: expected it stored or deflated, got method {row.compress_type}"
-            raise UnsupportedError(words, file=path)
+            message = (
+                f"zip member {row.filename!r:.200}: expected it stored or deflated, got method {row.compress_type}"
+            )
+            raise UnsupportedError(message, file=path)
         if row.compress_type == zipfile.ZIP_STORED and row.file_size != row.compress_size:
-            words = f"zip member {row.filename!r:.200}: expected one size, got {row.file_size} and {row.compress_size}"
-            raise FormatError(words, file=path)
+            message = (
+                f"zip member {row.filename!r:.200}: expected one size, got {row.file_size} and {row.compress_size}"
+            )
+            raise FormatError(message, file=path)
         if row.file_size > _MAX_RATIO * row.compress_size:
-            words = f"zip member {row.filename!r:.200}: expected at most {_MAX_RATIO} bytes of each deflated one, got"
-            raise FormatError(f"{words} {row.file_size} of {row.compress_size}", file=path)
+            message = f"zip member {row.filename!r:.200}: expected at most {_MAX_RATIO} bytes of each deflated one, got"
+            raise FormatError(f"{message} {row.file_size} of {row.compress_size}", file=path)
     names = {id(row): len(row.orig_filename.encode("utf-8", "surrogateescape")) for row in files}
     heads = [(row.header_offset, _LOCAL.size + names[id(row)] + _MAX_EXTRA_NBYTES) for row in files]
     data = memoryview(archive.need(heads))
@@ -244,7 +248,7 @@ def _start(data: memoryview, archive: MappedFile, row: zipfile.ZipInfo, path: st
         and (not has_sizes or (packed, size) == (row.compress_size, row.file_size))
     )
     if not agrees:
-        raise FormatError(f"{what}: expected what the directory says, got something else", offset=at, file=path)
+        raise FormatError(f"{what}: expected the same as in the directory, got something else", offset=at, file=path)
     start: int = at + _LOCAL.size + name_nbytes + extra_nbytes
     if start + row.compress_size > len(data):
         raise FormatError(f"{what}: expected its data inside the file, got less", offset=at, file=path)
@@ -268,6 +272,6 @@ def _root(names: list[str], path: str) -> str | None:
             found.append(folder)
     if len(found) > 1:
         some = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        words = f"{_EXPECTED}, got {len(found)} of them ({some}; unzip it to give one of them)"
-        raise FormatError(words, file=path, code="not-a-model")
+        message = f"{_EXPECTED}, got {len(found)} of them ({some}; unzip it to give one of them)"
+        raise FormatError(message, file=path, code="not-a-model")
     return found[0] if found else None

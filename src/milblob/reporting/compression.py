@@ -16,7 +16,7 @@ from ..wording import escape
 from .fields import number
 
 COLUMNS = ("name", "recipe", "nbytes", "nbytes_after", "sqnr", "largest", "reason")
-"""The columns of the table of recipes; `reason` says why a weight is kept as it is."""
+"""The columns of the table of recipes; `reason` explains why a weight is kept as it is."""
 
 
 def compression_of(plan: Any, frontier: Any, names: Mapping[str, int]) -> dict[str, Any]:
@@ -109,6 +109,6 @@ def _count(nbytes: Any) -> int:
 
 
 def _chosen(rows: list[list[Any]], frontier: dict[str, Any] | None) -> int | None:
-    """Return the bytes of all weights after a plan, if the frontier says how many there were before it."""
+    """Return the bytes of all weights after a plan, if the frontier has their number before it."""
     saved = [before - after for _, _, before, after, *_ in rows if before is not None and after is not None]
     return frontier["nbytes"] - sum(saved) if frontier is not None and saved else None

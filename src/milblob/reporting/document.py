@@ -70,7 +70,7 @@ def _row(name: str, tensor: LazyTensor, found: Examined, source: str) -> list[An
         shape = list(tensor.declared_shape)
         nbytes = tensor.nbytes
         count = tensor.size
-    except (MilblobError, OSError, ValueError) as error:  # a shape that only the values say, and they cannot be read
+    except (MilblobError, OSError, ValueError) as error:  # the shape follows from values that cannot be read
         failure = failure or escape(bounded(f"{type(error).__name__}: {error}"))
     bits = number(8 * nbytes / count) if nbytes is not None and count else None
     place = _place(tensor, source) if isinstance(tensor, Tensor) else ["", "", "", None, None, None, [], 0]
@@ -99,7 +99,7 @@ def _place(tensor: Tensor, source: str) -> list[Any]:
         file = os.path.basename(file)
     try:
         data_offset = tensor.data_offset
-    except (MilblobError, OSError):  # the file is missing, or the record is broken: `check` says so
+    except (MilblobError, OSError):  # the file is missing, or the record is broken: `check` reports it
         data_offset = None
     consumers = tensor.consumers
     readers = [
@@ -120,7 +120,7 @@ def model_of(chosen: Subject) -> dict[str, Any]:
         try:
             nbytes += tensor.nbytes
             elements += tensor.size
-        except (MilblobError, OSError, ValueError):  # its row says why
+        except (MilblobError, OSError, ValueError):  # its row has the reason
             continue
     path = side.words
     return {

@@ -88,5 +88,5 @@ def _inert(script: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Return the hash by which the policy knows a script or a style."""
+    """Return the hash that allows a script or a style in the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

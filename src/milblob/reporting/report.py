@@ -65,7 +65,7 @@ def report(
     """Write one HTML file about a model, or about two: a map of its bytes, its weights, its findings, what differs.
 
     The file needs no network and runs no code but its own; docs/report.md describes what it shows. A weight that cannot
-    be read does not end the report: the page says why, and so does the result.
+    be read does not end the report: the page and the result give the reason.
 
     Args:
         source: a path (a model, weight file or listing; .safetensors, .npz, .npy or a directory of .npy), an open

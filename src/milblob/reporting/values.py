@@ -18,7 +18,7 @@ from .fields import ends, histogram_row, number, statistics_row
 MAX_EXACT_COUNT = 1 << 28
 """Elements of the largest weight whose statistics are those of all its values."""
 _SAMPLE_COUNT, _RUNS = 1 << 24, 256
-"""Elements of a larger weight that are read, in so many runs at even distances."""
+"""Number of elements that are read of a larger weight, and the number of runs, at even distances."""
 _HISTOGRAM_COUNT = 1 << 14
 """Elements of 32 and 64 bits in a histogram: counting them all would take longer than all statistics."""
 _CHANNELS, _CHANNEL_COUNT = 32, 128

@@ -1,4 +1,4 @@
-"""Planning a rewritten model: what happens to each tensor, which records the result has, how the Program changes.
+"""The plan of a rewritten model: actions for each tensor, records of the result, edits of the Program.
 
 Writes nothing. `arrange` makes an `Arrangement` of an open model and `Options`; `repack.py` executes it.
 """
@@ -133,7 +133,7 @@ def arrange(
 
 
 def _order(tensor: Tensor) -> Any:
-    """Return where a constant is in its Program, whatever the order of the maps on the way to it."""
+    """Return a sort key for a constant: its position in the Program, independent of the order of maps."""
     op, constant = tensor.op_row, tensor.constant
     at = -1 if op is None else op.message[0]
     return tensor.function, at, constant.block, constant.owner, constant.key, constant.binding, constant.steps
@@ -146,11 +146,11 @@ def _require_support(model: Model, options: Options) -> None:
     }  # fmt: skip
     asked = [name for name, is_asked in edits.items() if is_asked]
     if model.kind == "listing":
-        words = "repack: expected a model or a weight file, got a listing of one (give the weight file)"
-        raise UnsupportedError(words, file=model.path)
+        message = "repack: expected a model or a weight file, got a listing of one (give the weight file)"
+        raise UnsupportedError(message, file=model.path)
     if model.kind == "mlmodelc" and options.functions is not None:
-        words = "functions: expected a package, got a compiled model, whose coremldata.bin names its functions too"
-        raise UnsupportedError(f"{words} (repack the package, then compile it)", file=model.path)
+        message = "functions: expected a package, got a compiled model, whose coremldata.bin names its functions too"
+        raise UnsupportedError(f"{message} (repack the package, then compile it)", file=model.path)
     if model.kind == "blob":
         asked += ["gc"] * options.gc + ["split"] * (options.split is not None)
         if asked:
@@ -187,7 +187,7 @@ class _Choice:
         self._weights_of = weights_of
 
     def is_selected(self, name: str, constant: Any = None) -> bool:
-        """Whether a tensor, or the weight that it is a part of, is one of those that are asked for."""
+        """Whether a tensor, or the weight that it is a part of, is selected."""
         select = self.options.select
         found = select is None or any(select(n) for n in (name, *self._weights_of.get(constant, ())))
         self.has_selected = self.has_selected or found
@@ -219,7 +219,7 @@ class _Choice:
     def target(self, tensor: Tensor, is_part: bool) -> DType | None:
         """Return the dtype that a selected weight is cast to (which may be refused with a reason), or None.
 
-        A tensor selected by name is always tried. If all are selected, values inside other operations stay, and so do
+        A tensor selected by name is always tried. If all are selected, this skips values inside other operations and
         vectors that would become a constexpr operation (see `cast_edits.is_vector`).
         """
         constant, target = tensor.constant, self.options.cast.get(tensor.mil_dtype)
@@ -238,7 +238,7 @@ class _Choice:
 
 
 def _is_late(tensor: Tensor) -> bool:
-    """Whether a model is for iOS 18 or later; text does not say so, but what its operators are."""
+    """Whether a model is for iOS 18 or later; MIL text has no version, so its operators decide."""
     program = _program_of(tensor)
     if program.is_text:
         return cast_edits.opset(program.scan, tensor.constant) >= _IOS18
@@ -279,12 +279,12 @@ class _Sources:
         self._known: dict[tuple[Location | None, str], WeightFile] = {}
 
     def base(self, program: OpenProgram) -> str:
-        """Return what @model_path stands for, relative to the root."""
+        """Return the directory that replaces @model_path, relative to the root."""
         inside = os.path.relpath(cast(Location, program.directory).real(), self.records.root)
         return "" if inside == "." else inside.replace(os.sep, "/")
 
     def weight_file(self, tensor: Tensor) -> WeightFile:
-        """Return the weight file that a constant refers to; each file once, whatever links and names lead to it."""
+        """Return the weight file that a constant refers to; one object per file, also for several links and names."""
         program, text = _program_of(tensor), tensor.constant.text
         key = (program.directory, text)
         found = self._known.get(key)
@@ -300,7 +300,7 @@ class _Sources:
         return found
 
     def record(self, weight_file: WeightFile, tensor: Tensor) -> Any:
-        """Return the record that a constant refers to, which is then not unreferenced."""
+        """Return the record that a constant refers to, and mark it as referenced."""
         try:
             record = weight_file.record(tensor.constant.blob_offset)
         except MilblobError as error:
@@ -319,7 +319,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
     """Decide what happens to a tensor.
 
     Returns:
-        Its row (None if it has none: a constant that is no weight and stays) and, if the result has it, its reference.
+        Its row (None for an unchanged constant that is not a weight), and its reference if the result has one.
     """
     constant, scan, name = tensor.constant, _program_of(tensor).scan, tensor.name
     is_blob, is_part = constant.storage == _codec.BLOB, scan.is_part(constant)
@@ -391,8 +391,8 @@ def _external_item(
     field, _, at, payload, pieces, _ = _codec.tensor_locate(program.scan.buffer, offset, nbytes)
     raw = field in _RAW_FIELDS and pieces == 1 and payload == dtype.nbytes(tensor.size)
     if not raw and target is not None:
-        words = f"cast of a value that is written in pieces: expected one piece, got {pieces}"
-        raise UnsupportedError(words, file=sources.model.path, where=tensor.where)
+        message = f"cast of a value that is written in pieces: expected one piece, got {pieces}"
+        raise UnsupportedError(message, file=sources.model.path, where=tensor.where)
     tensor.read()  # raises if the elements do not match the declaration
     span, how = ((at, payload), COPY) if raw else ((offset, nbytes), VALUE)
     item = sources.records.add_value(program.mapping, span, dtype, tensor.shape, sources.base(program), how)
@@ -441,7 +441,7 @@ def _decompressions(model: Model, choice: _Choice) -> dict[OpenProgram, Decompre
 
 def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable[tuple[TensorChange, DenseWeight]]:
     """Yield the weights that become dense, each with its row."""
-    least = max(choice.options.inline or 0, 1)  # every weight must stay listed, however small
+    least = max(choice.options.inline or 0, 1)  # every weight must remain listed, however small
     for program in model.parts:
         weights = choice.decompressions[program].weights
         tensors = [make_tensor(program, program.scan.name_of(group), group) for group in weights]
@@ -527,7 +527,7 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
 
 
 def _file_changes(model: Model, prefix: str, file: str, choice: _Choice, records: Records) -> Iterable[TensorChange]:
-    """Add all records of a bare weight file to those of the result, which is one file, `file`; yield their rows."""
+    """Add all records of a bare weight file to the result, which is the single file `file`; yield their rows."""
     reader, path = cast(BlobReader, model.package.blobs), cast(str, model.path)
     weight_file = records.weight_file(path, "", reader)
     for name, tensor in model.tensors.items():
@@ -561,13 +561,13 @@ def _unreferenced_changes(records: Records, is_dropped: bool) -> Iterable[Tensor
 def _require_no_weight_file(model: Model, records: Records) -> None:
     """Refuse a bare model file that would need a weight file."""
     if model.kind in ("mlmodel", "mil") and records.items:
-        words = "model file: expected one without a weight file, which has no place beside the result, got"
+        message = "model file: expected one without a weight file, which has no place beside the result, got"
         room = "a .mlpackage" if model.kind == "mlmodel" else "a .mlmodelc"
-        raise UnsupportedError(f"{words} {records.items[0].name!r} ({room} has room for both)", file=model.path)
+        raise UnsupportedError(f"{message} {records.items[0].name!r} ({room} has room for both)", file=model.path)
 
 
 def _complete(changes: Iterable[TensorChange], is_laid_out: bool) -> None:
-    """Say in each row where its value is in the result, and how many bytes it takes there."""
+    """Set the place and size of the value in the result in each row."""
     counted: set[int] = set()
     for change in changes:
         item = change.item

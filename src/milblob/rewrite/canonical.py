@@ -1,4 +1,4 @@
-"""The canonical form of a model file: the same model gives the same bytes, in whatever order it was written."""
+"""The canonical form of a model file: equal models give equal bytes, in any order of fields and maps."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from ..errors import UnsupportedError
 from ..program import schema
 
 DATE = "com.github.apple.coremltools.conversion_date"
-"""The one entry of the metadata that tells when a model was made, and nothing of the model."""
+"""The entry of the metadata that holds only the time of conversion."""
 
 
 def canonical_model(data: Any, file: str | None = None) -> bytes:
     """Return a Model message with its fields and the keys of its maps in order, and without the date of conversion.
 
-    protobuf leaves the order of maps open, and coremltools writes another one each time. Fields that nobody knows stay.
+    protobuf leaves the order of maps open, and coremltools writes another one each time. Unknown fields are kept.
 
     Args:
         data: of the model file; the result is made in memory.
@@ -23,9 +23,9 @@ def canonical_model(data: Any, file: str | None = None) -> bytes:
     """
     with memoryview(data) as view:
         if view.nbytes > schema.MAX_NBYTES:
-            words = f"canonical: expected a model file of at most {schema.MAX_NBYTES} bytes, which protobuf can sort"
-            raise UnsupportedError(f"{words}, got {view.nbytes}", file=file)
-    message = schema.parse("Model", data, file=file)
-    if DATE in message.description.metadata.userDefined:
-        del message.description.metadata.userDefined[DATE]
-    return bytes(message.SerializeToString(deterministic=True))
+            message = f"canonical: expected a model file of at most {schema.MAX_NBYTES} bytes, which protobuf can sort"
+            raise UnsupportedError(f"{message}, got {view.nbytes}", file=file)
+    model = schema.parse("Model", data, file=file)
+    if DATE in model.description.metadata.userDefined:
+        del model.description.metadata.userDefined[DATE]
+    return bytes(model.SerializeToString(deterministic=True))

@@ -12,15 +12,15 @@ from .copying import OpenFiles, copy_entry, data_ranges, new_file, set_mode, wal
 
 
 def write_entry(root: str, name: str, target: str, held: MappedFile, write: Callable[[int], object]) -> None:
-    """Write a changed copy of a file, with its permissions, which its owner can write to.
+    """Write a changed copy of a file with its permissions; its owner can write to the copy.
 
     Args:
         root, name, target: as for `copy_entry`.
-        held: the open file, of which `write` makes the copy.
+        held: the open file that `write` copies.
         write: called with a descriptor of an empty file.
 
     Raises:
-        FormatError: the file changed meanwhile, or another has its name. As `write`.
+        FormatError: the file changed since it was opened, or another file has its name. As `write`.
     """
     origin = os.path.join(root, name)
     before = os.fstat(held.fd)
@@ -74,7 +74,7 @@ def copy_changed_tree(source: str, target: str, changed: Changed, files: OpenFil
 
 
 def copy_between(mapping: MappedFile, start: int, end: int, fd: int) -> None:
-    """Copy bytes of a mapped file to the same place of a file of zeros; holes stay holes."""
+    """Copy bytes of a mapped file to the same place of a file of zeros; holes are preserved."""
     if end > start:
         for at, nbytes in data_ranges(mapping, start, end - start):
             copy_range(mapping, at, nbytes, fd, at)

@@ -1,4 +1,4 @@
-"""What a repack is asked to do, and what it does to each tensor."""
+"""The options of a repack, and its actions on each tensor."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

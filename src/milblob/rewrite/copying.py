@@ -1,4 +1,4 @@
-"""Copying what a rewrite leaves alone: files, links and holes of a model, and the old bytes of an edited message."""
+"""Copies of everything that a rewrite does not change: files, links and holes, and old bytes of an edited message."""
 
 import contextlib
 import os
@@ -85,7 +85,7 @@ def copy_entry(
     """Copy a file with its permissions; a symbolic link as a link.
 
     A link that names a place inside the model by an absolute path becomes a relative one, so that the copy does not
-    depend on the original. Holes of a sparse file stay holes.
+    depend on the original. Holes of a sparse file are preserved.
 
     Args:
         root: real directory of the model.
@@ -96,7 +96,7 @@ def copy_entry(
         least: permissions that the copy has in any case.
 
     Raises:
-        FormatError: not a regular file, or it changed meanwhile. ResolveError: it has become a link that escapes.
+        FormatError: not a regular file, or it changed during the copy. ResolveError: it became a link that escapes.
         OSError: it cannot be read or written.
     """
     origin = os.path.join(root, name)
@@ -119,7 +119,7 @@ def copy_entry(
 
 
 def write_spliced(spliced: Spliced, mapping: MappedFile, fd: int, written: Callable[[int], None]) -> None:
-    """Write an edited message to a new file as a stream; holes of the old file stay holes.
+    """Write an edited message to a new file as a stream; holes of the old file are preserved.
 
     Args:
         spliced: of `mapping`.

@@ -1,4 +1,4 @@
-"""Making compressed weights dense in a Program: which operations become a `const`, and which are removed."""
+"""Decompression of weights in a Program: operations that become a `const`, and operations that are removed."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -55,14 +55,14 @@ def plan_decompression(program: OpenProgram, is_selected: Callable[[Compressed],
             outputs.setdefault(group.op.message, []).append(group)
         for part in group.parts.values():
             if not isinstance(part, Compressed) and part.op.message != group.op.message:
-                outputs[part.op.message] = [part]  # of a const operation, which has one output
+                outputs[part.op.message] = [part]  # a const operation has one output
     readers = {
         message: [consumer.reader for row in rows for consumer in program.consumers(row)]
         for message, rows in outputs.items()
     }
     removed = []
     found = True
-    while found:  # what only removed operations read is removed too, and so on down the chain
+    while found:  # remove operations that only removed ones read, repeatedly
         found = False
         for message in [message for message in readers if message not in gone]:
             own = readers[message]

@@ -1,4 +1,4 @@
-"""Where a rewritten model may go."""
+"""Checks of the destination of a rewritten model."""
 
 import os
 import stat

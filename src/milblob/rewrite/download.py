@@ -81,7 +81,7 @@ def download(
 
     Raises:
         ValueError: no URL. FileExistsError: without `force`, something has the name. OSError: it cannot be fetched.
-        FormatError, ResolveError: it is no sound model. BlockingIOError: another call fetches it to the same place.
+        FormatError, ResolveError: not a sound model. BlockingIOError: another call fetches it to the same place.
 
     Examples:
         >>> found = milblob.download(f"{url}/demo.mlpackage", "models")

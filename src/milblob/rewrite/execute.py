@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 _STAGING_NBYTES = 1 << 20
-_CAST_NBYTES = 1 << 18  # of the wider type: both sides of a part stay in the second-level cache
+_CAST_NBYTES = 1 << 18  # of the wider type: input and output of a part fit the second-level cache
 
 
 def write_weight_files(
@@ -43,7 +43,7 @@ def write_weight_files(
 
     Args:
         files: path, records in order and size in bytes of each.
-        counter: told of every record, or part of one, that is written.
+        counter: counts every record, or part of one, that is written.
         overflow, nan: policies of casts.
         executor: see `run_tasks`.
         cast_done: called with each cast record, or part of one, and its counts.
@@ -186,7 +186,7 @@ def _write_held(path: str, item: Item, data: memoryview, done: Callable[[int], N
 def _write_computed(
     places: dict[WeightParts, list[tuple[str, str, Item]]], counter: ProgressCounter, done: Done
 ) -> None:
-    """Compute weights and write their parts, each as soon as it is there.
+    """Compute weights and write each part as soon as it is complete.
 
     Args:
         places: of the parts: key, file, which exists and has its final size, and item; a part may go to several.
@@ -244,7 +244,7 @@ class _Output:
 
 
 def _cast(step: Step, source: MappedFile, output: _Output, task: Task) -> CastCounts:
-    """Convert one record, or a part of it, in cache-sized chunks. Holes are zero and stay holes."""
+    """Convert one record, or a part of it, in cache-sized chunks. Holes read as zero and are preserved."""
     dtype, target = DType[step.dtype], DType[step.target]
     source_nbytes, target_nbytes = dtype.nbits // 8, target.nbits // 8
     part = _CAST_NBYTES // max(source_nbytes, target_nbytes)

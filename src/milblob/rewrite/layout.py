@@ -1,4 +1,4 @@
-"""The records of a repacked model: which exist, which are equal, and their files and offsets.
+"""The records of a repacked model: the list of records, equal records, their files and offsets.
 
 Writes nothing. `arrange.py`, which knows what refers to each record, fills `Records`.
 """
@@ -29,7 +29,7 @@ class WeightFile(NamedTuple):
 
     Attributes:
         name: relative to the root of the model, with "/", links resolved.
-        base: what @model_path stands for in references to it, relative to the root: "" or a directory.
+        base: replaces @model_path in references to it, relative to the root: "" or a directory.
         reader: its reader.
         buffer: its bytes.
         number: its place in the order of first reference.
@@ -134,7 +134,7 @@ class Records:
         Args:
             weight_file: of its first part, at `offset`, which the result goes to; None for the default.
             mapping: of the model file.
-            base: what @model_path stands for.
+            base: replaces @model_path.
             key: identifies what it is computed from.
         """
         item = self._dense.get(key)
@@ -222,7 +222,7 @@ class Records:
             item.file = files[key]
 
     def split_by_size(self, limit: int) -> None:
-        """Limit files to `limit` bytes; a larger record gets its own file. Files that already fit stay as they are."""
+        """Limit files to `limit` bytes; a larger record gets its own file. Files that already fit are unchanged."""
         by_directory: dict[str, list[Item]] = {}
         for item in self._ordered():
             by_directory.setdefault(item.file.rpartition("/")[0], []).append(item)
@@ -266,7 +266,7 @@ class Records:
             number += 1
 
     def lay_out(self, required: Iterable[str] = ()) -> None:
-        """Assign every record its offset, and find the files that stay as they are.
+        """Assign every record its offset, and find the files that are unchanged.
 
         Args:
             required: names of files that must exist; a weight file among them is kept even without records.

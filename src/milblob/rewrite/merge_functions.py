@@ -120,8 +120,8 @@ def merge_functions(
         ValueError: no sources; `destination` is not a .mlpackage, or is (in) a source.
         FileExistsError: `destination` exists, and `force` is False, or it is not a package, or it has other files in
             it.
-        FormatError, ResolveError, OSError: a source cannot be read or changed meanwhile, or the output cannot be
-            written.
+        FormatError, ResolveError, OSError: a source cannot be read or changed while it was read, or the output cannot
+            be written.
 
     Examples:
         >>> report = milblob.merge_functions([("states.mlpackage", "a"), ("states.mlpackage", "b")], "both.mlpackage")
@@ -155,7 +155,7 @@ def merge_functions(
         model = list(_model(parts, chosen))
         counter = ProgressCounter(progress)
         counter.total_nbytes = nbytes + nbytes_of(model)
-        _require_target(target, names_of, force)  # again: what has appeared there meanwhile belongs to somebody
+        _require_target(target, names_of, force)  # again: another process may have created it
         with NewDirectory(target, replace=paths.is_directory(target)) as directory:
             write_package(directory.name, [(WEIGHT_FILE, items, file_nbytes)], model, counter)
             model.clear()  # it holds bytes of the sources
@@ -196,13 +196,13 @@ class _Part:
     def _given_names(self, names: str | Mapping[str, str]) -> dict[str, str]:
         if isinstance(names, str):
             if len(self.functions) != 1:
-                words = f"name {names!r}: expected a model of one function, got {', '.join(self.functions) or 'none'}"
-                raise ProgramError(words, file=self.path)
+                message = f"name {names!r}: expected a model of one function, got {', '.join(self.functions) or 'none'}"
+                raise ProgramError(message, file=self.path)
             return {self.functions[0]: names}
         for name in names:
             if name not in self.functions:
-                words = f"function: expected one of {', '.join(self.functions) or 'none'}, got {name!r}"
-                raise ProgramError(words, file=self.path)
+                message = f"function: expected one of {', '.join(self.functions) or 'none'}, got {name!r}"
+                raise ProgramError(message, file=self.path)
         return dict(names)
 
     def _find_descriptions(self) -> dict[str, bytes]:
@@ -218,8 +218,8 @@ class _Part:
             found[text_of(self.buffer, entry.span, 1)] = b"".join(view[f.start : f.end] for f in inner)
         missing = [name for name in self.functions if name not in found]
         if missing or not self.functions:
-            words = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
-            raise ProgramError(words, file=self.path)
+            message = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
+            raise ProgramError(message, file=self.path)
         return found
 
     @property
@@ -240,14 +240,14 @@ def _require_one_opset(parts: list[_Part]) -> None:
         for name, opset, _ in part.scan.table.functions:
             number = _OPSET.fullmatch(opset)
             if number is None or int(number[1]) < _MULTI_FUNCTION_OPSET:
-                words = f"opset of function {name!r}: expected CoreML{_MULTI_FUNCTION_OPSET} (iOS 18) or later, which"
-                words += f" models with several functions need, got {opset}; convert it for that target first"
-                raise UnsupportedError(words, file=part.path)
+                message = f"opset of function {name!r}: expected CoreML{_MULTI_FUNCTION_OPSET} (iOS 18) or later, which"
+                message += f" models with several functions need, got {opset}; convert it for that target first"
+                raise UnsupportedError(message, file=part.path)
             if first is None:
                 first = (opset, part.path)
             if opset != first[0]:
-                words = f"opset of function {name!r}: expected {first[0]} as in {first[1]}, got {opset}"
-                raise UnsupportedError(words, file=part.path)
+                message = f"opset of function {name!r}: expected {first[0]} as in {first[1]}, got {opset}"
+                raise UnsupportedError(message, file=part.path)
     versions = {part.scan.table.version for part in parts}
     if len(versions) != 1:
         raise UnsupportedError(f"version of the Programs: expected one, got {', '.join(map(str, sorted(versions)))}")
@@ -267,13 +267,13 @@ def _name_functions(parts: list[_Part]) -> tuple[MergedFunction, ...]:
             if name in twice and function not in part.given:
                 name = stem if len(part.functions) == 1 else f"{stem}_{function}"
             if not _IDENTIFIER.fullmatch(name):
-                words = f"name of a function: expected letters, digits and _, got {name!r}"
-                raise ProgramError(words, file=part.path)
+                message = f"name of a function: expected letters, digits and _, got {name!r}"
+                raise ProgramError(message, file=part.path)
             if name in seen:
-                words = (
+                message = (
                     f"name of a function: expected another than {name!r}, which one of {seen[name]} has, got it again"
                 )
-                raise ProgramError(words, file=part.path)
+                raise ProgramError(message, file=part.path)
             seen[name] = part.path
             part.names[function] = name
             result.append(MergedFunction(name, part.path, function))

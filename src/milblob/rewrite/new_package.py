@@ -69,7 +69,7 @@ class NewRecords:
         """Return the item for the record that a constant of a Program refers to; one item for each record.
 
         Raises:
-            FormatError, ResolveError: there is no such record. LimitError: records that overlap, beyond the budget.
+            FormatError, ResolveError: no such record. LimitError: records that overlap, beyond the budget.
         """
         key = id(package), constant.text, constant.blob_offset
         item = self._known.get(key)

@@ -1,4 +1,4 @@
-"""Compressed weights as data: their parts, with the stored bytes or what computes these while they are written.
+"""Compressed weights as data: their parts, with the stored bytes or the function that computes them during writing.
 
 Where the sizes of all parts are known in advance, the layout gives every part its place, and only then values are
 computed: memory holds a stretch of a weight at a time, and nothing is kept in between.
@@ -46,7 +46,7 @@ class Part:
 
     @property
     def mil_code(self) -> int:
-        """As that of a constant, which a reader of the parts asks for."""
+        """The number of the MIL data type, under the name that constants have."""
         return int(self.dtype.mil_code)
 
 
@@ -57,8 +57,8 @@ class Loss(NamedTuple):
         squared: sum of the squared differences.
         power: sum of the squares of the weight.
         largest: difference.
-        gap: the most by which the squared error of palettes may exceed the least possible, weighted if they were fitted
-            so; None if that is not known.
+        gap: upper bound of the squared error of palettes minus the least possible one, weighted if they were fitted so;
+            None if it is unknown.
     """
 
     squared: float
@@ -101,7 +101,7 @@ class WeightParts:
         Raises:
             FormatError: values that were checked before, and cannot be compressed any more.
         """
-        compute, self.compute = self.compute, None  # it holds values of the source, which is closed before the end
+        compute, self.compute = self.compute, None  # it holds values of the source, which is closed early
         if compute is None:
             raise RuntimeError("parts: expected one call, got another")
         try:
@@ -115,23 +115,23 @@ class WeightParts:
             self.write(lambda *row: None)
         return cast(Loss, self.loss)
 
-    def kept(self, lasting: Empty | None) -> "WeightParts":
+    def kept(self, persistent: Empty | None) -> "WeightParts":
         """Make the parts ready to be kept until everything is written; return them.
 
         Args:
-            lasting: makes arrays for their bytes; None to keep none, and compute the loss.
+            persistent: allocates arrays for their bytes; None to keep none and compute only the loss.
         """
 
         def kept(part: Part) -> Part:
             if part.array is not None:
                 return replace(part, array=part.array.copy(), data=None)  # it may be a view of more
-            if part.data is None or lasting is None:
+            if part.data is None or persistent is None:
                 return replace(part, data=None)
-            data = lasting(part.nbytes, np.uint8)
+            data = persistent(part.nbytes, np.uint8)
             data[:] = memoryview(part.data).cast("B")
             return replace(part, data=data)
 
-        if lasting is None or all(part.array is not None for part in self.parts):
+        if persistent is None or all(part.array is not None for part in self.parts):
             self.lost()  # nothing is left to be written
         self.parts = tuple(kept(part) for part in self.parts)
         return self

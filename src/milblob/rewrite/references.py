@@ -1,4 +1,4 @@
-"""How the Program of a repacked model refers to its values, and the edits that make it do so.
+"""References from the Program of a repacked model to its values, and the edits that write them.
 
 Needs a layout: the records of the result have their files and offsets.
 """

@@ -73,10 +73,10 @@ def repack(
 ) -> RepackReport:
     """Rewrite a model with its weights stored in another way.
 
-    With nothing asked for, the result is a copy, byte for byte. What is asked for is done to all tensors, or to those
-    that `select` names; everything else stays: unknown fields of the Program, the order of its maps, other files of the
-    package, permissions, links. Everything is planned before a byte is written; what a cast meets is known when it is
-    done. The output is atomic. Memory grows with the number of tensors, not with their size, but for
+    Without options the result is a copy, byte for byte. Options apply to all tensors, or to those that `select` names;
+    everything else is kept: unknown fields of the Program, the order of its maps, other files of the package,
+    permissions, links. Everything is planned before a byte is written; the counts of a cast are known after it. The
+    output is atomic. Memory grows with the number of tensors, not with their size, but for
     values cast or inlined inside the Program, and for the text of a compiled model, which is changed in memory.
 
     Args:
@@ -86,10 +86,10 @@ def repack(
         destination: where the result goes. May be `source` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
             float32 as float16 becomes a `constexpr_cast`: consumers see the same type and compute in float32 as before.
-            Without `select`, vectors that would become one, and values inside other operations, stay as they are.
+            Without `select`, vectors that would become one, and values inside other operations, are not cast.
         dedupe: keep one of several equal records. Equal means dtype, count and bytes; nothing is decided by a hash.
         gc: drop records that nothing refers to. (Records whose last reference is removed here are always dropped.)
-        externalize: move immediates of so many elements or more to the weight file; True for 10. For systems before
+        externalize: move immediates of at least this many elements to the weight file; True for 10. For systems before
             iOS 18 only the dtypes that coremltools puts there.
         inline: move records of fewer elements into the Program; True for 10.
         split: "function": the records that only one function uses go to a weight file of their own; or a size in bytes
@@ -99,7 +99,7 @@ def repack(
         canonical: one form of every file, so that two conversions of one network give the same bytes: records in the
             order of the Program, reserved bytes zero; the model file with its maps and fields in order (made in
             memory, at most 2 GiB) and without coremltools' date of conversion; identifiers of the manifest that follow
-            from the contents. MIL text stays as it is.
+            from the contents. MIL text is unchanged.
         decompress: make compressed weights (all, or those that `select` names) dense: the operation that yields one
             becomes a `const` of the same name, output and type, its values those that `Tensor.read` gives. What was
             only a part of it goes. Not together with `cast`: repack twice.
@@ -107,8 +107,8 @@ def repack(
             decompressed. A stored part is selected by the name of its weight too.
         functions: name, or several: the functions that the result has.
         overflow: what a cast does with a number that is too large: "error", "inf", "clamp" (largest finite number).
-        nan: what a cast does with a tensor that has NaN: "keep": casts it, NaN stays NaN; "skip": leaves the tensor as
-            it is, which takes one more pass over its values; "error": refuses.
+        nan: what a cast does with a tensor that has NaN: "keep": casts it, NaN remains NaN; "skip": leaves the tensor
+            as it is, which takes one more pass over its values; "error": refuses.
         force: replace `destination` if it exists: a model by a model, a file by a file; nothing else is ever replaced.
         dry_run: plan only.
         executor: any concurrent.futures.Executor that runs the copying and casting; default: threads, for casts.
@@ -124,8 +124,8 @@ def repack(
         UnsupportedError: not possible with this kind of model.
         KeyError: no such function. FileExistsError: `destination` exists. BlockingIOError: `destination` is
             `source`, and another process writes to it. OSError: files that cannot be read or written.
-        FormatError, ResolveError: a broken source, or one that changed meanwhile.
-        Whatever is raised, `destination` is as it was.
+        FormatError, ResolveError: a broken source, or one that changed while it was read.
+        After any exception `destination` is unchanged.
 
     Examples:
         >>> report = milblob.repack("demo.mlpackage", "half.mlpackage", cast="float16", dedupe=True)
@@ -170,8 +170,8 @@ def _paths(source: Any) -> list[str]:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"source: expected paths, got {type(path).__name__}")
     if not isinstance(source, str | os.PathLike | list | tuple):
-        words = "a path, or a list of several, of what is to be rewritten (a buffer can be written to a file first)"
-        raise TypeError(f"source: expected {words}, got {type(source).__name__}")
+        message = "a path, or a list of several, of what is to be rewritten (a buffer can be written to a file first)"
+        raise TypeError(f"source: expected {message}, got {type(source).__name__}")
     if not paths:
         raise ValueError("source: expected a path or several, got none")
     return [as_path(path).rstrip("/\\" if os.name == "nt" else "/") or "/" for path in paths]
@@ -234,8 +234,8 @@ def _require_options(options: Options) -> None:
     if isinstance(options.split, int) and options.split < 192:
         raise ValueError(f"split: expected 'function' or a size of 192 bytes or more, got {options.split}")
     if options.externalize is not None and options.inline is not None and options.externalize < options.inline:
-        words = f"expected at most the {options.externalize} elements from which on values are externalized"
-        raise ValueError(f"inline: {words}, got {options.inline}")
+        message = f"expected at most the {options.externalize} elements from which on values are externalized"
+        raise ValueError(f"inline: {message}, got {options.inline}")
     if options.decompress and options.cast:
         raise ValueError("decompress: expected it without cast, got both; the result can be cast")
     if options.merge and options.split is not None:
@@ -274,8 +274,8 @@ def repacking(
         models = [stack.enter_context(Model(package, stored=True, constants=constants)) for package in packages]
         for other in models[1:]:
             if {models[0].kind, other.kind} != {"blob"}:
-                words = "repack of several: expected weight files, got a model (merge-functions joins packages)"
-                raise UnsupportedError(words, file=models[0].path)
+                message = "repack of several: expected weight files, got a model (merge-functions joins packages)"
+                raise UnsupportedError(message, file=models[0].path)
         require_destination(sources, models[0].kind, destination, force)
         has_lock = in_place and not dry_run and _lock(models, destination, stack)
         outputs = stack.enter_context(together())
@@ -534,13 +534,13 @@ def _lock(models: list[Model], destination: str, stack: contextlib.ExitStack) ->
 
 
 def _stale(model: Model, report: RepackReport) -> tuple[str, ...]:
-    """What the description of a compiled model says of dtypes and operations, if these have changed."""
+    """Return the entries of a compiled model's description that no longer match its dtypes and operations."""
     if not any({"cast", "compress", "decompress"} & set(change.actions) for change in report.changes):
         return ()
     try:
         document = read_json(Location(str(model.path)).beneath(_DESCRIPTION))
     except (OSError, FormatError, ResolveError):
-        return ()  # none, or one that says nothing
+        return ()  # no description, or an empty one
     described = document[0] if isinstance(document, list) and document and isinstance(document[0], dict) else {}
     keys = ("storagePrecision", "mlProgramOperationTypeHistogram")
     return tuple(f"{_DESCRIPTION}: {key}" for key in keys if key in described)

@@ -1,4 +1,4 @@
-"""What `milblob.repack` reports."""
+"""The report of `milblob.repack`."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -25,7 +25,7 @@ class RepackReport(Result):
         files: rewritten weight files of the result: (file, records, nbytes).
         nbytes, nbytes_after: of all weights as stored: every record and every listed immediate.
         done: False for a dry run.
-        stale: what another file of a compiled model, which is copied, still says of the model before; such as
+        stale: entries of copied files of a compiled model that still describe the model before the change, such as
             "metadata.json: storagePrecision".
 
     Examples:

@@ -30,7 +30,7 @@ class SourceFile(NamedTuple):
 
     @classmethod
     def of(cls, mapping: MappedFile) -> "SourceFile":
-        """Describe a file as it was when it was mapped: what has changed since then shows, too."""
+        """Describe a file as it was when it was mapped, so that later changes are detected."""
         device, inode = cast(tuple[int, int], mapping.identity)
         return cls(os.path.abspath(str(mapping.name)), device, inode, mapping.nbytes, cast(int, mapping.changed_ns))
 
@@ -46,15 +46,15 @@ class SourceFile(NamedTuple):
         return mapping
 
     def require_same(self, fd: int) -> None:
-        """Refuse another file, or one that was written to meanwhile.
+        """Refuse another file, or one that has changed since it was opened.
 
         Raises:
             FormatError.
         """
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) != self[1:]:
-            words = "file: expected the one that was planned for, unchanged, got another or a changed one"
-            raise FormatError(words, file=self.path)
+            message = "file: expected the one that was planned for, unchanged, got another or a changed one"
+            raise FormatError(message, file=self.path)
 
 
 class Item:
@@ -72,7 +72,7 @@ class Item:
         computed: for COMPUTED, the parts and the key of this one.
         shape: declared shape; used by VALUE.
         name: of the first tensor that refers to it; for an unreferenced record, its file and number.
-        base: directory of the model that refers to it, relative to the root of the result: what @model_path stands for.
+        base: directory of the model that refers to it, relative to the root of the result; replaces @model_path.
         file: the result's weight file, relative to the root, such as "Data/com.apple.CoreML/weights/weight.bin".
         order: sort key of the records in a file.
         user: the function that refers to it; "" if several do, None if none does.
@@ -117,7 +117,7 @@ class Item:
         self._first = None if item is self else item
 
     def add_user(self, function: str | None) -> None:
-        """Note that a function refers to it too; None: nobody does."""
+        """Record that a function refers to it too; None for an unreferenced record."""
         if self.user is None:
             self.user = function
         elif function not in (None, self.user):
@@ -197,7 +197,7 @@ def make_tasks(path: str, items: list[Item], first: int, overflow: str, nan: str
     Args:
         path: the file, which exists, has its final size, and holds zeros after its header.
         items: all of its records, in order.
-        first: number of the first item, to tell results apart.
+        first: number of the first item, which identifies the results.
         overflow, nan: policies of casts.
     """
     tasks: list[Task] = []

@@ -65,49 +65,49 @@ def _known(declared: TensorType) -> Shape | None:
     return sizes if len(sizes) == len(declared.shape) and declared.rank >= 0 else None
 
 
-def _words(what: str, expected: object, got: object) -> str:
+def _message(what: str, expected: object, got: object) -> str:
     return f"{what}: expected {expected}, got {got}"
 
 
 def _made(shape: Shape, part: TensorType | None, result: TensorType) -> Iterator[str]:
     """The result has this shape, and the data type of a part."""
     if result.shape != shape:
-        yield _words("shape of the result", f"{list(shape)}, which the parts make", list(result.shape))
+        yield _message("shape of the result", f"{list(shape)}, which the parts make", list(result.shape))
     if part is not None and part.dtype != result.dtype:
-        yield _words("data type of the result", f"{part.dtype}, which the parts make", result.dtype)
+        yield _message("data type of the result", f"{part.dtype}, which the parts make", result.dtype)
 
 
 def _affine(shapes: Mapping[str, Shape]) -> Iterator[str]:
     data = shapes["quantized_data"]
     for key in ("scale", "zero_point"):
         if shapes[key] and (len(shapes[key]) > 1 or shapes[key][0] not in data):
-            yield _words(key, f"a number, or as many as an axis of {list(data)}", list(shapes[key]))
+            yield _message(key, f"a number, or as many as an axis of {list(data)}", list(shapes[key]))
 
 
 def _blocks(key: str, data: Shape, shapes: Mapping[str, Shape]) -> Iterator[str]:
     scale = shapes["scale"]
     if not _divides(scale, data):
-        yield _words("scale", f"sizes that divide those of {key}, {list(data)}", list(scale))
+        yield _message("scale", f"sizes that divide those of {key}, {list(data)}", list(scale))
     if "offset" in shapes and shapes["offset"] != scale:
-        yield _words("offset", f"the shape of scale, {list(scale)}", list(shapes["offset"]))
+        yield _message("offset", f"the shape of scale, {list(scale)}", list(shapes["offset"]))
 
 
 def _palette(key: str, indices: Shape, dtype: DType | int, shapes: Mapping[str, Shape]) -> Iterator[str]:
     lut = shapes["lut"]
     if len(lut) != len(indices) + 2 or not _divides(lut[:-2], indices):
-        yield _words("lut", f"sizes that divide those of {key}, {list(indices)}, and two more", list(lut))
+        yield _message("lut", f"sizes that divide those of {key}, {list(indices)}, and two more", list(lut))
         return
     if isinstance(dtype, DType) and lut[-2] != 1 << dtype.nbits:
-        yield _words("lut", f"{1 << dtype.nbits} entries for indices of {dtype.nbits} bits", lut[-2])
+        yield _message("lut", f"{1 << dtype.nbits} entries for indices of {dtype.nbits} bits", lut[-2])
     if lut[-1] > 1 and "vector_axis" not in shapes:
-        yield _words("vector_axis", f"one for vectors of {lut[-1]} elements", "none")
+        yield _message("vector_axis", f"one for vectors of {lut[-1]} elements", "none")
 
 
 def _packed_palette(shapes: Mapping[str, Shape], made: Shape) -> Iterator[str]:
     lut = shapes["lut"]
     widths = [nbits for nbits in _BIT_WIDTHS if lut == (1 << nbits,)]
     if not widths:
-        yield _words("lut", "a vector of 2, 4, 16, 64 or 256 entries", list(lut))
+        yield _message("lut", "a vector of 2, 4, 16, 64 or 256 entries", list(lut))
         return
     yield from _bits("indices", shapes["indices"], prod(made) * widths[0])
 
@@ -115,7 +115,7 @@ def _packed_palette(shapes: Mapping[str, Shape], made: Shape) -> Iterator[str]:
 def _bits(key: str, shape: Shape, count: int) -> Iterator[str]:
     """Check that a vector of bytes holds `count` bits."""
     if shape != ((count + 7) // 8,):
-        yield _words(key, f"a vector of {(count + 7) // 8} bytes", list(shape))
+        yield _message(key, f"a vector of {(count + 7) // 8} bytes", list(shape))
 
 
 def _divides(parts: Shape, whole: Shape) -> bool:

@@ -52,33 +52,37 @@ def description_breaches(
     for name, signature in signatures.items():
         needed = _needed(signature.opset)
         if spec_version and needed > spec_version:
-            words = f"specification version: expected {needed} or more for the opset {quoted(signature.opset)}"
-            yield Breach("MIL047", f"{words}, got {spec_version}", prefix + name)
+            message = f"specification version: expected {needed} or more for the opset {quoted(signature.opset)}"
+            yield Breach("MIL047", f"{message}, got {spec_version}", prefix + name)
     if data is None:
         return
-    message = schema.parse("ModelDescription", data)
+    description = schema.parse("ModelDescription", data)
     check = _Description(spec_version, prefix)
-    if message.functions:
+    if description.functions:
         yield from check.version(_WITH_FUNCTIONS, "functions in the description", "")
-        named = [function.name for function in message.functions]
+        named = [function.name for function in description.functions]
         yield from check.same_names("MIL046", "functions of the description", signatures, named, "")
-        for function in message.functions:
+        for function in description.functions:
             if function.name in signatures:
                 yield from check.function(function, signatures[function.name], function.name)
-        if message.defaultFunctionName not in named:
-            words = f"default function: expected one of {_listed(named)}, got {quoted(message.defaultFunctionName)}"
-            yield Breach("MIL046", words, prefix + "description")
+        if description.defaultFunctionName not in named:
+            message = (
+                f"default function: expected one of {_listed(named)}, got {quoted(description.defaultFunctionName)}"
+            )
+            yield Breach("MIL046", message, prefix + "description")
     elif "main" in signatures and len(signatures) == 1:
-        yield from check.function(message, signatures["main"], "main")
+        yield from check.function(description, signatures["main"], "main")
     else:
-        words = "functions of a description that names none: expected main alone"
-        yield Breach("MIL046", f"{words}, got {_listed(signatures)}", prefix + "description")
-    outputs = {feature.name for feature in message.output} | {f.name for one in message.functions for f in one.output}
+        message = "functions of a description that names none: expected main alone"
+        yield Breach("MIL046", f"{message}, got {_listed(signatures)}", prefix + "description")
+    outputs = {feature.name for feature in description.output} | {
+        f.name for one in description.functions for f in one.output
+    }
     for field in ("predictedFeatureName", "predictedProbabilitiesName"):
-        name = getattr(message, field)
+        name = getattr(description, field)
         if name and name not in outputs:
-            words = f"{field}: expected one of the outputs {_listed(outputs)}, got {quoted(name)}"
-            yield Breach("MIL045", words, prefix + "description")
+            message = f"{field}: expected one of the outputs {_listed(outputs)}, got {quoted(name)}"
+            yield Breach("MIL045", message, prefix + "description")
 
 
 def _needed(opset: str) -> int:
@@ -103,8 +107,8 @@ class _Description:
     def version(self, needed: int, what: str, where: str) -> Iterator[Breach]:
         """Yield a breach if something needs a newer specification version."""
         if self._spec_version and needed > self._spec_version:
-            words = f"specification version: expected {needed} or more for {what}, got {self._spec_version}"
-            yield Breach("MIL047", words, f"{self._prefix}description{where}")
+            message = f"specification version: expected {needed} or more for {what}, got {self._spec_version}"
+            yield Breach("MIL047", message, f"{self._prefix}description{where}")
 
     def same_names(
         self, rule: str, what: str, expected: Iterable[str], got: Iterable[str], where: str
@@ -112,23 +116,23 @@ class _Description:
         """Yield a breach if two collections of names differ."""
         due, have = sorted(expected), sorted(got)
         if due != have:
-            words = f"{what}: expected {_listed(due)}, got {_listed(have)}"
-            yield Breach(rule, words, f"{self._prefix}description{where}")
+            message = f"{what}: expected {_listed(due)}, got {_listed(have)}"
+            yield Breach(rule, message, f"{self._prefix}description{where}")
 
-    def function(self, message: Any, signature: Signature, name: str) -> Iterator[Breach]:
+    def function(self, description: Any, signature: Signature, name: str) -> Iterator[Breach]:
         """Yield the breaches of the features of a function."""
         states: dict[str, ValueType | None] = {
             key: declared for key, declared in signature.inputs if isinstance(declared, StateType)
         }
         inputs = {key: declared for key, declared in signature.inputs if key not in states}
         groups: list[tuple[str, Any, dict[str, ValueType | None]]]
-        groups = [("input", message.input, inputs), ("state", message.state, states)]
+        groups = [("input", description.input, inputs), ("state", description.state, states)]
         if signature.outputs is not None:
-            groups.insert(1, ("output", message.output, dict(signature.outputs)))
+            groups.insert(1, ("output", description.output, dict(signature.outputs)))
         for what, features, variables in groups:
-            words = f"{what}s of the function {shortened(name)}"
+            message = f"{what}s of the function {shortened(name)}"
             named = [feature.name for feature in features]
-            yield from self.same_names("MIL041", words, variables, named, "")
+            yield from self.same_names("MIL041", message, variables, named, "")
             for feature in features:
                 if variables.get(feature.name) is not None:
                     where = f".{what} {quoted(feature.name)}"
@@ -174,8 +178,8 @@ def _array(array: Any, declared: ValueType | None, kind: str, what: str) -> Iter
         return
     dtype = _ARRAY_DTYPES.get(array.dataType, (None, 0))[0]
     if dtype is not declared.dtype:
-        words = f"data type: expected {brief(declared)} of the Program"
-        yield "MIL042", f"{words}, got {dtype or f'number {array.dataType}'}"
+        message = f"data type: expected {brief(declared)} of the Program"
+        yield "MIL042", f"{message}, got {dtype or f'number {array.dataType}'}"
     default = array.WhichOneof("defaultOptionalValue")
     if default is not None and dtype not in _DEFAULTS[default]:
         yield "MIL044", f"default value: expected one of {dtype or 'a known data type'}, got {default}"
@@ -249,8 +253,8 @@ def _image(image: Any, declared: ValueType | None, what: str) -> Iterator[tuple[
     elif flexibility == "imageSizeRange":
         ranges = [_range(image.imageSizeRange.heightRange), _range(image.imageSizeRange.widthRange)]
         if not all(map(_within, (image.height, image.width), ranges)):
-            words = f"size: expected one in the ranges {_ranges(ranges)}"
-            yield "MIL044", f"{words}, got {[image.height, image.width]}"
+            message = f"size: expected one in the ranges {_ranges(ranges)}"
+            yield "MIL044", f"{message}, got {[image.height, image.width]}"
         yield from _shape(ranges, due, "size range")
     else:
         yield from _shape([height, width], due, "size")

@@ -163,8 +163,8 @@ def operation_breaches(
         if newer is None:
             yield "MIL023", f"operation: expected one of {operations.opsets[opset]}, got {quoted(name)}"
         else:
-            words = f"operation {name}: expected an opset that has it, {newer[0]} or newer"
-            yield "MIL024", f"{words}, got {operations.opsets[opset]}"
+            message = f"operation {name}: expected an opset that has it, {newer[0]} or newer"
+            yield "MIL024", f"{message}, got {operations.opsets[opset]}"
         return
     expected = BLOCKS.get(name, 0)
     if block_count != expected:
@@ -175,15 +175,15 @@ def operation_breaches(
         if argument is None:
             yield _unknown(operations, name, opset, key, known)
             continue
-        for rule, words in _argument(operations, name, opset, key, argument, bound):
-            yield rule, f"argument {key} of {name}: {words}"
+        for rule, message in _argument(operations, name, opset, key, argument, bound):
+            yield rule, f"argument {key} of {name}: {message}"
         first = bound[0].type if bound and bound[0] else None
         # Constants may have another: coremltools gives batch_norm a float32 epsilon beside a float16 mean.
         if argument.group and not argument.is_constant and isinstance(first, TensorType):
             earlier = groups.setdefault(argument.group, (key, first.dtype))
             if earlier[1] != first.dtype:
-                words = f"expected {_text(earlier[1])}, as argument {earlier[0]} has, got {_text(first.dtype)}"
-                yield "MIL031", f"argument {key} of {name}: {words}"
+                message = f"expected {_text(earlier[1])}, as argument {earlier[0]} has, got {_text(first.dtype)}"
+                yield "MIL031", f"argument {key} of {name}: {message}"
     have = {key for key, _ in arguments}
     for key, argument in known.items():
         if not argument.is_optional and key not in have:
@@ -195,8 +195,8 @@ def _unknown(
 ) -> tuple[str, str]:
     for newer, arguments in operations.later(name, opset):
         if key in arguments:
-            words = f"argument {key} of {name}: expected an opset that has it, {newer} or newer"
-            return "MIL026", f"{words}, got {operations.opsets[opset]}"
+            message = f"argument {key} of {name}: expected an opset that has it, {newer} or newer"
+            return "MIL026", f"{message}, got {operations.opsets[opset]}"
     return "MIL025", f"argument of {name}: expected one of {_listed(known)}, got {quoted(key)}"
 
 
@@ -228,8 +228,8 @@ def _argument(
             if newer is None:
                 yield "MIL029", f"expected {_listed(d.mil_text for d in argument.dtypes)}, {got}"
             else:
-                words = f"expected an opset in which it is taken, {newer} or newer"
-                yield "MIL030", f"{words}, {got} in {operations.opsets[opset]}"
+                message = f"expected an opset in which it is taken, {newer} or newer"
+                yield "MIL030", f"{message}, {got} in {operations.opsets[opset]}"
 
 
 def _taking(operations: OperationTable, name: str, opset: int, key: str, dtype: DType) -> str | None:

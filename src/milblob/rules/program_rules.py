@@ -67,8 +67,8 @@ def breaches(view: ProgramView, signatures: dict[str, Signature] | None = None) 
     attributes = view.attributes
     yield from _attributes(attributes, "program")
     if "buildInfo" in attributes and attributes["buildInfo"].type != DictionaryType(_STRING, _STRING):
-        words = f"buildInfo: expected dict<string, string>, got {brief(attributes['buildInfo'].type)}"
-        yield Breach("MIL038", words, "program")
+        message = f"buildInfo: expected dict<string, string>, got {brief(attributes['buildInfo'].type)}"
+        yield Breach("MIL038", message, "program")
     functions = view.functions
     if not functions:
         yield Breach("MIL037", "functions of the Program: expected one at least, got none", "program")
@@ -124,16 +124,16 @@ class _Walk:
         blocks = function.blocks
         if function.opset not in blocks:
             have = shortened(", ".join(map(quoted, sorted(blocks))) or "none")
-            words = f"block specialization: expected one for the opset {quoted(function.opset)}, got {have}"
-            yield Breach("MIL006", words, where)
+            message = f"block specialization: expected one for the opset {quoted(function.opset)}, got {have}"
+            yield Breach("MIL006", message, where)
         self._visible = {}
         self._set_opset(function.opset)
         first, count = self._view.graph.function(function.row)[4]
         inputs: dict[str, Bound | None] = {}
         for name, declared in self._named(first, count):
             if name in inputs:
-                words = f"input: expected a name that no other has, got {quoted(name)}"
-                yield Breach("MIL002", words, where)
+                message = f"input: expected a name that no other has, got {quoted(name)}"
+                yield Breach("MIL002", message, where)
             inputs[name] = self._bound(declared, False)
             yield from self._variable(name, declared, "input", function, may_be_state=True)
         taken = [(name, bound.type if bound else None) for name, bound in inputs.items()]
@@ -143,8 +143,8 @@ class _Walk:
             yield from _name(block.name, "block specialization", where)
             self._set_opset(block.name)
             if self._opset is None and block.name:
-                words = f"opset: expected one whose operations are known here, got {quoted(block.name)}"
-                yield Breach("MIL039", words, block.path)
+                message = f"opset: expected one whose operations are known here, got {quoted(block.name)}"
+                yield Breach("MIL039", message, block.path)
             self._visible = dict(inputs)
             returned: list[tuple[str, ValueType | None]] = []
             yield from self._block(block, returned)
@@ -153,8 +153,10 @@ class _Walk:
             if expected is None:
                 expected = block.name, returned
             elif returned != expected[1]:
-                words = f"outputs: expected {_listed(expected[1])} as in {quoted(expected[0])}, got {_listed(returned)}"
-                yield Breach("MIL007", words, block.path)
+                message = (
+                    f"outputs: expected {_listed(expected[1])} as in {quoted(expected[0])}, got {_listed(returned)}"
+                )
+                yield Breach("MIL007", message, block.path)
 
     def _set_opset(self, opset: str) -> None:
         self._opset = opset_index(opset)
@@ -181,8 +183,8 @@ class _Walk:
         for name in block.outputs:
             yield from _name(name, "output of the block", where)
             if name not in self._visible:
-                words = f"output of the block: expected a name that it sees, got {quoted(name)}"
-                yield Breach("MIL005", words, where)
+                message = f"output of the block: expected a name that it sees, got {quoted(name)}"
+                yield Breach("MIL005", message, where)
             bound = self._visible.get(name)
             returned.append((name, bound.type if bound else None))
         self._blocks.pop()
@@ -195,8 +197,8 @@ class _Walk:
 
     def _define(self, name: str, bound: Bound | None, hidden: _Hidden, place: Block | Operation) -> Iterator[Breach]:
         if name in hidden:
-            words = f"name: expected one that its block does not have yet, got {quoted(name)}"
-            yield Breach("MIL002", words, place.path)
+            message = f"name: expected one that its block does not have yet, got {quoted(name)}"
+            yield Breach("MIL002", message, place.path)
             return
         hidden[name] = (self._visible[name],) if name in self._visible else None
         self._visible[name] = bound
@@ -229,8 +231,8 @@ class _Walk:
         for key, declared in stated:
             if key == "name":
                 if declared.type is not None and declared.type != _STRING:
-                    words = f"name of the operation: expected a string, got {brief(declared.type)}"
-                    yield Breach("MIL038", words, op.path)
+                    message = f"name of the operation: expected a string, got {brief(declared.type)}"
+                    yield Breach("MIL038", message, op.path)
                 continue
             if _is_identifier(key) is None:
                 yield from _name(key, "attribute", op.path)
@@ -248,8 +250,8 @@ class _Walk:
             if judged is None:
                 wrong = tuple(operation_breaches(kind, self._opset, arguments, len(blocks)))
                 judged = self._judged[signature] = wrong, None if wrong else outputs_of(kind, arguments)
-            for rule, words in judged[0]:
-                yield Breach(rule, words, op.path)
+            for rule, message in judged[0]:
+                yield Breach(rule, message, op.path)
             if judged[1] is not None:
                 yield from self._yielded(op, kind, judged[1], outputs)
             if kind.startswith("constexpr_"):
@@ -265,8 +267,8 @@ class _Walk:
             if is_odd or _is_identifier(name) is None:
                 yield from self._variable(name, data, "output", op)
             if value is not None and not fits(known.type, value):
-                words = f"output {quoted(name)}: expected {brief(value)}, which its value has"
-                yield Breach("MIL022", f"{words}, got {brief(known.type)}", op.path)
+                message = f"output {quoted(name)}: expected {brief(value)}, which its value has"
+                yield Breach("MIL022", f"{message}, got {brief(known.type)}", op.path)
             yield from self._define(name, self._bound(data, is_constant, whole), hidden, op)
 
     def _inputs(
@@ -288,8 +290,8 @@ class _Walk:
                     continue
                 if binding not in visible:
                     is_late = any(binding in self._all_of(block) for block in self._blocks)
-                    words = f"input {quoted(key)}: expected a name that is defined before, got {quoted(binding)}"
-                    yield Breach("MIL004" if is_late else "MIL003", words, op.path)
+                    message = f"input {quoted(key)}: expected a name that is defined before, got {quoted(binding)}"
+                    yield Breach("MIL004" if is_late else "MIL003", message, op.path)
                 bound.append(visible.get(binding))
             arguments.append((key, tuple(bound)))
         return arguments
@@ -306,8 +308,8 @@ class _Walk:
             if known.breaches or known.has_state or _is_same_number(known.type, due):
                 continue
             if not fits(known.type, due):
-                words = f"output {quoted(name)} of {kind}: expected {brief(due)}, which its inputs make"
-                yield Breach("MIL050", f"{words}, got {brief(known.type)}", op.path)
+                message = f"output {quoted(name)} of {kind}: expected {brief(due)}, which its inputs make"
+                yield Breach("MIL050", f"{message}, got {brief(known.type)}", op.path)
 
     def _compressed(
         self, op: Operation, kind: str, arguments: list[_Argument], outputs: list[tuple[str, bytes | None]]
@@ -320,8 +322,8 @@ class _Walk:
         parts = {key: declared for key, declared in types if isinstance(declared, TensorType)}
         result = self._known(outputs[-1][1]).type if outputs else None
         if isinstance(result, TensorType):
-            for words in constexpr_breaches(kind, parts, result):
-                yield Breach("MIL049", f"{kind}, {words}", op.path)
+            for message in constexpr_breaches(kind, parts, result):
+                yield Breach("MIL049", f"{kind}, {message}", op.path)
 
     def _all_of(self, block: Block) -> frozenset[str]:
         """All that the operations of an open block define, sooner or later."""
@@ -402,15 +404,15 @@ class _Walk:
         known = self._known(stated)
         if known.type is None:
             yield Breach("MIL008", f"{what} {quoted(name)}: expected a type, got none", _path(place))
-        for rule, words in known.breaches:
-            yield Breach(rule, f"{what} {quoted(name)}: {words}", _path(place))
+        for rule, message in known.breaches:
+            yield Breach(rule, f"{what} {quoted(name)}: {message}", _path(place))
         for dtype, first in self._newer.items():
             if dtype in known.dtypes:
-                words = f"{what} {quoted(name)}: expected an opset that has {dtype.mil_text}, {first} or newer"
-                yield Breach("MIL048", f"{words}, got {table().opsets[self._opset or 0]}", _path(place))
+                message = f"{what} {quoted(name)}: expected an opset that has {dtype.mil_text}, {first} or newer"
+                yield Breach("MIL048", f"{message}, got {table().opsets[self._opset or 0]}", _path(place))
         if known.has_state and not (may_be_state and isinstance(known.type, StateType)):
-            words = f"{what} {quoted(name)}: expected a type without states, got {brief(known.type)}"
-            yield Breach("MIL035", words, _path(place))
+            message = f"{what} {quoted(name)}: expected a type without states, got {brief(known.type)}"
+            yield Breach("MIL035", message, _path(place))
 
 
 def _is_one(declared: ValueType | None) -> bool:
@@ -438,8 +440,8 @@ def _agree(what: str, expected: list[ValueType | None], got: list[ValueType | No
         return
     for number, (one, other) in enumerate(zip(expected, got, strict=True)):
         if not fits(other, one):
-            words = f"{what}: expected {brief(one)} as number {number}, got {brief(other)}"
-            yield Breach("MIL034", words, block.path)
+            message = f"{what}: expected {brief(one)} as number {number}, got {brief(other)}"
+            yield Breach("MIL034", message, block.path)
             return
 
 

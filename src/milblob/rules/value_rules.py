@@ -59,8 +59,8 @@ def _breaches(value: Value, expected: _Known | None, rule: str, types: _Types) -
         yield Breach("MIL013", "type of the value: expected one, got none", value.path)
         return
     if known is not expected:
-        for broken, words in known.breaches:
-            yield Breach(broken, f"type of the value: {words}", value.path)
+        for broken, message in known.breaches:
+            yield Breach(broken, f"type of the value: {message}", value.path)
     declared = known.type
     if not known.is_known:
         yield Breach("MIL014", f"type of the value: expected a known shape, got {brief(declared)}", value.path)
@@ -84,8 +84,8 @@ def _breaches(value: Value, expected: _Known | None, rule: str, types: _Types) -
 def _reference(value: Value, declared: ValueType) -> Iterator[Breach]:
     reference = value.blob
     if not isinstance(declared, TensorType) or (isinstance(declared.dtype, DType) and not declared.dtype.blob_code):
-        words = f"type: expected a tensor of a data type that weight files hold, got {brief(declared)}"
-        yield Breach("MIL021", words, value.path)
+        message = f"type: expected a tensor of a data type that weight files hold, got {brief(declared)}"
+        yield Breach("MIL021", message, value.path)
     if reference is None or not reference.file_name:
         yield Breach("MIL021", "weight file: expected its name, got none", value.path)
 
@@ -98,8 +98,8 @@ def _tensor(value: Value, declared: TensorType) -> Iterator[Breach]:
     except MilblobError as error:
         yield Breach("MIL016", error.what, value.path, error.offset)
     except (ValueError, OverflowError) as error:
-        words = f"shape {shortened(str(declared.shape))}: expected one that an array can have, got {error}"
-        yield Breach("MIL016", words, value.path)
+        message = f"shape {shortened(str(declared.shape))}: expected one that an array can have, got {error}"
+        yield Breach("MIL016", message, value.path)
 
 
 def _items(
@@ -127,5 +127,5 @@ def _pairs(value: Value, declared: DictionaryType, types: _Types) -> Iterator[Br
         except (MilblobError, TypeError, ValueError, OverflowError):
             continue  # no key that compares: the type or the value is reported
         if not is_new:
-            words = f"key of a dictionary: expected one that is not there yet, got {shortened(repr(read))}"
-            yield Breach("MIL019", words, pair[0].path)
+            message = f"key of a dictionary: expected one that is not there yet, got {shortened(repr(read))}"
+            yield Breach("MIL019", message, pair[0].path)

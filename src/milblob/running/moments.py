@@ -1,4 +1,4 @@
-"""Mean squares of what the weights of an ONNX graph are multiplied by, computed in the graph itself.
+"""Mean squares of the activations that the weights of an ONNX graph multiply, computed in the graph itself.
 
 If W changes by dW in y = W x, the mean square of y changes by about the mean of E[x_i^2] dW_oi^2: roundings of elements
 do not depend on each other. It is the diagonal of the Hessian that OBQ (and GPTQ, AWQ) use.

@@ -1,4 +1,4 @@
-"""What changed weights do to the outputs of their model, from a few predictions: `errors` of `milblob.compress`."""
+"""The effect of changed weights on the outputs of a model, from a few predictions: `errors` of `milblob.compress`."""
 
 import os
 import threading
@@ -35,9 +35,9 @@ class OutputSensitivity:
     (and state) over all runs, then the mean of these. Pass the object to `compress` or `compress_frontier` as `errors`:
     goals then choose recipes by what they do to the outputs, for these inputs.
 
-    One pass over the inputs computes the mean squares of what each weight is multiplied by, another one the outputs.
-    When a weight is asked for the first time, one prediction with noise added to it says how much of its error reaches
-    the outputs. From both follows what any change of it costs, without a further prediction.
+    One pass over the inputs computes the mean squares of the activations that each weight multiplies, and another one
+    the outputs. On the first request for a weight, one prediction with noise added to it measures how much of its error
+    reaches the outputs. From both follows the cost of any change of the weight, without a further prediction.
 
     A weight that cannot be replaced alone (it is compressed already, reordered for a recurrent network, or belongs to
     another function) counts as if all of its own relative error reached the outputs; `unmeasured` names it.
@@ -146,7 +146,7 @@ class OutputSensitivity:
         return {name: self._sum(name, self._expected[:count]) for name in self._outputs}
 
     def _sum(self, name: str, runs: list[dict[str, Array]], expected: list[dict[str, Array]] | None = None) -> float:
-        """The sum of squares of an output, or of its differences, where what is expected is finite."""
+        """The sum of squares of an output, or of its differences, over the elements with a finite expected value."""
         total = 0.0
         for number, run in enumerate(runs):
             sound = np.isfinite(self._expected[number][name])

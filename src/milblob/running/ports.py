@@ -20,7 +20,7 @@ _DTYPES = {
 } | {f"tensor({sign}int{n})": f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)}  # fmt: skip
 _CHANNELS = {"RGB": 3, "BGR": 3, "GRAYSCALE": 1, "GRAYSCALE_FLOAT16": 1}
 MODES = {"RGB": "RGB", "BGR": "RGB", "GRAYSCALE": "L", "GRAYSCALE_FLOAT16": "F"}
-"""Colour space -> the mode of the PIL image that stands for it."""
+"""Colour space -> the mode of its PIL image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SessionInput:
         shape: of that array; None for an axis that may vary.
         enumerated: the only shapes that are allowed; empty: any that `ranges` and `shape` allow.
         ranges: (least, most) of each axis, None for no upper bound; empty if nothing is known beyond `shape`.
-        color_space: of an image, "RGB", "BGR", "GRAYSCALE" or "GRAYSCALE_FLOAT16"; "" for what is no image.
+        color_space: of an image, "RGB", "BGR", "GRAYSCALE" or "GRAYSCALE_FLOAT16"; "" for other features.
         is_optional: it may be left out, and has its default then.
 
     Examples:
@@ -75,8 +75,8 @@ class SessionInput:
                 low <= n and (high is None or n <= high) for n, (low, high) in zip(shape, self.ranges, strict=True)
             )
         if not fits:
-            words = f"{what} {self.name}: expected {self}, got the shape {list(shape)}"
-            raise ValueError(escape(f"{words}{_other_batch(self.shape, shape) if what == 'input' else ''}"))
+            message = f"{what} {self.name}: expected {self}, got the shape {list(shape)}"
+            raise ValueError(escape(f"{message}{_other_batch(self.shape, shape) if what == 'input' else ''}"))
 
     def convert(self, value: Any, what: str = "input") -> "np.ndarray[Any, Any]":
         """Return a value as the model takes it.
@@ -100,17 +100,17 @@ class SessionInput:
             raise ValueError(escape(f"input {self.name}: expected {self}, got an image"))
         mode = MODES[self.color_space]
         if image.mode != mode and (image.mode, mode) != ("RGBA", "RGB"):
-            words = (
+            message = (
                 f"an image of mode {mode} for {self.color_space}, got {image.mode}; image.convert({mode!r}) makes one"
             )
-            raise ValueError(escape(f"input {self.name}: expected {words}"))
+            raise ValueError(escape(f"input {self.name}: expected {message}"))
         pixels = np.asarray(image)
         try:
             self.require_shape((1, _CHANNELS[self.color_space], *pixels.shape[:2]))
         except ValueError:
             width, height = image.size
-            words = f"expected {self}, got an image {width} wide and {height} high; resize it first"
-            raise ValueError(escape(f"input {self.name}: {words}")) from None
+            message = f"expected {self}, got an image {width} wide and {height} high; resize it first"
+            raise ValueError(escape(f"input {self.name}: {message}")) from None
         if mode != "RGB":
             return pixels[None, None]
         pixels = pixels[..., 2::-1] if self.color_space == "BGR" else pixels[..., :3]  # RGBA loses its alpha
@@ -125,7 +125,7 @@ class SessionOutput:
         name: as the model calls it.
         dtype: of the array that the model gives; object for texts.
         shape: of that array; None for an axis that may vary.
-        color_space: of an image; "" for what is no image.
+        color_space: of an image; "" for other features.
         is_label: it is the label of a classifier, one text or number.
         classes: labels of a classifier, if the output gives their probabilities.
         is_zipped: the .onnx file itself gives a list of one dictionary of these.
@@ -168,8 +168,8 @@ def _image(array: "np.ndarray[Any, Any]", output: SessionOutput) -> Any:
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
-        words = f"output {output.name} is an image: {explained(error)}, or use `predict(..., raw=True)`"
-        raise ImportError(words) from error
+        message = f"output {output.name} is an image: {explained(error)}, or use `predict(..., raw=True)`"
+        raise ImportError(message) from error
     pixels = array.reshape(array.shape[-3:])
     if output.color_space == "GRAYSCALE_FLOAT16":
         return Image.fromarray(np.ascontiguousarray(pixels[0], np.float32))
@@ -188,8 +188,8 @@ def _other_batch(own: tuple[int | None, ...], shape: tuple[int, ...]) -> str:
     if any(n not in (None, given) for n, given in zip(own[1:], shape[1:], strict=True)):
         return ""
     kind = f"ct.RangeDim(1, {max(shape[0], 1)})"
-    words = f"for other batch sizes, convert with ct.TensorType(shape=({kind}, ...))"
-    return f"; {words}, or predict one part after another"
+    message = f"for other batch sizes, convert with ct.TensorType(shape=({kind}, ...))"
+    return f"; {message}, or predict one part after another"
 
 
 def _axis(size: int | None, bounds: tuple[int, int | None]) -> str:
@@ -226,14 +226,14 @@ def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) 
     return cast
 
 
-# ----------------------------------------------------------------------------------- from what the runtime says of them
+# ------------------------------------------------------------------------------------- from the runtime's descriptions
 
 
 def read_json(metadata: Mapping[str, str], key: str, file: str | None) -> Any:
     """Return an entry of metadata_props that milblob wrote, {} if there is none.
 
     Raises:
-        UnsupportedError: it is no JSON object.
+        UnsupportedError: it is not a JSON object.
     """
     found = _document(metadata.get(key, "{}"), key, file)
     if not isinstance(found, dict):
@@ -242,7 +242,7 @@ def read_json(metadata: Mapping[str, str], key: str, file: str | None) -> Any:
 
 
 def _document(text: str, key: str, file: str | None) -> Any:
-    """Parse an entry of metadata_props; None if it is no JSON, or one of unbearable size or depth."""
+    """Parse an entry of metadata_props; None if it is not JSON, or exceeds the limits of size or depth."""
     try:
         return parse_json(text, key, file)
     except FormatError:
@@ -323,14 +323,14 @@ def _full(sizes: Sequence[int], shape: tuple[int | None, ...]) -> tuple[int, ...
 
 def _shape(argument: Any, file: str | None) -> tuple[int | None, ...]:
     if len(argument.shape) > MAX_RANK:
-        words = f"{argument.name}: expected at most {MAX_RANK} dimensions, which NumPy has, got {len(argument.shape)}"
-        raise UnsupportedError(words, file=file)
+        message = f"{argument.name}: expected at most {MAX_RANK} dimensions, which NumPy has, got {len(argument.shape)}"
+        raise UnsupportedError(message, file=file)
     return tuple(size if isinstance(size, int) else None for size in argument.shape)
 
 
 def _dtype(argument: Any, what: str, file: str | None) -> "np.dtype[Any]":
     name = _DTYPES.get(argument.type)
     if name is None:
-        words = f"{what}: expected a tensor of {', '.join(sorted(set(_DTYPES.values())))}, got {argument.type}"
-        raise UnsupportedError(words, file=file)
+        message = f"{what}: expected a tensor of {', '.join(sorted(set(_DTYPES.values())))}, got {argument.type}"
+        raise UnsupportedError(message, file=file)
     return np.dtype(name)

@@ -35,7 +35,7 @@ def import_runtime() -> Any:
     """Return the module onnxruntime.
 
     Raises:
-        ImportError: it is not installed; the message says what brings it.
+        ImportError: it is not installed; the message names the package to install.
     """
     return require("onnxruntime")
 
@@ -92,17 +92,17 @@ class Handover:
         self._options.add_session_config_entry(_FOLDER, _ROOT)
         if self.values:
             self._options.add_external_initializers(list(self.values), list(self.values.values()))
-        for name, value in self.values.items():  # this one is for the graph; here it is told to use it uncopied
+        for name, value in self.values.items():  # the call above is for the graph; this one prevents a copy
             self._options.add_initializer(name, value)
         try:
             return import_runtime().InferenceSession(
                 data, self._options, providers=list(providers), enable_fallback=int(tuple(providers) != CPU)
-            )  # whose fallback prints to stdout, and from the CPU there is nothing to fall back to
+            )  # its fallback prints to stdout, and the CPU has no fallback
         except Exception as error:
             if isinstance(error, MemoryError):
                 raise
-            words = f"onnxruntime: expected a model that it can open, got {first_words(error)}"
-            raise MilblobError(words, file=file, code="runtime") from error
+            message = f"onnxruntime: expected a model that it can open, got {first_words(error)}"
+            raise MilblobError(message, file=file, code="runtime") from error
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ from .session import Session
 MAX_COUNT = 1 << 24
 """Elements of one random input, where its shape may vary."""
 
-_OPEN = (1, 16)  # sizes of an axis of which nothing is known
+_OPEN = (1, 16)  # sizes of an axis without known bounds
 _DRAWN_NBYTES = 12  # of an element: drawn in double precision, and then rounded
 _UNBOUNDED = 64  # of an axis without an upper bound
 # Nodes whose result holds the numbers of their first input; of _MIXING, of any input.
@@ -102,7 +102,7 @@ def index_bounds(session: Session) -> dict[str, int]:
 
 
 def _bound(start: ir.Value) -> int | None:
-    """The least number of rows that a value chooses from, as far as the graph says."""
+    """Return the least number of rows that a value indexes, as far as the graph shows; None if unknown."""
     waiting, seen, bounds = [start], {start}, []
     while waiting:
         value = waiting.pop()

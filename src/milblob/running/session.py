@@ -105,7 +105,7 @@ class Session(Opened):
         providers: of onnxruntime, the preferred first.
         converters: as for `convert`.
         replaceable: let `predict` take other values for weights.
-        max_nbytes: as for `open`: it counts states and what a conversion makes as well. An open model has its own.
+        max_nbytes: as for `open`; includes states and the results of a conversion. An open model has its own.
 
     Attributes:
         inputs: name -> SessionInput, in the order of the description.
@@ -230,7 +230,7 @@ class Session(Opened):
         """Return new states: zeros, or what `values` gives for some of them.
 
         Raises:
-            KeyError: there is no such state. ValueError: a shape or dtype that does not fit. LimitError: states that
+            KeyError: no such state. ValueError: a shape or dtype that does not fit. LimitError: states that
                 are larger than the budget of the model.
         """
         state = SessionState(self._state_kinds, self.budget)
@@ -265,7 +265,7 @@ class Session(Opened):
             MilblobError: onnxruntime cannot compute it.
         """
         require_flags(raw=raw)
-        stages = self.stages  # these, also where another thread closes the session meanwhile
+        stages = self.stages  # keep them: another thread may close the session
         if not stages:
             raise ValueError("operation on closed session")
         values = self.convert_inputs(inputs)
@@ -309,18 +309,20 @@ class Session(Opened):
         names = list(self.outputs) if outputs is None else list(outputs)
         for name in names:
             if name not in self.outputs:
-                words = f"outputs: expected some of {_listed(self.outputs)}, got {name!r:.100}"
-                raise ValueError(escape(f"{words}{hint(str(name), self.outputs)}"))
+                message = f"outputs: expected some of {_listed(self.outputs)}, got {name!r:.100}"
+                raise ValueError(escape(f"{message}{hint(str(name), self.outputs)}"))
         found = self.predict(inputs, raw=True)
         return [found[name] for name in names]
 
     def _convert_weights(self, weights: Mapping[str, Any]) -> dict[str, "np.ndarray[Any, Any]"]:
         for name in weights:
             if name not in self.weights:
-                words = (
+                message = (
                     "a weight that can be replaced" if self.weights else "none, but of a session with replaceable=True"
                 )
-                raise ValueError(escape(f"weights: expected {words}, got {name!r:.100}{hint(str(name), self.weights)}"))
+                raise ValueError(
+                    escape(f"weights: expected {message}, got {name!r:.100}{hint(str(name), self.weights)}")
+                )
         return {name: self.weights[name].convert(value, "weight") for name, value in weights.items()}
 
     def convert_inputs(self, inputs: Mapping[str, Any]) -> dict[str, "np.ndarray[Any, Any]"]:

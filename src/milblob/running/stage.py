@@ -91,7 +91,7 @@ class Stage:
             states: of all `states`; replaced by their new values.
 
         Raises:
-            MilblobError: onnxruntime cannot compute it. UnsupportedError: labels that the model's metadata say wrongly.
+            MilblobError: onnxruntime cannot compute it. UnsupportedError: wrong labels in the model's metadata.
         """
         held = {one.name: states[name] for name, one in self.states.items()}
         try:
@@ -99,14 +99,14 @@ class Stage:
         except Exception as error:
             if isinstance(error, MemoryError):
                 raise
-            words = f"onnxruntime: expected inputs that it can compute with, got {first_words(error)}"
-            raise MilblobError(words, file=self.file, code="runtime") from error
+            message = f"onnxruntime: expected inputs that it can compute with, got {first_words(error)}"
+            raise MilblobError(message, file=self.file, code="runtime") from error
         for name, one in self.outputs.items():
             if one.is_zipped:
                 unknown = [label for label in one.classes if label not in found[name][0]]
                 if unknown:
-                    words = f"milblob.classes in metadata_props: expected labels of {name}, got {unknown[0]!r:.100}"
-                    raise UnsupportedError(words, file=self.file)
+                    message = f"milblob.classes in metadata_props: expected labels of {name}, got {unknown[0]!r:.100}"
+                    raise UnsupportedError(message, file=self.file)
                 found[name] = np.array([[found[name][0][label] for label in one.classes]], one.dtype)
         states.update({name: found.pop(output) for output, name in self._written.items()})
         return found
@@ -154,7 +154,7 @@ def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
 
     Raises:
         OSError: it cannot be opened. MilblobError: onnxruntime cannot open it; external data that cannot be read, or
-            are not those that were converted. UnsupportedError: an input that is no tensor.
+            are not those that were converted. UnsupportedError: an input that is not a tensor.
     """
     with ExitStack() as stack:
         mapping = stack.enter_context(closing(MappedFile(path)))
@@ -162,8 +162,8 @@ def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
         try:
             proto = onnx.load_model_from_string(data)
         except Exception as error:  # protobuf's own
-            words = f"ONNX model: expected one that protobuf reads, got {first_words(error)}"
-            raise FormatError(words, file=path) from error
+            message = f"ONNX model: expected one that protobuf reads, got {first_words(error)}"
+            raise FormatError(message, file=path) from error
         _require_text(proto, path)
         handover = stack.enter_context(Handover(options))
         if _hand_over(proto, stack.enter_context(closing(ExternalFiles(path))), handover, path):
@@ -175,13 +175,15 @@ def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
     try:
         model = ir.serde.deserialize_model(proto)
     except ir.serde.SerdeError as error:
-        words = f"ONNX model: expected one that onnx-ir reads, got {first_words(error.__cause__ or error)}"
-        raise UnsupportedError(words, file=path) from error
+        message = f"ONNX model: expected one that onnx-ir reads, got {first_words(error.__cause__ or error)}"
+        raise UnsupportedError(message, file=path) from error
     try:
         return Stage(runner, model, path, held=handover.values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a JSON document of another form
-        words = f"milblob.* in metadata_props: expected what milblob writes, got {type(error).__name__}: {error!s:.200}"
-        raise UnsupportedError(" ".join(words.split()), file=path) from error
+        message = (
+            f"milblob.* in metadata_props: expected what milblob writes, got {type(error).__name__}: {error!s:.200}"
+        )
+        raise UnsupportedError(" ".join(message.split()), file=path) from error
 
 
 def _require_text(proto: Any, path: str) -> None:
@@ -212,15 +214,15 @@ def _hand_over(proto: Any, files: ExternalFiles, handover: Handover, path: str) 
     """
     inner = [*proto.graph.node, *proto.graph.sparse_initializer, *proto.functions, *proto.training_info]
     places = [(tensor, True) for tensor in proto.graph.initializer]
-    places += [(tensor, False) for message in inner for tensor in _tensors(message)]
+    places += [(tensor, False) for part in inner for tensor in _tensors(part)]
     places = [(tensor, is_outer) for tensor, is_outer in places if tensor.data_location == onnx.TensorProto.EXTERNAL]
     for tensor, is_outer in places:
         itemsize = _ITEMSIZES.get(tensor.data_type)
         if itemsize is None or any(size < 0 for size in tensor.dims):
-            words = (
+            message = (
                 f"external data of {tensor.name!r:.100}: expected elements of fixed size, got type {tensor.data_type}"
             )
-            raise FormatError(f"{words} {list(tensor.dims)!s:.100}", file=path)
+            raise FormatError(f"{message} {list(tensor.dims)!s:.100}", file=path)
         entries = {str(entry.key): str(entry.value) for entry in tensor.external_data}
         note = next((entry.value for entry in tensor.metadata_props if entry.key == REFERENCE), "")
         found = files.find(tensor.name, entries, note, ceil(prod(tensor.dims) * itemsize))

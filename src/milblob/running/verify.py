@@ -128,7 +128,7 @@ def verify(
         a, b: models with the same inputs, outputs and states, as for `Session`; .onnx files too. A list of models runs
             one after another, as `chunk` makes them: what they pass on is not compared.
         inputs: see `samples.given_runs`: arrays by name, with an axis in front for several runs; None: random ones, as
-            `samples.random_runs` says.
+            `samples.random_runs` makes them.
         function: that is run of both; default: the default function of each. Of a session or an .onnx file beside a
             model, the one that it is.
         runs: how many random runs, less than 2^31; default: four, or one for each enumerated shape if there are more.
@@ -155,7 +155,7 @@ def verify(
     if max_error is not None and not max_error >= 0:
         raise ValueError(f"max_error: expected 0 or more, got {max_error}")
     if inputs is not None and runs is not None:
-        raise ValueError("runs: expected none with inputs, which say how many there are, got both")
+        raise ValueError("runs: expected none with inputs, which set the number of runs, got both")
     if max_nbytes is not None and isinstance(a, Session) and isinstance(b, Session):
         raise ValueError(f"max_nbytes: expected none of sessions, which have their own, got {max_nbytes!r:.100}")
     if function is not None and all(isinstance(one, Session) or _is_file(one) for one in (a, b)):
@@ -196,7 +196,7 @@ def _compare(
     outputs = [name for name in first.outputs if name in second.outputs]
     differences = {name: _Differences(name, float_limit, limit) for name in (*outputs, *first.states)}
     count = 0
-    kept: dict[int, dict[str, Any]] = {}  # of any number of runs, those that may be the worst, or lead to it
+    kept: dict[int, dict[str, Any]] = {}  # candidates for the worst run, and the runs before them that set its states
     for number, values in enumerate(runs):
         found = []
         for session, state in zip((first, second), states, strict=True):
@@ -220,8 +220,8 @@ def _predict(
     try:
         return session.predict(values, state, raw=True) | dict(state)
     except MilblobError as error:
-        words = "; other inputs than random ones may be given (inputs, -i)" if is_random else ""
-        raise MilblobError(f"run {number}: {error.what}{words}", file=error.file, code=error.code) from error
+        message = "; other inputs than random ones may be given (inputs, -i)" if is_random else ""
+        raise MilblobError(f"run {number}: {error.what}{message}", file=error.file, code=error.code) from error
 
 
 class _Differences:

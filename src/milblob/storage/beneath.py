@@ -257,16 +257,16 @@ class Location:
 
     def _refuse(self, real: str | None = None) -> NoReturn:
         found = real if real is not None else os.path.realpath(self.path)
-        words = f"reference {self._relative!r}: expected a file inside {self._root()}, got a link to {found}"
+        message = f"reference {self._relative!r}: expected a file inside {self._root()}, got a link to {found}"
         if "/blobs/" in found and "/snapshots/" in os.path.abspath(self._root()):
-            words += (
+            message += (
                 " (the cache of Hugging Face links files: `hf download --local-dir DIR` makes a copy without links)"
             )
-        raise ResolveError(words, code="escaping-file")
+        raise ResolveError(message, code="escaping-file")
 
     def _refuse_link(self, got: str) -> NoReturn:
-        words = f"reference {self._relative!r:.200}: expected no symbolic link on the way, got {got!r:.200}"
-        raise ResolveError(words, code="escaping-file")
+        message = f"reference {self._relative!r:.200}: expected no symbolic link on the way, got {got!r:.200}"
+        raise ResolveError(message, code="escaping-file")
 
     def __repr__(self) -> str:
         return f"<Location {self.path}>"

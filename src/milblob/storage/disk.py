@@ -74,14 +74,14 @@ def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int 
     if not isinstance(error, OSError) or error.errno not in _FULL or getattr(error, "is_described", False):
         return
     needed = f"{max(nbytes, has_nbytes)} bytes or more" if nbytes or has_nbytes else "a new file"
-    words = f"{error.strerror}; expected room for {needed}"
+    message = f"{error.strerror}; expected room for {needed}"
     if error.errno == errno.ENOSPC and hasattr(os, "statvfs"):
         try:
             status = os.statvfs(os.path.dirname(path) or ".")
-            words += f", got {has_nbytes + status.f_bavail * status.f_frsize}"
+            message += f", got {has_nbytes + status.f_bavail * status.f_frsize}"
         except OSError:  # the disk is gone: report what is known
             pass
-    error.strerror, error.filename, error.filename2 = words, path, None
+    error.strerror, error.filename, error.filename2 = message, path, None
     error.is_described = True  # type: ignore[attr-defined]
 
 

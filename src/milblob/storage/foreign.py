@@ -39,12 +39,12 @@ class Foreign(NamedTuple):
         name: short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx",
             "tflite", "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify`
             adds "directory" and "part".
-        words: its description, with an article.
+        description: a phrase for messages, with an article.
         advice: what the user can do; "" if nothing is known.
     """
 
     name: str
-    words: str
+    description: str
     advice: str = ""
 
 
@@ -58,9 +58,9 @@ def foreign(data: Any, file: str | None = None) -> Foreign | None:
     head, name = bytes(memoryview(data)[:_HEAD_NBYTES]), file or "it"
     if head.startswith(b"PK\x03\x04"):
         return _zip(memoryview(data), name)
-    for magic, words, command in _COMPRESSED:
+    for magic, tool, command in _COMPRESSED:
         if head.startswith(magic):
-            return Foreign("compressed", f"a file that {words} compressed", f"decompress it first: {command} {name}")
+            return Foreign("compressed", f"a file that {tool} compressed", f"decompress it first: {command} {name}")
     if head[257:262] == b"ustar":
         return Foreign("tar", "a tar archive", f"unpack it first: tar xf {name}")
     if head.startswith(_LEGACY_PYTORCH):
@@ -127,8 +127,8 @@ def bytecode(name: str | None) -> Foreign:
     found = bundle(name)
     if name is not None and name.lower().endswith(".mlirb"):
         return found
-    words = "MLIR bytecode, as bundles of Apple's Core AI have it, which is not a Core ML model"
-    return Foreign(found.name, words, f"give it a name that ends in .mlirb; then {found.advice}")
+    message = "MLIR bytecode, as bundles of Apple's Core AI have it, which is not a Core ML model"
+    return Foreign(found.name, message, f"give it a name that ends in .mlirb; then {found.advice}")
 
 
 def bundle(name: str | None) -> Foreign:
@@ -137,11 +137,11 @@ def bundle(name: str | None) -> Foreign:
     return Foreign("aimodel", "a bundle of Apple's Core AI, which is not a Core ML model", advice)
 
 
-def _arrays(suffix: str, words: str, name: str) -> Foreign:
+def _arrays(suffix: str, description: str, name: str) -> Foreign:
     advice = f"{ARRAY_COMMANDS} take it, and milblob refit gives its values to a model"
     is_named = name.lower().endswith(f".{suffix}")
     advice = f"milblob.open_arrays opens it; {advice}" if is_named else f"if its name ends in .{suffix}, {advice}"
-    return Foreign(suffix, words, advice)
+    return Foreign(suffix, description, advice)
 
 
 def _zip(data: memoryview, name: str) -> Foreign:
@@ -201,10 +201,10 @@ def refusal(found: Foreign, expected: str, file: str | None) -> FormatError | Un
         expected: the beginning of the message, such as "file: expected a weight file".
         file: its name.
     """
-    words = f"{expected}, got {found.words}" + (f" ({found.advice})" if found.advice else "")
+    message = f"{expected}, got {found.description}" + (f" ({found.advice})" if found.advice else "")
     if found.name in ("html", "xml", "json", "text"):
-        return FormatError(words, file=file, code="web-page" if found.name == "html" else "not-a-model")
-    return UnsupportedError(words, file=file, code="other-format")
+        return FormatError(message, file=file, code="web-page" if found.name == "html" else "not-a-model")
+    return UnsupportedError(message, file=file, code="other-format")
 
 
 def explained(

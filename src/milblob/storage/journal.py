@@ -145,8 +145,8 @@ def commit(
             if path not in held:
                 held[path] = stack.enter_context(_locked(full, root))
             elif not is_named(held[path], full):
-                words = "file: expected the one that was opened, got another by that name"
-                raise FormatError(words, file=full)
+                message = "file: expected the one that was opened, got another by that name"
+                raise FormatError(message, file=full)
             pending.sweep_staged(full)  # refuses a file with a journal; no other process can write one under our lock
         for path in list(by_path):
             status = os.fstat(held[path])
@@ -221,11 +221,11 @@ def _finish(found: Pending, held: Mapping[str, int]) -> None:
         os.unlink(found.path)
         sync_directory(found.root)
     except OSError as error:
-        words = (
+        message = (
             f"change: expected to complete it, got {error.strerror or error}; it is kept in this journal: "
             f"close the model, and run {found.advice}"
         )
-        raise OSError(error.errno, words, found.path) from error
+        raise OSError(error.errno, message, found.path) from error
 
 
 def _replace(target: str, old: int, write: Callable[[int], object], progress: CommitProgress) -> None:
@@ -427,13 +427,13 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Rec
             journal = stack.enter_context(Journal(found.path))
             journal.hold()
             if journal.status.st_nlink > 1:
-                words = f"journal: expected a file of one name, got {journal.status.st_nlink} hard links to it"
-                raise FormatError(words, file=found.path)
+                message = f"journal: expected a file of one name, got {journal.status.st_nlink} hard links to it"
+                raise FormatError(message, file=found.path)
             try:
                 allowed = changeable(model)
             except MilblobError as error:
-                words = f"journal: expected the model {model} that it changes, got none that can be read ({error})"
-                raise FormatError(words, file=found.path) from error
+                message = f"journal: expected the model {model} that it changes, got none that can be read ({error})"
+                raise FormatError(message, file=found.path) from error
             for entry in journal.entries:  # all of them before anything is opened for writing
                 _require_sound(found, entry, allowed)
             files = tuple(dict.fromkeys(join(found.root, entry.path) for entry in journal.entries))
@@ -443,20 +443,20 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Rec
             sync_directory(found.root)
             return Recovered(found.path, files, nbytes)
     except ResolveError as error:  # it changed since we looked
-        words = f"journal: expected changes of files below {found.root} only, got one that is led out ({error.what})"
-        raise FormatError(words, file=found.path) from error
+        message = f"journal: expected changes of files below {found.root} only, got one that is led out ({error.what})"
+        raise FormatError(message, file=found.path) from error
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not paths.is_there(found.path):
             return None  # another process has completed it
         if error.errno in _NOWHERE:
-            words = f"journal: expected the model and the files that it changes, got {error.strerror} for "
-            words += f"{error.filename!r:.500}; restore the model and run {found.advice}, or remove the journal"
-            raise FormatError(words, file=found.path) from error
-        words = (
+            message = f"journal: expected the model and the files that it changes, got {error.strerror} for "
+            message += f"{error.filename!r:.500}; restore the model and run {found.advice}, or remove the journal"
+            raise FormatError(message, file=found.path) from error
+        message = (
             f"journal of an interrupted change: expected to complete it where the model may be written, got "
             f"{error.strerror or error}; run {found.advice} as a user who may write to it, or copy it to such a place"
         )
-        raise OSError(error.errno, words, found.path) from error
+        raise OSError(error.errno, message, found.path) from error
 
 
 def _model_of(found: Pending) -> str | None:
@@ -507,8 +507,8 @@ def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: M
                 todo.append(entry)
             continue
         if not stat.S_ISREG(status.st_mode) or status.st_size != entry.file_nbytes:
-            words = f"journal: expected {entry.path} to have {entry.file_nbytes} bytes, got {status.st_size}"
-            raise FormatError(words, file=found.path)
+            message = f"journal: expected {entry.path} to have {entry.file_nbytes} bytes, got {status.st_size}"
+            raise FormatError(message, file=found.path)
         if status.st_nlink > 1:
             copies.setdefault(entry.path, []).append(Patch(entry.path, entry.offset, entry.data))
         else:
@@ -542,25 +542,25 @@ def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
     except FileNotFoundError:
         if os.fstat(target).st_size == entry.file_nbytes and digest_of(target) == digest:
             return False
-        words = (
+        message = (
             f"journal: expected {name}, or {entry.path} to be that file of {entry.file_nbytes} bytes already, got "
             "neither; restore the model, and remove the journal"
         )
-        raise FormatError(words, file=found.path) from None
+        raise FormatError(message, file=found.path) from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
-            words = f"journal: expected {name} to be a regular file, got a symbolic link"
-            raise FormatError(words, file=found.path) from None
+            message = f"journal: expected {name} to be a regular file, got a symbolic link"
+            raise FormatError(message, file=found.path) from None
         raise
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_size != entry.file_nbytes:
-            words = f"journal: expected {name} to be a file of {entry.file_nbytes} bytes, got another"
-            raise FormatError(words, file=found.path)
+            message = f"journal: expected {name} to be a file of {entry.file_nbytes} bytes, got another"
+            raise FormatError(message, file=found.path)
         owners.require_trusted(status, os.fstat(target), found.path, name, entry.path)
         if digest_of(fd) != digest:
-            words = f"journal: expected {name} to have the checksum that is in the journal, got another"
-            raise FormatError(words, file=found.path)
+            message = f"journal: expected {name} to have the checksum that is in the journal, got another"
+            raise FormatError(message, file=found.path)
     finally:
         os.close(fd)
     return True
@@ -568,8 +568,8 @@ def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
 
 def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) -> None:
     if "\0" in entry.path or paths.real(join(found.root, entry.path)) not in changeable:
-        words = f"journal: expected changes of the model file and its weight files only, got one of {entry.path!r}"
-        raise FormatError(words, file=found.path)
+        message = f"journal: expected changes of the model file and its weight files only, got one of {entry.path!r}"
+        raise FormatError(message, file=found.path)
     if entry.kind == PATCH:
         try:
             _require_inside(entry.path, entry.offset, len(entry.data), entry.file_nbytes)
@@ -578,8 +578,8 @@ def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) ->
     elif entry.kind == REPLACEMENT:
         name = bytes(entry.data[DIGEST_NBYTES:]).decode("utf-8", "replace")
         if not journal_format.is_staged(name, os.path.basename(entry.path)):
-            words = f"journal: expected the name of a replacement for {entry.path}, got {name!r}"
-            raise FormatError(words, file=found.path)
+            message = f"journal: expected the name of a replacement for {entry.path}, got {name!r}"
+            raise FormatError(message, file=found.path)
 
 
 def _require_inside(path: str, offset: int, nbytes: int, file_nbytes: int) -> None:

@@ -150,11 +150,11 @@ class Journal:
         if magic[: len(_MAGIC)] != _MAGIC:
             raise FormatError(f"journal: expected the magic {_MAGIC!r}, got {magic!r}", offset=0, file=self._path)
         if magic[len(_MAGIC)] != _VERSION:
-            words = (
+            message = (
                 f"journal: expected version {_VERSION} of the format, got version {magic[len(_MAGIC)]}; "
                 "the milblob that began the change completes it"
             )
-            raise FormatError(words, offset=len(_MAGIC), file=self._path)
+            raise FormatError(message, offset=len(_MAGIC), file=self._path)
         if nbytes != len(data):
             raise FormatError(f"journal: expected {nbytes} bytes, got {len(data)}", offset=8, file=self._path)
         return int(crc)
@@ -171,17 +171,17 @@ class Journal:
                 if entry.path not in left:
                     status = None if "\0" in entry.path else paths.status(join(os.path.dirname(self._path), entry.path))
                     if status is None:
-                        words = "journal: expected changes of the model file and its weight files only, got one of "
-                        raise FormatError(f"{words}{entry.path!r:.500}, which is not there", file=self._path)
+                        message = "journal: expected changes of the model file and its weight files only, got one of "
+                        raise FormatError(f"{message}{entry.path!r:.500}, which is not there", file=self._path)
                     left[entry.path] = status.st_size
                 left[entry.path] -= len(entry.data)
                 if left[entry.path] < 0 or not len(entry.data):
-                    words = f"journal: expected patches with as many bytes as {entry.path} at most, got "
-                    words += "more" if len(entry.data) else "an empty one"
-                    raise FormatError(words, file=self._path)
+                    message = f"journal: expected patches with as many bytes as {entry.path} at most, got "
+                    message += "more" if len(entry.data) else "an empty one"
+                    raise FormatError(message, file=self._path)
             elif entry.kind != REPLACEMENT:
-                words = f"journal: expected a patch or a replacement, got kind {entry.kind}"
-                raise FormatError(words, file=self._path)
+                message = f"journal: expected a patch or a replacement, got kind {entry.kind}"
+                raise FormatError(message, file=self._path)
             yield entry
 
     def _require_whole(self, data: memoryview, crc: int) -> None:
@@ -189,8 +189,8 @@ class Journal:
 
         got = zlib.crc32(data[_HEAD.size :])
         if got != crc:
-            words = f"journal: expected the checksum 0x{crc:08x}, got 0x{got:08x}"
-            raise FormatError(words, offset=16, file=self._path)
+            message = f"journal: expected the checksum 0x{crc:08x}, got 0x{got:08x}"
+            raise FormatError(message, offset=16, file=self._path)
 
     def _parse(self, data: memoryview) -> tuple[str, Iterator[Entry]]:
         at = _HEAD.size
@@ -200,29 +200,31 @@ class Journal:
         end = start + _NAME.unpack_from(data, at)[0]
         base = self._text(data[start:end], at)
         if os.path.basename(base) != base or base in (".", "..") or "\0" in base:
-            words = f"journal: expected a model in its own directory, got {base!r}"
-            raise FormatError(words, offset=at, file=self._path)
+            message = f"journal: expected a model in its own directory, got {base!r}"
+            raise FormatError(message, offset=at, file=self._path)
         return base, self._entries(data, end)
 
     def _entries(self, data: memoryview, at: int) -> Iterator[Entry]:
         count = _HEAD.unpack_from(data)[3]
         for _ in range(count):
             if len(data) - at < _ENTRY.size:
-                words = f"journal: expected an entry, got {len(data) - at} bytes"
-                raise FormatError(words, offset=at, file=self._path)
+                message = f"journal: expected an entry, got {len(data) - at} bytes"
+                raise FormatError(message, offset=at, file=self._path)
             kind, path_nbytes, file_nbytes, offset, data_nbytes = _ENTRY.unpack_from(data, at)
             start = at + _ENTRY.size + path_nbytes
             if start > len(data) or data_nbytes > len(data) - start:
-                words = "journal: expected an entry to end inside it, got one that does not"
-                raise FormatError(words, offset=at, file=self._path)
+                message = "journal: expected an entry to end inside it, got one that does not"
+                raise FormatError(message, offset=at, file=self._path)
             relative = self._text(data[at + _ENTRY.size : start], at)
             found: Any = data[start : start + data_nbytes]
             if (
                 kind == REPLACEMENT
             ):  # copied: names are checked now and used later, and the file's owner could change them between
                 if data_nbytes > _REPLACEMENT_NBYTES:
-                    words = f"journal: expected at most {_REPLACEMENT_NBYTES} bytes of a replacement, got {data_nbytes}"
-                    raise FormatError(words, offset=at, file=self._path)
+                    message = (
+                        f"journal: expected at most {_REPLACEMENT_NBYTES} bytes of a replacement, got {data_nbytes}"
+                    )
+                    raise FormatError(message, offset=at, file=self._path)
                 found = bytes(found)
             yield Entry(kind, relative, file_nbytes, offset, found)
             at = start + data_nbytes

@@ -30,8 +30,8 @@ def lock(fd: int, path: str) -> None:
     try:
         take(fd)
     except BlockingIOError:
-        words = "expected to be the only writer, got another one that holds the lock"
-        raise BlockingIOError(errno.EAGAIN, words, path) from None
+        message = "expected to be the only writer, got another one that holds the lock"
+        raise BlockingIOError(errno.EAGAIN, message, path) from None
     if not is_named(fd, path):
         raise FileNotFoundError(errno.ENOENT, "expected the file that was opened, got another by that name", path)
 

@@ -60,8 +60,8 @@ class Opened:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse, with advice in the message."""
-        words = f"{type(self).__name__}: cannot be copied or pickled"
-        raise TypeError(f"{words}; open the path there again")
+        message = f"{type(self).__name__}: cannot be copied or pickled"
+        raise TypeError(f"{message}; open the path there again")
 
 
 class MappedFile:
@@ -75,15 +75,14 @@ class MappedFile:
     Threads may share it, and one may close it while others read: each of these gets its values, or a ValueError that
     reports that the file is closed.
 
-    Of a file that represents a remote one (`mirrored`), only the bytes that were asked for are there, so that each
-    method says how much of the buffer that it returns may be read: `live` and `check_size` fetch the whole file, `need`
-    fetches a range.
+    A file that represents a remote one (`mirrored`) holds only the requested bytes, so each method states which part of
+    the returned buffer may be read: `live` and `check_size` fetch the whole file, `need` fetches a range.
 
     Attributes:
         buffer: the bytes for `_codec` and for arrays; None after close.
         name: the path as given, or None for memory.
         identity: device and inode of the file, or None for memory.
-        is_partial: whether it represents a remote file, of which only what was asked for is here.
+        is_partial: whether it represents a remote file and holds only the requested bytes.
         changed_ns: when the file had been changed last as it was opened, or None for memory.
         fd: its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and
             after close. Where another thread may close, use it only inside `held`: after a close the system reuses the
@@ -143,12 +142,12 @@ class MappedFile:
         try:
             buffer = Buffer(data, self.name)
         except TypeError:
-            words = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
-            raise TypeError(words) from None
+            message = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
+            raise TypeError(message) from None
         self.buffer: Buffer | None = buffer
         view = memoryview(buffer)  # of bytes, for elements of any size
         if buffer.nbytes < 1024 and view[: len(LFS_PREFIX)] == LFS_PREFIX:
-            raise FormatError(self._lfs_words(bytes(view)), offset=0, file=self.name, code="lfs-pointer")
+            raise FormatError(self._lfs_message(bytes(view)), offset=0, file=self.name, code="lfs-pointer")
 
     def _of_file_object(self, source: Any, take: Callable[[], Any]) -> Any:
         # Map only plain files: a gzip file object has a descriptor too, but of the compressed file.
@@ -164,7 +163,7 @@ class MappedFile:
     def _file_nbytes(self) -> int:
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode):
-            kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "special file")
+            kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "special file")
             raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name, code="not-a-model")
         self.identity, self.changed_ns = (status.st_dev, status.st_ino), status.st_mtime_ns
         if FILES and (backing := FILES.get(self.identity)) is not None:
@@ -196,12 +195,12 @@ class MappedFile:
             file.seek(position)
         self.__del__()  # later reads must come from this memory, not from a file that may have changed
         if done < nbytes:
-            words = f"size: expected {nbytes} bytes as when it was opened, got {done}"
-            raise FormatError(words, offset=done, file=self.name)
+            message = f"size: expected {nbytes} bytes as when it was opened, got {done}"
+            raise FormatError(message, offset=done, file=self.name)
         return memory
 
     @staticmethod
-    def _lfs_words(data: bytes) -> str:
+    def _lfs_message(data: bytes) -> str:
         sizes = [line[5:].decode("ascii", "replace") for line in data.splitlines() if line.startswith(b"size ")]
         size = f" of {sizes[0]} bytes" if sizes else ""
         return f"content: expected the file itself{size}, got a Git LFS pointer (run `git lfs pull`)"
@@ -224,7 +223,7 @@ class MappedFile:
         return buffer
 
     def need(self, spans: Spans) -> Buffer:
-        """Return the buffer, of which some ranges may be read; those of a remote file are fetched before.
+        """Return the buffer, in which only the given ranges may be read; ranges of a remote file are fetched first.
 
         Args:
             spans: (offset, nbytes) of each; what lies outside of the file is left out.

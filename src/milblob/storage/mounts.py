@@ -19,8 +19,8 @@ def require_none(path: str) -> None:
     real = os.fsencode(paths.real(path))
     for point in _points(real):
         if point == real or point.startswith(real.rstrip(b"/") + b"/"):
-            words = f"{path}: expected a directory without mounts, which replacing would empty, got one at "
-            raise FileExistsError(f"{words}{os.fsdecode(point)} (unmount it, or write elsewhere)")
+            message = f"{path}: expected a directory without mounts, which replacing would empty, got one at "
+            raise FileExistsError(f"{message}{os.fsdecode(point)} (unmount it, or write elsewhere)")
 
 
 def _points(real: bytes) -> list[bytes]:

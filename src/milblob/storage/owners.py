@@ -97,17 +97,17 @@ def require_trusted(status: os.stat_result, target: os.stat_result, journal: str
     if not hasattr(os, "geteuid"):
         return
     if status.st_uid not in (os.geteuid(), target.st_uid):
-        words = (
+        message = (
             f"journal: expected {name} to belong to the owner of {path} (user {target.st_uid}) or to this process "
             f"(user {os.geteuid()}), got user {status.st_uid}; have that user open the model, or restore it and remove "
             "the journal"
         )
-        raise FormatError(words, file=journal)
+        raise FormatError(message, file=journal)
     known = _OTHERS_WRITE if status.st_gid == target.st_gid else stat.S_IWOTH
     if status.st_mode & _OTHERS_WRITE & ~(target.st_mode & known):
-        words = (
+        message = (
             f"journal: expected {name} to be writable by nobody who may not write to {path}, got mode "
             f"{stat.S_IMODE(status.st_mode):04o}; take away the permissions if you know who wrote it, or restore the "
             "model and remove the journal"
         )
-        raise FormatError(words, file=journal)
+        raise FormatError(message, file=journal)

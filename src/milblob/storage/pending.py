@@ -167,8 +167,8 @@ def wait(found: Pending) -> None:
                 os.close(fd)
         if is_running:
             if time.monotonic() > end:
-                words = f"expected the writer of this change to be done within {_WAIT_S:.0f} s, got one still at work"
-                raise BlockingIOError(errno.EAGAIN, words, found.path)
+                message = f"expected the writer of this change to be done within {_WAIT_S:.0f} s, got one still at work"
+                raise BlockingIOError(errno.EAGAIN, message, found.path)
             time.sleep(0.01)
 
 
@@ -189,8 +189,8 @@ def _opened(path: str) -> int | None:
 
 def interrupted(found: Pending) -> PendingChangeError:
     """Return the error about a change that was interrupted: it names the journal and gives advice."""
-    words = f"journal: expected none, got one of an interrupted change; {found.advice} completes it"
-    return PendingChangeError(words, file=found.path)
+    message = f"journal: expected none, got one of an interrupted change; {found.advice} completes it"
+    return PendingChangeError(message, file=found.path)
 
 
 def map_settled(

@@ -55,7 +55,7 @@ class Scratch:
             mapping = mmap.mmap(file.fileno(), nbytes)
         return np.ndarray(dims, kind, mapping)
 
-    def lasting(self, shape: Any, dtype: Any) -> Array:
+    def persistent(self, shape: Any, dtype: Any) -> Array:
         """As `empty`, for arrays of every weight that are kept until the result is written: together they are small.
 
         Several share a file, as there may be more weights than files that a process may have open. Each file has room

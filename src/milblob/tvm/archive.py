@@ -82,8 +82,8 @@ class Archive:
             # If anything but zeros comes next, the walk has stopped there and reported it.
             ends = bytes(data[end : end + BLOCK]) == bytes(BLOCK)
             if self._report.is_gathering and ends and any(data[end : end + _TAIL_NBYTES]):
-                words = "end of tar: expected nothing but zeros after it, got something"
-                self._report.note("warning", "tar-end", words, offset=end)
+                message = "end of tar: expected nothing but zeros after it, got something"
+                self._report.note("warning", "tar-end", message, offset=end)
             self._mapping = mapping
         except BaseException:
             mapping.close()
@@ -92,9 +92,9 @@ class Archive:
 
     def _require_tar(self, head: bytes, name: str | None) -> None:
         if head.startswith(PARAMS_MAGIC):
-            words = "archive: expected a tar, a gzipped one or a directory, got a .params file (read_params takes it)"
-            raise UnsupportedError(words, offset=0, file=name)
-        other = next((words for magic, words in _OTHERS.items() if head.startswith(magic)), None)
+            message = "archive: expected a tar, a gzipped one or a directory, got a .params file (read_params takes it)"
+            raise UnsupportedError(message, offset=0, file=name)
+        other = next((message for magic, message in _OTHERS.items() if head.startswith(magic)), None)
         if other is not None:
             raise UnsupportedError(f"archive: expected a tar or a gzipped one, got {other}", offset=0, file=name)
         if len(head) < BLOCK or (head[257:262] != b"ustar" and not _is_old_tar(head)):
@@ -131,20 +131,20 @@ class Archive:
         seen: set[str] = set()
         for member in self.members:
             if not member.is_inside:
-                words = f"name of member: expected one inside of the archive, got {member.raw!r:.200}"
-                self._report.note("error", "member-name", words, offset=member.header)
+                message = f"name of member: expected one inside of the archive, got {member.raw!r:.200}"
+                self._report.note("error", "member-name", message, offset=member.header)
             elif not member.raw.startswith("./") and member.raw != ".":
-                words = f"name of member: expected one that begins with ./, got {member.raw!r:.200}"
-                self._report.note("note", "member-name", words, offset=member.header)
+                message = f"name of member: expected one that begins with ./, got {member.raw!r:.200}"
+                self._report.note("note", "member-name", message, offset=member.header)
             if member.kind not in ("file", "directory"):
-                words = f"member {member.raw!r:.200}: expected a file or a directory, got a {member.kind}"
+                message = f"member {member.raw!r:.200}: expected a file or a directory, got a {member.kind}"
                 file = self.file_of(member.name)
-                self._report.note("error", "member-kind", words, member.name, member.header, file)
+                self._report.note("error", "member-kind", message, member.name, member.header, file)
             if not member.is_inside:
                 continue
             if member.name in seen and member.kind != "directory":
-                words = f"member {member.raw!r:.200}: expected once, got again"
-                self._report.note("error", "member-twice", words, member.name, member.header)
+                message = f"member {member.raw!r:.200}: expected once, got again"
+                self._report.note("error", "member-twice", message, member.name, member.header)
                 self.twice.add(member.name)
             seen.add(member.name)
             self.files[member.name] = member
@@ -169,8 +169,8 @@ class Archive:
         if name in self.twice:
             raise FormatError(f"member {name}: expected once, got it twice", offset=member.header, file=self.path)
         if member.kind != "file":
-            words = f"member {name}: expected a plain file, got a {member.kind}"
-            raise FormatError(words, offset=member.header, file=self.file_of(name))
+            message = f"member {name}: expected a plain file, got a {member.kind}"
+            raise FormatError(message, offset=member.header, file=self.file_of(name))
         if self._mapping is not None:
             return self._mapping, member.offset, member.nbytes
         if self.root is None:

@@ -27,10 +27,10 @@ def named_parameters(library: Library) -> dict[str, tuple[Module, str]]:
         for name in module.params:
             full = f"{module.name}/{name}" if len(library.modules) > 1 else name
             if full in found:
-                words = (
+                message = (
                     f"names of parameters: expected each once, got {full!r:.100} in {found[full][0].name!r:.100} too"
                 )
-                raise FormatError(words, file=library.path)
+                raise FormatError(message, file=library.path)
             found[full] = (module, name)
     return found
 

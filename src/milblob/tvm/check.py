@@ -117,17 +117,17 @@ class _Checker:
             self._check_module(module, info)
         self._check_stray(info)
 
-    def _note(self, severity: Any, code: str, words: str, member: str) -> None:
+    def _note(self, severity: Any, code: str, message: str, member: str) -> None:
         """Report something about a member, with the byte at which it begins."""
         found = self._archive.files.get(member)
         offset = found.offset if found is not None and found.kind == "file" else None
-        self._report.note(severity, code, words, member, offset, self._archive.file_of(member))
+        self._report.note(severity, code, message, member, offset, self._archive.file_of(member))
 
     def _check_files(self, info: ArchiveInfo) -> None:
         names = [name for name, member in self._archive.files.items() if member.kind == "file"]
         missing, strange, foreign = expected(info, names)
-        for words in missing:
-            self._report.note("error", "missing-member", f"archive: expected {words}, got none")
+        for message in missing:
+            self._report.note("error", "missing-member", f"archive: expected {message}, got none")
         for name in strange:
             role, severity = role_of(name), "warning"
             if role in ("model_source", "executor_config", "source", "object", "parameters"):
@@ -219,11 +219,11 @@ class _Checker:
             for name, port in (row.inputs or {}).items():
                 value = known.get(name)
                 if value is None:
-                    words = f"input {name!r:.100}: expected an argument of the graph, got none by that name"
-                    self._note("error", "graph-input", words, METADATA)
+                    message = f"input {name!r:.100}: expected an argument of the graph, got none by that name"
+                    self._note("error", "graph-input", message, METADATA)
                 elif port.nbytes != value.nbytes:
-                    words = f"size of input {name!r:.100}: expected {value.nbytes} as in the graph, got {port.nbytes}"
-                    self._note("warning", "graph-input", words, METADATA)
+                    message = f"size of input {name!r:.100}: expected {value.nbytes} as in the graph, got {port.nbytes}"
+                    self._note("warning", "graph-input", message, METADATA)
 
     def _check_io(self, module: ModuleInfo, graph: ModuleGraph, parameters: dict[str, Any]) -> None:
         """Check that the bytes of inputs and outputs are those of the graph."""
@@ -232,25 +232,25 @@ class _Checker:
         total = inputs + sum(graph.values[index].nbytes for index in heads)
         stated = sum(row.io_nbytes for row in module.memory.main)
         if module.memory.main and stated != total:
-            words = f"io_size_bytes of module {module.name:.100}: expected {total} as in the graph, got {stated}"
-            self._note("warning", "io-size", words, METADATA)
+            message = f"io_size_bytes of module {module.name:.100}: expected {total} as in the graph, got {stated}"
+            self._note("warning", "io-size", message, METADATA)
 
     def _check_dependencies(self, module: ModuleInfo) -> None:
         """Check that the dependencies of a module exist, inside the archive."""
         for row in module.dependencies:
             url = row.get("url")
             if not isinstance(url, str):
-                words = f"url of an external dependency: expected a string, got {url!r:.100}"
-                self._note("error", "dependency", words, METADATA)
+                message = f"url of an external dependency: expected a string, got {url!r:.100}"
+                self._note("error", "dependency", message, METADATA)
             elif row.get("url_type") == "mlf_path":
                 place = posixpath.normpath(url.replace("\\", "/"))
                 prefix = "" if place == "." else f"{place}/"
                 if place.startswith(("/", "../")) or place == "..":
-                    words = f"external dependency {url!r:.100}: expected a place in the archive, got one outside"
-                    self._note("error", "dependency", words, METADATA)
+                    message = f"external dependency {url!r:.100}: expected a place in the archive, got one outside"
+                    self._note("error", "dependency", message, METADATA)
                 elif not any(name == place or name.startswith(prefix) for name in self._archive.files):
-                    words = f"external dependency {url!r:.100}: expected it in the archive, got none"
-                    self._note("error", "dependency", words, METADATA)
+                    message = f"external dependency {url!r:.100}: expected it in the archive, got none"
+                    self._note("error", "dependency", message, METADATA)
 
     def _check_storage(self, module: ModuleInfo, graph: ModuleGraph) -> None:
         if module.memory.storage_ids is None:
@@ -258,15 +258,17 @@ class _Checker:
         reported: dict[int, int] = {}
         for row in module.memory.storage_ids:
             if reported.setdefault(row.storage_id, row.nbytes) != row.nbytes:
-                words = f"storage id {row.storage_id} of module {module.name:.100}: expected one size, got"
-                self._note("warning", "storage-twice", f"{words} {reported[row.storage_id]} and {row.nbytes}", METADATA)
+                message = f"storage id {row.storage_id} of module {module.name:.100}: expected one size, got"
+                self._note(
+                    "warning", "storage-twice", f"{message} {reported[row.storage_id]} and {row.nbytes}", METADATA
+                )
         real = graph.storage
         wrong = [sid for sid in sorted({*reported, *real}) if reported.get(sid) != real.get(sid)]
         if wrong:
             rows = ", ".join(f"{sid}: {real.get(sid)} for {reported.get(sid)}" for sid in wrong[:8])
-            words = f"storage of module {module.name:.100}: expected the sizes of the graph, got others ({rows})"
-            words += ": an old bug of TVM's exporter"
-            self._note("note", "storage", words, METADATA)
+            message = f"storage of module {module.name:.100}: expected the sizes of the graph, got others ({rows})"
+            message += ": an old bug of TVM's exporter"
+            self._note("note", "storage", message, METADATA)
 
     def _check_against(self, module: ModuleInfo, graph: ModuleGraph, parameters: dict[str, Any], member: str) -> None:
         arguments = graph.arguments
@@ -274,16 +276,16 @@ class _Checker:
             value = arguments.get(name)
             offset, file = row[0], self._archive.file_of(member)
             if value is None:
-                words = f"parameter {name!r:.100}: expected an argument of the graph, got none by that name"
-                self._report.note("error", "graph-param", words, member, offset, file)
+                message = f"parameter {name!r:.100}: expected an argument of the graph, got none by that name"
+                self._report.note("error", "graph-param", message, member, offset, file)
                 continue
             if row[6] is not None and row[6] != value.shape:
-                words = f"shape of parameter {name!r:.100}: expected {list(value.shape)}, got {list(row[6])}"
-                self._report.note("error", "param-shape", words, member, offset, file)
+                message = f"shape of parameter {name!r:.100}: expected {list(value.shape)}, got {list(row[6])}"
+                self._report.note("error", "param-shape", message, member, offset, file)
             text = dtype_text(self._codes, row[3], row[4], row[5])
             if text != _OLD_NAMES.get(value.dtype, value.dtype):
-                words = f"dtype of parameter {name!r:.100}: expected {value.dtype:.60}, got {text}"
-                self._report.note("error", "param-dtype", words, member, offset, file)
+                message = f"dtype of parameter {name!r:.100}: expected {value.dtype:.60}, got {text}"
+                self._report.note("error", "param-dtype", message, member, offset, file)
         self._check_missing(module, arguments, parameters, member)
 
     def _check_missing(
@@ -296,15 +298,15 @@ class _Checker:
                 continue
             # Before TVM 0.11 nothing marks the inputs. Parameters are called p0, p1, ... after simplification.
             if listed or (name[:1] == "p" and name[1:].isdigit()):
-                words = f"argument {name!r:.100} of the graph: expected a parameter, got none"
-                self._note("error" if listed else "warning", "missing-param", words, member)
+                message = f"argument {name!r:.100} of the graph: expected a parameter, got none"
+                self._note("error" if listed else "warning", "missing-param", message, member)
 
     def _check_constants(self, module: ModuleInfo, parameters: dict[str, Any]) -> None:
         total = sum(row[2] for row in parameters.values())
         stated = sum(row.constants_nbytes for row in module.memory.main)
         if module.memory.main and stated != total:
-            words = f"constants_size_bytes of module {module.name:.100}: expected {total} as its parameters have"
-            self._note("warning", "constants", f"{words}, got {stated}", METADATA)
+            message = f"constants_size_bytes of module {module.name:.100}: expected {total} as its parameters have"
+            self._note("warning", "constants", f"{message}, got {stated}", METADATA)
 
 
 class _Params:
@@ -323,15 +325,15 @@ class _Params:
         if found.error is not None:
             error, position = found.error, len(found.rows)
             name = f"{found.names[position]!r:.100}" if position < len(found.names) else ""
-            words = f"{error.what}{f', of tensor {name}' if name else ''}"
-            self._note("error", "params", words, error.offset or 0)
+            message = f"{error.what}{f', of tensor {name}' if name else ''}"
+            self._note("error", "params", message, error.offset or 0)
         elif found.end < offset + nbytes:
-            words = f"end of .params: expected it after the last tensor, got {offset + nbytes - found.end} bytes more"
-            self._note("warning", "params-trailing", words, found.end)
+            message = f"end of .params: expected it after the last tensor, got {offset + nbytes - found.end} bytes more"
+            self._note("warning", "params-trailing", message, found.end)
         for name, count in Counter(found.names).items():
             if count > 1:
-                words = f"name of tensor: expected {name!r:.100} once, got it {count} times"
-                self._note("error", "params-twice", words, offset + 24)
+                message = f"name of tensor: expected {name!r:.100} once, got it {count} times"
+                self._note("error", "params-twice", message, offset + 24)
         for name, row in zip(found.names, found.rows, strict=False):
             self._check_row(name, row)
         return found
@@ -339,8 +341,8 @@ class _Params:
     def _check_row(self, name: str, row: Any) -> None:
         at, _, _, code, bits, lanes, shape, reserved, device = row
         if reserved or device:
-            words = f"reserved field and device id of {name!r:.100}: expected 0, got {reserved} and {device}"
-            self._note("warning", "params-reserved", words, at + 8)
+            message = f"reserved field and device id of {name!r:.100}: expected 0, got {reserved} and {device}"
+            self._note("warning", "params-reserved", message, at + 8)
         try:
             raw = name.encode()
         except UnicodeEncodeError:
@@ -355,17 +357,19 @@ class _Params:
                 at + 28,
             )
         elif text in PACKED:
-            words = f"dtype of {name!r:.100}: expected whole bytes, got {text}, two to a byte in their first half"
-            self._note("note", "params-dtype", words, at + 28)
+            message = f"dtype of {name!r:.100}: expected whole bytes, got {text}, two to a byte in their first half"
+            self._note("note", "params-dtype", message, at + 28)
         if shape is not None and prod(shape) == 0 and shape and shape[0] != 0:
-            words = f"shape of {name!r:.100}: expected its first size to be 0 as it has no elements, got {list(shape)}"
-            self._note("note", "params-limit", f"{words}: TVM 0.27 does not load it", at + 32)
+            message = (
+                f"shape of {name!r:.100}: expected its first size to be 0 as it has no elements, got {list(shape)}"
+            )
+            self._note("note", "params-limit", f"{message}: TVM 0.27 does not load it", at + 32)
         if len(raw) >= _MAX_NAME_NBYTES:
-            words = f"name of tensor: expected less than {_MAX_NAME_NBYTES} bytes for the C runtime, got {len(raw)}"
-            self._note("note", "params-limit", words, at)
+            message = f"name of tensor: expected less than {_MAX_NAME_NBYTES} bytes for the C runtime, got {len(raw)}"
+            self._note("note", "params-limit", message, at)
         if shape is None or len(shape) > _MAX_NDIM:
-            words = f"dimensions of {name!r:.100}: expected at most {_MAX_NDIM} for the C runtime, got more"
-            self._note("note", "params-limit", words, at + 24)
+            message = f"dimensions of {name!r:.100}: expected at most {_MAX_NDIM} for the C runtime, got more"
+            self._note("note", "params-limit", message, at + 24)
 
-    def _note(self, severity: Any, code: str, words: str, offset: int) -> None:
-        self._report.note(severity, code, words, self._member, offset, self._file)
+    def _note(self, severity: Any, code: str, message: str, offset: int) -> None:
+        self._report.note(severity, code, message, self._member, offset, self._file)

@@ -54,8 +54,8 @@ class _Edit(NamedTuple):
         parameter = self.parameter
         array = self.source.read() if is_lazy(self.source) else self.source
         if array.dtype != parameter.dtype or array.shape != parameter.shape:
-            words = f"{parameter.dtype} {list(parameter.shape)}, got {array.dtype} {list(array.shape)}"
-            raise ValueError(escape(f"{parameter.name}: expected {words}"))
+            message = f"{parameter.dtype} {list(parameter.shape)}, got {array.dtype} {list(array.shape)}"
+            raise ValueError(escape(f"{parameter.name}: expected {message}"))
         data = element_bytes(array, parameter.dtype_text, parameter.dtype)
         if parameter.dtype_text not in PACKED:
             return data
@@ -171,8 +171,8 @@ def require_parameters(library: "OpenLibrary", module: "Module") -> None:
     )
     if kind == "an AOT executor":
         kind += ", whose parameters are in its code (the model has to be compiled again)"
-    words = f"module {module.name}: expected parameters in a file of the archive, got {kind}"
-    raise UnsupportedError(words, file=library.path)
+    message = f"module {module.name}: expected parameters in a file of the archive, got {kind}"
+    raise UnsupportedError(message, file=library.path)
 
 
 def _fit(parameters: Mapping[str, Parameter], member: str, key: Any, value: Any) -> _Edit:
@@ -262,8 +262,8 @@ def _copy_directory(library: "OpenLibrary", edits: list[_Edit], path: str, force
                     origin, place, [edit for edit in edits if edit.member == member.name], member.name in changed
                 )
             else:
-                words = f"member {member.name}: expected a file or a directory to copy, got a {member.kind}"
-                raise FormatError(words, file=origin.path)
+                message = f"member {member.name}: expected a file or a directory to copy, got a {member.kind}"
+                raise FormatError(message, file=origin.path)
         for name, status in reversed(folders):
             place = os.path.join(new.name, *name.split("/")) if name else new.name
             if name:

@@ -73,7 +73,7 @@ class Report:
         self,
         severity: Severity,
         code: str,
-        words: str,
+        message: str,
         where: str = "",
         offset: int | None = None,
         file: str | None = None,
@@ -81,12 +81,12 @@ class Report:
         """Gather something that readers can live with."""
         if self._findings is not None:
             path = file or self.path
-            self._findings.add(severity, code, escape(words), file=path, offset=offset, where=escape(where))
+            self._findings.add(severity, code, escape(message), file=path, offset=offset, where=escape(where))
 
     def refuse(
         self,
         code: str,
-        words: str,
+        message: str,
         where: str = "",
         offset: int | None = None,
         file: str | None = None,
@@ -98,8 +98,8 @@ class Report:
             FormatError, or `kind`: unless problems are gathered.
         """
         if self._findings is None:
-            raise kind(words, offset=offset, where=where, file=file or self.path)
-        self.note("error", code, words, where, offset, file)
+            raise kind(message, offset=offset, where=where, file=file or self.path)
+        self.note("error", code, message, where, offset, file)
 
     def error(self, code: str, error: MilblobError | OSError, where: str = "") -> None:
         """Raise, or gather, an error that was caught. A pending change is gathered once, with its own code."""

@@ -121,8 +121,8 @@ class _Parser:
     def __init__(self, document: Any, file: str | None) -> None:
         self._document, self._file = document, file
 
-    def _refuse(self, words: str) -> FormatError:
-        return FormatError(words, file=self._file)
+    def _refuse(self, message: str) -> FormatError:
+        return FormatError(message, file=self._file)
 
     def parse(self) -> ModuleGraph:
         document = self._document
@@ -213,8 +213,8 @@ class _Parser:
         for number, node in enumerate(nodes):
             for index, output, _ in node.inputs:
                 if index >= number or output >= pointers[index + 1] - pointers[index]:
-                    words = f"inputs of node {number}: expected outputs of nodes before it, got [{index}, {output}]"
-                    raise self._refuse(words)
+                    message = f"inputs of node {number}: expected outputs of nodes before it, got [{index}, {output}]"
+                    raise self._refuse(message)
 
     def _entry(self, row: Any, what: str, nodes: tuple[Node, ...], pointers: tuple[int, ...]) -> tuple[int, int]:
         numbers = row if isinstance(row, list) and 2 <= len(row) <= 3 else []

@@ -156,11 +156,11 @@ class _Parser:
     def __init__(self, report: Report, offset: int, file: str | None) -> None:
         self._report, self._offset, self._file = report, offset, file
 
-    def _note(self, severity: Any, code: str, words: str) -> None:
-        self._report.note(severity, code, words, _WHERE, self._offset, self._file)
+    def _note(self, severity: Any, code: str, message: str) -> None:
+        self._report.note(severity, code, message, _WHERE, self._offset, self._file)
 
-    def _refuse(self, words: str, code: str = "metadata") -> None:
-        self._report.refuse(code, words, _WHERE, self._offset, self._file)
+    def _refuse(self, message: str, code: str = "metadata") -> None:
+        self._report.refuse(code, message, _WHERE, self._offset, self._file)
 
     def parse(self, data: memoryview) -> ArchiveInfo | None:
         document = self._document(data)
@@ -173,8 +173,8 @@ class _Parser:
             self._refuse(f"version: expected a number of metadata.json, got {version!r:.100}", "version")
             version = _MODULES_SINCE if "modules" in document else _LIST_SINCE
         elif version not in VERSIONS:
-            words = f"version: expected 1 to 7, got {version!s:.40}"
-            self._report.refuse("version", words, _WHERE, self._offset, self._file, UnsupportedError)
+            message = f"version: expected 1 to 7, got {version!s:.40}"
+            self._report.refuse("version", message, _WHERE, self._offset, self._file, UnsupportedError)
             version = _MODULES_SINCE if "modules" in document else _LIST_SINCE
         modules = document.get("modules")
         if modules is None:
@@ -208,12 +208,12 @@ class _Parser:
         of = f" of module {name!r:.100}" if name is not None else ""
         self._note("error", "metadata", f"key {key}{of}: expected it, got none")
 
-    def _get(self, module: dict[str, Any], key: str, kind: type | tuple[type, ...], words: str, default: Any) -> Any:
+    def _get(self, module: dict[str, Any], key: str, kind: type | tuple[type, ...], message: str, default: Any) -> Any:
         """Return a value; the default if it is not there or, where problems are gathered, no `kind`."""
         value = module.get(key, default)
         if value is default or (isinstance(value, kind) and not isinstance(value, bool)):
             return value
-        self._refuse(f"{key}: expected {words}, got {value!r:.100}")
+        self._refuse(f"{key}: expected {message}, got {value!r:.100}")
         return default
 
     def _module(self, module: dict[str, Any], version: int, name: str | None) -> ModuleInfo:

@@ -135,8 +135,8 @@ class _Walk:
         start = at + BLOCK
         if what in ("directory", "link", "device", "pipe"):
             if size:
-                words = f"size of {raw!r:.200}: expected 0 for a {what}, got {size}"
-                self._report.note("warning", "tar", words, offset=at)
+                message = f"size of {raw!r:.200}: expected 0 for a {what}, got {size}"
+                self._report.note("warning", "tar", message, offset=at)
             size = 0
         if size > len(self._data) - start:
             self._refuse(f"member {raw!r:.200}: expected {size} bytes, got {len(self._data) - start}", at)
@@ -196,8 +196,8 @@ class _Walk:
             at = end
         return found
 
-    def _refuse(self, words: str, offset: int, code: str = "tar") -> NoReturn:
-        self._report.refuse(code, words, offset=offset)
+    def _refuse(self, message: str, offset: int, code: str = "tar") -> NoReturn:
+        self._report.refuse(code, message, offset=offset)
         raise _BrokenError
 
 

@@ -56,8 +56,10 @@ def decompress(source: MappedFile, limit: int) -> MappedFile:
                         raise FormatError("gzip: expected more, got the end", offset=at, file=source.name)
                     done += len(part)
                     if done > limit:
-                        words = f"gzip: expected at most {limit} bytes decompressed, got more (max_nbytes allows them)"
-                        raise FormatError(words, offset=at, file=source.name)
+                        message = (
+                            f"gzip: expected at most {limit} bytes decompressed, got more (max_nbytes allows them)"
+                        )
+                        raise FormatError(message, offset=at, file=source.name)
                     file.write(part)
             except zlib.error as error:
                 raise FormatError(f"gzip: expected a sound stream, got: {error}", offset=at, file=source.name) from None

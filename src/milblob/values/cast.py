@@ -162,9 +162,9 @@ def _convert(
         if number and policy == "error":
             index = _codec.cast_find(kind, source, offset, count, is_nan)
             if index == count:  # gone again
-                words = f"elements that do not fit: expected {number} as counted before, got none"
-                words += ": they changed while they were read"
-                raise FormatError(words, offset=offset, file=source.name)
+                message = f"elements that do not fit: expected {number} as counted before, got none"
+                message += ": they changed while they were read"
+                raise FormatError(message, offset=offset, file=source.name)
             at = offset + index * src_type.nbits // 8
             value = np.ndarray(1, src_type.numpy, source, at)[0]  # type: ignore[arg-type]
             raise _refusal(first_index + index, value, dst_type, is_nan)
@@ -187,8 +187,8 @@ def _convert_by_numpy(
     try:
         values: np.ndarray[Any, Any] = np.ndarray(count, src_type.numpy, source, offset)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        words = f"elements at byte {offset}: expected {count} of {src_type}, got a buffer of {source.nbytes} bytes"
-        raise FormatError(words, offset=offset, file=source.name) from None
+        message = f"elements at byte {offset}: expected {count} of {src_type}, got a buffer of {source.nbytes} bytes"
+        raise FormatError(message, offset=offset, file=source.name) from None
     out = np.frombuffer(dst, dst_type.numpy)
     if out.size != count:
         raise ValueError(f"dst: expected {dst_type.nbytes(count)} bytes, got {out.nbytes}")

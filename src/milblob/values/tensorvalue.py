@@ -87,8 +87,8 @@ def unpack_tensor(
     try:
         buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
     except TypeError:
-        words = f"value: expected a buffer or a TensorValue message, got {type(value).__name__}"
-        raise TypeError(words) from None
+        message = f"value: expected a buffer or a TensorValue message, got {type(value).__name__}"
+        raise TypeError(message) from None
     return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), sizes, out)
 
 
@@ -140,8 +140,8 @@ def unpack_at(
 
 
 def _wrong_count(buffer: _codec.Buffer, field: int, at: int, known: int, shape: Any, count: int) -> FormatError:
-    words = f"elements of {FIELD_NAMES[field]}: expected {known} for shape {shape}, got {count}"
-    return FormatError(words, offset=at, file=buffer.name)
+    message = f"elements of {FIELD_NAMES[field]}: expected {known} for shape {shape}, got {count}"
+    return FormatError(message, offset=at, file=buffer.name)
 
 
 def require_shape(shape: Shape, offset: int, file: str | None) -> None:
@@ -156,8 +156,8 @@ def require_shape(shape: Shape, offset: int, file: str | None) -> None:
             f"rank: expected at most {MAX_RANK}, which NumPy holds, got {len(shape)}", offset=offset, file=file
         )
     if not all(shape) and prod([size for size in shape if size]) >= 1 << 59:
-        words = f"shape: expected fewer than 2^59 elements, zeros left out, got {tuple(shape)}"
-        raise UnsupportedError(words, offset=offset, file=file)
+        message = f"shape: expected fewer than 2^59 elements, zeros left out, got {tuple(shape)}"
+        raise UnsupportedError(message, offset=offset, file=file)
 
 
 def undeclared(buffer: _codec.Buffer, offset: int, nbytes: int) -> tuple[DType, tuple[int | None, ...]]:
@@ -180,8 +180,8 @@ def _count(
     if expected is not None and (expected * nbits + 7) // 8 == nbytes:
         count = expected  # the padding bits of the last byte are not elements
     if (count * nbits + 7) // 8 != nbytes:
-        words = f"bytes of {FIELD_NAMES[field]}: expected a multiple of {nbits // 8}, got {nbytes}"
-        raise FormatError(words, offset=at, file=buffer.name)
+        message = f"bytes of {FIELD_NAMES[field]}: expected a multiple of {nbits // 8}, got {nbytes}"
+        raise FormatError(message, offset=at, file=buffer.name)
     return int(count)
 
 

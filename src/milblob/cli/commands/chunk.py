@@ -32,10 +32,10 @@ _CHUNKS = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("model", metavar="MODEL", help=".mlpackage or .mlmodel with one ML Program")
-    words = "the folder of the new packages, NAME_chunk1.mlpackage and so on; made if it does not exist"
-    options.add_output(parser, "-o", "--output", metavar="DIR", required=True, help=words)
+    description = "the folder of the new packages, NAME_chunk1.mlpackage and so on; made if it does not exist"
+    options.add_output(parser, "-o", "--output", metavar="DIR", required=True, help=description)
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--parts", metavar="N", type=options.count, help="so many packages")
+    how.add_argument("--parts", metavar="N", type=options.count, help="number of packages")
     most = "packages whose weights and operations are not larger, as few as that takes; such as 1G"
     how.add_argument("--max-nbytes", metavar="SIZE", type=options.size, help=most)
     at = "cut after the operation that computes this value; may be repeated"

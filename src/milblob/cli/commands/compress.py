@@ -55,8 +55,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help=".mlpackage or .mlmodelc")
     options.add_output(parser, "-o", "--output", help="the result; may be MODEL itself, which is then replaced")
-    words = "how: one, or one each to prune, palettize and quantize, in this order"
-    kinds = parser.add_argument_group(words)
+    title = "how: one, or one each to prune, palettize and quantize, in this order"
+    kinds = parser.add_argument_group(title)
     kinds.add_argument("--sparsity", metavar="PART", type=float, help="make this part of the elements zero")
     kinds.add_argument("--threshold", metavar="X", type=float, help="make elements up to this magnitude zero")
     kinds.add_argument("--n-m", metavar="N:M", type=_pair, help="make N of every M neighbours zero")
@@ -107,7 +107,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--min-size", metavar="N", type=options.count, default=MIN_SIZE, help=min_size)
     options.add_force(parser)
     options.add_dry_run(parser, "compute and measure, write nothing")
-    options.add_reporting(parser, quiet="no summary, no progress", verbose="every weight, also those that stay")
+    options.add_reporting(parser, quiet="no summary, no progress", verbose="every weight, also those left as they are")
 
 
 def run(arguments: Namespace) -> int:
@@ -134,9 +134,9 @@ def run(arguments: Namespace) -> int:
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
             save_plan=arguments.save_plan, **extras,
         )  # fmt: skip
-    # Where all weights stay, a size or a plan has what it asked for; a quality, which asks to compress, has not.
+    # If every weight is left as it is, a size or a plan is met. A quality is not: it asks to compress.
     is_idle = not report.weights and (arguments.sqnr is not None or not report.kept)
-    if is_idle:  # said with -q and --json too: nothing of what was asked for was done
+    if is_idle:  # printed with -q and --json too: the command did nothing
         output.say(f"no weight compressed: {_reasons(report, arguments.sqnr)}")
     if arguments.json:
         output.print_json(report.to_dict())
@@ -145,7 +145,7 @@ def run(arguments: Namespace) -> int:
         _print_weights(report)
     if arguments.verbose:
         for name, reason in report.skipped:
-            output.say(f"{name} stays: {reason}")
+            output.say(f"{name} left as it is: {reason}")
     if not arguments.quiet:
         _summary(report)
     return _EXIT_IDLE if is_idle else 0
@@ -196,10 +196,10 @@ def _named(arguments: Namespace) -> dict[str, Any]:
 
 
 def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
-    """The recipe that the options describe; None if they say something else.
+    """Return the recipe that the options describe; None if they describe no recipe.
 
     Args:
-        needs_one: whether there must be a recipe, or something that stands for it.
+        needs_one: whether there must be a recipe, or an option that replaces it.
 
     Raises:
         ValueError: no kind of recipe, or two of one kind; an option that does not belong to it.
@@ -234,7 +234,7 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
         allowed |= {"block", "per_tensor", "zero_point", "search"}
     _allow(given, allowed, " and ".join(words))
     if "block" in given and dtype is not None and pruning == "sparsity":
-        raise ValueError("--block: expected it with pruning or integers, got it with both (--config says which)")
+        raise ValueError("--block: expected it with pruning or integers, got it with both (use --config to set each)")
     steps: list[Recipe] = []
     if pruning is not None:
         steps.append(_prune(arguments, is_in_blocks=dtype is None))
@@ -315,7 +315,7 @@ def _decibel(value: float) -> str:
 
 
 def _reasons(report: CompressReport, sqnr: float | None) -> str:
-    """Why most of the weights stay: the reasons that are given most, whatever number each weight got."""
+    """Return the most frequent reasons to leave weights as they are, without the figures of each weight."""
     if report.kept and sqnr is not None:
         count = output.plural(len(report.kept), "weight")
         return f"expected a recipe that keeps {sqnr:g} dB of one of {count}, got none"
@@ -331,12 +331,12 @@ def _reasons(report: CompressReport, sqnr: float | None) -> str:
 
 def _summary(report: CompressReport) -> None:
     worst = min(report.weights, key=lambda one: one.sqnr, default=None)
-    words = f"{output.plural(len(report.weights), 'weight')} compressed, {len(report.skipped)} stay"
+    message = f"{output.plural(len(report.weights), 'weight')} compressed, {len(report.skipped)} unchanged"
     if worst is not None:
-        words += f", least SQNR {_decibel(worst.sqnr)} ({worst.name})"
+        message += f", least SQNR {_decibel(worst.sqnr)} ({worst.name})"
     if report.outputs_sqnr is not None:
-        words += f", {_decibel(report.outputs_sqnr)} of the outputs"
+        message += f", {_decibel(report.outputs_sqnr)} of the outputs"
     verb = "to" if report.done else "would go to"
     sizes = f"{output.size(report.nbytes)} -> {output.size(report.nbytes_after)}"
-    output.say(f"{words}: {sizes}, {verb} {report.output}")
+    output.say(f"{message}: {sizes}, {verb} {report.output}")
     output.say_stale(report.stale)

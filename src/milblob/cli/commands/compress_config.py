@@ -22,8 +22,8 @@ SHORT_NAMES = "int8, uint8, int4, uint4, unique, palette1, palette2, palette3, p
 def apply(arguments: Namespace, has_way: bool) -> None:
     """Read the file of --config, if it is given, and set the options that the command line leaves out.
 
-    Sets `recipe`, `recipes`, `per_name` and `op_types`, which only a file can say, and the goals and limits that are
-    also options. An option on the command line wins.
+    Sets `recipe`, `recipes`, `per_name` and `op_types`, which have no options, and the goals and limits that have
+    options. An option on the command line wins.
 
     Args:
         arguments: of the command.
@@ -74,8 +74,8 @@ def _toml(text: str, path: str) -> Any:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        words = str(error) if isinstance(error, ValueError) else "nesting too deep"
-        raise FormatError(f"configuration: expected TOML, got {words}", file=path) from None
+        message = str(error) if isinstance(error, ValueError) else "nesting too deep"
+        raise FormatError(f"configuration: expected TOML, got {message}", file=path) from None
 
 
 def recipe(value: Any) -> Recipe:

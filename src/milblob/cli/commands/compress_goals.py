@@ -39,19 +39,19 @@ def add_options(parser: ArgumentParser, kinds: Any) -> None:
     """Add the options.
 
     Args:
-        kinds: the group of options of which exactly one is given.
+        kinds: the group of mutually exclusive options.
     """
     kinds.add_argument("--size", metavar="SIZE", type=options.size, help="all weights take at most SIZE, such as 40M")
     kinds.add_argument("--bits", metavar="N", type=float, help="at most N bits for each element, on average")
-    kinds.add_argument("--sqnr", metavar="DB", type=float, help="every weight with at least so many dB, or it stays")
-    kinds.add_argument("--plan", metavar="FILE", help="what a plan says, a JSON file that --save-plan wrote")
+    kinds.add_argument("--sqnr", metavar="DB", type=float, help="at least DB for each weight, else leave it as it is")
+    kinds.add_argument("--plan", metavar="FILE", help="apply a plan, a JSON file that --save-plan wrote")
     options.add_output(
         kinds, "--frontier", metavar="SVG", help="draw size against error to this file, and compress nothing"
     )
     add = parser.add_argument
     sensitivity = "the error of weights that match GLOB counts FACTOR times; may be repeated"
     add("--sensitivity", metavar="GLOB=FACTOR", action="append", type=_factor, default=[], help=sensitivity)
-    calibrate = "inputs by name, as for milblob verify -i: the error that counts is then that of the outputs"
+    calibrate = "inputs by name, as for milblob verify -i: minimize the error of the outputs, not of the weights"
     add("--calibrate", metavar="FILE", help=calibrate)
     options.add_output(
         parser,
@@ -136,7 +136,7 @@ def calibration(arguments: Namespace) -> "OutputSensitivity | None":
 
 
 def say_unmeasured(errors: "OutputSensitivity | None") -> None:
-    """Say, with -q too, which weights --calibrate did not measure: what was given was not used for them."""
+    """Report, with -q too, the weights that --calibrate did not measure: it has no effect on them."""
     if errors is not None and errors.unmeasured:
         names = some(sorted(errors.unmeasured), _MAX_NAMES)
         output.say(f"--calibrate: measured by their own error, for they cannot be replaced alone: {names}")
@@ -165,7 +165,7 @@ def run_frontier(arguments: Namespace, scope: Scope, extras: dict[str, Any]) -> 
     _print(frontier)
     if arguments.verbose:
         for name, reason in frontier.skipped:
-            output.say(f"{name} stays: {reason}")
+            output.say(f"{name} left as it is: {reason}")
     if not arguments.quiet:
         sizes = f"{output.size(frontier.points[0].nbytes)} to {output.size(frontier.nbytes)}"
         output.say(f"{output.plural(len(frontier.points), 'size')} of {sizes}, drawn to {arguments.frontier}")

@@ -86,7 +86,7 @@ def _dtypes(given: list[str]) -> dict[str, str]:
 
 
 def _say_left(arguments: Namespace, report: ConvertReport) -> None:
-    """Say which arrays are not written, and which a Core ML model cannot use; with -q how many are not written."""
+    """List the arrays that are not written, and those that a Core ML model cannot use; with -q only their number."""
     if arguments.quiet:
         if report.skipped and not arguments.json:  # nothing that was given is passed over in silence
             output.say(f"{output.plural(len(report.skipped), 'array')} left out (--skip-unsupported)")

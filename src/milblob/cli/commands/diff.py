@@ -89,14 +89,14 @@ def run(arguments: Namespace) -> int:
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
-    if not found.rows and describe_filter(arguments):  # "same" would say more than was seen
+    if not found.rows and describe_filter(arguments):  # "same" would be a claim about tensors that were not compared
         raise ValueError(f"tensors to compare: expected at least one, got none for {describe_filter(arguments)}")
     gate = diff_limits.Gate.of(arguments, found)
     if arguments.json:
         output.print_json(found.to_dict() | (gate.to_dict() if gate is not None else {}))
     elif not arguments.quiet:
         _print(found, arguments, gate)
-    elif found.left_out:  # nothing that was given is passed over in silence
+    elif found.left_out:  # input that is not used is always reported
         output.say(f"{output.plural(len(found.left_out), 'tensor')} of A left out by the mapping")
     return 0 if (found.is_same if gate is None else gate.passes) else _EXIT_DIFFERENT
 

@@ -1,4 +1,4 @@
-"""The limits of milblob diff, with which its exit status tells whether the weights are good enough."""
+"""The limits of milblob diff: its exit status reports whether the weights are within them."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
@@ -58,7 +58,7 @@ class Gate(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Whether every weight is within the limits, and there is one."""
+        """Whether there is a weight and every weight is within the limits."""
         return not self.failing and not self.is_empty
 
     @property

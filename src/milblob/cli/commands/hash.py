@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Run the command. With -k or -f there is no hash of the model, because not everything that it covers is read."""
+    """Run the command. With -k or -f it prints no hash of the model, because it does not read all tensors."""
     return run_each(arguments, _hash, is_headed=not arguments.quiet)  # the line has the path
 
 

@@ -109,7 +109,7 @@ def array_row(name: str, array: LazyTensor, path: str) -> Listed:
 
 
 def _readers(model: Model | None, rows: list[Listed], *, is_named: bool = True) -> list[str]:
-    """Return what reads each tensor; nothing for arrays, and "?" where the Program cannot be walked."""
+    """Return the readers of each tensor; nothing for arrays, and "?" where the Program cannot be walked."""
     if model is None or model.kind == "blob":
         return []
     found = []
@@ -122,7 +122,7 @@ def _readers(model: Model | None, rows: list[Listed], *, is_named: bool = True) 
 
 
 def _stored_once(arrays: Iterable[LazyTensor], rows: list[Listed]) -> int:
-    """Return the bytes of some arrays; what several share counts once, where their format says so."""
+    """Return the total bytes of arrays; bytes that several arrays share count once, if the format records sharing."""
     pieces: dict[Any, int] = {}
     for number, (array, row) in enumerate(zip(arrays, rows, strict=True)):
         own = getattr(array, "stored_pieces", None)
@@ -222,7 +222,7 @@ def _print_rows(rows: list[Listed], model: Model | None, verbose: bool) -> None:
         columns[3] = columns[3]._replace(drop=LAST)  # the size makes room for what -v is for
         columns += _PLACE
         for row, line in zip(rows, cells, strict=True):
-            line[1] = row.dtype  # the operations say how it is compressed
+            line[1] = row.dtype  # the column of operations shows the compression
             op = output.chain_words(row.compression) or row.op
             line += [row.function, op, "" if row.offset is None else str(row.offset), row.file or ""]
     tables.print_table(columns, cells)
@@ -289,9 +289,9 @@ def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
 def _print_unlisted(model: Model) -> None:
     count = model.unlisted_count
     if count:
-        words = f"{output.plural(count, 'constant')} not listed: fewer than ten elements, bool or text"
+        message = f"{output.plural(count, 'constant')} not listed: fewer than ten elements, bool or text"
         print()
-        tables.print_text(f"{words} (--constants lists them).")
+        tables.print_text(f"{message} (--constants lists them).")
 
 
 def _total_cells(entry: Any, total: int) -> list[str]:

@@ -85,7 +85,7 @@ def _new_file(arguments: Namespace) -> NewFile:
 def _print(found: Matching, arguments: Namespace) -> None:
     if arguments.quiet:
         left = found.unmatched_given + found.equal_given
-        if left:  # nothing that was given is passed over in silence
+        if left:  # input that is not used is always reported
             output.say(f"{output.plural(len(left), 'array')} not matched")
         return
     cells = []

@@ -36,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--base", metavar="FILE", help=base)
     epsilon = "with --base, an epsilon of batch norms to try before the usual ones"
     parser.add_argument("--epsilon", metavar="E", type=float, help=epsilon)
-    leave = "with --base, a weight that may stay as it is, although nothing is known about it; may be repeated"
+    leave = "with --base, leave a weight as it is if its new values are unknown; may be repeated"
     parser.add_argument("--leave", metavar="GLOB", action="append", default=[], help=leave)
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
     options.add_overflow(parser)
@@ -86,7 +86,7 @@ def run(arguments: Namespace) -> int:
 
 
 def say_refit(report: RefitReport, arguments: Namespace) -> None:
-    """Say what was changed, as -v, -q and --json ask; what is not used of the input too."""
+    """Report the changes, and the input that was not used, as -v, -q and --json ask."""
     if arguments.verbose:
         for change in report.changes:
             cast = "" if change.given_dtype is change.dtype else f", cast from {change.given_dtype}"
@@ -105,17 +105,17 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
             alike = tuple(name for name, words in report.constant.items() if words == what)
             _say_others(f"follow from no array ({what})", alike)
         _say_others("differ, and no constant of the model depends on them", report.without_effect)
-        _say_others("stay as they are (--leave)", report.left)
+        _say_others("left as they are (--leave)", report.left)
         if report.unchanged:
             output.say(f"{output.plural(len(report.unchanged), 'initializer')} as in the model")
-    if report.unused and not arguments.json:  # with -q too: nothing that was given is passed over in silence
+    if report.unused and not arguments.json:  # with -q too: input that is not used is always reported
         names = "" if arguments.quiet else f": {some(report.unused, _MAX_UNUSED)}"
         output.say(f"{output.plural(len(report.unused), 'array')} not used{names}")
 
 
-def _say_others(words: str, names: tuple[str, ...]) -> None:
+def _say_others(message: str, names: tuple[str, ...]) -> None:
     if names:
-        output.say(f"{words}: {some(names, _MAX_UNUSED)}")
+        output.say(f"{message}: {some(names, _MAX_UNUSED)}")
 
 
 def _decibels(sqnr: float | None) -> str:
@@ -126,25 +126,25 @@ def _summary(report: RefitReport) -> str:
     if not report.changes and report.unchanged:
         copy = "" if report.output == report.source else f"; a copy is at {report.output}" if report.done else ""
         return f"nothing changed{copy}"
-    words = f"{output.plural(len(report.changes), 'weight')}, {output.size(report.nbytes)}"
+    message = f"{output.plural(len(report.changes), 'weight')}, {output.size(report.nbytes)}"
     if report.output != report.source:
-        words += f", to {report.output}"
+        message += f", to {report.output}"
     elif all(change.in_place for change in report.changes):
-        words += ", in place"
+        message += ", in place"
     elif any(change.unshared for change in report.changes):
-        words += ", the model file and its weights anew"
+        message += ", the model file and its weights rewritten"
     else:
-        words += ", the model file anew"
+        message += ", the model file rewritten"
     for kind, verb in (("overflow", "too large"), ("underflow", "became zero"), ("nan", "not a number")):
         count = sum(getattr(change.counts, kind) for change in report.changes)
         if count:
-            words += f"; {output.plural(count, 'element')} {verb}"
+            message += f"; {output.plural(count, 'element')} {verb}"
     unshared = [change for change in report.changes if change.unshared]
     if unshared:
-        words += f"; {output.plural(len(unshared), 'weight')} stored apart"
+        message += f"; {output.plural(len(unshared), 'weight')} stored apart"
     coded = [change for change in report.changes if change.requantized]
     if coded:
         worst = min(coded, key=lambda change: float("-inf") if change.sqnr is None else change.sqnr)
-        words += f"; {output.plural(len(coded), 'weight')} requantized, SQNR {_decibels(worst.sqnr)}"
-        words += f" or more ({worst.name})" if len(coded) > 1 else ""
-    return words if report.done else f"{words}; nothing written (--dry-run)"
+        message += f"; {output.plural(len(coded), 'weight')} requantized, SQNR {_decibels(worst.sqnr)}"
+        message += f" or more ({worst.name})" if len(coded) > 1 else ""
+    return message if report.done else f"{message}; nothing written (--dry-run)"

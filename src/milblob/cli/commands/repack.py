@@ -59,7 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_align(parser)
     add("--canonical", action="store_true", help="write canonical files: the same model gives the same bytes")
     options.add_force(parser)
-    options.add_dry_run(parser, "say what would be done, write nothing")
+    options.add_dry_run(parser, "report what would be done, write nothing")
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every tensor, not only those that change")
 
 
@@ -93,7 +93,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _check_use(arguments: Namespace) -> None:
-    """Refuse options that have nothing to apply to: what was meant is not known, and nothing would be said.
+    """Refuse options that would have no effect, so that a mistake is not passed over in silence.
 
     Raises:
         ValueError: there is one.

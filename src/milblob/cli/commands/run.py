@@ -36,8 +36,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_inputs(parser, "required for each input without a default")
     options.add_output(parser, "-o", "--output", help="an .npz file for the outputs")
     add_function(parser)
-    words = "an .npz file with states to begin with; default: zeros"
-    parser.add_argument("--state-in", metavar="FILE", help=words)
+    description = "an .npz file with states to begin with; default: zeros"
+    parser.add_argument("--state-in", metavar="FILE", help=description)
     options.add_output(parser, "--state-out", metavar="FILE", help="an .npz file for the states afterwards")
     parser.add_argument("--optimize", action="store_true", help="let onnxruntime change the graph and copy weights")
     options.add_force(parser, "replace files that exist")
@@ -88,7 +88,7 @@ def run(arguments: Namespace) -> int:
 
 
 def require_npz(model: str, target: str) -> None:
-    """Refuse an output that is no .npz file, or part of the model. Raises: ValueError: it is."""
+    """Refuse an output that is not an .npz file or is inside the model. Raises: ValueError."""
     require_outside(model, target)
     if os.path.splitext(target)[1].lower() != ".npz":
         raise ValueError(f"output {target}: expected an .npz file, got another suffix")
@@ -105,7 +105,7 @@ def save(new: NewFile, arrays: Mapping[str, Any]) -> None:
 
 
 def _described(name: str, array: Any, session: "Session | None" = None) -> dict[str, Any]:
-    """An array as JSON can hold it: what it is and the least and greatest of it; a label, the likeliest classes."""
+    """Return an array for JSON: dtype, shape, minimum and maximum; or a label with the likeliest classes."""
     values = np.asarray(array)
     about: dict[str, Any] = {
         "name": name, "dtype": "text" if values.dtype == object else str(values.dtype), "shape": list(values.shape)

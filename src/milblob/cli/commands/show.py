@@ -196,8 +196,8 @@ def _feature_rows(features: dict[str, Any], of: str) -> list[tuple[str, str]]:
     rows = []
     for key, head in (("inputs", "input"), ("outputs", "output"), ("states", "state")):
         for feature in features[key]:
-            words = f": {feature['description']}" if feature["description"] else ""
-            rows.append((f"{head} {of}".rstrip(), f"{feature['name']}  {feature['type']}{words}"))
+            message = f": {feature['description']}" if feature["description"] else ""
+            rows.append((f"{head} {of}".rstrip(), f"{feature['name']}  {feature['type']}{message}"))
     return rows
 
 

@@ -37,7 +37,7 @@ _COLUMNS = [
     Column("special", True, drop=8),
     Column("distinct", True, drop=2),
 ]
-# With -v, what was asked for stays longest.
+# The columns of -v are dropped last: the user asked for them.
 _MORE = [
     Column("smallest", True, drop=9),
     Column("subnormal", True, drop=10),
@@ -202,10 +202,10 @@ def _print(shown: list[_Row], rows: list[_Row], arguments: Namespace) -> None:
                 print_histogram(row.figures)
     if arguments.would_overflow:
         if not arguments.quiet:
-            words = f"{output.plural(len(shown), 'tensor')} of {len(rows)} would overflow {arguments.would_overflow}"
+            message = f"{output.plural(len(shown), 'tensor')} of {len(rows)} would overflow {arguments.would_overflow}"
             if shown:
                 print()
-            tables.print_text(words)
+            tables.print_text(message)
     elif not arguments.quiet and rows:
         _print_totals(rows)
 

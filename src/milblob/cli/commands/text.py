@@ -34,10 +34,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel or model.mil")
     parser.add_argument("-f", "--function", metavar="NAME", help="only this function")
     parser.add_argument("--op", metavar="NAME", help="only the operations around this one, by the name of an output")
-    words = "how many steps from it, along inputs and outputs; default: 1"
-    parser.add_argument("--around", metavar="N", type=options.count, help=words)
-    words = "immediates of ten elements or more: none, head, all; default: all, head with --op or on a terminal"
-    parser.add_argument("--weights", metavar="HOW", choices=tuple(WEIGHTS), help=words)
+    description = "how many steps from it, along inputs and outputs; default: 1"
+    parser.add_argument("--around", metavar="N", type=options.count, help=description)
+    description = "immediates of ten elements or more: none, head, all; default: all, head with --op or on a terminal"
+    parser.add_argument("--weights", metavar="HOW", choices=tuple(WEIGHTS), help=description)
     add_sources(parser, "model")
     options.add_reporting(
         parser,
@@ -97,7 +97,7 @@ def _nothing(_: bytes) -> None:
 
 
 def _bytes_writer() -> Callable[[bytes], object]:
-    """What writes UTF-8 to stdout, whatever its encoding."""
+    """Return a function that writes bytes of UTF-8 to stdout, independent of the encoding of stdout."""
     sys.stdout.flush()
     buffer = getattr(sys.stdout, "buffer", None)
     if buffer is not None:

@@ -29,15 +29,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         "reference: OUT refers into the model's weight files; copy: into a copy beside OUT; embed: weights are in OUT"
     )
     parser.add_argument("--weights", choices=("reference", "copy", "embed"), help=f"{modes}; default: reference")
-    kinds = "keep: compressed weights stay so where ONNX can compute them from the stored bytes; dense: all are decoded"
+    kinds = "keep: weights are kept compressed where ONNX can decode the stored bytes; dense: all are decoded"
     parser.add_argument("--compressed", choices=("keep", "dense"), help=f"{kinds}; default: keep")
     parser.add_argument("--opset", metavar="N", type=int, default=21, help="opset of ONNX, 18 to 23; default: 21")
-    words = "give the probabilities of a classifier as a dictionary, label -> probability"
-    parser.add_argument("--zipmap", action="store_true", help=words)
-    words = "keep: that of the model; float32: inputs, outputs and all that is computed become float32; default: keep"
-    parser.add_argument("--precision", choices=("keep", "float32"), help=words)
-    words = "write nothing, list the operations without a converter; exit status 1 if there are any"
-    parser.add_argument("--coverage", action="store_true", help=words)
+    description = "give the probabilities of a classifier as a dictionary, label -> probability"
+    parser.add_argument("--zipmap", action="store_true", help=description)
+    description = (
+        "keep: that of the model; float32: inputs, outputs and all that is computed become float32; default: keep"
+    )
+    parser.add_argument("--precision", choices=("keep", "float32"), help=description)
+    description = "write nothing, list the operations without a converter; exit status 1 if there are any"
+    parser.add_argument("--coverage", action="store_true", help=description)
     options.add_force(parser, "replace files that exist")
     add_sources(parser, "model")
     options.add_reporting(
@@ -80,7 +82,7 @@ def run(arguments: Namespace) -> int:
         output.say(f"{count} decoded, {total} (-v names them)")
     if not arguments.quiet:
         if arguments.zipmap and "milblob.classifier" not in model.metadata_props:
-            output.say("--zipmap changes nothing: the model is no classifier")
+            output.say("--zipmap has no effect: the model is not a classifier")
         nodes = output.plural(len(graph), "node")
         output.say(f"{nodes}, opset {arguments.opset}, {output.size(nbytes)}, to {arguments.output}")
     return 0
@@ -110,7 +112,7 @@ def _convert(arguments: Namespace) -> "ir.Model":
 
 
 def _coverage(arguments: Namespace) -> int:
-    """Say which operations have no converter."""
+    """List the operations without a converter."""
     if arguments.output is not None:
         raise ValueError(f"-o: expected none with --coverage, which writes nothing, got {arguments.output}")
     for option in ("weights", "compressed", "zipmap", "precision", "force"):
@@ -129,7 +131,8 @@ def _coverage(arguments: Namespace) -> int:
     if decoded and not arguments.json and not arguments.quiet:
         weights, verb = output.plural(len(decoded), "weight"), "is" if len(decoded) == 1 else "are"
         output.say(
-            f"{weights} cannot stay compressed and {verb} decoded" + ("" if arguments.verbose else " (-v names them)")
+            f"{weights} cannot be kept compressed and {verb} decoded"
+            + ("" if arguments.verbose else " (-v names them)")
         )
         for name, why in decoded.items() if arguments.verbose else ():
             output.say(f"{name}: {why}")

@@ -100,8 +100,8 @@ def _stacked(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def _print(found: "VerifyReport", arguments: Namespace) -> None:
     tables.print_table(_COLUMNS, [_cells(one) for one in found.outputs])
     print()
-    words = "same" if found.is_same else "different"
-    tables.print_text(f"{words}: {output.plural(found.runs, 'run')}, {_summary(found)}")
+    message = "same" if found.is_same else "different"
+    tables.print_text(f"{message}: {output.plural(found.runs, 'run')}, {_summary(found)}")
     if arguments.verbose:
         how = "with the inputs given" if arguments.inputs else f"with random inputs of seed {arguments.seed or 0}"
         output.say(f"ran {found.a} and {found.b} {how}")

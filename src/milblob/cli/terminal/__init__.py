@@ -1,1 +1,1 @@
-"""What the commands print: tables, text and JSON that are safe for a terminal, progress, errors."""
+"""The output of commands: tables, text and JSON that are safe for a terminal, progress, errors."""

@@ -35,7 +35,7 @@ def asset_rows(asset: Any) -> list[tuple[str, str]]:
 
 
 def tensor_document(tensor: Any) -> dict[str, Any]:
-    """Return what a bundle says of a tensor, as JSON can hold it."""
+    """Return the fields of a bundle's tensor for JSON."""
     return {
         "function": tensor.function, "op": tensor.op, "ordinal": tensor.ordinal, "label": tensor.label,
         "consumers": [{"op": use.type, "name": use.label, "parameter": use.parameter} for use in tensor.consumers],

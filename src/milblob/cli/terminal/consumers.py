@@ -1,4 +1,4 @@
-"""What reads a tensor, as `ls` and `show` print it."""
+"""The readers of a tensor, as `ls` and `show` print them."""
 
 from collections.abc import Sequence
 
@@ -28,5 +28,5 @@ def first_of(consumers: Sequence[Consumer], *, is_named: bool = True) -> str:
     if not consumers:
         return ""
     op, name, parameter = to_dict(consumers[0]).values()
-    words = "returned" if op == "return" else f"{op} {name!r} {parameter}" if is_named else f"{op} {parameter}"
-    return words if len(consumers) == 1 else f"{words} +{len(consumers) - 1}"
+    message = "returned" if op == "return" else f"{op} {name!r} {parameter}" if is_named else f"{op} {parameter}"
+    return message if len(consumers) == 1 else f"{message} +{len(consumers) - 1}"

@@ -1,4 +1,4 @@
-"""Reports an error, whatever it is, in one line."""
+"""Reports any error in one line."""
 
 from ...errors import DestinationExistsError, MilblobError, SelectionError
 from ...mirrored import shown
@@ -7,7 +7,7 @@ from .output import say
 EXIT_ERROR = 2
 
 
-def words_of(error: BaseException) -> str | None:
+def message_of(error: BaseException) -> str | None:
     """Return the message of an error that input may cause; None for one that is a bug, or no error at all."""
     if isinstance(error, MemoryError):
         return "not enough memory"
@@ -31,7 +31,7 @@ def words_of(error: BaseException) -> str | None:
 
 
 def report(error: Exception, path: str | None = None) -> int:
-    """Say what is wrong, and return the exit status.
+    """Print an error, and return the exit status.
 
     Args:
         error: what was raised.
@@ -40,8 +40,8 @@ def report(error: Exception, path: str | None = None) -> int:
     Raises:
         Exception: the error itself, if it is a bug.
     """
-    words = words_of(error)
-    if words is None:
+    message = message_of(error)
+    if message is None:
         raise error
-    say(words if path is None or path in words else f"{path}: {words}")
+    say(message if path is None or path in message else f"{path}: {message}")
     return EXIT_ERROR

@@ -1,4 +1,4 @@
-"""Names shortened in the middle, so that they fit a column and stay distinct."""
+"""Names shortened in the middle, so that they fit a column and remain distinct."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _NUMBERS = re.compile(r"\{[^{}…]*\}")
 _MAX_TRIES = 24
 _MAX_CANDIDATES = 2000  # names with one beginning that are compared with a form
 _MAX_NCHARS = 1000
-_LEAST_NCHARS = 3  # of a part of a name that tells it from others, where not even those fit
+_LEAST_NCHARS = 3  # of a part of a name that distinguishes it, where not even these parts fit
 
 
 def width_of(text: str) -> int:
@@ -50,15 +50,14 @@ def _tail_of(text: str, width: int) -> str:
 def fold_names(names: Iterable[str], width: int, mark: str) -> dict[str, str]:
     """Shorten names to at most `width` columns, so that each short form matches one name only.
 
-    Read as a pattern, with the mark for any text, a short form must not match another name. First all names lose a
-    stretch at one place, as near to the middle as keeps them apart. If there is no such place, those that match several
-    keep the parts between `.`, `_` and `/` in which they differ. If these do not fit either, a number tells the names
-    apart.
+    Read as a pattern in which the mark matches any text, a short form must not match another name. First all names are
+    cut at one place, as near to the middle as possible. If some forms are ambiguous at every place, those names keep
+    the parts between `.`, `_` and `/` in which they differ. If these parts do not fit, the names are numbered.
 
     Args:
         names: any; a name may occur several times.
         width: columns.
-        mark: what stands for what is left out, such as "…".
+        mark: replaces the text that is left out, such as "…".
 
     Returns:
         name -> name, or its short form.
@@ -75,7 +74,7 @@ def fold_names(names: Iterable[str], width: int, mark: str) -> dict[str, str]:
     for head in tries[::step]:
         found = {name: _cut(name, head, room, mark) if widths[name] > width else name for name in distinct}
         several = _standing_for_several(found, mark)
-        # Numbers in braces, which stand for many names, stay whole where that is possible.
+        # Numbers in braces, which represent many names, are kept whole where possible.
         score = (-len(several), sum(len(_NUMBERS.findall(form)) for form in found.values()))
         if not best or score > best_score:
             best, best_score, unclear = found, score, several
@@ -121,9 +120,9 @@ def _cut(name: str, head: int, room: int, mark: str) -> str:
 
 
 def _separated(folded: dict[str, str], unclear: set[str], width: int, mark: str) -> dict[str, str]:
-    """Tell those names apart whose forms in `folded` stand for several."""
+    """Return distinct forms for the names whose forms in `folded` match several names."""
     result = dict(folded)
-    # Names that only a hostile file has are told apart by numbers: the parts of long ones take long to compare.
+    # Very long names, which only a hostile file has, are numbered: their parts take long to compare.
     if all(len(name) <= _MAX_NCHARS for name in folded):
         parts = _by_parts([*folded], width, mark)
         result.update((name, parts[name]) for name in folded if name in unclear)
@@ -142,9 +141,9 @@ def _separated(folded: dict[str, str], unclear: set[str], width: int, mark: str)
 
 
 def _by_parts(names: list[str], width: int, mark: str) -> dict[str, str]:
-    """Shorten names to the parts in which they differ from each other, and others as far as there is room."""
+    """Shorten names to the parts in which they differ, and add other parts while they fit."""
     parts = {name: _TOKEN.findall(name) for name in names}
-    following: dict[tuple[str, ...], set[str]] = {}  # what comes after a beginning, in any name
+    following: dict[tuple[str, ...], set[str]] = {}  # beginning -> the parts that follow it in any name
     for row in parts.values():
         for end in range(len(row) + 1):
             following.setdefault(tuple(row[:end]), set()).add(row[end] if end < len(row) else "")
@@ -174,7 +173,7 @@ def _by_parts(names: list[str], width: int, mark: str) -> dict[str, str]:
 
 
 def _distinct_lengths(parts: set[str]) -> dict[str, int]:
-    """For each part the length of its shortest beginning that no other has; more than its own if there is none."""
+    """Return for each part the length of its shortest unique beginning; more than its own length if none is unique."""
     ordered = sorted(parts)
     shared = [len(os.path.commonprefix(pair)) for pair in pairwise(ordered)]  # noqa: RUF071  # they are no paths
     return {
@@ -183,7 +182,7 @@ def _distinct_lengths(parts: set[str]) -> dict[str, int]:
 
 
 def _least(part: str, length: int, mark: str) -> str:
-    """The shortest beginning of a part that tells it from others, and a mark; the part itself if that is no shorter."""
+    """Return the shortest distinct beginning of a part and a mark, or the part itself if that is not longer."""
     end = max(length, _LEAST_NCHARS)
     return part[:end] + mark if end + len(mark) < len(part) else part
 

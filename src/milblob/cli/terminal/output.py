@@ -58,7 +58,7 @@ def print_json(document: Any) -> None:
     """Print one JSON document. Not ASCII only, but safe for any encoding of stdout, and for any terminal.
 
     A control character that JSON allows, such as U+009B or one that turns the direction of text, is an escape of JSON:
-    the document stays the same.
+    the value of the document is unchanged.
     """
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
     text = shown(json.dumps(document, ensure_ascii=encoding != "utf8", indent=1))
@@ -79,7 +79,7 @@ def say(message: str) -> None:
 
 
 def say_stale(stale: Iterable[str]) -> None:
-    """Name what files that were copied still say of the model before; nothing if they say nothing."""
+    """Name the copied entries that still describe the model before the change, if there are any."""
     if words := ", ".join(stale):
         say(f"copied, and of the model before: {words}")
 

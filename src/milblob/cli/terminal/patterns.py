@@ -15,8 +15,8 @@ class Group(NamedTuple):
     """Several names as one pattern.
 
     Attributes:
-        pattern: such as "layers_{0..31}_fc_weight", for all combinations of its numbers, where "*" stands for some
-            number; the name itself if it stands alone.
+        pattern: such as "layers_{0..31}_fc_weight", for all combinations of its numbers, where "*" matches any
+            number; the name itself if the group has one member.
         members: indices of the names, in order.
     """
 
@@ -45,11 +45,11 @@ def fold(names: Sequence[str], kinds: Sequence[object]) -> list[Group]:
 
 
 _Box = tuple[frozenset[str] | None, ...]
-"""The numbers at each position; None for "any". It stands for all their combinations."""
+"""The numbers at each position; None for "any". A box represents all their combinations."""
 
 
 def _boxes(rows: list[tuple[str, ...]]) -> list[tuple[_Box, list[int]]]:
-    """Divide rows of numbers into boxes, each of which has all combinations of its numbers: "0..1, 4..5" are four rows.
+    """Divide rows of numbers into boxes that hold all combinations of their numbers: "0..1, 4..5" are four rows.
 
     Where that takes too many boxes, as for layers that are numbered and whose operations are too, there is one: it has
     "any" at the position with the most numbers, and so on, until the other positions have all combinations.

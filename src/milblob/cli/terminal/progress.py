@@ -16,7 +16,7 @@ _PROGRESS_EVERY_S = 0.1
 
 @contextlib.contextmanager
 def shown(arguments: Namespace) -> Iterator["Progress | None"]:
-    """Give what a function takes as `progress`: a line on a terminal; None with -q, or where stderr is no terminal."""
+    """Yield the argument `progress`: a line on a terminal; None with -q, or if stderr is not a terminal."""
     if arguments.quiet or not sys.stderr.isatty():
         yield None
         return
@@ -25,7 +25,7 @@ def shown(arguments: Namespace) -> Iterator["Progress | None"]:
 
 
 class Progress:
-    """A line on a terminal, shown after the first second; called as `milblob.progress.Progress` says.
+    """A line on a terminal, shown after the first second; its calls follow `milblob.progress.Progress`.
 
     Between calls, which come once for each tensor, a thread renews it: work on one large tensor is seen to go on too.
     """

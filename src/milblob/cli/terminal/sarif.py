@@ -62,7 +62,7 @@ def _result(path: str, finding: Finding, index: int) -> dict[str, Any]:
         "level": finding.severity,
         "message": {"text": finding.message},
         "locations": [location],
-        # By which a service knows a finding again; where a file changes its bytes move.
+        # A service recognizes a finding by this; offsets change when a file changes.
         "partialFingerprints": {"finding/v1": hashlib.sha256(words).hexdigest()[:32]},
     }
 

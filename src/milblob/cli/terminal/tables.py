@@ -27,7 +27,7 @@ class Column(NamedTuple):
     Attributes:
         head: its title.
         is_right: aligned to the right.
-        drop: where there is no room, columns are left out by this number, the lowest first; None: never. See LAST.
+        drop: if a table is too wide, columns are left out by this number, the lowest first; None: never. See LAST.
         is_name: its cells may be shortened in the middle.
     """
 
@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
 
 def terminal_width() -> int | None:
-    """Return the columns that a line may take; None where stdout is no terminal."""
+    """Return the width of the terminal in columns; None if stdout is not a terminal."""
     try:
         is_terminal = sys.stdout.isatty()
     except ValueError:  # closed
@@ -65,7 +65,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 
 
 def print_pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Print names with their values, which are continued in the next line where they do not fit."""
+    """Print names with their values; long values are continued on the next line."""
     width = terminal_width()
     if width is None:
         _print_rows([], [[escape(name), escape(value)] for name, value in rows], frozenset())
@@ -79,7 +79,7 @@ def print_pairs(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print a message of one line; on a terminal it is continued, indented, where it does not fit."""
+    """Print a message of one line; on a terminal a long one is wrapped and indented."""
     text = escape(text)
     width = terminal_width()
     if width is None or width_of(text) <= width:
@@ -117,7 +117,7 @@ def _fitted(
     widths = [max([width_of(column.head), *(width_of(row[i]) for row in rows)]) for i, column in enumerate(columns)]
     least = [min(found, _NAME_WIDTH) if columns[i].is_name else found for i, found in enumerate(widths)]
     left = list(range(len(columns)))
-    # Columns that say nothing go first.
+    # Empty columns are dropped first.
     is_empty = [all(row[i] in ("", "-") for row in rows) for i in left]
     for i in sorted(left, key=lambda i: (not is_empty[i], columns[i].drop or 0)):
         needed = least if (columns[i].drop or 0) >= LAST else widths
@@ -160,7 +160,7 @@ def _print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], right: froz
 
 
 def _padded(column: Sequence[str], width: int, is_right: bool) -> list[str]:
-    if "".join(column).isascii():  # a character takes a column, which str counts itself
+    if "".join(column).isascii():  # in ASCII each character takes one column
         return [cell.rjust(width) for cell in column] if is_right else [cell.ljust(width) for cell in column]
     rooms = (" " * (width - width_of(cell)) for cell in column)
     return [room + cell if is_right else cell + room for cell, room in zip(column, rooms, strict=True)]
@@ -182,7 +182,7 @@ def _print_rich(
         show_header=bool(heads),
         header_style="bold",
         padding=(0, 1),
-        collapse_padding=bool(heads),  # else there is a line between columns, which takes one
+        collapse_padding=bool(heads),  # without heads a line between columns takes one
         pad_edge=False,
         show_edge=False,
     )

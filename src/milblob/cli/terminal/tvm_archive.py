@@ -1,4 +1,4 @@
-"""What is said of a Model Library Format archive: as JSON, and as rows of tables."""
+"""The description of a Model Library Format archive: as JSON, and as rows of tables."""
 
 from collections.abc import Iterable
 from typing import Any

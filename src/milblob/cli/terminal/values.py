@@ -1,4 +1,4 @@
-"""What is shown of the values of one tensor."""
+"""The values of one tensor, as `show` prints them."""
 
 from argparse import Namespace
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def show_values(
     else:
         tables.print_pairs(place)
         parts()
-    if failure is not None:  # where it is is known all the same; exit status 2 says that there are no values
+    if failure is not None:  # its place is known and printed; exit status 2 reports that there are no values
         raise failure
     if summary is not None and not arguments.json:
         print()
@@ -63,7 +63,7 @@ def show_values(
 
 
 def _values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
-    """Return what is said of values, as JSON can hold it."""
+    """Return the statistics and the first values for JSON."""
     keys = ("min", "max", "mean", "std", "zeros", "nans", "infinities")
     document: dict[str, Any] = {"count": summary.count, "first": [plain(value) for value in first]}
     document |= {key: plain(getattr(summary, key)) for key in keys}

@@ -27,12 +27,12 @@ def _classify(scope: Scope, operator: Operator, g: ModelComponentContainer) -> N
     labels = [element for label in operator.constant("classes") for element in np.asarray(label).reshape(-1).tolist()]
     are_texts = all(isinstance(label, str) for label in labels)
     if not are_texts and not all(type(label) is int for label in labels):
-        words = "classify: expected classes that are all strings or all integers, got others"
-        raise UnsupportedError(words, where=operator.path)
+        message = "classify: expected classes that are all strings or all integers, got others"
+        raise UnsupportedError(message, where=operator.path)
     count = g.dimensions(probabilities)
     if not labels or (None not in count and prod(size or 0 for size in count) != len(labels)):
-        words = f"classify: expected one label for each of the probabilities {list(count)}, got {len(labels)} labels"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"classify: expected one label for each of the probabilities {list(count)}, got {len(labels)} labels"
+        raise UnsupportedError(message, where=operator.path)
     table = g.constant(np.array(labels, object if are_texts else np.int64))
     flat = g.node("Reshape", probabilities, g.ints([-1]))
     best = g.node("ArgMax", flat, axis=0, keepdims=1)

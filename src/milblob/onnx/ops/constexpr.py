@@ -26,8 +26,8 @@ def _compressed(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
     for variable in operator.outputs:
         weight = variable.weight
         if weight is None:
-            words = f"{operator.type}: expected a weight that the model lists, got a part of one"
-            raise UnsupportedError(words, where=operator.path)
+            message = f"{operator.type}: expected a weight that the model lists, got a part of one"
+            raise UnsupportedError(message, where=operator.path)
         if g.weights.compressed == "dense":
             continue
         found = plan(weight, g.opset)

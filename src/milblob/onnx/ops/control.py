@@ -16,8 +16,8 @@ _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
 def _require_blocks(operator: Operator, count: int) -> None:
     if len(operator.scopes) != count:
-        words = f"{operator.type}: expected {count} blocks, got {len(operator.scopes)}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"{operator.type}: expected {count} blocks, got {len(operator.scopes)}"
+        raise UnsupportedError(message, where=operator.path)
 
 
 @builtin("cond", onnx="If")

@@ -66,8 +66,8 @@ def _batch(operator: Operator, g: ModelComponentContainer, most: int) -> int:
     given, rank = int(operator.number("batch_dims", 0)), g.rank(operator.input("indices"))
     found = given + rank if given < 0 else given
     if not 0 <= found <= min(most, rank):
-        words = f"{operator.type}: expected at most {min(most, rank)} for batch_dims, got {given}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"{operator.type}: expected at most {min(most, rank)} for batch_dims, got {given}"
+        raise UnsupportedError(message, where=operator.path)
     return found
 
 
@@ -136,8 +136,8 @@ def _scattered(operator: Operator, g: ModelComponentContainer, default: str) -> 
     """
     mode = operator.number("mode", default)
     if mode not in _MODES:
-        words = f"{operator.type}: expected one of {', '.join(_MODES)}, got {mode!r:.40}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"{operator.type}: expected one of {', '.join(_MODES)}, got {mode!r:.40}"
+        raise UnsupportedError(message, where=operator.path)
     data, updates = operator.input("data"), operator.input("updates")
     if mode == "update":
         return "none", g.cast(data, g.dtype(data)), g.cast(updates, g.dtype(updates))

@@ -86,8 +86,8 @@ def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     left, _, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(variables) or not right:
-        words = f"einsum: expected an equation with -> for {len(variables)} values, got {equation!r:.80}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"einsum: expected an equation with -> for {len(variables)} values, got {equation!r:.80}"
+        raise UnsupportedError(message, where=operator.path)
     sizes: dict[str, set[int | None]] = {}
     for term, variable in zip(terms, variables, strict=True):
         for label, size in zip(term, g.dimensions(variable), strict=False):
@@ -117,8 +117,8 @@ def _attention(scope: Scope, operator: Operator, g: ModelComponentContainer) -> 
     query, key = operator.input("query"), operator.input("key")
     width, rank = g.dimensions(query, 2)[-1], g.rank(key, 2)
     if not width:
-        words = f"scaled_dot_product_attention: expected a known size of the last axis, got {query.type}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"scaled_dot_product_attention: expected a known size of the last axis, got {query.type}"
+        raise UnsupportedError(message, where=operator.path)
     scaled = g.node("Mul", query, g.scalar(1 / sqrt(width), query))
     score = g.node("MatMul", scaled, g.node("Transpose", key, perm=[*range(rank - 2), rank - 1, rank - 2]))
     if operator.has("attn_mask"):

@@ -88,8 +88,8 @@ def _spread(operator: Operator, g: ModelComponentContainer, key: str, axes: list
     """Return gamma or beta, whose axes are `axes` in this order, as it applies to all axes."""
     array = np.asarray(operator.constant(key))
     if array.ndim != len(axes):
-        words = f"layer_norm: expected {len(axes)} dimensions of {key}, got {array.ndim}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"layer_norm: expected {len(axes)} dimensions of {key}, got {array.ndim}"
+        raise UnsupportedError(message, where=operator.path)
     array = np.transpose(array, np.argsort(axes))
     sizes = dict(zip(sorted(axes), array.shape, strict=True))
     return g.constant(array.reshape([sizes.get(axis, 1) for axis in range(rank)]), g.dtype(operator.input("x")))

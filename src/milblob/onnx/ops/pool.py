@@ -24,8 +24,8 @@ def _pool(kind: str, **fixed: Any) -> Any:
             pads = same_pads(operator, sizes, kernel, strides, [1] * count, pad_type == "same_lower")
             attributes |= {"auto_pad": SAME[pad_type]} if pads is None else {"pads": pads}
         elif pad_type != "valid":
-            words = f"{operator.type}: expected a known pad_type, got {pad_type!r:.40}"
-            raise UnsupportedError(words, where=operator.path)
+            message = f"{operator.type}: expected a known pad_type, got {pad_type!r:.40}"
+            raise UnsupportedError(message, where=operator.path)
         if operator.number("ceil_mode", False):
             attributes["ceil_mode"] = 1
         if kind == "AveragePool" and not operator.number("exclude_padding_from_average", False):

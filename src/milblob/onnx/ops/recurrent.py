@@ -26,8 +26,8 @@ def _hidden(operator: Operator, g: ModelComponentContainer) -> int:
     g.rank(operator.input("x"), 3, 3)
     shape = np.shape(operator.constant("weight_hh"))
     if len(shape) != 2 or not shape[1]:
-        words = f"{operator.type}: expected rows and columns of weight_hh, got the shape {list(shape)}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"{operator.type}: expected rows and columns of weight_hh, got the shape {list(shape)}"
+        raise UnsupportedError(message, where=operator.path)
     return int(shape[1])
 
 
@@ -39,8 +39,8 @@ def _gates(operator: Operator, key: str, order: tuple[int, ...], hidden: int, ra
     array = np.asarray(array)
     if array.ndim != rank or array.shape[0] != len(order) * hidden:
         shape = [len(order) * hidden, *["any size"] * (rank - 1)]
-        words = f"{operator.type}: expected the shape {shape} of {key}, got {list(array.shape)}".replace("'", "")
-        raise UnsupportedError(words, where=operator.path)
+        message = f"{operator.type}: expected the shape {shape} of {key}, got {list(array.shape)}".replace("'", "")
+        raise UnsupportedError(message, where=operator.path)
     parts = np.split(array, len(order), axis=0)
     return np.concatenate([parts[i] for i in order], axis=0)
 
@@ -50,8 +50,8 @@ def _activations(operator: Operator, keys: tuple[tuple[str, str], ...], directio
     for key, default in keys:
         given = operator.number(key, default)
         if given not in _ACTIVATIONS:
-            words = f"{operator.type}: expected one of {', '.join(_ACTIVATIONS)}, got {given!r:.40}"
-            raise UnsupportedError(words, where=operator.path)
+            message = f"{operator.type}: expected one of {', '.join(_ACTIVATIONS)}, got {given!r:.40}"
+            raise UnsupportedError(message, where=operator.path)
         name, alpha, beta = _ACTIVATIONS[given]
         names.append(name)
         if name in ("HardSigmoid", "Affine"):
@@ -73,8 +73,8 @@ def _stacked(
     if not shapes:
         return None
     if len(set(shapes)) > 1:
-        words = f"{operator.type}: expected one shape of {' and '.join(keys)}, got {list(map(list, shapes))}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"{operator.type}: expected one shape of {' and '.join(keys)}, got {list(map(list, shapes))}"
+        raise UnsupportedError(message, where=operator.path)
     dtype = g.dtype(operator.input("x")).numpy()
     parts = [g.filled(shapes[0], 0, dtype) if array is None else array.astype(dtype) for array in arrays]
     return g.held_weight(f"{operator.name}.{keys[0]}", np.stack(parts), f"gates of {operator.type}")
@@ -225,8 +225,8 @@ def _step(operator: Operator, g: ModelComponentContainer, inputs: list[Any], end
 def _activate(operator: Operator, g: ModelComponentContainer, value: Any, key: str, default: str) -> Any:
     given = operator.number(key, default)
     if given not in _ACTIVATIONS:
-        words = f"{operator.type}: expected one of {', '.join(_ACTIVATIONS)}, got {given!r:.40}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"{operator.type}: expected one of {', '.join(_ACTIVATIONS)}, got {given!r:.40}"
+        raise UnsupportedError(message, where=operator.path)
     name, alpha, beta = _ACTIVATIONS[given]
     if name == "Affine":
         return value

@@ -25,8 +25,8 @@ def _scaled(operator: Operator, g: ModelComponentContainer, **attributes: Any) -
     for key in ("scale_factor_height", "scale_factor_width"):
         factors.append(float(operator.number(key, 1)))
         if not 0 < factors[-1] < inf:
-            words = f"{operator.type}: expected a positive number for {key}, got {factors[-1]}"
-            raise UnsupportedError(words, where=operator.path)
+            message = f"{operator.type}: expected a positive number for {key}, got {factors[-1]}"
+            raise UnsupportedError(message, where=operator.path)
     if None in shape and all(factor.is_integer() for factor in factors):
         g.bind(operator.output, g.node("Resize", x, None, g.constant(np.array(factors, np.float32)), **attributes))
         return
@@ -158,8 +158,8 @@ def _resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     mode = operator.text("sampling_mode", _SAMPLING, "DEFAULT")
     nearest = operator.text("interpolation_mode", ("LINEAR", "NEAREST_NEIGHBOR"), "LINEAR") == "NEAREST_NEIGHBOR"
     if not 0 < count <= rank:
-        words = f"resize: expected 1 to {rank} for resized_dims, got {count}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"resize: expected 1 to {rank} for resized_dims, got {count}"
+        raise UnsupportedError(message, where=operator.path)
     own = g.shape(x)
     wanted = sizes_of(g, operator, "shape")
     last = g.node("Slice", wanted, g.ints([-count]), g.ints([LAST]))

@@ -253,8 +253,8 @@ def _from_roi(operator: Operator, g: ModelComponentContainer, x: Variable) -> tu
     roi = operator.input("roi")
     numbers = g.dimensions(roi, 5, 5)[2]
     if numbers not in (4, 5):
-        words = f"crop_resize: expected a roi of [N, 1, 4, 1, 1] or [N, 1, 5, 1, 1], got {roi.type}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"crop_resize: expected a roi of [N, 1, 4, 1, 1] or [N, 1, 5, 1, 1], got {roi.type}"
+        raise UnsupportedError(message, where=operator.path)
     flat = g.node("Reshape", g.cast(roi, _FLOAT), g.ints([-1, numbers]))
     if numbers == 4:
         batch = g.node("Squeeze", g.node("Shape", x, start=0, end=1), g.ints([0]))
@@ -262,10 +262,10 @@ def _from_roi(operator: Operator, g: ModelComponentContainer, x: Variable) -> tu
         return g.node("Reshape", every, g.ints([1, -1, 1, 1])), flat
     declared = operator.output.shape
     if declared is not None and len(declared) > 1 and declared[1] not in (1, None):
-        words = (
+        message = (
             f"crop_resize: expected one image for boxes with numbers of images, got an output {operator.output.type}"
         )
-        raise UnsupportedError(words, where=operator.path)
+        raise UnsupportedError(message, where=operator.path)
     first = g.node("Slice", flat, g.ints([0]), g.ints([1]), g.ints([1]))
     number = g.cast(g.node("Reshape", first, g.ints([-1, 1, 1, 1])), _INT64)
     return number, g.node("Slice", flat, g.ints([1]), g.ints([5]), g.ints([1]))

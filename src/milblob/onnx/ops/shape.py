@@ -40,8 +40,8 @@ def _length(operator: Operator, key: str) -> int | None:
     shape = operator.input(key).shape
     found = shape[0] if shape else None
     if found is not None and found > _MAX_SIZES:
-        words = f"{operator.type}: expected at most {_MAX_SIZES} numbers in {key}, got {found}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"{operator.type}: expected at most {_MAX_SIZES} numbers in {key}, got {found}"
+        raise UnsupportedError(message, where=operator.path)
     return found
 
 
@@ -122,8 +122,8 @@ def _concat(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     stacked = g.node("Concat", *(g.node("Unsqueeze", value, after) for value in values), axis=axis + 1)
     shape = [0] * axis + [-1] + list(g.dimensions(operator.output)[axis + 1 :])
     if None in shape:
-        words = "concat: expected known sizes after the axis to interleave, got open ones"
-        raise UnsupportedError(words, where=operator.path)
+        message = "concat: expected known sizes after the axis to interleave, got open ones"
+        raise UnsupportedError(message, where=operator.path)
     g.bind(operator.output, g.node("Reshape", stacked, g.ints([size or 0 for size in shape])))
 
 
@@ -166,8 +166,8 @@ def _pad(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     if operator.is_constant("pad"):
         pairs = operator.integers("pad")
         if len(pairs) % 2 or len(pairs) > 2 * rank:
-            words = f"pad: expected up to {rank} pairs of numbers in pad, got {len(pairs)} numbers"
-            raise UnsupportedError(words, where=operator.path)
+            message = f"pad: expected up to {rank} pairs of numbers in pad, got {len(pairs)} numbers"
+            raise UnsupportedError(message, where=operator.path)
         count, pads = len(pairs) // 2, g.ints(pairs[0::2] + pairs[1::2])
     else:
         length = _length(operator, "pad")

@@ -38,8 +38,8 @@ def known(operator: Operator, g: ModelComponentContainer, axes: slice) -> list[i
     """Return sizes of x that must be known."""
     found = g.dimensions(operator.input("x"))[axes]
     if None in found:
-        words = f"{operator.type}: expected known sizes, got {list(found)}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"{operator.type}: expected known sizes, got {list(found)}"
+        raise UnsupportedError(message, where=operator.path)
     return [size or 0 for size in found]
 
 
@@ -122,8 +122,8 @@ def _sliding_windows(scope: Scope, operator: Operator, g: ModelComponentContaine
     length = g.dimensions(x)[axis]
     size, stride = int(operator.number("size")), int(operator.number("stride", 1))
     if not 0 < size <= _MAX_LENGTH or stride < 1 or (length or 0) > _MAX_LENGTH:
-        words = f"sliding_windows: expected at most {_MAX_LENGTH} elements, got windows of {size} over {length}"
-        raise UnsupportedError(words, where=operator.path)
+        message = f"sliding_windows: expected at most {_MAX_LENGTH} elements, got windows of {size} over {length}"
+        raise UnsupportedError(message, where=operator.path)
     if length is not None and size * (length // stride + 1) <= _MAX_TABLE:
         starts = g.numbers(max(length - size, -1) // stride + 1, stride)
         table: Any = g.constant(starts[:, None] + g.numbers(size))
