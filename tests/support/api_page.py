@@ -21,7 +21,7 @@ MODULES = ("milblob", "milblob.onnx", "milblob.tvm", "milblob.aimodel")
 WIDTH = 100
 HEAD = """# API reference
 
-This page is written from the docstrings: `help(milblob.open)` says the same. Types are those that mypy sees. [concepts.md](concepts.md)
+This page is written from the docstrings: `help(milblob.open)` prints the same text. Types are those that mypy sees. [concepts.md](concepts.md)
 explains what many functions have in common: `select`, `progress`, `max_nbytes`, the lifetime of arrays, threads.
 
 The examples run after `import milblob` and `import numpy as np`, in a folder with a copy of `examples/demo.mlpackage` and a few other
