@@ -16,7 +16,7 @@ SANITIZED := build/sanitize
 WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
-.PHONY: help demo docs pages test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks figures bench performance build clean
+.PHONY: help demo docs pages api test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks figures bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -103,6 +103,9 @@ pages: $(VENV)/.tools $(VENV)/.built ## write what a program writes: docs/api.md
 	PYTHONPATH=tests/support $(PY) tests/support/api_page.py
 	PYTHONPATH=tests/support $(PY) tests/support/reference_pages.py
 	PYTHONPATH=tests/support $(PY) tests/support/walkthroughs.py
+
+api: $(VENV)/.tools $(VENV)/.built ## print the public names and their members with types, one line each
+	@PYTHONPATH=tests/support $(PY) tests/support/api_page.py --list
 
 figures: $(VENV)/.built $(VENV)/.tools ## how large milblob is: lines and classes of each folder, test cases, how far each call travels
 	@PYTHONPATH=tests/support $(PY) tests/figures.py

@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from .model.tensor import Tensor
     from .model.text import to_text
     from .program.compression import Compression
-    from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
+    from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType, Variable
     from .program.value import BlobReference, Value
-    from .program.view import Binding, Block, Consumer, Function, Operation, Variable
+    from .program.view import Binding, Block, Consumer, Function, Operation
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
     from .reporting.report import ReportFile, report
@@ -236,9 +236,9 @@ _LATER = {
         "model.tensor": ("Tensor",),
         "model.text": ("to_text",),
         "program.compression": ("Compression",),
-        "program.types": ("DictionaryType", "ListType", "StateType", "TensorType", "TupleType"),
+        "program.types": ("DictionaryType", "ListType", "StateType", "TensorType", "TupleType", "Variable"),
         "program.value": ("BlobReference", "Value"),
-        "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
+        "program.view": ("Binding", "Block", "Consumer", "Function", "Operation"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
         "reporting.report": ("ReportFile", "report"),

@@ -30,6 +30,11 @@ class Info(Result):
         threads: how many share large work that starts in the calling thread.
         processors: how many this process may use.
         variables: MILBLOB_* environment variables that are set, including unknown ones, which may be typos.
+
+    Examples:
+        >>> about = milblob.info()
+        >>> about.version == milblob.__version__, about.tier in about.tiers
+        (True, True)
     """
 
     version: str
@@ -74,6 +79,10 @@ def info() -> Info:
 
     Raises:
         ValueError: MILBLOB_THREADS is not a number.
+
+    Examples:
+        >>> milblob.info().threads > 0
+        True
     """
     compiler, stable = _codec.build()
     tiers, tier = _codec.tiers()

@@ -107,6 +107,12 @@ Attributes:
     numpy: the dtype of arrays: NumPy's, else ml_dtypes', else uint8 (UINT3, UINT6); object for STRING.
     mil_text: the name in MIL text ("fp16").
     field: the TensorValue field that coremltools writes for it.
+
+Examples:
+    >>> milblob.DType("float16").nbits, milblob.DType.INT4.numpy
+    (16, dtype(int4))
+    >>> milblob.DType(np.int8), str(milblob.DType.UINT3)
+    (DType.INT8, 'uint3')
 """
 
 BY_MIL_CODE: dict[int, Any] = {member.mil_code: member for member in DType}

@@ -23,9 +23,16 @@ class MilblobError(Exception):
         file: the file that holds the bytes, or None for a buffer.
         code: stable short name of the kind of problem, for programs: one of the codes of `milblob.check` (docs/cli.md)
             where the error has one, else that of the class.
+
+    Examples:
+        >>> try:
+        ...     milblob.open(b"no model")
+        ... except milblob.MilblobError as error:
+        ...     print(type(error).__name__, error.code, error)
+        FormatError not-a-model file: expected a Core ML model, MIL text or a weight file, got text: 'no model'
     """
 
-    code = "error"
+    code: str = "error"
 
     def __init__(
         self, what: str, *, offset: int | None = None, where: str = "", file: str | None = None, code: str = ""
@@ -53,7 +60,15 @@ class MilblobError(Exception):
 
 
 class FormatError(MilblobError, ValueError):
-    """The bytes break the format."""
+    """The bytes break the format.
+
+    Examples:
+        >>> try:
+        ...     milblob.BlobReader(b"no weight file")
+        ... except milblob.FormatError as error:
+        ...     print(error)
+        file: expected a weight file, got text: 'no weight file'
+    """
 
     code = "format"
 
@@ -62,6 +77,15 @@ class PendingChangeError(MilblobError):
     """A change of the files was interrupted, so they may hold a part of it: `milblob.recover` completes it.
 
     Readers raise this and change nothing. Writers complete the change first, where they know the model.
+
+    Examples:
+        >>> try:
+        ...     weights = milblob.load("demo.mlpackage")
+        ... except milblob.PendingChangeError:  # a writer was killed
+        ...     report = milblob.recover("demo.mlpackage")
+        ...     weights = milblob.load("demo.mlpackage")
+        >>> len(weights)
+        69
     """
 
     code = "pending-change"
@@ -73,25 +97,61 @@ class PendingChangeError(MilblobError):
 
 
 class UnsupportedError(MilblobError, NotImplementedError):
-    """The bytes may be sound, but are not supported: another model type, another version, a draft."""
+    """The bytes may be sound, but are not supported: another model type, another version, a draft.
+
+    Examples:
+        >>> recipe = milblob.Prune(0.5) + milblob.Palette(4)
+        >>> try:
+        ...     milblob.compress("demo.mlpackage", "small.mlpackage", recipe)
+        ... except milblob.UnsupportedError as error:
+        ...     print(error.code)
+        unsupported
+    """
 
     code = "unsupported"
 
 
 class LimitError(UnsupportedError):
-    """More would be made of the files than `max_nbytes` allows: see `budget.Budget`. The caller can allow more."""
+    """More would be made of the files than `max_nbytes` allows: see `budget.Budget`. The caller can allow more.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "palette4")
+        >>> try:
+        ...     milblob.load("small.mlpackage", max_nbytes=1000)
+        ... except milblob.LimitError as error:
+        ...     print(error.code)
+        limit
+    """
 
     code = "limit"
 
 
 class ResolveError(MilblobError, LookupError):
-    """A reference leads to a file that is missing or outside the model, or to a record of another dtype or size."""
+    """A reference leads to a file that is missing or outside the model, or to a record of another dtype or size.
+
+    Examples:
+        >>> import os
+        >>> os.remove("demo.mlpackage/Data/com.apple.CoreML/weights/weight.bin")
+        >>> try:
+        ...     milblob.load("demo.mlpackage")
+        ... except milblob.ResolveError as error:
+        ...     print(error.code)
+        missing-file
+    """
 
     code = "unresolved"
 
 
 class ProgramError(MilblobError, ValueError):
-    """A request to write something that MIL cannot hold."""
+    """A request to write something that MIL cannot hold.
+
+    Examples:
+        >>> try:
+        ...     milblob.merge_functions([("states.mlpackage", "no name")], "both.mlpackage")
+        ... except milblob.ProgramError as error:
+        ...     print(error)
+        name of a function: expected letters, digits and _, got 'no name' in states.mlpackage
+    """
 
     code = "program"
 

@@ -27,6 +27,11 @@ class Result:
 
     Subclasses may set `_keys`: field or property -> its key in `to_dict`, and whether it is there. Properties that are
     not named are left out; None leaves a field out. And `_worst`: the rows that a repr shows.
+
+    Examples:
+        >>> report = milblob.refit("demo.mlpackage", {"head_bias": np.zeros(96, np.float32)}, dry_run=True)
+        >>> isinstance(report, milblob.Result), report.to_dict()["done"]
+        (True, False)
     """
 
     _keys: ClassVar[Mapping[str, str | None]] = {}

@@ -1,12 +1,15 @@
-"""docs/api.md, written from the signatures and the docstrings of the public names.
+"""The public names, as their source declares them: docs/api.md, and a list with one line for each name.
 
-As a program it writes the page:
+As a program it writes the page, or prints the list (`make api`):
 
     PYTHONPATH=tests/support .venv/bin/python tests/support/api_page.py
+    PYTHONPATH=tests/support .venv/bin/python tests/support/api_page.py --list
 """
 
 import inspect
 import re
+import sys
+from importlib import import_module
 
 import griffe
 
@@ -18,8 +21,11 @@ MODULES = ("milblob", "milblob.onnx", "milblob.tvm", "milblob.aimodel")
 WIDTH = 100
 HEAD = """# API reference
 
-This page is written from the docstrings: `help(milblob.open)` says the same. Types are those that mypy sees. [concepts.md](concepts.md)
+This page is written from the docstrings: `help(milblob.open)` prints the same text. Types are those that mypy sees. [concepts.md](concepts.md)
 explains what many functions have in common: `select`, `progress`, `max_nbytes`, the lifetime of arrays, threads.
+
+The examples run after `import milblob` and `import numpy as np`, in a folder with a copy of `examples/demo.mlpackage` and a few other
+small files.
 """
 TITLES = {"function": "Functions", "class": "Classes", "error": "Errors", "attribute": "Constants"}
 
@@ -62,11 +68,16 @@ def plain(text):
     return "\n\n".join(re.sub(r"\s*\n\s*", " ", part.strip()) for part in re.split(r"\n\s*\n", text.strip()))
 
 
+def names_of(row):
+    """Return the names that a row of a section is about: griffe takes all but the first of "a, b" for an annotation."""
+    name = getattr(row, "name", None) or str(row.annotation)
+    return f"{name} {row.annotation}" if name.endswith(",") else name
+
+
 def items(rows):
     """Yield the list of a section: a name, and what it is."""
     for row in rows:
-        name = getattr(row, "name", None) or str(row.annotation)
-        yield f"- `{name}`: {' '.join(row.description.split())}"
+        yield f"- `{names_of(row)}`: {' '.join(row.description.split())}"
 
 
 def body(found):
@@ -81,7 +92,7 @@ def body(found):
             yield from (f"{fenced(part)}\n" for part in [section.value])
         elif kind == "examples":
             for what, text in section.value:
-                yield f"```python\n{text}\n```\n" if what.value == "examples" else f"{plain(text)}\n"
+                yield f"```pycon\n{text}\n```\n" if what.value == "examples" else f"{plain(text)}\n"
         elif kind in ("returns", "yields"):
             yield f"**{kind.capitalize()}** " + " ".join(plain(row.description) for row in section.value) + "\n"
         elif kind == "admonition":
@@ -119,35 +130,108 @@ def section(name, found, level="##"):
     yield f"{level} {name}\n"
     if found.is_function:
         yield f"```python\n{signature(found, name)}\n```\n"
-    elif found.is_class and "__init__" in found.members and found.members["__init__"].is_function:
-        yield f"```python\n{signature(found.members['__init__'], name)}\n```\n"
+    for _, init in constructor(found) if found.is_class else ():
+        yield f"```python\n{signature(init, name)}\n```\n"
     yield from body(found)
     if not found.is_class:
         return
     for member_name, member in members(found):
         if member.is_function:
-            yield f"`{name}.{signature(member, member_name)}`\n".replace("\n    ", " ").replace(",\n)", ")")
+            yield f"`{name}.{one_line(signature(member, member_name))}`\n"
         else:
             yield f"`{name}.{member_name}`" + (f": `{member.annotation}`" if member.annotation else "") + "\n"
         yield from body(member)
 
 
-def page():
-    """Return the text of the page."""
+def type_of(found):
+    """Return the type of an attribute: as annotated, or that of the argument of `__init__` that it holds; None without."""
+    if found.annotation is None and found.parent.is_class and "__init__" in found.parent.members:
+        parameters = found.parent.members["__init__"].parameters
+        return parameters[str(found.value)].annotation if str(found.value) in parameters else None
+    return found.annotation
+
+
+def fields(found):
+    """Yield the attributes of a class: those that its docstring lists, and the fields of a dataclass or a named tuple."""
+    sections = found.docstring.parse("google", warnings=False)
+    listed = ", ".join(names_of(row) for part in sections if part.kind.value == "attributes" for row in part.value)
+    for name, member in found.all_members.items():
+        is_field = member.is_attribute and "property" not in member.labels and not name.startswith("_")
+        if is_field and (name in listed.split(", ") or (member.parent is found and member.annotation is not None)):
+            yield name, member
+
+
+def typed(name, found):
+    """Yield each thing of a public name that has a type: what it is called, and its type or None."""
+    if found.is_attribute:
+        yield name, found.annotation if "property" in found.labels else type_of(found)
+    if found.is_function:
+        for parameter in found.parameters:
+            if parameter.name not in ("self", "cls"):
+                yield f"{name}({parameter.name})", parameter.annotation
+        if found.name != "__init__":
+            yield f"{name}()", found.returns
+    if found.is_class:
+        for member_name, member in [*constructor(found), *fields(found), *members(found)]:
+            yield from typed(f"{name}.{member_name}", member)
+
+
+def constructor(found):
+    """Yield the `__init__` that a class declares itself."""
+    if "__init__" in found.members and found.members["__init__"].is_function:
+        yield "__init__", found.members["__init__"]
+
+
+def lines(name, found):
+    """Yield a public name on one line, then each of its members, with types."""
+    if found.is_attribute:
+        yield f"{name}: {found.annotation if 'property' in found.labels else type_of(found)}"
+    elif found.is_function:
+        yield one_line(signature(found, name))
+    else:
+        made = [signature(init, name).removesuffix(" -> None") for _, init in constructor(found)]
+        yield "class " + one_line(made[0] if made else name)
+        for member_name, member in [*fields(found), *members(found)]:
+            yield from lines(f"{name}.{member_name}", member)
+
+
+def one_line(text):
+    """Return a definition that `signature` has spread, on one line."""
+    return text.replace("(\n    ", "(").replace(",\n)", ")").replace("\n    ", " ")
+
+
+def with_docstrings(found, value):
+    """Return a class; to one of a stub, which has no docstrings, those of what the stub describes are added."""
+    if found.docstring is None:
+        found.docstring = griffe.Docstring(inspect.getdoc(value), parent=found)
+        for name, member in found.members.items():
+            if member.is_function or "property" in member.labels:
+                member.docstring = griffe.Docstring(inspect.getdoc(inspect.getattr_static(value, name)), parent=member)
+    return found
+
+
+def public():
+    """Yield every public name: its module, the name, and its definition as griffe has it."""
     package = griffe.load("milblob", search_paths=[ROOT / "src"], allow_inspection=False)
-    parts = [HEAD]
     for module in MODULES:
         place = package if module == "milblob" else package[module.removeprefix("milblob.")]
-        names = milblob.__all__ if module == "milblob" else [str(name).strip("'\"") for name in place.exports or ()]
-        groups = {}
-        for name in sorted(names, key=str.lower):
+        for name in sorted(import_module(module).__all__, key=str.lower):
             found = place.members[name]
             found = found.final_target if found.is_alias else found
-            groups.setdefault(kind_of(name, found), []).append((name, found))
+            yield module, name, with_docstrings(found, getattr(import_module(module), name))
+
+
+def page():
+    """Return the text of the page."""
+    groups = {}
+    for module, name, found in public():
+        groups.setdefault((module, kind_of(name, found)), []).append((name, found))
+    parts = [HEAD]
+    for module in MODULES:
         for kind, title in TITLES.items():
-            if kind in groups:
+            if (module, kind) in groups:
                 parts.append(f"# {title}" + ("" if module == "milblob" else f" of {module}") + "\n")
-                for name, found in groups[kind]:
+                for name, found in groups[module, kind]:
                     parts += section(
                         name if module == "milblob" else f"{module.removeprefix('milblob.')}.{name}", found
                     )
@@ -155,4 +239,8 @@ def page():
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    if sys.argv[1:] == ["--list"]:
+        for module, name, found in public():
+            print("\n".join(lines(f"{module}.{name}", found)))
+    else:
+        PAGE.write_text(page(), encoding="utf-8")

@@ -34,9 +34,15 @@ class Asset(Opened, Arrays[AssetTensor]):
 
     A name without its function is accepted if only one tensor has it; so is "#3", the tensor's number. Names are made
     of the operations that read a tensor, since a bundle keeps no names of weights: `milblob.match` finds them.
+
+    Examples:
+        >>> with milblob.open("demo.aimodel") as asset:
+        ...     weights = {name: tensor.read() for name, tensor in asset.items()}
+        >>> {name: array.shape for name, array in weights.items()}
+        {'main/conv2d_1.weight': (4, 4, 3, 3), 'main/conv2d_0.weight': (8, 3, 3, 3)}
     """
 
-    kind = "aimodel"
+    kind: str = "aimodel"
     has_given_names = False
 
     def __init__(
@@ -50,12 +56,12 @@ class Asset(Opened, Arrays[AssetTensor]):
     ) -> None:
         """Open a bundle; see `open`."""
         require_flags(constants=constants, stored=stored, mmap=mmap)
-        self.path = as_path(source) if isinstance(source, str | os.PathLike) else None
+        self.path: str | None = as_path(source) if isinstance(source, str | os.PathLike) else None
         self._place, self.path = self.path or "", self.path and shown(self.path)  # the latter is what it is called
         self.given = {"constants": constants, "stored": stored, "max_nbytes": max_nbytes}
         self.is_directory = self.path is not None and paths.is_directory(self.path)
         self.mapping = map_settled(_main(self.path) if self.is_directory else source, is_mapped=mmap)
-        self.file = self.mapping.name
+        self.file: str | None = self.mapping.name
         with closed_on_error(self.mapping):
             self.budget = Budget(max_nbytes, self.file)
             self.budget.add_file(self.file, self.mapping.nbytes, self.mapping.identity)
@@ -165,5 +171,10 @@ def open_asset(source: Any, **options: Any) -> Asset:
 
     Raises:
         OSError: it cannot be opened. FormatError: broken bytes. UnsupportedError: another version of the container.
+
+    Examples:
+        >>> with milblob.aimodel.open_asset("demo.aimodel") as asset:
+        ...     print(list(asset))
+        ['main/conv2d_1.weight', 'main/conv2d_0.weight']
     """
     return Asset(source, **options)

@@ -83,7 +83,14 @@ class PortOfAsset(NamedTuple):
 
 
 class AssetFunction(NamedTuple):
-    """A function: `row` is its operation."""
+    """A function: `row` is its operation.
+
+    Examples:
+        >>> with milblob.open("demo.aimodel") as asset:
+        ...     main = asset.functions["main"]
+        >>> main.name, main.inputs[0].name, main.inputs[0].type
+        ('main', 'x', 'f16 [1, 3, 8, 8]')
+    """
 
     name: str
     row: int

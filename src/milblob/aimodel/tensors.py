@@ -161,13 +161,20 @@ class AssetTensor(LazyTensor):
         dtype_text: the element type as Apple's library prints it, such as "f16" or "ui4".
         stored_nbytes: bytes in the file: of all parts of a compressed weight.
         file, offset: where its bytes are; offset is None for a compressed weight, whose parts have their own.
+
+    Examples:
+        >>> asset = milblob.open("demo.aimodel")
+        >>> tensor = asset["main/conv2d_0.weight"]
+        >>> tensor.dtype_text, tensor.read().shape, tensor.stored_nbytes
+        ('f16', (8, 3, 3, 3), 432)
     """
 
     __slots__ = ("opened", "row")
 
     def __init__(self, opened: OpenBytecode, row: WeightRow) -> None:
         # Not LazyTensor's: an element type may be one that MIL lacks, which matters only to who asks for its DType.
-        self.opened, self.row, self.name = opened, row, row.name
+        self.opened, self.row = opened, row
+        self.name: str = row.name
 
     @property
     def _kind(self) -> Any:

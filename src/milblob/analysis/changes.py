@@ -14,6 +14,11 @@ class Change(Result):
         kind: "removed" (only in A), "added" (only in B), "changed", or "renamed".
         message: its description.
         parts: of several: the description of each.
+
+    Examples:
+        >>> found = milblob.diff("demo.mlpackage", "states.mlpackage")
+        >>> found.structure[1].kind, found.structure[1].message
+        ('removed', "input 'tokens': only in A")
     """
 
     kind: str

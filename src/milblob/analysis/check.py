@@ -74,6 +74,11 @@ def check(
     Raises:
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
         ValueError: `rules` or `ignore` name a code that no finding has, or leave none to report.
+
+    Examples:
+        >>> report = milblob.check("demo.mlpackage", values=True)
+        >>> report.is_sound
+        True
     """
     require_flags(values=values)
     require_calls(progress=progress)

@@ -28,6 +28,13 @@ class Finding(Result):
         file: path of the file it is in; None in a buffer.
         offset: byte offset in that file; None if no single byte is at fault.
         where: path inside the Program, or "".
+
+    Examples:
+        >>> with open("weight.bin", "wb") as file:
+        ...     written = file.write(bytes([2, 0, 0, 0, 2]) + bytes(59))
+        >>> for finding in milblob.check("weight.bin"):
+        ...     print(finding.severity, finding.code, finding.offset, finding.message)
+        error record-count 0 record count: expected 0 as found in the file, got 2 in the header (there is room for 0)
     """
 
     severity: Severity
@@ -51,6 +58,11 @@ class CheckReport(Result, Sequence[Finding]):
     Attributes:
         source: what was checked: a path, or a description of anything without one.
         findings: all of them.
+
+    Examples:
+        >>> report = milblob.check("demo.mlpackage")
+        >>> report.is_sound, len(report.errors), report.summary
+        (True, 0, 'good')
     """
 
     source: str

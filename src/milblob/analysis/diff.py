@@ -51,6 +51,14 @@ class Diff(Result):
         left_out: names of A that the mapping leaves out; they were not compared.
         atol, rtol: the tolerances.
         names_only: whether only names were compared.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8")
+        >>> found = milblob.diff("demo.mlpackage", "small.mlpackage")
+        >>> found.is_same, found.worst()[0].name
+        (False, 'layers_3_mlp_down_weight')
+        >>> [failure.row.name for failure in found.failing(min_sqnr=30)]
+        []
     """
 
     a: str
@@ -187,6 +195,13 @@ def diff(
         KeyError: an unknown name in `mapping`; a function that neither has. ValueError: two names for one tensor; a
             negative tolerance; a `select` that selects nothing. TypeError: arrays of neither numbers nor text.
         As `open`, `formats.read.open_arrays` and `Tensor.read`.
+
+    Examples:
+        >>> bias = np.ones(96, np.float32)
+        >>> report = milblob.refit("demo.mlpackage", {"head_bias": bias}, destination="new.mlpackage")
+        >>> found = milblob.diff("demo.mlpackage", "new.mlpackage")
+        >>> found.is_same, [row.name for row in found.worst()]
+        (False, ['head_bias'])
     """
     require_flags(names_only=names_only, stored=stored)
     require_calls(progress=progress)

@@ -31,6 +31,11 @@ class ContentHash(Result):
     Attributes:
         model: of everything: all tensors by name, and the inputs of all operations.
         tensors: name -> hash of every tensor constant, weights and others, in the model's order.
+
+    Examples:
+        >>> found = milblob.content_hash("demo.mlpackage")
+        >>> len(found.model), len(found.tensors), found.tensors["head_weight"][:8]
+        (64, 151, 'd617a4a7')
     """
 
     model: str
@@ -65,6 +70,12 @@ def content_hash(
 
     Raises:
         As `open` and `Tensor.read`: all or nothing.
+
+    Examples:
+        >>> report = milblob.repack("demo.mlpackage", "aligned.mlpackage", align=4096)
+        >>> a, b = milblob.content_hash("demo.mlpackage"), milblob.content_hash("aligned.mlpackage")
+        >>> a.model == b.model
+        True
     """
     require_flags(dense=dense)
     require_calls(progress=progress)

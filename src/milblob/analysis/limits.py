@@ -17,6 +17,12 @@ class Failure(Result):
     Attributes:
         row: its TensorDiff.
         message: what is beyond, such as "SQNR 31.2 dB, below 40".
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "palette2")
+        >>> failures = milblob.diff("demo.mlpackage", "small.mlpackage").failing(min_sqnr=12)
+        >>> print(failures[0].row.name, failures[0].message)
+        layers_1_attention_out_weight SQNR 9.09846 dB, below 12
     """
 
     row: TensorDiff

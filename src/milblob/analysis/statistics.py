@@ -65,6 +65,11 @@ class Statistics(Result):
             error of 0.8%.
         histogram: Bins from `min` to `max`; None if it was not requested.
         spread: sum of the squared distances from the mean; used by `merge`.
+
+    Examples:
+        >>> found = milblob.statistics(np.array([0.0, -2.0, 4.0, np.nan], np.float32))
+        >>> found.min, found.max, found.nans, found.zeros, found.distinct
+        (-2.0, 4.0, 1, 1, 4)
     """
 
     dtype: Any
@@ -120,6 +125,11 @@ class StatisticsReport(Result, Mapping[str, Statistics]):
     Attributes:
         source: what was examined: a path, or a description of anything without one.
         tensors: name -> Statistics, in the order of the source.
+
+    Examples:
+        >>> report = milblob.statistics("demo.mlpackage")
+        >>> len(report), report["head_bias"].count, report.total.nans
+        (69, 96, 0)
     """
 
     source: str
@@ -195,6 +205,13 @@ def statistics(
         As `Tensor.read`, and `milblob.open` for a path; TypeError for an array of a dtype that MIL lacks, or whose
             elements are not of `dtype` (integers may be narrowed). ValueError: `dtype` with several tensors; `select`,
             `progress` or `max_nbytes` with one; `select` selects nothing.
+
+    Examples:
+        >>> milblob.statistics(np.float16([1, 2, 3])).mean
+        2.0
+        >>> report = milblob.statistics("demo.mlpackage", select="head_*")
+        >>> list(report), report.total.count
+        (['head_weight', 'head_bias'], 4704)
     """
     require_flags(histogram=histogram, distinct=distinct)
     require_calls(progress=progress)

@@ -36,6 +36,11 @@ class Figures(Result):
         cosine: of the angle between a and b; None if one of them is zero.
         correlation: the same after subtracting their means; None if one of them is constant.
         sqnr: signal-to-noise ratio in dB, 20 * log10(1 / relative): infinite if nothing differs.
+
+    Examples:
+        >>> [row] = milblob.diff({"w": np.float32([3, 4])}, {"w": np.float32([3, 5])}).rows
+        >>> row.figures.unequal, row.figures.max_abs, row.figures.relative, round(row.figures.sqnr, 2)
+        (1, 1.0, 0.2, 13.98)
     """
 
     unequal: int
@@ -63,6 +68,13 @@ class TensorDiff(Result):
         dtypes, shapes, compressions: of A and of B; None for a missing tensor, and for a weight that is not compressed.
         count: elements of A, or of B if it is only there.
         figures: None if the bits are the same or no values were compared.
+
+    Examples:
+        >>> bias = np.ones(96, np.float32)
+        >>> report = milblob.refit("demo.mlpackage", {"head_bias": bias}, destination="new.mlpackage")
+        >>> [row] = milblob.diff("demo.mlpackage", "new.mlpackage").worst()
+        >>> row.name, row.kind, row.count, row.figures.unequal
+        ('head_bias', 'different', 96, 96)
     """
 
     name: str

@@ -16,8 +16,19 @@ from ..storage.pending import map_settled
 from ..values import parallel
 from ..values.arrays import copy_into, filled
 
-RECORD = np.dtype([(name, "<u4" if name.endswith("code") else "<u8") for name in _codec.RECORD_FIELDS])
-"""One row of an index: offset, data_offset, nbytes, count, padding_nbits (uint64), blob_code, mil_code (uint32)."""
+RECORD: np.dtype[np.void] = np.dtype(
+    [(name, "<u4" if name.endswith("code") else "<u8") for name in _codec.RECORD_FIELDS]
+)
+"""One row of an index: offset, data_offset, nbytes, count, padding_nbits (uint64), blob_code, mil_code (uint32).
+
+Examples:
+    >>> offsets = milblob.write_weights({"w": np.zeros(3, np.float16), "v": np.zeros(8, np.int8)}, "weight.bin")
+    >>> rows = milblob.BlobReader("weight.bin").index
+    >>> rows.dtype == milblob.RECORD
+    True
+    >>> rows["count"].tolist()
+    [3, 8]
+"""
 
 
 _HEADER_NBYTES = _RECORD_NBYTES = _ALIGNMENT = 64
@@ -34,6 +45,12 @@ class BlobRecord(NamedTuple):
         count: elements.
         padding_nbits: unused bits at the end of the last byte; always 0 for byte-sized dtypes, for any value in the
             file.
+
+    Examples:
+        >>> reader = milblob.BlobReader("demo.mlpackage/Data/com.apple.CoreML/weights/weight.bin")
+        >>> record = reader.record(64)
+        >>> record.offset, record.data_offset, record.count, record.nbytes
+        (64, 128, 4608, 9216)
     """
 
     offset: int
@@ -103,6 +120,13 @@ class BlobReader(Opened):
     built in C. Offsets are those of record metadata, as in a Program's BlobFileValue. Threads may share a reader.
 
     Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
+
+    Examples:
+        >>> with milblob.BlobReader("demo.mlpackage/Data/com.apple.CoreML/weights/weight.bin") as reader:
+        ...     record = next(iter(reader))
+        ...     values = reader.read(record)
+        >>> len(reader), record.offset, str(record.dtype), values.shape
+        (69, 64, 'float16', (4608,))
     """
 
     def __init__(self, source: Any, *, mmap: bool = True) -> None:

@@ -54,6 +54,14 @@ class BlobWriter:
         ValueError: another mode or alignment.
 
     Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageWriter.cpp.
+
+    Examples:
+        >>> with milblob.BlobWriter("weight.bin") as writer:
+        ...     offsets = [writer.write(np.zeros(3, np.float32)), writer.write([1, 2, 3], "int4")]
+        >>> offsets
+        [64, 192]
+        >>> milblob.BlobReader("weight.bin").read(offsets[1])
+        array([1, 2, 3], dtype=int4)
     """
 
     _fd = -1

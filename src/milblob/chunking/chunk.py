@@ -76,6 +76,11 @@ def chunk(
         ValueError: not one of `parts`, `max_nbytes` and `at`. FileExistsError: a package exists, and `force` is False.
         FormatError, ResolveError, OSError: the source cannot be read or changed while it was read, or the output
             cannot be written. After any exception nothing was written.
+
+    Examples:
+        >>> report = milblob.chunk("demo.mlpackage", "chunks", parts=2)
+        >>> [chunk.path for chunk in report.chunks]
+        ['chunks/demo_chunk1.mlpackage', 'chunks/demo_chunk2.mlpackage']
     """
     name, folder = as_path(source).rstrip("/\\") or "/", as_path(into).rstrip("/\\") or "/"
     require_flags(pipeline=pipeline, force=force, dry_run=dry_run)

@@ -88,6 +88,12 @@ def join(
         FileExistsError: `destination` exists, and `force` is False.
         FormatError, ResolveError, OSError: a source cannot be read or changed while it was read, or the output cannot
             be written. After any exception nothing was written.
+
+    Examples:
+        >>> chunks = [chunk.path for chunk in milblob.chunk("demo.mlpackage", "chunks", parts=2).chunks]
+        >>> report = milblob.join(chunks, "joined.mlpackage")
+        >>> len(milblob.load("joined.mlpackage")) == len(milblob.load("demo.mlpackage"))
+        True
     """
     target = as_path(destination)
     require_flags(force=force)

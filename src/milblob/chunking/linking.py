@@ -9,8 +9,8 @@ from ..blobs.equal import Stretch, first_equal
 from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
 from ..program.splice import Edit, splice
-from ..program.types import StateType, TensorType, ValueType
-from ..program.view import Block, Function, Operation, Variable
+from ..program.types import StateType, TensorType, ValueType, Variable
+from ..program.view import Block, Function, Operation
 from ..program.wire_edits import combined, fields_of, reference_edit
 from ..wording import escape
 from .flow import CAST_SUFFIX, NOT_REPEATABLE

@@ -15,6 +15,11 @@ class Cut(Result):
         values: name -> type of each value that the parts after the cut take from those before it.
         nbytes: of these values; an open dimension counts as 1.
         repeated: how many operations are computed again after the cut, because their values cannot be passed on.
+
+    Examples:
+        >>> [cut] = milblob.chunk("demo.mlpackage", "chunks", parts=2).cuts
+        >>> cut.function, cut.after, cut.values, cut.nbytes
+        ('main', 'add_4', {'add_4': 'tensor<fp16, [1, 16, 48]>'}, 1536)
     """
 
     function: str
@@ -34,6 +39,12 @@ class Chunk(Result):
         blob_count: number of records in its weight file.
         operations: how many operations it has, constants among them.
         inputs, outputs, states: function -> their names.
+
+    Examples:
+        >>> report = milblob.chunk("demo.mlpackage", "chunks", parts=2)
+        >>> first, second = report.chunks
+        >>> first.path, first.operations, first.inputs, second.outputs
+        ('chunks/demo_chunk1.mlpackage', 165, {'main': ['tokens']}, {'main': ['logits']})
     """
 
     path: str
@@ -53,6 +64,11 @@ class RepeatedWeight(Result):
         name: of the weight.
         nbytes: as stored, once.
         chunks: numbers of the chunks, from 1.
+
+    Examples:
+        >>> report = milblob.chunk("functions.mlpackage", "chunks", parts=2)
+        >>> report.repeated
+        [RepeatedWeight(name='base_bias_0', nbytes=128, chunks=[1, 2])]
     """
 
     name: str
@@ -73,6 +89,11 @@ class ChunkReport(Result):
         pipeline: path of the package that has all of them; None if there is none.
         notes: of a chunk that is much larger than the others, why it could not be cut.
         is_written: False for a dry run.
+
+    Examples:
+        >>> report = milblob.chunk("demo.mlpackage", "chunks", parts=2, dry_run=True)
+        >>> len(report.chunks), len(report.cuts), report.is_written
+        (2, 1, False)
     """
 
     source: str
@@ -99,6 +120,12 @@ class JoinReport(Result):
         shared_nbytes: bytes of records that several models have, and that are stored once.
         blob_count: number of records in the new weight file.
         nbytes: bytes of their data.
+
+    Examples:
+        >>> chunks = [chunk.path for chunk in milblob.chunk("demo.mlpackage", "chunks", parts=2).chunks]
+        >>> report = milblob.join(chunks, "joined.mlpackage")
+        >>> report.inputs, report.outputs, report.nbytes
+        ({'main': ['tokens']}, {'main': ['logits']}, 179904)
     """
 
     sources: list[str]

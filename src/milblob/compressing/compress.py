@@ -53,6 +53,12 @@ class WeightReport(Result):
         largest: difference.
         gap: upper bound of the squared error of a palette minus the least possible one (weighted, if the palette was
             fitted so); None if it is unknown or without a palette.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8")
+        >>> weight = report.weights[0]
+        >>> weight.name, weight.nbytes, weight.nbytes_after, weight.sqnr > 40
+        ('embedding_weight', 9216, 4900, True)
     """
 
     name: str
@@ -93,6 +99,11 @@ class CompressReport(Result):
         stale: see RepackReport.
         outputs_sqnr: of the outputs, in dB, as `errors.of_all` measured it for the recipes that were chosen; None
             without such errors.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8", dry_run=True)
+        >>> report.done, len(report.weights), report.nbytes, report.nbytes_after
+        (False, 26, 179904, 92648)
     """
 
     source: str
@@ -183,6 +194,14 @@ def compress(
             reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
         KeyError: a plan with a name that the model does not have.
         As `repack`. After any exception `destination` is unchanged.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8")
+        >>> report.nbytes, report.nbytes_after
+        (179904, 92648)
+        >>> report = milblob.compress("demo.mlpackage", "smaller.mlpackage", milblob.Goal(size="60KB"))
+        >>> report.nbytes_after <= 60 * 1024
+        True
     """
     source, output = require_directory(source), as_path(destination)
     require_flags(force=force, dry_run=dry_run)

@@ -27,6 +27,12 @@ class PlannedWeight(Result):
     Attributes:
         recipe: None to leave the weight as it is.
         figures: for people to read: "nbytes" and "nbytes_after" as stored, "sqnr" in dB (None: nothing is lost).
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8", dry_run=True)
+        >>> planned = report.plan.weights["head_weight"]
+        >>> planned.recipe, planned.figures["nbytes_after"]
+        (Linear(dtype='int8', mode='linear_symmetric', granularity='per_channel', block=32, search=False), 5092)
     """
 
     recipe: Recipe | None
@@ -43,6 +49,13 @@ class CompressPlan(Result):
 
     Attributes:
         weights: by name. Weights of the model that are not in it are left as they are.
+
+    Examples:
+        >>> plan = milblob.compress("demo.mlpackage", "small.mlpackage", milblob.Goal(bits=5), dry_run=True).plan
+        >>> plan.save("plan.json")
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", milblob.CompressPlan.load("plan.json"))
+        >>> report.plan.recipes == {name: recipe for name, recipe in plan.recipes.items() if recipe}
+        True
     """
 
     weights: Mapping[str, PlannedWeight]

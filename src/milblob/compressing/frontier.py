@@ -54,6 +54,13 @@ class Frontier(Result):
         points: from the fewest bytes to the least error; no mixture of recipes of the same size has a smaller error.
         alone: each recipe alone, from the fewest bytes to the most.
         skipped: (name, reason) of each weight that cannot be compressed.
+
+    Examples:
+        >>> frontier = milblob.compress_frontier("demo.mlpackage", recipes=["int8", "palette4"])
+        >>> frontier.nbytes, frontier.fixed_nbytes, len(frontier.skipped)
+        (179904, 4800, 43)
+        >>> frontier.points[0].nbytes < frontier.points[-1].nbytes
+        True
     """
 
     source: str
@@ -115,6 +122,12 @@ def compress_frontier(
 
     Raises:
         As `compress`. ValueError: a guidance with weights.
+
+    Examples:
+        >>> frontier = milblob.compress_frontier("demo.mlpackage", recipes=["int8", "palette4"])
+        >>> picture = frontier.to_svg()
+        >>> len(frontier.alone)
+        2
     """
     path = require_directory(source)
     require_calls(progress=progress, errors=errors)

@@ -33,6 +33,12 @@ class Linear(Recipe):
         block: with "per_block": how many input channels of an output channel share a scale; or the size of a block in
             each dimension, 0 for all of it.
         search: whether the range of each block is clipped where that lowers its squared error.
+
+    Examples:
+        >>> recipe = milblob.Linear("int8", granularity="per_tensor")
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", recipe)
+        >>> str(milblob.open("small.mlpackage")["head_weight"].compression)
+        'int8'
     """
 
     dtype: str | int = "int8"

@@ -46,6 +46,14 @@ class Goal:
     Raises:
         ValueError: none or several of the first three; a number that is negative or not finite; no recipe.
         TypeError: another type. As recipes from their names.
+
+    Examples:
+        >>> goal = milblob.Goal(size="60KB", recipes=["int8", "palette4"])
+        >>> goal.nbytes
+        61440
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", goal)
+        >>> report.nbytes_after <= goal.nbytes
+        True
     """
 
     size: str | int | None = None
@@ -94,6 +102,12 @@ class Scope:
 
     Raises:
         TypeError: another type. ValueError: an unknown recipe, a negative size.
+
+    Examples:
+        >>> scope = milblob.Scope(select="layers_0_*", per_name={"*_mlp_*": "palette4"})
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8", scope=scope)
+        >>> [(weight.name, weight.op) for weight in report.weights][-2:]
+        [('layers_0_mlp_up_weight', 'constexpr_lut_to_dense'), ('layers_0_mlp_down_weight', 'constexpr_lut_to_dense')]
     """
 
     select: Select = None
@@ -134,6 +148,12 @@ class Guidance:
 
     Raises:
         ValueError: `mapping` without `weights`. TypeError: another type.
+
+    Examples:
+        >>> guidance = milblob.Guidance(importance={"head_weight": np.arange(48)})
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "palette4", guidance=guidance)
+        >>> len(report.weights)
+        26
     """
 
     weights: Any = None

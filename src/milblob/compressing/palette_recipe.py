@@ -43,6 +43,12 @@ class Palette(Recipe):
             `+ Linear(lut_dtype, granularity="per_tensor")`; None: they are floats.
         lut_function: in the mode "custom": called with the elements that share a palette, their channels first; returns
             (entries, indices).
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", milblob.Palette(bits=4))
+        >>> with milblob.open("small.mlpackage", stored=True) as model:
+        ...     print(model["head_weight.lut"].shape, model["head_weight.indices"].mil_dtype)
+        (16,) uint8
     """
 
     bits: int | None = 4

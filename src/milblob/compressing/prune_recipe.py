@@ -34,6 +34,12 @@ class Prune(Recipe):
         block: with sparsity: block size along `dim`; the elements of a block are kept or become zero together.
         dim: 0 or 1; None: 0 for blocks, 1 for n_m.
         min_sparsity: with threshold: a weight with a smaller part of zeros is skipped.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", milblob.Prune(sparsity=0.75))
+        >>> values = milblob.load("small.mlpackage")["head_weight"]
+        >>> float((values == 0).mean())
+        0.75
     """
 
     sparsity: float | None = None

@@ -124,6 +124,14 @@ class Joint(Recipe):
     Attributes:
         recipes: in order. What is pruned can be palettized or quantized, and the other way round; Linear after a
             Palette quantizes its entries (if there are 10 or more), and a Palette after Linear holds integers.
+
+    Examples:
+        >>> recipe = milblob.Prune(0.5) + milblob.Palette(4)
+        >>> recipe.recipes[0], recipe.names
+        (Prune(sparsity=0.5, threshold=None, n_m=None, block=None, dim=None, min_sparsity=0.5), ('Prune', 'Palette'))
+        >>> report = milblob.compress("states.mlpackage", "small.mlpackage", recipe, scope=milblob.Scope(min_size=0))
+        >>> report.weights[0].op
+        'constexpr_sparse_to_dense'
     """
 
     recipes: tuple[Recipe, ...]

@@ -96,6 +96,12 @@ class Parameter(LazyTensor):
         file: path of the file, or None for a buffer.
         offset: of the first element in that file (of a .tar.gz: in the archive that it holds).
         stored_nbytes: bytes that the file has for it.
+
+    Examples:
+        >>> with milblob.tvm.open_params("demo.params") as params:
+        ...     w = params["w"]
+        >>> w.name, w.dtype, w.shape, w.stored_nbytes
+        ('w', dtype('<f4'), (2, 2), 16)
     """
 
     __slots__ = ("_budget", "_declared", "_form", "_mapping", "dtype_text", "file", "offset", "stored_nbytes")
@@ -124,7 +130,7 @@ class Parameter(LazyTensor):
         self.name, self.dtype_text, self._declared, self._mapping, self._form = name, dtype_text, shape, mapping, form
         self._budget = budget
         self.offset, self.stored_nbytes = place
-        self.file = mapping.name
+        self.file: str | None = mapping.name
 
     @property
     def _shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -276,6 +282,11 @@ class Parameters(Arrays[Parameter]):
     """The tensors of one `.params` file or tensor cache by name, in its order. Values are read on access.
 
     A context manager. Closing ends reading; arrays that were read remain valid.
+
+    Examples:
+        >>> with milblob.tvm.open_params("demo.params") as params:
+        ...     print(list(params), params["w"].read().sum())
+        ['w', 'n'] 10.0
     """
 
 
@@ -286,6 +297,13 @@ class Views(Arrays[np.ndarray[Any, Any]]):
 
     Attributes:
         tensors: what they are: name -> `Parameter`.
+
+    Examples:
+        >>> with milblob.tvm.read_params("demo.params") as views:
+        ...     w = views["w"]
+        >>> w, views.tensors["w"].dtype_text
+        (array([[1., 2.],
+               [3., 4.]], dtype=float32), 'float32')
     """
 
     def __init__(self, tensors: Parameters) -> None:
@@ -344,6 +362,11 @@ def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True, max_n
 
     Raises:
         As `read_params`.
+
+    Examples:
+        >>> with milblob.tvm.open_params("demo.params") as params:
+        ...     print(params["w"].shape, params["w"].read().max())
+        (2, 2) 4.0
     """
     require_flags(mmap=mmap)
     codes = codes_of(tvm)
@@ -396,6 +419,11 @@ def write_params(
     Raises:
         TypeError: dtypes that TVM lacks; all are named, before anything is written. Names that are no strings.
         FileExistsError: without `force`. Otherwise as `NewFile`, and as reading the tensors.
+
+    Examples:
+        >>> milblob.tvm.write_params({"w": np.zeros((2, 3), np.float16)}, "new.params")
+        >>> milblob.tvm.read_params("new.params")["w"].shape
+        (2, 3)
     """
     require_flags(force=force, sync=sync)
     require_calls(progress=progress)

@@ -59,6 +59,12 @@ def open_arrays(
         OSError: it cannot be opened.
         FormatError: it is broken. UnsupportedError: another format; safetensors and GGUF without their libraries.
         An array is examined when it is accessed, which raises the same errors.
+
+    Examples:
+        >>> milblob.save({"w": np.arange(6.0).reshape(2, 3)}, "weights.npz")
+        >>> with milblob.open_arrays("weights.npz") as arrays:
+        ...     print(arrays["w"].dtype, arrays["w"].shape, arrays["w"].read().sum())
+        float64 (2, 3) 15.0
     """
     path = as_path(source)
     try:

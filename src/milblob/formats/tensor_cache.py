@@ -48,7 +48,14 @@ class _Shard(MappedFile):
 
 
 def read_cache(source: str | os.PathLike[str]) -> Views:
-    """Read the tensors of a tensor cache; `read_params` calls this."""
+    """Read the tensors of a tensor cache; `read_params` calls this.
+
+    Examples:
+        >>> views = milblob.tvm.read_cache("cache")
+        >>> name = next(iter(views))
+        >>> name, views[name].shape
+        ('short', (4, 3))
+    """
     return Views(open_cache(as_path(source)))
 
 

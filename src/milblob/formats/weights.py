@@ -72,6 +72,13 @@ def write_weights(
         OverflowError: an element outside its dtype. KeyError: a name in `dtypes` that is not in `tensors`.
         ProgramError: a name that MIL text cannot hold. ValueError: a listing with another suffix, or in another place.
         FileExistsError: without `force`. Otherwise as `Tensor.read` and `BlobWriter.write`.
+
+    Examples:
+        >>> tensors = {"w": np.zeros((2, 3), np.float16), "q": np.array([1, 2, 3])}
+        >>> milblob.write_weights(tensors, "weight.bin", listing="weight.json", dtypes={"q": "uint4"})
+        {'w': 64, 'q': 192}
+        >>> milblob.load("weight.json")["w"].shape
+        (2, 3)
     """
     require_flags(force=force)
     require_calls(progress=progress)

@@ -81,8 +81,11 @@ def save(
             that a file cannot hold. TypeError: something else. FileExistsError: without `force`. OSError: it cannot be
             written. As `Tensor.read`.
 
-    Example:
-        >>> milblob.save(milblob.open("Model.mlpackage"), "weights.safetensors")
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     milblob.save(model, "weights.npz")
+        >>> len(np.load("weights.npz").files)
+        69
     """
     path = as_path(destination)
     require("tensors", tensors, Mapping, "a mapping of names to arrays")

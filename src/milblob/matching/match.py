@@ -62,6 +62,12 @@ def match(
 
     Raises:
         ValueError: a min_correlation outside (0, 1]; a `select` that selects nothing. As `diff`.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     trained = {"head.bias": model["head_bias"].read().copy()}
+        >>> milblob.match("demo.mlpackage", trained).mapping
+        {'head.bias': 'head_bias'}
     """
     require_calls(progress=progress)
     is_selected = selector(select)

@@ -34,6 +34,13 @@ class Match(Result):
         without: other weights that are the same blob, and for which `refit` has nothing to write: it changes all
             weights of a blob or none.
         folded: a description of the folds, or of how the weight was computed.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     trained = {"head.T": model["head_weight"].read().T.copy()}
+        >>> [match] = milblob.match("demo.mlpackage", trained).matches
+        >>> match.given, match.name, match.how, match.needs
+        ('head.T', 'head_weight', 'exact', ['transpose (1, 0)'])
     """
 
     given: str
@@ -96,6 +103,13 @@ class Tie(Result):
     Attributes:
         given: names in the weights that were given.
         names: of weights in the model.
+
+    Examples:
+        >>> ones = np.ones(12, np.float32)
+        >>> milblob.save({"p": ones, "q": ones}, "model.npz")
+        >>> matching = milblob.match("model.npz", {"a": ones, "b": ones})
+        >>> [(tie.given, tie.names) for tie in matching.ties]
+        [(['a', 'b'], ['p', 'q'])]
     """
 
     given: list[str]
@@ -115,6 +129,13 @@ class Matching(Result):
         unmatched_names: weights of the model that match no training tensor.
         equal_given: training tensors that equal a matched one, but are one too many for several equal weights.
         folded_given: training tensors that other matches were computed with, such as those of batch norms.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     trained = {"head.bias": model["head_bias"].read().copy(), "step": np.zeros(3)}
+        >>> matching = milblob.match("demo.mlpackage", trained)
+        >>> matching.mapping, matching.unmatched_given
+        ({'head.bias': 'head_bias'}, ['step'])
     """
 
     weights: str

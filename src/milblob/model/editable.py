@@ -54,6 +54,12 @@ class EditableModel(Model):
 
     There is one writer at a time. Locks keep other processes out. If several threads assign, flush or close at once,
     all but the first get a RuntimeError, and the first loses nothing. Any number of threads may read.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage", "r+") as model:
+        ...     model["head_bias"] = np.ones(96, np.float32)
+        >>> milblob.load("demo.mlpackage")["head_bias"].max()
+        np.float32(1.0)
     """
 
     def __init__(

@@ -44,6 +44,14 @@ class Model(Opened, MappingABC[str, Tensor]):
 
     A name without its function or model prefix is accepted if only one tensor has it. Several threads may read. Closing
     ends reading; arrays that were read remain valid.
+
+    Examples:
+        >>> model = milblob.open("demo.mlpackage")
+        >>> model
+        <Model demo.mlpackage (mlpackage): 69 tensors>
+        >>> model["head_weight"], model.metadata.opset
+        (<Tensor 'head_weight': float32 [96, 48]>, 'CoreML7')
+        >>> model.close()
     """
 
     def __init__(
@@ -62,8 +70,8 @@ class Model(Opened, MappingABC[str, Tensor]):
             self.package = source
         else:
             self.package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
-        self.path = self.package.path and shown(self.package.path)
-        self.kind = self.package.kind
+        self.path: str | None = self.package.path and shown(self.package.path)
+        self.kind: str = self.package.kind
         self.tensors = Tensors()
         self._short: dict[str, list[str]] | None = None
         self._metadata: Metadata | None = None

@@ -98,6 +98,14 @@ def open(
         PendingChangeError: "r", and a change of the model was interrupted: `milblob.recover` completes it.
         ValueError: another mode; "r+" with mmap=False, or of a file inside a package. BlockingIOError: "r+", and
             another writer has it.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     print(len(model), model["head_weight"])
+        ...     bias = model["head_bias"].read()
+        69 <Tensor 'head_weight': float32 [96, 48]>
+        >>> bias.shape
+        (96,)
     """
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
     mirror = None
@@ -183,6 +191,11 @@ def load(
 
     Raises:
         As `open` and `Tensor.read`; all or nothing.
+
+    Examples:
+        >>> weights = milblob.load("demo.mlpackage")
+        >>> len(weights), weights["head_weight"].shape, weights["head_weight"].dtype
+        (69, (96, 48), dtype('float32'))
     """
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
     if storage_options or is_remote(source):

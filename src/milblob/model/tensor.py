@@ -46,6 +46,15 @@ class Tensor(LazyTensor):
     For milblob's own modules, not a stable interface: `place` (where the values come from), `declared_shape`,
     `package`, and the position in the Program: `program`, an OpenProgram, and `row`, a row of its scan: a
     `_codec.Constant` or, for a compressed weight, a Compressed. Both are None in a weight file.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     tensor = model["head_weight"]
+        ...     values = tensor.read()
+        >>> tensor
+        <Tensor 'head_weight': float32 [96, 48]>
+        >>> values.shape, tensor.nbytes, tensor.is_blob
+        ((96, 48), 18432, True)
     """
 
     __slots__ = ("offset", "package", "program", "row")

@@ -78,6 +78,11 @@ def to_text(
         UnsupportedError: something that text cannot hold (docs/mil-text.md), a pipeline without `function`, a weight
             file. KeyError: no such function or operation. ValueError: another version, another word for weights, or
             `around` without `operation`. As `open`.
+
+    Examples:
+        >>> text = milblob.to_text("demo.mlpackage", operation="logits", around=0)
+        >>> "linear(" in text
+        True
     """
     for name, value in (("function", function), ("operation", operation), ("weights", weights), ("version", version)):
         require(name, value, str | None, "text")

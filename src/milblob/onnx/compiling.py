@@ -26,6 +26,13 @@ def compile(topology: Topology, converters: Mapping[str, Converter] | None = Non
 
     Raises:
         UnsupportedError: operations without a converter: all of them, with counts and the first use of each.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     topology = milblob.onnx.parse_mil(model.functions["main"])
+        ...     milblob.onnx.compile(topology)
+        >>> list(topology.topological_operator_iterator())[-1].type
+        'linear'
     """
     prune(topology)
     require_converters(topology, converters, opset)

@@ -58,6 +58,12 @@ class MilProgramContainer:
     Raises:
         UnsupportedError: not an ML Program, or a pipeline without a prefix.
         KeyError: the function does not exist; the message lists those that do.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     raw = milblob.onnx.MilProgramContainer(model)
+        >>> raw.input_names, raw.output_names
+        (['tokens'], ['logits'])
     """
 
     def __init__(self, model: "Model", name: str | None = None) -> None:

@@ -97,6 +97,11 @@ def convert(
         ValueError: another mode or opset; a path that does not end in .onnx, from which the weights cannot be referred
             to, or of a file of a model; zipmap without a destination; a converter of an operation that the model lacks.
         KeyError: no such function. FileExistsError: something is at `destination`. As opening the model.
+
+    Examples:
+        >>> onnx_model = milblob.onnx.convert("demo.mlpackage", "demo.onnx")
+        >>> [value.name for value in onnx_model.graph.outputs]
+        ['logits']
     """
     require_flags(force=force, zipmap=zipmap)
     require("weights", weights, str, f"one of {', '.join(MODES)}")
@@ -222,6 +227,15 @@ def convert_topology(
 
     Raises:
         As `convert`.
+
+    Examples:
+        >>> model = milblob.open("demo.mlpackage")
+        >>> topology = milblob.onnx.parse_mil(model.functions["main"])
+        >>> milblob.onnx.compile(topology)
+        >>> raw, weights = milblob.onnx.MilProgramContainer(model), milblob.onnx.Weights(model, "embed", None)
+        >>> onnx_model = milblob.onnx.convert_topology(topology, raw, weights)
+        >>> [value.name for value in onnx_model.graph.outputs]
+        ['logits']
     """
     weights.attach(topology)
     container = ModelComponentContainer(topology, opset, weights)
@@ -327,6 +341,10 @@ def coverage(
 
     Raises:
         As `convert` of these; as opening the model.
+
+    Examples:
+        >>> milblob.onnx.coverage("demo.mlpackage")  # all can be converted
+        {}
     """
     _require_opset(opset)
     converters = as_mapping("converters", converters, "converters by type of operation")
@@ -347,6 +365,11 @@ def decoded(
 
     Raises:
         As `convert` of these; as opening the model.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "palette4")
+        >>> milblob.onnx.decoded("small.mlpackage")  # none is
+        {}
     """
     _require_opset(opset)
     with opened(source) as model:

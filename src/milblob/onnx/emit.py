@@ -49,6 +49,15 @@ class ModelComponentContainer:
         maps: outputs that are lists of dictionaries -> the element type of the keys.
         gathered: Variables that are read only by rows -> the plan for those that are computed by rows.
         convert_all: runs the converters of operators.
+
+    Examples:
+        >>> def convert_gelu(scope, operator, container):  # by its sigmoid approximation
+        ...     x = container.value(operator.input("x"))
+        ...     gate = container.node("Sigmoid", container.node("Mul", x, container.scalar(1.702, x)))
+        ...     container.bind(operator.output, container.node("Mul", x, gate))
+        >>> model = milblob.onnx.convert("demo.mlpackage", converters={"gelu": convert_gelu})
+        >>> sum(node.op_type == "Sigmoid" for node in model.graph)
+        4
     """
 
     def __init__(
@@ -68,7 +77,7 @@ class ModelComponentContainer:
         self.purpose = "the graph"
         self.states: dict[Variable, ir.Value] = {}
         self.classes: list[Any] = []
-        self.zipmap = False
+        self.zipmap: bool = False
         self.maps: dict[str, ir.DataType] = {}
         self.gathered: dict[Variable, Any] = {}
         self.weights = weights

@@ -19,6 +19,12 @@ def parse_mil(function: Function) -> Topology:
     Raises:
         ProgramError: a name is read before it is defined, or is defined twice in a block.
         FormatError: malformed.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     topology = milblob.onnx.parse_mil(model.functions["main"])
+        >>> [variable.name for variable in topology.scope.inputs]
+        ['tokens']
     """
     topology = Topology(function)
     block = function.block

@@ -73,6 +73,13 @@ def register_converter(type: str, *, since_opset: int = 18) -> Callable[[_F], _F
 
     The converter is called with (scope, operator, container): it adds nodes to the container, and sets the output of
     the operation with `container.bind(operator.output, value)`.
+
+    Examples:
+        >>> @milblob.onnx.register_converter("relu")
+        ... def convert_relu(scope, operator, container):
+        ...     value = container.node("Relu", operator.input("x"))
+        ...     container.bind(operator.output, value)
+        >>> milblob.onnx.unregister("relu")
     """
     require("type", type, str, "the name of an operation")
     require("since_opset", since_opset, int, "a number")
@@ -91,6 +98,12 @@ def register_shape_calculator(type: str) -> Callable[[_F], _F]:
 
     It is called with the Operator before any conversion, and may replace the types of its outputs. Without one, the
     types are those that the Program declares.
+
+    Examples:
+        >>> @milblob.onnx.register_shape_calculator("relu")
+        ... def calculate_relu(operator):
+        ...     operator.output.type = operator.input("x").type
+        >>> milblob.onnx.unregister("relu")
     """
     require("type", type, str, "the name of an operation")
 
@@ -106,6 +119,13 @@ def unregister(type: str) -> None:
 
     Raises:
         KeyError: there are none.
+
+    Examples:
+        >>> try:
+        ...     milblob.onnx.unregister("relu")
+        ... except KeyError as error:
+        ...     print(error)
+        "type: expected an operation that you registered (none), got 'relu'"
     """
     require("type", type, str, "the name of an operation")
     yours = sorted(_users.keys() | _calculators.keys())
@@ -138,7 +158,12 @@ def is_builtin(converter: Converter) -> bool:
 
 
 def supported() -> frozenset[str]:
-    """Return the types of operations that can be converted, yours among them."""
+    """Return the types of operations that can be converted, yours among them.
+
+    Examples:
+        >>> "conv" in milblob.onnx.supported()
+        True
+    """
     load()
     return frozenset(_converters) | frozenset(_users) | {"const"}
 

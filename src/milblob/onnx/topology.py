@@ -32,6 +32,13 @@ class Variable:
         constant: the Value of a constant; None for computed values and for inputs.
         producer: the Operator whose output it is; None for inputs and constants.
         weight: the compressed weight that a constexpr operation computes; None for others, and before the conversion.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     topology = milblob.onnx.parse_mil(model.functions["main"])
+        >>> logits = topology.scope.find("logits")
+        >>> logits.shape, logits.is_known, logits.producer.type
+        ((1, 16, 96), False, 'linear')
     """
 
     __slots__ = ("_array", "constant", "name", "producer", "raw_name", "type", "weight")
@@ -89,6 +96,13 @@ class Operator:
         outputs: Variables.
         scopes: those of its own blocks.
         operation: of the Program.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     topology = milblob.onnx.parse_mil(model.functions["main"])
+        >>> operator = list(topology.topological_operator_iterator())[-1]
+        >>> operator.type, operator.name, operator.input("weight").name
+        ('linear', 'logits', 'head_weight')
     """
 
     __slots__ = ("inputs", "operation", "outputs", "scope", "scopes", "type")
@@ -230,6 +244,12 @@ class Scope:
         inputs, outputs: Variables.
         operators: in Program order.
         variables: the Variables that the block itself defines, by the names in the Program.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     scope = milblob.onnx.parse_mil(model.functions["main"]).scope
+        >>> [variable.name for variable in scope.inputs], scope.find("logits").shape
+        (['tokens'], (1, 16, 96))
     """
 
     __slots__ = ("inputs", "name", "operators", "outputs", "parent", "variables")
@@ -264,12 +284,18 @@ class Topology:
         scope: that of the function's block.
         scopes: all of them, the function's first.
         states: the inputs of the function that are states, in order.
+
+    Examples:
+        >>> model = milblob.open("demo.mlpackage")
+        >>> topology = milblob.onnx.parse_mil(model.functions["main"])
+        >>> topology.opset, len(topology.scopes), topology.unique_name("logits")
+        ('CoreML7', 1, 'logits.1')
     """
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self.scope = Scope(function.name)
-        self.scopes = [self.scope]
+        self.scope: Scope = Scope(function.name)
+        self.scopes: list[Scope] = [self.scope]
         self.states: list[Variable] = []
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}

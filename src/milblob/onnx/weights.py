@@ -57,6 +57,14 @@ class Weights:
         why_dense: why compressed weights are decoded, by the plan.
         beside: name of the file of weights beside the .onnx file, if there is one.
         replaced: weight files that the existing .onnx file at `path` may refer to.
+
+    Examples:
+        >>> model = milblob.open("demo.mlpackage")
+        >>> weights = milblob.onnx.Weights(model, "embed", None)
+        >>> topology = milblob.onnx.parse_mil(model.functions["main"])
+        >>> tensor, is_small = weights.tensor(topology.scope.find("head_bias"))
+        >>> tensor.dtype, tensor.shape, is_small
+        (FLOAT, Shape([96]), True)
     """
 
     def __init__(self, model: "Model", mode: str, path: str | None, compressed: str = "keep") -> None:

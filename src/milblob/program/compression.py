@@ -43,6 +43,12 @@ class Compression(Result):
         sparsity: the share of elements that are zero and not stored.
         element_dtype: DType of an index, a quantized or a nonzero element, or of the input of a cast.
         label: what `str` returns.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "palette4")
+        >>> compression = milblob.open("small.mlpackage")["head_weight"].compression
+        >>> compression.scheme, compression.nbits, str(compression)
+        ('lut_to_dense', 4, 'pal4')
     """
 
     scheme: str

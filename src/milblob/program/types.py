@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
@@ -22,6 +22,14 @@ class TensorType:
         shape: the dimensions; None for one that is left open.
         rank: as declared: the number of dimensions, or -1 where the rank itself is open.
         variadic: indices of open dimensions that represent any number of dimensions.
+
+    Examples:
+        >>> model = milblob.open("demo.mlpackage")
+        >>> [logits] = model.find("logits")
+        >>> print(logits.outputs[0].type)
+        tensor<fp32, [1, 16, 96]>
+        >>> logits.outputs[0].type.dtype, logits.outputs[0].type.shape
+        (DType.FLOAT32, (1, 16, 96))
     """
 
     dtype: DType | int
@@ -41,7 +49,14 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class ListType:
-    """A list of `length` elements of one type; None for a length that is left open."""
+    """A list of `length` elements of one type; None for a length that is left open.
+
+    Examples:
+        >>> model = milblob.open("lists.mlpackage")
+        >>> [made] = model.find(type="make_list")
+        >>> print(made.outputs[0].type, made.outputs[0].type.length)
+        list<tensor<fp32, [12]>, 3> 3
+    """
 
     element: "ValueType | None"
     length: int | None
@@ -52,7 +67,13 @@ class ListType:
 
 @dataclass(frozen=True, slots=True)
 class TupleType:
-    """A tuple, by the types of its members."""
+    """A tuple, by the types of its members.
+
+    Examples:
+        >>> member = milblob.TensorType(milblob.DType.FLOAT16, (1, None), 2)
+        >>> print(milblob.TupleType((member, member)))
+        tuple<tensor<fp16, [1, ?]>, tensor<fp16, [1, ?]>>
+    """
 
     members: tuple["ValueType | None", ...]
 
@@ -62,7 +83,15 @@ class TupleType:
 
 @dataclass(frozen=True, slots=True)
 class DictionaryType:
-    """A dictionary, by the types of its keys and of its values."""
+    """A dictionary, by the types of its keys and of its values.
+
+    Examples:
+        >>> model = milblob.open("classifier.mlpackage")
+        >>> [classify] = model.find(type="classify")
+        >>> probabilities = classify.outputs[1].type
+        >>> print(probabilities, probabilities.key, probabilities.value)
+        dict<string, fp64> string fp64
+    """
 
     key: "ValueType | None"
     value: "ValueType | None"
@@ -73,7 +102,14 @@ class DictionaryType:
 
 @dataclass(frozen=True, slots=True)
 class StateType:
-    """A state: something that keeps a value of the wrapped type from one prediction to the next."""
+    """A state: something that keeps a value of the wrapped type from one prediction to the next.
+
+    Examples:
+        >>> model = milblob.open("states.mlpackage")
+        >>> variable = model.functions["main"].inputs[1]
+        >>> print(variable.type, variable.type.wrapped)
+        state<tensor<fp16, [1, 16]>> tensor<fp16, [1, 16]>
+    """
 
     wrapped: "ValueType | None"
 
@@ -82,6 +118,23 @@ class StateType:
 
 
 ValueType = TensorType | ListType | TupleType | DictionaryType | StateType
+
+
+class Variable(NamedTuple):
+    """A name with its type: an input of a function or block, an output of an operation.
+
+    Examples:
+        >>> [logits] = milblob.open("demo.mlpackage").find("logits")
+        >>> logits.outputs[0].name, str(logits.outputs[0].type)
+        ('logits', 'tensor<fp32, [1, 16, 96]>')
+    """
+
+    name: str
+    type: ValueType | None
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
 
 _MEMBERS = {1: "tensorType", 2: "listType", 3: "tupleType", 4: "dictionaryType", 5: "stateType"}
 

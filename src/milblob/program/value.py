@@ -27,7 +27,15 @@ class Owner(Protocol):
 
 
 class BlobReference(NamedTuple):
-    """Where a weight file holds a value: the file as the Program names it, and the offset of the record's metadata."""
+    """Where a weight file holds a value: the file as the Program names it, and the offset of the record's metadata.
+
+    Examples:
+        >>> with milblob.open("demo.mlpackage") as model:
+        ...     [const] = model.find("head_weight")
+        ...     place = const.attributes["val"].blob
+        >>> place
+        BlobReference(file_name='@model_path/weights/weight.bin', offset=166656)
+    """
 
     file_name: str
     offset: int
@@ -42,6 +50,13 @@ class Value:
     Attributes:
         path: where it is, for messages.
         kind: "tensor", "tuple", "list", "dictionary", "blob", or "" if the Program states none.
+
+    Examples:
+        >>> model = milblob.open("demo.mlpackage")
+        >>> [gather] = model.find("embedding")
+        >>> axis = gather["axis"].constant
+        >>> axis.kind, str(axis.type), axis.read()
+        ('tensor', 'int32', np.int32(0))
     """
 
     __slots__ = ("_buffer", "_depth", "_fields", "_is_merged", "_member", "kind", "path", "view")

@@ -15,7 +15,7 @@ from ..errors import FormatError, ResolveError, program_path
 from ..selection import Select, selector
 from ..wording import some
 from .plain import rewrite
-from .types import InPieces, ValueType, repeated, singular
+from .types import InPieces, Variable, repeated, singular
 from .value import Span, Value, merged, text_at, type_at
 
 
@@ -182,16 +182,6 @@ class ProgramView:
         raise ResolveError(message, where=value.path)
 
 
-class Variable(NamedTuple):
-    """A name with its type: an input of a function or block, an output of an operation."""
-
-    name: str
-    type: ValueType | None
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.name}"
-
-
 class Consumer(NamedTuple):
     """One place where a value is read.
 
@@ -199,6 +189,10 @@ class Consumer(NamedTuple):
         reader: the operation that reads it, or the block that returns it.
         parameter: the operation's input or attribute; "" for a block.
         name: the name that is read: an output; "" for a value that stands in the operation itself.
+
+    Examples:
+        >>> milblob.open("demo.mlpackage")["head_weight"].consumers
+        (Consumer(reader=<Operation 'logits': linear>, parameter='weight', name='head_weight'),)
     """
 
     reader: "Operation | Block"
@@ -233,7 +227,13 @@ class _Row:
 
 
 class Function(_Row):
-    """A function of a Program."""
+    """A function of a Program.
+
+    Examples:
+        >>> main = milblob.open("demo.mlpackage").functions["main"]
+        >>> main.opset, main.inputs[0].name, len(main.block.operations)
+        ('CoreML7', 'tokens', 247)
+    """
 
     __slots__ = ()
 
@@ -300,7 +300,12 @@ class Function(_Row):
 
 
 class Block(_Row):
-    """A list of operations: a block specialization of a function, or a block of an operation such as cond."""
+    """A list of operations: a block specialization of a function, or a block of an operation such as cond.
+
+    Examples:
+        >>> milblob.open("demo.mlpackage").functions["main"].block.operations[-1]
+        <Operation 'logits': linear>
+    """
 
     __slots__ = ()
 
@@ -431,6 +436,11 @@ class Operation(_codec.GraphOperation):
         output_names: of all outputs.
         inputs: parameter -> its bindings: names, or values that stand in the operation itself.
         index: its number in its block.
+
+    Examples:
+        >>> [logits] = milblob.open("demo.mlpackage").find("logits")
+        >>> print(logits.type, list(logits.inputs))
+        linear ['bias', 'weight', 'x']
     """
 
     __slots__ = ()
@@ -508,6 +518,11 @@ class Binding(_codec.GraphBinding):
 
     Attributes:
         name: the name that is read; None for a value.
+
+    Examples:
+        >>> [logits] = milblob.open("demo.mlpackage").find("logits")
+        >>> logits["weight"].name, logits["weight"].array().shape
+        ('head_weight', (96, 48))
     """
 
     __slots__ = ()

@@ -18,6 +18,11 @@ class RecoverReport(Result):
     Attributes:
         path: as given.
         changes: the changes that were completed, in order; empty if none was pending.
+
+    Examples:
+        >>> report = milblob.recover("demo.mlpackage")
+        >>> report.changes
+        ()
     """
 
     path: str
@@ -43,6 +48,10 @@ def recover(source: str | os.PathLike[str]) -> RecoverReport:
             or the files have changed since. Nothing has been changed.
         BlockingIOError: another process is still writing to the model after ten seconds.
         OSError: the path does not exist, or the files cannot be written here; the message names the remedy.
+
+    Examples:
+        >>> milblob.recover("demo.mlpackage").changes  # nothing was pending
+        ()
     """
     name = as_path(source)
     changes = settle(name)

@@ -92,6 +92,11 @@ def refit(
             mode "r+"; several problems give one ValueError that lists them. Nothing is written.
         BlockingIOError: another writer has the model. OSError: it cannot be written.
         FileExistsError: `destination` exists, and `force` is False or it is something else.
+
+    Examples:
+        >>> report = milblob.refit("demo.mlpackage", {"head_bias": np.ones(96)}, cast=True)
+        >>> milblob.load("demo.mlpackage")["head_bias"].max()
+        np.float32(1.0)
     """
     source = as_path(source_of(model))
     require_flags(cast=cast, unshare=unshare, force=force, dry_run=dry_run)

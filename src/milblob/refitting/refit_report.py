@@ -26,6 +26,11 @@ class Refitted(Result):
             are the signal. None for other weights, and for zeros that are not met exactly.
         requantized: "keep" or "fit" for a compressed weight, else "".
         unshared: the weight that it was the same stored values with before, and no longer is; else "".
+
+    Examples:
+        >>> [row] = milblob.refit("demo.mlpackage", {"head_bias": np.zeros(96)}, cast=True).changes
+        >>> row.name, str(row.given_dtype), str(row.dtype), row.in_place
+        ('head_bias', 'float64', 'float32', True)
     """
 
     name: str
@@ -72,6 +77,11 @@ class RefitReport(Result):
         left: with a base: weights left as they are because of `leave`.
         note: with a base: a text that describes how the names of the arrays were changed; "" if they were not.
         unchanged: of an ONNX model: initializers that hold what the model holds, or what the conversion gave them.
+
+    Examples:
+        >>> report = milblob.refit("demo.mlpackage", {"head_bias": np.zeros(96, np.float32)})
+        >>> report.done, len(report.changes), report.nbytes
+        (True, 1, 384)
     """
 
     source: str

@@ -34,6 +34,11 @@ class ReportFile(Result):
         sampled: names of weights of whose values only a sample was read, because they are so large.
         unreadable: name -> why its values could not be read.
         findings: severity -> number of findings of `check`.
+
+    Examples:
+        >>> found = milblob.report("demo.mlpackage", destination="report.html")
+        >>> found.destination, found.weights, found.unreadable
+        ('report.html', 69, {})
     """
 
     destination: str
@@ -81,6 +86,13 @@ def report(
     Raises:
         FileExistsError: the file exists, and `force` is False. OSError: it cannot be written. ImportError: the extra
             `report` is not installed. ValueError: `select` selects nothing. As `open`; with `other`, as `diff`.
+
+    Examples:
+        >>> found = milblob.report("demo.mlpackage", destination="report.html")
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8")
+        >>> found = milblob.report("demo.mlpackage", "small.mlpackage", destination="both.html", plan=report)
+        >>> found.weights
+        69
     """
     require_flags(values=values, force=force)
     require_calls(progress=progress)

@@ -41,6 +41,11 @@ class Download(Result):
         files, nbytes: how many, and their bytes.
         fetched_nbytes: of them, those that this call fetched.
         hash: `content_hash` of the local model, if it is a model or a file of arrays; else "".
+
+    Examples:
+        >>> found = milblob.download(f"{url}/demo.mlpackage", "models")
+        >>> found.path, found.files, found.nbytes == found.fetched_nbytes
+        ('models/demo.mlpackage', 3, True)
     """
 
     path: str
@@ -77,6 +82,11 @@ def download(
     Raises:
         ValueError: no URL. FileExistsError: without `force`, something has the name. OSError: it cannot be fetched.
         FormatError, ResolveError: not a sound model. BlockingIOError: another call fetches it to the same place.
+
+    Examples:
+        >>> found = milblob.download(f"{url}/demo.mlpackage", "models")
+        >>> len(milblob.load(found.path))
+        69
     """
     require_flags(force=force)
     require_calls(progress=progress)

@@ -48,6 +48,11 @@ class MergedFunction(Result):
         name: in the new package.
         source: path of the model, as given.
         function: its name there.
+
+    Examples:
+        >>> report = milblob.merge_functions([("states.mlpackage", "a"), ("states.mlpackage", "b")], "both.mlpackage")
+        >>> report.functions[1]
+        MergedFunction(name='b', source='states.mlpackage', function='main')
     """
 
     name: str
@@ -66,6 +71,11 @@ class MergeReport(Result):
         blob_count: number of records in the new weight file.
         nbytes: bytes of their data.
         shared_nbytes: bytes saved because an equal blob was already stored.
+
+    Examples:
+        >>> report = milblob.merge_functions([("states.mlpackage", "a"), ("states.mlpackage", "b")], "both.mlpackage")
+        >>> [function.name for function in report.functions], report.default, report.shared_nbytes
+        (['a', 'b'], 'a', 32)
     """
 
     path: str
@@ -112,6 +122,11 @@ def merge_functions(
             it.
         FormatError, ResolveError, OSError: a source cannot be read or changed while it was read, or the output cannot
             be written.
+
+    Examples:
+        >>> report = milblob.merge_functions([("states.mlpackage", "a"), ("states.mlpackage", "b")], "both.mlpackage")
+        >>> list(milblob.open("both.mlpackage").functions)
+        ['a', 'b']
     """
     target = as_path(destination)
     require_flags(force=force)

@@ -126,6 +126,11 @@ def repack(
             `source`, and another process writes to it. OSError: files that cannot be read or written.
         FormatError, ResolveError: a broken source, or one that changed while it was read.
         After any exception `destination` is unchanged.
+
+    Examples:
+        >>> report = milblob.repack("demo.mlpackage", "half.mlpackage", cast="float16", dedupe=True)
+        >>> report.nbytes, report.nbytes_after
+        (179904, 170688)
     """
     sources = _paths(source)
     require_flags(

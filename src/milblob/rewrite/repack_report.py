@@ -27,6 +27,11 @@ class RepackReport(Result):
         done: False for a dry run.
         stale: entries of copied files of a compiled model that still describe the model before the change, such as
             "metadata.json: storagePrecision".
+
+    Examples:
+        >>> report = milblob.repack("demo.mlpackage", "half.mlpackage", cast="float16")
+        >>> report.nbytes, report.nbytes_after, report.counts()
+        (179904, 170688, {'cast': 1})
     """
 
     source: str

@@ -55,6 +55,14 @@ class OutputSensitivity:
     Raises:
         ValueError: inputs that do not fit; a model without outputs of floats. UnsupportedError: a pipeline.
         As `Session`.
+
+    Examples:
+        >>> tokens = np.arange(64, dtype=np.int32).reshape(4, 1, 16)  # four runs
+        >>> errors = milblob.OutputSensitivity("demo.mlpackage", {"tokens": tokens})
+        >>> goal = milblob.Goal(bits=5, errors=errors)
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", goal)
+        >>> errors.runs, report.outputs_sqnr > 10
+        (4, True)
     """
 
     def __init__(self, model: "str | os.PathLike[str] | Model", inputs: Any, *, function: str | None = None) -> None:
@@ -68,7 +76,7 @@ class OutputSensitivity:
             self._moments = InputMoments(self._session.weights)
             options, providers = make_options(False, None), CPU
             stage = stage_of_model(source, function, options, providers, None, self._moments.attach)
-        self.runs = len(self._runs)
+        self.runs: int = len(self._runs)
         self.unmeasured: dict[str, None] = {}
         self._lock = threading.Lock()
         self._reached: dict[str, float] = {}

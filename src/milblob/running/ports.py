@@ -35,6 +35,13 @@ class SessionInput:
         ranges: (least, most) of each axis, None for no upper bound; empty if nothing is known beyond `shape`.
         color_space: of an image, "RGB", "BGR", "GRAYSCALE" or "GRAYSCALE_FLOAT16"; "" for other features.
         is_optional: it may be left out, and has its default then.
+
+    Examples:
+        >>> [tokens] = milblob.Session("demo.mlpackage").inputs.values()
+        >>> tokens.name, tokens.dtype, tokens.shape
+        ('tokens', dtype('int32'), (1, 16))
+        >>> print(tokens)
+        int32 [1, 16]
     """
 
     name: str
@@ -122,6 +129,13 @@ class SessionOutput:
         is_label: it is the label of a classifier, one text or number.
         classes: labels of a classifier, if the output gives their probabilities.
         is_zipped: the .onnx file itself gives a list of one dictionary of these.
+
+    Examples:
+        >>> [logits] = milblob.Session("demo.mlpackage").outputs.values()
+        >>> logits.name, logits.dtype, logits.shape
+        ('logits', dtype('float32'), (1, 16, 96))
+        >>> print(logits)
+        float32 [1, 16, 96]
     """
 
     name: str

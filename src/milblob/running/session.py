@@ -29,6 +29,13 @@ class SessionState(MutableMapping[str, "np.ndarray[Any, Any]"]):
     """The states of one run of predictions, such as the cache of a language model: state -> array.
 
     Made by `Session.make_state`. A prediction replaces the arrays; what is assigned is checked and copied.
+
+    Examples:
+        >>> session = milblob.Session("states.mlpackage")
+        >>> state = session.make_state()
+        >>> outputs = session.predict({"x": np.ones((1, 16), np.float16)}, state)
+        >>> {name: values.shape for name, values in state.items()}
+        {'cache': (1, 16)}
     """
 
     def __init__(self, kinds: Mapping[str, SessionInput], budget: Budget) -> None:
@@ -111,6 +118,12 @@ class Session(Opened):
 
     Raises:
         ImportError: onnxruntime is not installed. MilblobError: onnxruntime cannot open it. As `convert`.
+
+    Examples:
+        >>> session = milblob.Session("demo.mlpackage")
+        >>> outputs = session.predict({"tokens": np.zeros((1, 16), np.int32)})
+        >>> outputs["logits"].shape, outputs["logits"].dtype
+        ((1, 16, 96), dtype('float32'))
     """
 
     def __init__(
@@ -129,7 +142,7 @@ class Session(Opened):
         require_flags(optimize=optimize, replaceable=replaceable)
         threads = None if threads is None else as_count("threads", threads, 1, nbits=31)
         require("providers", providers, list | tuple, "a list of names")
-        self.is_chain = not isinstance(model, str | os.PathLike) and isinstance(model, Sequence)
+        self.is_chain: bool = not isinstance(model, str | os.PathLike) and isinstance(model, Sequence)
         path = as_path(model) if isinstance(model, str | os.PathLike) else None
         wanted: list[str] = []
         self._optimize, self._threads, self._providers = optimize, threads, tuple(providers)
@@ -143,7 +156,7 @@ class Session(Opened):
                     f"converters: expected none of an .onnx file, which is converted already, got {[*converters]}"
                 )
             self.stages: list[Stage] = [stage_of_file(path, self._options(), self._providers)]
-            self.budget = Budget(max_nbytes, path)
+            self.budget: Budget = Budget(max_nbytes, path)
             constants = (value.const_value for value in self.stages[0].model.graph.initializers.values())
             self.budget.add_file(None, sum(one.nbytes for one in constants if one is not None))
         elif not isinstance(model, os.PathLike | str) and isinstance(model, Sequence):
@@ -166,9 +179,11 @@ class Session(Opened):
             made |= set(stage.outputs)
         if made.issuperset(wanted):  # of a pipeline: what its own description lists
             self.outputs = {name: self.outputs[name] for name in wanted} or self.outputs
-        self.weights = {name: one for stage in self.stages for name, one in stage.weights.items()}
+        self.weights: dict[str, SessionInput] = {
+            name: one for stage in self.stages for name, one in stage.weights.items()
+        }
         self._state_kinds = {name: one for stage in self.stages for name, one in stage.states.items()}
-        self.states = self.make_state(states)
+        self.states: SessionState = self.make_state(states)
 
     def _open_chain(
         self,

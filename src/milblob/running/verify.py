@@ -43,6 +43,12 @@ class OutputDifference(Result):
         total: elements.
         run: in which `relative` is greatest.
         limit: that `relative` may reach.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8")
+        >>> [logits] = milblob.verify("demo.mlpackage", "small.mlpackage", max_error=0.1).outputs
+        >>> logits.name, logits.is_within, logits.sqnr > 20
+        ('logits', True, True)
     """
 
     name: str
@@ -73,6 +79,11 @@ class VerifyReport(Result):
         runs: how many predictions were compared.
         worst: the inputs of the run whose output is worst in relation to its limit; of models with states, of all runs
             up to that one.
+
+    Examples:
+        >>> report = milblob.verify("demo.mlpackage", "demo.mlpackage", runs=2)
+        >>> report.is_same, report.runs, [output.name for output in report.outputs]
+        (True, 2, ['logits'])
     """
 
     a: str
@@ -131,6 +142,11 @@ def verify(
         LimitError: random inputs that are larger than `max_nbytes` allows.
         ValueError: different inputs or outputs; inputs that do not fit. MilblobError: a run that fails.
         As `Session`.
+
+    Examples:
+        >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8")
+        >>> milblob.verify("demo.mlpackage", "small.mlpackage", max_error=0.1).is_same
+        True
     """
     require_calls(progress=progress)
     runs = None if runs is None else as_count("runs", runs, 1, nbits=31)

@@ -387,6 +387,10 @@ class Recovered(Result):
         journal: path that its journal had.
         files: paths of the files that it changes, in the order of the journal.
         nbytes: how many bytes of these files it changes; of a file that is replaced, all of them.
+
+    Examples:
+        >>> for change in milblob.recover("demo.mlpackage").changes:  # none was pending
+        ...     print(change.journal, change.files, change.nbytes)
     """
 
     journal: str

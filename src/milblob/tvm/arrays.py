@@ -63,6 +63,11 @@ def read_params(source: Any, *, tvm: str | None = None) -> Views:
     Raises:
         OSError: the file cannot be opened.
         FormatError: it is broken. UnsupportedError: when a tensor is asked for whose element type NumPy cannot have.
+
+    Examples:
+        >>> milblob.tvm.read_params("demo.params")["w"]
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
     """
     if isinstance(source, str | os.PathLike):
         path = as_path(source)

@@ -38,6 +38,10 @@ def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None 
 
     Raises:
         OSError: it cannot be opened.
+
+    Examples:
+        >>> milblob.tvm.check_params("demo.params").is_sound
+        True
     """
     codes = codes_of(tvm, CURRENT)
     findings = Findings()
@@ -61,6 +65,10 @@ def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | Non
 
     Raises:
         OSError: it cannot be opened. Faults of its contents are reported, not raised.
+
+    Examples:
+        >>> milblob.tvm.check_archive("demo.tar").is_sound
+        True
     """
     import os
 

@@ -12,7 +12,14 @@ __all__ = ["Library", "Module", "open"]
 
 
 class Library(OpenLibrary):
-    """A Model Library Format archive, opened by `milblob.tvm.open`: see `OpenLibrary`."""
+    """A Model Library Format archive, opened by `milblob.tvm.open`: see `OpenLibrary`.
+
+    Examples:
+        >>> with milblob.tvm.open("demo.tar") as library:
+        ...     library.with_params({"p0": np.float32([[5, 6]])}, "new.tar")
+        >>> milblob.tvm.open("new.tar").modules["default"].params["p0"].read()
+        array([[5., 6.]], dtype=float32)
+    """
 
     def with_params(
         self, arrays: Mapping[str, Any], destination: str | os.PathLike[str], *, force: bool = False
@@ -38,5 +45,10 @@ def open(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) 
         FormatError: a tar that cannot be followed, no metadata.json, or one of the wrong shape.
         UnsupportedError: no archive; a version that never was.
         The graph and the parameters are read at the first access, which raises the same errors.
+
+    Examples:
+        >>> with milblob.tvm.open("demo.tar") as library:
+        ...     print(library.kind, library.version, list(library.modules))
+        tar 7 ['default']
     """
     return Library(source, tvm=tvm, max_nbytes=max_nbytes)

@@ -23,6 +23,12 @@ class Module:
 
     Attributes:
         info: its entry in metadata.json; the properties below are the same.
+
+    Examples:
+        >>> library = milblob.tvm.open("demo.tar")
+        >>> module = library.modules["default"]
+        >>> module.name, module.executors, module.style, list(module.params)
+        ('default', ('graph',), 'full-model', ['p0'])
     """
 
     def __init__(self, library: "OpenLibrary", info: ModuleInfo) -> None:

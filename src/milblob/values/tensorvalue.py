@@ -63,6 +63,12 @@ def unpack_tensor(
         ValueError: a negative dimension, or more than one that is open; `out` does not fit.
 
     Spec: coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
+
+    Examples:
+        >>> message = milblob.pack_tensor([[1, 2], [3, -4]], "int4")
+        >>> milblob.unpack_tensor(message, "int4", (2, None))
+        array([[1, 2],
+               [3, -4]], dtype=int4)
     """
     if hasattr(value, "SerializeToString"):
         name = getattr(getattr(value, "DESCRIPTOR", None), "full_name", type(value).__name__)
@@ -265,6 +271,11 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
         TypeError: a dtype that MIL lacks, or that does not fit the kind of the array's values.
         OverflowError: an element outside the dtype; its index is named.
         FormatError: the array changed while it was read (by another thread, or as a file that is mapped).
+
+    Examples:
+        >>> message = milblob.pack_tensor(np.float32([1, 2]))
+        >>> milblob.unpack_tensor(message, "float32", 2)
+        array([1., 2.], dtype=float32)
     """
     if not isinstance(array, np.ndarray | np.generic) or isinstance(array, str | bytes):
         array = as_array(array, None if dtype is None else as_dtype(dtype))
