@@ -32,13 +32,13 @@ LETTING_GO = {
     "EditableModel.__del__", "EditableModel.__exit__", "EditableModel._close_fds", "EditableModel._forget",
     "EditableModel._give_back", "EditableModel._release", "EditableModel._unlock", "EditableModel.close",
     "OpenLibrary.__exit__", "OpenLibrary.close", "Model.__exit__", "Model.close", "Module.reload", "Package.close",
-    "OpenProgram.release", "Package.require_sound", "ProgramScan.release", "ProgramView.release",
+    "ModelView.release", "OpenProgram.release", "Package.require_sound", "ProgramScan.release", "ProgramView.release",
     "_all_problems", "_resting_collector", "new_values", "opened",  # the ends of their blocks
     "EditableModel.commit", "EditableModel._write_assigned", "EditableModel.flush", "BlobWriter._to_disk",
 }  # fmt: skip
 SAYING = {
     "CompressReport.plan", "ConvertReport.nbytes", "Frontier.bits", "Matching.refit_mapping", "RefitReport.nbytes", "RepackReport.counts",
-    "WeightReport.relative", "WeightReport.sqnr", "_counted", "of_norm", "of_power", "save", "short", "summary",
+    "WeightReport.relative", "WeightReport.sqnr", "_counted", "of_norm", "of_power", "save", "short", "shown", "summary",
 }  # fmt: skip
 """Sums and words of a report that is made. All else that a report holds is asked for before anything has its name."""
 

@@ -563,12 +563,12 @@ def test_odd_weights_have_choices_too(tmp_path):
 
 
 def test_the_page_shows_what_the_command_draws(tmp_path, capsys, monkeypatch):
-    """docs/frontier.svg and the table in docs/compress.md are those of the demo model."""
+    """docs/frontier.svg and the table in docs/compress-goals.md are those of the demo model."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DEMO, "demo.mlpackage")
     assert main(["compress", "demo.mlpackage", "--frontier", "demo.svg"]) == 0
     printed = capsys.readouterr()
-    page = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "compress-goals.md").read_text(encoding="utf-8")
     command = "$ milblob compress demo.mlpackage --frontier demo.svg\n"
     assert command + printed.out + printed.err in page
     assert (tmp_path / "demo.svg").read_text() == (ROOT / "docs" / "frontier.svg").read_text(encoding="utf-8")
@@ -583,7 +583,7 @@ def test_the_page_shows_what_each_recipe_loses(tmp_path):
     assert data.startswith(b"\x08\x08")  # the version of the specification
     program.write_bytes(b"\x08\x09" + data[2:].replace(b"CoreML7", b"CoreML8"))
     assert list(milblob.check(newer)) == []
-    page = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "compress-goals.md").read_text(encoding="utf-8")
     section = page.split("## What each recipe loses\n")[1].split("\n## ")[0]
     tables = section.split("On the same model")
     assert len(tables) == 2

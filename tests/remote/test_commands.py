@@ -115,7 +115,7 @@ def test_functions_take_urls(place, package):
     assert milblob.to_text(url, function="one") == milblob.to_text(package, function="one")
     assert milblob.statistics(url).total == milblob.statistics(package).total
     assert {f.code for f in milblob.check(url)} <= {f.code for f in milblob.check(package)}
-    found = milblob.match(package, url)
+    found = milblob.match(url, package)
     assert found.model == url and list(found.matches) == list(milblob.match(package, package).matches)
 
 

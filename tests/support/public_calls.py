@@ -247,7 +247,7 @@ NO_MODEL = {
     "unpack_tensor": "bytes of a value: fuzz_tensor.c", "write_weights": "arrays", "info": "no argument",
     "onnx.compile": "with onnx.parse_mil", "onnx.convert_topology": "with onnx.convert", "onnx.Weights": "with onnx.convert",
     "onnx.decoded": "a weight of a conversion", "onnx.register_converter": "code", "onnx.supported": "no model",
-    "onnx.register_shape_calculator": "code", "onnx.unregister": "code", "tvm.write_params": "arrays",
+    "download": "a server: tests/remote", "onnx.register_shape_calculator": "code", "onnx.unregister": "code", "tvm.write_params": "arrays",
 }  # fmt: skip
 
 COMMANDS = {
@@ -342,7 +342,7 @@ def _run_command(name, path, out):
             ):  # CALLS has what makes these
                 np.savez(places[place], **(make(path) or BASE))
     arguments = [f"{out}{one[1:]}" if one.startswith("O/") else str(places.get(one, one)) for one in COMMANDS[name]]
-    errors, words_of = [], milblob.cli.terminal.failures.words_of
+    errors, words_of = [], milblob.cli.terminal.failures.message_of
 
     def recorded(error):
         errors.append(error)
@@ -350,14 +350,14 @@ def _run_command(name, path, out):
 
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in streams)
-    milblob.cli.terminal.failures.words_of = recorded
+    milblob.cli.terminal.failures.message_of = recorded
     try:
         status = milblob.cli.main([name.split(" ")[0] if name[:3] != "tvm" else "tvm", *arguments])
         printed = [stream.flush() or stream.buffer.getvalue().decode() for stream in (sys.stdout, sys.stderr)]
     except Exception as error:
         return error
     finally:
-        milblob.cli.terminal.failures.words_of = words_of
+        milblob.cli.terminal.failures.message_of = words_of
         sys.stdout, sys.stderr = streams
     for error in errors:
         if not is_promised(error):

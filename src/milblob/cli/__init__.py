@@ -32,9 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_names(words[1:])
             return 0
         from .parser import parse
+
+        arguments = parse(argv)  # --help and --version end here
         from .sources import local_sources
 
-        arguments = parse(argv)
         with local_sources(arguments):
             status = int(arguments.run(arguments))
         sys.stdout.flush()

@@ -1,7 +1,6 @@
 """Completion for shells: the script that `milblob --completion` prints, and the tensor names for it."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from itertools import pairwise

@@ -224,7 +224,7 @@ def _members(archive: MappedFile, path: str) -> dict[str, tuple[zipfile.ZipInfo,
 
 
 def _folders(rows: list[zipfile.ZipInfo]) -> set[str]:
-    return {row.filename.rstrip("/") for row in rows if row.is_dir()}
+    return {row.filename.rstrip("/") for row in rows if row.filename.endswith("/")}
 
 
 def _start(data: memoryview, archive: MappedFile, row: zipfile.ZipInfo, path: str) -> int:

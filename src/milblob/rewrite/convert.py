@@ -30,6 +30,11 @@ class ConvertedTensor(Result):
     Attributes:
         name, shape, nbytes: of it; bytes as stored in the source.
         dtype: its name, in the source; of one that MIL lacks, its name in its own format.
+
+    Examples:
+        >>> tensor = milblob.convert("demo.mlpackage", "bias.npz", select="head_bias").tensors[0]
+        >>> tensor.name, tensor.dtype, tensor.shape, tensor.nbytes
+        ('head_bias', 'float32', (96,), 384)
     """
 
     name: str
@@ -52,6 +57,11 @@ class ConvertReport(Result):
             listing; no Core ML model can use them.
         skipped: name -> dtype, or why it has none, of the arrays that `skip_unsupported` left out.
         unmatched: globs of `select` that no tensor matches, beside others that match some.
+
+    Examples:
+        >>> report = milblob.convert("demo.mlpackage", "arrays.npz", select=["head*", "tail*"])
+        >>> len(report.tensors), report.nbytes, report.unmatched
+        (2, 18816, ('tail*',))
     """
 
     source: str | tuple[str, ...]
@@ -120,9 +130,12 @@ def convert(
             nothing that is selected; a name that occurs twice. KeyError: no such function. As `open`, `open_arrays`,
             `save` and `write_weights`. Nothing is written then.
 
-    Example:
-        >>> milblob.convert("Model.mlpackage", "weights.safetensors", select="encoder*")
-        >>> milblob.convert(["a.npz", "b.npy"], "weight.bin", dtypes={"lut*": "uint4"})
+    Examples:
+        >>> report = milblob.convert("demo.mlpackage", "head.npz", select="head*")
+        >>> [tensor.name for tensor in report.tensors]
+        ['head_weight', 'head_bias']
+        >>> milblob.convert("head.npz", "weight.bin").listing
+        'weight.json'
     """
     require_flags(constants=constants, stored=stored, unpack=unpack, skip_unsupported=skip_unsupported, force=force)
     require_calls(progress=progress)
