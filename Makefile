@@ -31,7 +31,7 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them (the fir
 test: lint ## lint, types and the tests of the first tier, which touch every promise once: what to run before a commit
 	$(PY) -m pytest $(WORKERS)
 
-thorough: lint $(VENV)/.aarch64 ## all tests, with far more random inputs and with files of many GiB (10 GB of disk): an hour
+thorough: lint $(VENV)/.aarch64 $(VENV)/.docs ## all tests, with far more random inputs and with files of many GiB (10 GB of disk): an hour
 	MILBLOB_THOROUGH=1 $(PY) -m pytest $(WORKERS)
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe

@@ -17,6 +17,7 @@ _UNTESTED = {
     "rich": "progress bars of rich are not tested",
     "safetensors": "files of safetensors are not compared with its own",
     "sklearn": "palettes are not compared with those of scikit-learn",
+    "sphinx": "the site is not built",
     "torch": "that torch takes tensors is not tested",
 }
 WITHOUT = {name: f"{name} is not installed: {words}" for name, words in _UNTESTED.items()}
