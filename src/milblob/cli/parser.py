@@ -161,7 +161,7 @@ def _refuse(parser: CommandParser, words: Sequence[str], unknown: Sequence[str])
         if not inner:
             break
         command = inner[0]
-    first, options = unknown[0], [name for action in command._actions for name in action.option_strings]
+    first, options = unknown[0], _options(command)
     meant = f"--{first.lstrip('-').partition('=')[0]}"
     bare = meant.rstrip("0123456789")
     if meant != first and meant in options:
@@ -176,6 +176,10 @@ def _refuse(parser: CommandParser, words: Sequence[str], unknown: Sequence[str])
         found = [f"-o {first}"] if "-o" in options and "-o" not in words and "--output" not in words else []
     hint = f"; did you mean {' or '.join(found)}?" if found else ""
     command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [name for action in parser._actions for name in action.option_strings]
 
 
 def _subcommands(parser: argparse.ArgumentParser) -> list[Any]:
