@@ -350,7 +350,7 @@ def test_page_lists_rows_where_a_rival_is_faster(bench, made_up, monkeypatch):
         "In 1 of the 1 jobs that a rival can do:",
         "- carry: quick is 1.5x faster, 20 ms against 30 ms (drops a stone).",
         summary,
-        "[All 1 jobs](../bench/results/x.md).",
+        "All 1 jobs: `bench/results/x.md`.",
         "0 of 1 targets are met; missed:",
         "- carry: milblob: <= 2x of bare (is 3x)",
         "- carry: lame (`bench/bench_carry.py`): lame is not installed",

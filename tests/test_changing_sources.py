@@ -132,14 +132,14 @@ def test_refit_from_a_file_that_a_process_changes(tmp_path):
         done = 0
         for _ in range(rounds):
             try:
-                milblob.refit(folder / "m.mlmodel", folder / "w.npy", output=folder / "out.mlmodel", force=True)
+                milblob.refit(folder / "m.mlmodel", folder / "w.npy", destination=folder / "out.mlmodel", force=True)
             except milblob.MilblobError:
                 continue
             found = milblob.load(folder / "out.mlmodel")["w"]
             assert found.shape == (count,) and set(np.unique(found).tolist()) <= {1, -7}
             done += 1
         stop()
-        milblob.refit(folder / "m.mlmodel", folder / "w.npy", output=folder / "out.mlmodel", force=True)
+        milblob.refit(folder / "m.mlmodel", folder / "w.npy", destination=folder / "out.mlmodel", force=True)
     """
     run_child(FLIP + "if True:" + code, tmp_path, COUNT, ROUNDS)
 

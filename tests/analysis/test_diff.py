@@ -199,7 +199,7 @@ def test_selecting():
     assert [row.name for row in milblob.diff(path, path, function=second).rows] == mine
     with pytest.raises(KeyError, match="no function 'nonsense'"):
         milblob.diff(path, path, function="nonsense")
-    with pytest.raises(KeyError, match="expected one of none"):
+    with pytest.raises(KeyError, match="no function 'alpha'"):
         milblob.diff(a, b, function=first)
 
 

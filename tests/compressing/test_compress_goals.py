@@ -583,7 +583,7 @@ def test_the_page_shows_what_each_recipe_loses(tmp_path):
     assert data.startswith(b"\x08\x08")  # the version of the specification
     program.write_bytes(b"\x08\x09" + data[2:].replace(b"CoreML7", b"CoreML8"))
     assert list(milblob.check(newer)) == []
-    page = (ROOT / "docs" / "compress-goals.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
     section = page.split("## What each recipe loses\n")[1].split("\n## ")[0]
     tables = section.split("On the same model")
     assert len(tables) == 2

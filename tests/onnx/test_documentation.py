@@ -1,4 +1,4 @@
-"""docs/onnx.md and what it is about."""
+"""docs/onnx-operations.md and what it is about."""
 
 import onnx_table
 from paths import ROOT
@@ -6,7 +6,7 @@ from paths import ROOT
 
 def test_the_table_of_operations_is_that_of_the_registry():
     """`python tests/support/onnx_table.py` writes it."""
-    page = (ROOT / "docs" / "onnx.md").read_text("utf-8")
+    page = (ROOT / "docs" / "onnx-operations.md").read_text("utf-8")
     table = page.partition(onnx_table.BEGIN)[2].partition(onnx_table.END)[0].strip().splitlines()
     assert table == onnx_table.lines()
     assert not [row for row in table if "| not yet |" in row]

@@ -1,4 +1,4 @@
-"""The table of operations in docs/onnx.md, made of the registry; `python tests/support/onnx_table.py` writes it there."""
+"""The table of operations in docs/onnx-operations.md, made of the registry; `python tests/support/onnx_table.py` writes it there."""
 
 import logging
 import pathlib
@@ -31,7 +31,7 @@ def lines():
 
 
 def main():
-    page = pathlib.Path(__file__).parents[2] / "docs" / "onnx.md"
+    page = pathlib.Path(__file__).parents[2] / "docs" / "onnx-operations.md"
     before, _, rest = page.read_text("utf-8").partition(BEGIN)
     page.write_text(f"{before}{BEGIN}\n" + "\n".join(lines()) + f"\n{END}{rest.partition(END)[2]}", "utf-8")
 

@@ -190,8 +190,8 @@ def _members(archive: MappedFile, path: str) -> dict[str, tuple[zipfile.ZipInfo,
     if len(rows) > MAX_FILES:
         raise FormatError(f"zip: expected at most {MAX_FILES} members, got {len(rows)}", file=path)
     kept = [row for row in rows if not row.filename.startswith(_IGNORED[0]) and not row.filename.endswith(_IGNORED[1])]
-    require_names([row.filename.rstrip("/") if row.is_dir() else row.filename for row in kept], path, _folders(kept))
-    files = [row for row in kept if not row.is_dir()]
+    require_names([row.filename.rstrip("/") for row in kept], path, _folders(kept))
+    files = [row for row in kept if not row.filename.endswith("/")]
     for row in kept:
         if stat.S_ISLNK(row.external_attr >> 16):
             message = f"zip member {row.filename!r:.200}: expected a file, got a link"
