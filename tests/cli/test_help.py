@@ -109,3 +109,40 @@ def test_wrong_usage_names_the_help(cli, argv, words):
     assert (status, out) == (2, "")
     assert words in err
     assert "--help" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("list m", "ls"),
+        ("extract m", "convert"),
+        ("onnx m", "to-onnx"),
+        ("quantize m", "compress"),
+        ("completion bash", "--completion"),
+        ("compres m", "compress"),
+        ("compress m int8", "--int8"),
+        ("compress m int8 -o out", "--int8"),
+        ("compress m --palette4", "--palette 4"),
+        ("compress m out.mlpackage", "-o out.mlpackage"),
+        ("ls m --selekt x", "--select"),
+        ("tvm ls m --jsn", "--json"),
+    ],
+)
+def test_unknown_words_name_what_may_be_meant(cli, words, meant):
+    status, out, err = cli(*words.split())
+    assert (status, out) == (2, "")
+    assert f"; did you mean {meant}?; see milblob" in err
+
+
+@pytest.mark.parametrize("words", ["info x", "ls m --something", "compress m -o out other"])
+def test_unknown_words_like_no_other_get_no_advice(cli, words):
+    status, _, err = cli(*words.split())
+    assert status == 2 and "did you mean" not in err
+    assert err.endswith(f"; see milblob {words.split()[0]} --help\n")
+
+
+def test_other_words_for_commands_lead_to_commands():
+    """None is itself a command, and all that they name exist."""
+    assert not set(parser._OTHER_WORDS) & set(parser.COMMANDS)
+    named = {meant.split()[0] for every in parser._OTHER_WORDS.values() for meant in every}
+    assert named <= {*parser.COMMANDS, "--completion", "--version", "--help"}

@@ -451,6 +451,26 @@ def test_wrong_options_are_refused(make, words):
     assert str(caught.value).startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("int-8", "; did you mean int8?"),
+        ("INT8", "; did you mean int8?"),
+        ("4bit", "; did you mean palette4?"),
+        ("palettize6", "; did you mean palette6?"),
+        ("prune50", "; a part of the elements becomes zero with Prune(0.5)"),
+        ("60KB", "; a size is Goal(size='60KB')"),
+        ("fp16", '; repack(..., cast="float16") changes the dtype'),
+        ("plan.json", " (CompressPlan.load reads a plan)"),
+        ("zzz", ""),
+    ],
+)
+def test_names_that_are_no_recipes_get_advice(name, advice):
+    with pytest.raises(ValueError) as caught:
+        as_recipe(name)
+    assert str(caught.value).endswith(f"unique, got {name!r}{advice}")
+
+
 @pytest.mark.parametrize("kind", ["Linear", "Palette", "Prune"])
 def test_options_of_any_type_are_refused_or_taken(kind):
     """Whatever JSON says an option is: a recipe that can be applied, or an error that says what was expected."""

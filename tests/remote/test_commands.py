@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 
 import fsspec
 import numpy as np
@@ -197,3 +198,48 @@ def test_every_kind_of_model_loads_as_the_local_one(name):
             assert found == expected
         with milblob.open(url) as model, milblob.open(path) as local:
             assert model.metadata == local.metadata
+
+
+def test_report_is_the_same_but_for_files_that_nothing_names(place, package, tmp_path):
+    url = f"{place}/{package.name}"
+    pages = []
+    for number, source in enumerate((url, package)):
+        path = tmp_path / f"{number}.html"
+        status, _, err = run("report", source, "-o", path)
+        assert status == 0, err
+        pages.append(path.read_text("utf-8").replace(url, "@").replace(str(package), "@"))
+    first, second = (re.sub(r'\["note","unreferenced","file: [^]]*\],', "", page) for page in pages)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compress", "URL", "--int8", "-o", "out.mlpackage"),
+        ("repack", "URL", "-o", "out.mlpackage"),
+        ("refit", "URL", "new.npz"),
+        ("refit", "a.mlpackage", "URL"),
+        ("run", "URL"),
+        ("verify", "a.mlpackage", "URL"),
+        ("chunk", "URL", "-o", "parts", "--parts", "2"),
+        ("join", "URL", "a.mlpackage", "-o", "out.mlpackage"),
+        ("merge-functions", "URL", "a.mlpackage", "-o", "out.mlpackage"),
+        ("recover", "URL"),
+        ("tvm", "ls", "URL"),
+    ],
+)
+def test_commands_for_local_files_refuse_a_url(cli, command):
+    url = "https://example.org/m.mlpackage"
+    status, out, err = cli(*(url if word == "URL" else word for word in command))
+    assert (status, out) == (2, "")
+    assert f"expected a local path, got the URL {url} (`milblob ls URL --download DIR`" in err
+
+
+def test_weights_by_reference_to_a_remote_model_are_refused(place, package, tmp_path, cli):
+    url, path = f"{place}/{package.name}", tmp_path / "m.onnx"
+    expected = f'weights: expected "copy" or "embed" of a remote model, got "reference" to {url}'
+    status, _, err = cli("to-onnx", url, "-o", path)
+    assert status == 2 and expected in err
+    with milblob.open(url) as model, pytest.raises(ValueError) as caught:
+        milblob.onnx.convert(model, path)
+    assert str(caught.value).startswith(expected) and not path.exists()

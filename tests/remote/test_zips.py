@@ -97,6 +97,13 @@ def test_writing_to_a_zip_is_refused(package, tmp_path):
         milblob.open(path, "r+")
 
 
+def test_commands_that_write_advise_to_unzip(package, tmp_path, capsys):
+    path = zipped(tmp_path / "m.zip", files_below(package))
+    assert main(["repack", str(path), "-o", str(tmp_path / "out.mlpackage")]) == 2
+    err = capsys.readouterr().err
+    assert "got a zip archive of a Core ML model (unzip it" in err and "zip.zip" not in err
+
+
 def test_folder_with_the_name_of_a_zip_is_a_folder(package, tmp_path):
     os.rename(package, tmp_path / "m.zip")
     assert list(milblob.load(tmp_path / "m.zip")) == ["w0", "w1", "w2"]

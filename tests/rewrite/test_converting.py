@@ -148,7 +148,7 @@ def test_save_writes_the_listing_where_it_is_wanted(tmp_path):
     [
         ("w.txt", {}, r"expected .npz, .safetensors, .params, .bin or a directory \(ending in /\), got .txt"),
         ("w.gguf", {}, "milblob reads .gguf files and does not write them"),
-        ("w.onnx", {}, "milblob reads .onnx files and does not write them"),
+        ("w.onnx", {}, r"got .onnx \(milblob to-onnx, or milblob.onnx.convert, converts a model\)"),
         ("w.tar", {}, "nothing makes a new one"),
         ("w.mlpackage", {}, "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one"),
         ("w.npz", {"listing": "w.json"}, r"expected a weight file \(.bin\), which listing is about"),

@@ -40,6 +40,28 @@ commands, such as `tvm`, has neither `run` nor EXAMPLES.
 """
 
 
+_OTHER_WORDS = {
+    "completion": ("--completion",),
+    "version": ("--version",),
+    "help": ("--help",),
+    **dict.fromkeys(("list", "tensors", "weights"), ("ls",)),
+    **dict.fromkeys(("inspect", "view", "cat", "print", "summary", "describe", "metadata"), ("show",)),
+    **dict.fromkeys(("extract", "export", "save", "dump", "pack", "unpack"), ("convert",)),
+    **dict.fromkeys(("onnx", "toonnx"), ("to-onnx",)),
+    **dict.fromkeys(("quantize", "palettize", "prune"), ("compress",)),
+    **dict.fromkeys(("compare", "cmp"), ("diff", "verify")),
+    **dict.fromkeys(("statistics", "histogram"), ("stats",)),
+    **dict.fromkeys(("validate", "lint", "test"), ("check", "verify")),
+    **dict.fromkeys(("predict", "infer", "exec"), ("run",)),
+    **dict.fromkeys(("split", "cut"), ("chunk", "repack --split")),
+    **dict.fromkeys(("merge", "concat"), ("join", "merge-functions", "repack --merge")),
+    **dict.fromkeys(("update", "set", "replace", "load"), ("refit",)),
+    **dict.fromkeys(("copy", "cp", "cast", "dedupe", "decompress"), ("repack",)),
+    **dict.fromkeys(("html",), ("report",)),
+    **dict.fromkeys(("download", "fetch"), ("ls URL --download DIR",)),
+}
+"""Words that people type for a command, and what they mean."""
+
 SHELLS = ("bash", "zsh", "fish")
 """Those that `--completion` knows."""
 
@@ -67,6 +89,8 @@ class CommandParser(argparse.ArgumentParser):
             from difflib import get_close_matches
 
             close = get_close_matches(first, self.names, n=2, cutoff=0.5)
+            if first in _OTHER_WORDS and _OTHER_WORDS[first][0].partition(" ")[0] in (*self.names, "--completion"):
+                close = list(_OTHER_WORDS[first])
             hint = f"; did you mean {' or '.join(close)}?" if close else f", one of {', '.join(self.names)}"
             self.error(f"expected a command, got {first!r}{hint}")
         return super().parse_known_args(args, namespace)
@@ -105,12 +129,11 @@ def whole_parser() -> CommandParser:
 def commands_of(parser: argparse.ArgumentParser) -> list[tuple[str, CommandParser]]:
     """Return every command of a parser by its name, such as "tvm ls", in order; its options are loaded."""
     found: list[tuple[str, CommandParser]] = []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, command in action.choices.items():
-                command.load()
-                found.append((name, command))
-                found += [(f"{name} {inner}", one) for inner, one in commands_of(command)]
+    for action in _subcommands(parser):
+        for name, command in action.choices.items():
+            command.load()
+            found.append((name, command))
+            found += [(f"{name} {inner}", one) for inner, one in commands_of(command)]
     return found
 
 
@@ -121,10 +144,46 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         SystemExit: --help, --version or wrong usage.
     """
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments: argparse.Namespace
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        _refuse(parser, sys.argv[1:] if argv is None else argv, unknown)
     if not hasattr(arguments, "run"):  # only "--" was given
         parser.error("expected a command, got none")
     return arguments
+
+
+def _refuse(parser: CommandParser, words: Sequence[str], unknown: Sequence[str]) -> NoReturn:
+    """Report arguments that a command does not have, with what may be meant by the first one."""
+    command: argparse.ArgumentParser = parser
+    for word in words:
+        inner = [action.choices[word] for action in _subcommands(command) if word in action.choices]
+        if not inner:
+            break
+        command = inner[0]
+    first, options = unknown[0], _options(command)
+    meant = f"--{first.lstrip('-').partition('=')[0]}"
+    bare = meant.rstrip("0123456789")
+    if meant != first and meant in options:
+        found = [meant]
+    elif bare != meant and bare in options:
+        found = [f"{bare} {meant[len(bare) :]}"]
+    elif first.startswith("-"):
+        from difflib import get_close_matches
+
+        found = get_close_matches(meant, options, n=2, cutoff=0.8)
+    else:
+        found = [f"-o {first}"] if "-o" in options and "-o" not in words and "--output" not in words else []
+    hint = f"; did you mean {' or '.join(found)}?" if found else ""
+    command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [name for action in parser._actions for name in action.option_strings]
+
+
+def _subcommands(parser: argparse.ArgumentParser) -> list[Any]:
+    return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
 
 
 def _parser() -> CommandParser:

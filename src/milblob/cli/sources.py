@@ -11,6 +11,9 @@ from . import options
 from .terminal import output
 from .terminal.progress import shown
 
+_SOURCES = ("model", "models", "sources", "a", "b", "weights")
+"""The arguments that are files to read, of all commands."""
+
 
 def add_sources(parser: options.Parser, *names: str) -> None:
     """Add --storage-option to a command; `names` are the arguments that are sources."""
@@ -47,9 +50,11 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
     """Replace the URLs and zip archives among a command's sources by local paths, until the block ends.
 
     Raises:
-        ValueError: options without a URL. As `remote.mirror.open_mirror`.
+        ValueError: options without a URL; a URL where the command takes local files only. As
+            `remote.mirror.open_mirror`.
     """
     names = getattr(arguments, "remote_sources", ())
+    _require_local({name: value for name, value in vars(arguments).items() if name in _SOURCES and name not in names})
     given = {name: getattr(arguments, name) for name in names}
     every = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
     stored = dict(getattr(arguments, "storage_options", ()))
@@ -70,6 +75,14 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
         for name, value in given.items():
             setattr(arguments, name, list(map(opened, value)) if isinstance(value, list) else opened(value))
         yield
+
+
+def _require_local(given: dict[str, Any]) -> None:
+    for value in given.values():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and "://" in text and is_url(text):
+                how = "`milblob ls URL --download DIR` makes a local copy of a model"
+                raise ValueError(f"expected a local path, got the URL {text} ({how})")
 
 
 def _downloaded(url: str, stored: dict[str, Any], arguments: Namespace) -> str:

@@ -1,10 +1,12 @@
 """Recipes from their dicts and from JSON."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from ..arguments import require
+from ..closeness import hint
 from ..errors import FormatError
 from ..jsontext import parse_json
 from ..lossy.palettize import NBITS
@@ -41,8 +43,7 @@ def as_recipe(value: Any) -> Recipe:
             return _NAMED[value]
         if not value.lstrip().startswith("{"):
             message = f"recipe: expected a Linear, Palette or Prune, one as JSON, or one of {', '.join(_NAMED)}"
-            is_file = value.lower().endswith(".json")
-            raise ValueError(f"{message}, got {value!r:.60}{' (CompressPlan.load reads a plan)' if is_file else ''}")
+            raise ValueError(f"{message}, got {value!r:.60}{_advice(value)}")
         try:
             value = parse_json(value, "JSON", None, unique=True)
         except FormatError as error:
@@ -66,3 +67,21 @@ def as_recipe(value: Any) -> Recipe:
             raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
         return Joint(tuple(as_recipe(one) for one in options["recipes"]))
     return kind(**{key: tuple(option) if isinstance(option, list) else option for key, option in options.items()})
+
+
+def _advice(name: str) -> str:
+    """Return what may be meant by a text that is no name of a recipe; "" if nothing is like it."""
+    text = name.lower()
+    if text.endswith(".json"):
+        return " (CompressPlan.load reads a plan)"
+    if text.startswith(("prune", "spars")):
+        return "; a part of the elements becomes zero with Prune(0.5)"
+    if text in ("fp16", "float16", "half", "fp32", "float32", "bf16", "bfloat16"):
+        return '; repack(..., cast="float16") changes the dtype'
+    if re.fullmatch(r"\d+(\.\d+)?\s*[kmg](i?b)?", text):
+        return f"; a size is Goal(size={name!r:.60})"
+    letters, digits = re.sub(r"[^a-z]", "", text), re.sub(r"\D", "", text)
+    meant = f"palette{digits}" if letters.startswith(("pal", "lut", "kmeans", "bit")) else letters + digits
+    if meant in _NAMED:
+        return f"; did you mean {meant}?"
+    return hint(text, _NAMED)

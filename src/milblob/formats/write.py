@@ -170,6 +170,7 @@ def format_written(path: str) -> Format:
         if is_archive(path):
             message += " (milblob tvm params --with and milblob refit change an archive; nothing makes a new one)"
         elif suffix in (".gguf", ".onnx"):
-            message += f"; milblob reads {suffix} files and does not write them"
+            how = "milblob to-onnx, or milblob.onnx.convert, converts a model"
+            message += f" ({how if suffix == '.onnx' else 'milblob reads .gguf files and does not write them'})"
         raise ValueError(message)
     return found

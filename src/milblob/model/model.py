@@ -4,7 +4,7 @@ import os
 from collections.abc import Container, ItemsView, Iterator, ValuesView
 from collections.abc import Mapping as MappingABC
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Never, Self, cast
 
 import numpy as np
 
@@ -94,6 +94,11 @@ class Model(Opened, MappingABC[str, Tensor]):
         if found is None:
             raise KeyError(self.unknown(name))
         return found
+
+    def __setitem__(self, name: Never, values: Any) -> None:
+        """Refuse: only an EditableModel takes values. Raises: TypeError."""
+        message = 'was opened to read; milblob.open(path, "r+") opens a model whose weights can be assigned'
+        raise TypeError(f"{self.path or 'the model'} {message}")
 
     def lookup(self, name: str) -> Tensor | None:
         """Return the tensor of a name, or None; for milblob's own modules.

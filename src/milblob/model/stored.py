@@ -191,6 +191,9 @@ class Arrays(Mapping[str, _A]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __repr__(self) -> str:
+        return f"<Arrays: {len(self):,} arrays>"
+
     def close(self) -> None:
         """Close the file."""
         self._close()

@@ -16,7 +16,7 @@ from ..analysis.check_rules import described_breaches
 from ..arguments import as_integer, as_mapping, as_path, require, require_flags, source_of
 from ..closeness import hint
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
-from ..mirrored import represents, shown
+from ..mirrored import is_remote, represents, shown
 from ..model.open import open_model
 from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
@@ -116,8 +116,11 @@ def convert(
     _require_opset(opset)
     converters = as_mapping("converters", converters, "converters by type of operation")
     target = None if destination is None else as_path(destination)
-    if isinstance(source, str) and represents(source) and weights == "reference":
-        raise ValueError(f'weights: expected "copy" or "embed" of a remote model, got "reference" to {shown(source)}')
+    # Without a destination, an open model may be remote: it provides the files as long as it is open.
+    path = source if target is None or isinstance(source, str) else getattr(source, "path", None)
+    if weights == "reference" and isinstance(path, str) and (represents(path) or is_remote(path)):
+        message = f'weights: expected "copy" or "embed" of a remote model, got "reference" to {shown(path)}'
+        raise ValueError(f"{message} (--weights copy)")
     if target is None and weights == "copy":
         raise ValueError('weights: expected "reference" or "embed" without a destination, got "copy"')
     if target is None and zipmap:

@@ -149,6 +149,8 @@ def _zip(data: memoryview, name: str) -> Foreign:
     ends = tuple(member.rpartition("/")[2] for member in members)
     if any(".mlpackage" in member or ".mlmodelc" in member for member in members) or "Manifest.json" in ends:
         how = f"name it {name}.zip, which milblob reads, or unzip it"
+        if name.lower().endswith(".zip"):
+            how = "unzip it: what runs or writes a model takes no archive, as docs/remote.md lists"
         return Foreign("zip", "a zip archive of a Core ML model", how)
     if any(end in ("data.pkl", "constants.pkl", "byteorder") for end in ends) or "archive_format" in ends:
         return Foreign("pytorch", "a PyTorch file", _PYTORCH)

@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from ...reporting.report import ReportFile, report
 from .. import options
 from ..selection import check_select
+from ..sources import add_sources
 from ..terminal import output
 from ..terminal.progress import shown
 
@@ -27,6 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     frontier = "what `compress --frontier SVG --json` printed: draw it, with the size of --plan"
     parser.add_argument("--frontier", metavar="FILE", help=frontier)
     options.add_force(parser)
+    add_sources(parser, "model", "other")
     options.add_reporting(parser, verbose="name the weights that were sampled", json="one JSON object about the file")
 
 
