@@ -19,7 +19,7 @@ TENSORS = {
 }  # fmt: skip
 KEYS = (
     0, -1, slice(None), slice(1, 2), slice(None, None, 2), ..., (..., 1), (0, ...), (slice(None), slice(1, 3)), (1, 2), (),
-    (slice(0, 2), 3),
+    (slice(0, 2), 3), [], True,
 )  # fmt: skip
 
 

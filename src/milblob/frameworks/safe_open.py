@@ -18,7 +18,8 @@ from ..model.places import RecordPlace
 from ..model.tensor import Tensor
 from .memory import Array, WritableArrays, open_tensors
 
-Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
+Item = int | slice | EllipsisType | list[int]
+Index = Item | tuple[Item, ...]
 _FRAMEWORKS = {
     "np": "", "numpy": "", "pt": "torch", "torch": "torch", "pytorch": "torch", "jax": "jax", "flax": "jax",
     "mlx": "mlx.core",
@@ -209,15 +210,18 @@ class TensorSlice:
         return _CODE_OF.get(dtype) or ("U8" if dtype.name.startswith("U") else "I8")
 
     def __getitem__(self, key: Index) -> Any:
-        """Return a part: of integers, slices and `...`, one for each dimension; slices as NumPy takes them.
+        """Return a part: of integers, slices and `...`, one for each dimension; slices as NumPy takes them. [] is none.
 
         Raises:
             TypeError: an index of another kind. IndexError: outside of the tensor. As `Tensor.read`.
         """
+        found = []
         for one in key if isinstance(key, tuple) else (key,):
-            if not isinstance(one, int | np.integer | slice | EllipsisType):
+            is_empty = isinstance(one, list) and not one
+            if not is_empty and not isinstance(one, int | np.integer | slice | EllipsisType):
                 raise TypeError(f"index: expected integers, slices and ..., got {type(one).__name__}")
-        return self._owner.read_slice(self._tensor, key)
+            found.append(slice(0, 0) if is_empty else int(one) if isinstance(one, int | np.integer) else one)
+        return self._owner.read_slice(self._tensor, tuple(found))
 
 
 def _offset(tensor: LazyTensor) -> tuple[int, str, int]:
