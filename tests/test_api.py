@@ -17,6 +17,12 @@ def need(name):
     """Skip a test of a name whose optional package is not installed."""
     if name.startswith("milblob.onnx."):
         pytest.importorskip("onnx", reason=WITHOUT["onnx"])
+    if name.startswith("milblob.torch."):
+        pytest.importorskip("torch", reason=WITHOUT["torch"])
+    if name.startswith("milblob.jax."):
+        pytest.importorskip("jax", reason=WITHOUT["jax"])
+    if name.startswith("milblob.mlx."):
+        pytest.importorskip("mlx.core", reason=WITHOUT["mlx"])
     if name.removeprefix("milblob.") in RUNNING:
         pytest.importorskip("onnxruntime", reason=WITHOUT["onnxruntime"])
 

@@ -34,6 +34,7 @@ def test_every_public_function_is_called():
                 "BlobReader",
                 "BlobWriter",
                 "Session",
+                "safe_open",
                 "OutputSensitivity",
                 "Weights",
             ):

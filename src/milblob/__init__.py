@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
     __version__: str
     from . import aimodel as aimodel
+    from . import jax as jax
+    from . import mlx as mlx
     from . import onnx as onnx
     from . import plot as plot
+    from . import torch as torch
     from . import tvm as tvm
     from .about import Info, info
     from .analysis.changes import Change
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from .formats.read import open_arrays
     from .formats.weights import write_weights
     from .formats.write import save
+    from .frameworks.safe_open import safe_open
     from .matching.match import match
     from .matching.match_report import Match, Matching, Tie
     from .model.editable import EditableModel
@@ -181,6 +185,7 @@ __all__ = [
     "refit",
     "repack",
     "report",
+    "safe_open",
     "save",
     "statistics",
     "to_text",
@@ -228,6 +233,7 @@ _LATER = {
         "formats.read": ("open_arrays",),
         "formats.weights": ("write_weights",),
         "formats.write": ("save",),
+        "frameworks.safe_open": ("safe_open",),
         "matching.match": ("match",),
         "matching.match_report": ("Match", "Matching", "Tie"),
         "model.editable": ("EditableModel",),
@@ -258,13 +264,16 @@ _LATER = {
     for name in names
 }
 
+_MODULES = ("aimodel", "jax", "mlx", "onnx", "plot", "torch", "tvm")
+"""Modules that are used by their name."""
+
 
 def __getattr__(name: str) -> "Any":
     if name == "__version__":
         from .version import VERSION
 
         return VERSION
-    if name in ("aimodel", "onnx", "plot", "tvm"):  # packages that are used by their name
+    if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)
     if module is None:
@@ -279,4 +288,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "aimodel", "onnx", "plot", "tvm"])
+    return sorted([*__all__, "__version__", *_MODULES])

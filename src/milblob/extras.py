@@ -6,7 +6,9 @@ from typing import Any
 _EXTRAS = {
     "fsspec": ("fsspec", "remote"),
     "gguf": ("gguf", "gguf"),
+    "jax": ("jax", "jax"),
     "matplotlib": ("matplotlib", "plot"),
+    "mlx": ("mlx", "mlx"),
     "mpld3": ("mpld3", "report"),
     "onnx": ("onnx", "onnx"),
     "onnx_ir": ("onnx-ir", "onnx"),
@@ -15,6 +17,7 @@ _EXTRAS = {
     "PIL": ("pillow", "onnx-run"),
     "safetensors": ("safetensors", "safetensors"),
     "shtab": ("shtab", "completion"),
+    "torch": ("torch", "torch"),
 }
 """Import name of a package -> its name on PyPI, and the extra that installs it; "" if no extra does."""
 

@@ -12,6 +12,7 @@ FOLDERS = [
     "program",
     "model",
     "formats",
+    "frameworks",
     "rules",
     "analysis",
     "matching",

@@ -5,8 +5,10 @@ _UNTESTED = {
     "chromium": "reports are not opened in a browser: drawing, sorting, filtering, colours, keyboard and policy",
     "coremltools": "what coremltools makes, reads or answers is not compared with milblob",
     "gguf": "files of GGUF are not read",
+    "jax": "weights are not read as arrays of JAX",
     "kmeans1d": "the errors of palettes are not compared with the least ones",
     "matplotlib": "plots are not drawn",
+    "mlx": "weights are not read as arrays of MLX",
     "mpld3": "reports are not written",
     "nbclient": "the notebook in examples/ is not run",
     "onnx": "ONNX models are not made or read by its own library",
@@ -18,7 +20,7 @@ _UNTESTED = {
     "safetensors": "files of safetensors are not compared with its own",
     "sklearn": "palettes are not compared with those of scikit-learn",
     "sphinx": "the site is not built",
-    "torch": "that torch takes tensors is not tested",
+    "torch": "that torch takes tensors, and weights read as tensors of torch, are not tested",
 }
 WITHOUT = {name: f"{name} is not installed: {words}" for name, words in _UNTESTED.items()}
 """Package -> the reason to skip a test without it."""

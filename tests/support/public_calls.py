@@ -146,6 +146,14 @@ def _convert(**options):
     return lambda path, out: milblob.onnx.convert(path, path.parent / "converted.onnx", force=True, **options)
 
 
+def _safe_open(path, out):
+    with milblob.safe_open(path, "np", constants=True) as f:
+        repr((f, f.metadata(), f.get_tensors()))
+        for name in f.offset_keys():
+            part = f.get_slice(name)
+            repr((part.get_shape(), part.get_dtype(), part[...]))
+
+
 def _repack(**options):
     return lambda path, out: milblob.repack(path, out / "repacked.mlpackage", **options)
 
@@ -233,6 +241,7 @@ CALLS = {
     "onnx.coverage": lambda path, out: milblob.onnx.coverage(path),
     "onnx.parse_mil": lambda path, out: _topologies(path),
     "OutputSensitivity": _errors,
+    "safe_open": _safe_open,
     "tvm.open": lambda path, out: milblob.tvm.open(path).close(),
     "tvm.open_params": lambda path, out: milblob.tvm.open_params(path).close(),
     "tvm.read_params": lambda path, out: milblob.tvm.read_params(path),

@@ -30,7 +30,7 @@ _NATIVE = PLAIN | {DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2}
 
 _MAX_HEADER_NBYTES = 100_000_000  # as the library's own limit
 
-_CODES = {
+CODES = {
     "BOOL": DType.BOOL, "U8": DType.UINT8, "I8": DType.INT8, "U16": DType.UINT16, "I16": DType.INT16,
     "U32": DType.UINT32, "I32": DType.INT32, "U64": DType.UINT64, "I64": DType.INT64, "F16": DType.FLOAT16,
     "BF16": DType.BFLOAT16, "F32": DType.FLOAT32, "F64": DType.FLOAT64, "F8_E4M3": DType.FLOAT8E4M3FN,
@@ -102,7 +102,8 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
         except safetensors.SafetensorError as error:
             raise FormatError(f"safetensors file: expected a sound one, got: {error}", file=path) from None
         header, start = _read_header(mapping, path)
-        notes = parse_notes(str(header.pop("__metadata__", {}).get(NOTES, "{}")), path)
+        texts = header.pop("__metadata__", {})
+        notes = parse_notes(str(texts.pop(NOTES, "{}")), path)
         names = named(header, notes, path)
         budget = Budget(max_nbytes, path)
         budget.add_file(path, mapping.nbytes, mapping.identity)
@@ -110,7 +111,9 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     def find(name: str, key: str) -> StoredArray:
         return _found(mapping, path, start, name, header[key], notes.get(key), budget)
 
-    return Arrays(names, find, mapping.close)
+    arrays = Arrays(names, find, mapping.close)
+    arrays.texts = {key: str(text) for key, text in texts.items()}
+    return arrays
 
 
 @contextlib.contextmanager
@@ -172,7 +175,7 @@ def _found(
     note: dict[str, Any] | None,
     budget: Budget,
 ) -> StoredArray:
-    dtype = _CODES.get(entry["dtype"])
+    dtype = CODES.get(entry["dtype"])
     if dtype is None:
         message = f"dtype of {name}: expected one that MIL has, got {entry['dtype']}"
         raise UnsupportedError(message, file=path)

@@ -166,6 +166,7 @@ class Arrays(Mapping[str, _A]):
 
     Attributes:
         has_given_names: whether the names are in the file; else milblob makes them of what reads an array.
+        texts: what a .safetensors file holds about itself, without milblob's notes; of other files empty.
 
     Args:
         rows: name -> the file's description of the array.
@@ -181,6 +182,7 @@ class Arrays(Mapping[str, _A]):
         self._rows = rows
         self._find = find
         self._close = close
+        self.texts: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> _A:
         return self._find(name, self._rows[name])
