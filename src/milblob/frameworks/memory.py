@@ -112,6 +112,8 @@ def chosen(tensors: Tensors, select: Select) -> dict[str, LazyTensor]:
 
 def bytes_as_integers(array: Array) -> Array:
     """Return an array of a type below a byte, as ml_dtypes has them, as int8 or uint8; others as they are."""
+    if array.dtype.isbuiltin == 1:  # NumPy's own; to ask for a name takes longer than all else here
+        return array
     if array.dtype.name in ("int2", "int4"):
         return array.astype(np.int8)
     return array.astype(np.uint8) if array.dtype.name in ("uint1", "uint2", "uint4") else array

@@ -65,14 +65,16 @@ def load(
         memory = WritableArrays()
         with contextlib.nullcontext() if writable else torch.inference_mode():
             return {
-                name: of_array(memory.array(tensor), tensor, device) for name, tensor in chosen(tensors, select).items()
+                name: of_array(torch, memory.array(tensor), tensor, device)
+                for name, tensor in chosen(tensors, select).items()
             }
 
 
-def of_array(array: Array, tensor: LazyTensor, device: Any) -> Any:
+def of_array(torch: Any, array: Array, tensor: LazyTensor, device: Any) -> Any:
     """Return an array of values, or of some values, of a tensor as a torch.Tensor that shares its memory on the CPU.
 
     Args:
+        torch: the module.
         array: writable, with strides that are not negative.
         tensor: whose dtype it has.
         device: see `load`.
@@ -80,7 +82,6 @@ def of_array(array: Array, tensor: LazyTensor, device: Any) -> Any:
     Raises:
         UnsupportedError: strings.
     """
-    torch = require("torch")
     if tensor.mil_dtype is DType.STRING:
         raise refuse(tensor, "PyTorch")
     viewed = _VIEWED.get(tensor.mil_dtype)
@@ -88,7 +89,7 @@ def of_array(array: Array, tensor: LazyTensor, device: Any) -> Any:
         found = torch.from_numpy(bytes_as_integers(array))
     else:
         found = torch.from_numpy(array.view(viewed)).view(getattr(torch, array.dtype.name))
-    return found.to(device)
+    return found if device == "cpu" else found.to(device)
 
 
 def load_into(
@@ -152,7 +153,9 @@ def load_into(
                 wanted = list(state[target].shape)
                 raise ValueError(f"{target}: expected shape {wanted}, got {list(tensors[name].shape)} of {name}")
         memory = WritableArrays()
-        values = {target: of_array(memory.array(tensors[name]), tensors[name], "cpu") for target, name in named.items()}
+        values = {
+            target: of_array(torch, memory.array(tensors[name]), tensors[name], "cpu") for target, name in named.items()
+        }
     _require_assignable(state, values, assign)
     module.load_state_dict(values, strict=False, assign=assign)
     return missing, unexpected

@@ -154,7 +154,7 @@ class safe_open:  # noqa: N801  the name that it replaces
     def _of_array(self, array: Array, tensor: LazyTensor) -> Any:
         module = _FRAMEWORKS[self._framework]
         if module == "torch":
-            return import_module(".pytorch", __package__).of_array(array, tensor, self._device)
+            return import_module(".pytorch", __package__).of_array(require(module), array, tensor, self._device)
         if module == "jax":
             return import_module(".jax", __package__).of_array(array, tensor, self._device)
         return import_module(".mlx", __package__).of_array(array, tensor)
