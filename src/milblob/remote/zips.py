@@ -13,6 +13,7 @@ import struct
 import threading
 import zipfile
 import zlib
+from itertools import pairwise
 from typing import Any
 
 from ..budget import Budget
@@ -190,8 +191,8 @@ def _members(archive: MappedFile, path: str) -> dict[str, tuple[zipfile.ZipInfo,
     if len(rows) > MAX_FILES:
         raise FormatError(f"zip: expected at most {MAX_FILES} members, got {len(rows)}", file=path)
     kept = [row for row in rows if not row.filename.startswith(_IGNORED[0]) and not row.filename.endswith(_IGNORED[1])]
-    require_names([row.filename.rstrip("/") if row.is_dir() else row.filename for row in kept], path, _folders(kept))
-    files = [row for row in kept if not row.is_dir()]
+    require_names([row.filename.rstrip("/") for row in kept], path, _folders(kept))
+    files = [row for row in kept if not row.filename.endswith("/")]
     for row in kept:
         if stat.S_ISLNK(row.external_attr >> 16):
             message = f"zip member {row.filename!r:.200}: expected a file, got a link"
@@ -217,7 +218,8 @@ def _members(archive: MappedFile, path: str) -> dict[str, tuple[zipfile.ZipInfo,
     data = memoryview(archive.need(heads))
     starts = [_start(data, archive, row, path) for row in files]
     spans = sorted((row.header_offset, start + row.compress_size) for row, start in zip(files, starts, strict=True))
-    for (_, last), (first, _) in zip(spans, [*spans[1:], (end, end)], strict=True):
+    spans.append((end, end))
+    for (_, last), (first, _) in pairwise(spans):
         if last > first:
             raise FormatError("zip: expected members that do not overlap, got some that do", offset=first, file=path)
     return {row.filename: (row, start) for row, start in zip(files, starts, strict=True)}
