@@ -243,3 +243,12 @@ def test_a_diff_and_its_rows_agree():
     assert [row.is_same for row in found.rows] == [True, False] == [not row.is_different for row in found.rows]
     assert not found.is_same and found.to_dict()["is_same"] is False
     assert "SQNR" in found.rows[1].message and found.failing(min_sqnr=3)[0].message == "SQNR -0 dB, below 3"
+
+
+def test_names_that_are_keys_are_escaped_in_a_repr():
+    @dataclasses.dataclass(frozen=True, repr=False)
+    class Row(Result):
+        names: dict[str, str]
+
+    for name in ("\x1b[31m", "a\nb", "\u202e", "\u2028", "\udcff"):
+        assert repr(Row({name: "x"})).isprintable()

@@ -118,7 +118,7 @@ def short(value: Any) -> str:
     if isinstance(value, Mapping) and not isinstance(value, Result):
         if len(value) < _MAX_COUNTS and all(type(item) is int for item in value.values()):
             value = {key: item for key, item in value.items() if item}  # of counts, those that are not zero
-        return _counted(value.values(), len(value), "{}", [f"{_cut(str(key))}: " for key in _few(value)])
+        return _counted(value.values(), len(value), "{}", [f"{_cut(escape(str(key)))}: " for key in _few(value)])
     if isinstance(value, Sequence | Set) and not isinstance(value, Result):
         return _counted(value, len(value), "()" if isinstance(value, tuple) else "[]")
     return _cut(escape(repr(value)))

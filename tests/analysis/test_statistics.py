@@ -395,3 +395,19 @@ def test_statistics_refuse_what_means_nothing(tmp_path):
         milblob.statistics({"w": np.zeros(3)}, "float32")
     with pytest.raises(milblob.LimitError):
         milblob.statistics(DATA / "constexpr_ios18" / "model.mlpackage", max_nbytes=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "total", "mean", "std"),
+    [
+        (([1e308], [1e308]), math.inf, math.inf, math.inf),
+        (([1e308], [1e308], [-1e308]), math.inf, math.inf, math.inf),
+        (([1e200], [-1e200]), 0.0, 0.0, math.inf),
+        (([1e308, 1e308], [-1e308, -1e308]), math.nan, math.nan, math.nan),
+    ],
+)
+def test_sums_outside_the_range_of_float64_are_infinite_or_nan(values, total, mean, std):
+    report = statistics({str(i): np.array(one) for i, one in enumerate(values)})
+    assert np.array_equal([report.total.total, report.total.mean], [total, mean], equal_nan=True)
+    assert np.array_equal(report.total.std, std, equal_nan=True)
+    assert repr(report) and report.to_dict()["total"]["std"] is None

@@ -613,6 +613,8 @@ def test_command_takes_recipes_of_some_weights(tmp_path, capsys):
     [
         (["--config", {"per_name": {"head*": None}}], "compress: expected one of --size"),  # nothing would be compressed
         (["--int8", "--config", {"per_name": ["head*"]}], "per_name: expected a table, got list"),
+        (["--config", {"bits": 10**400}], "bits: expected a number in the range of float64"),
+        (["--bits", "3", "--config", {"sensitivity": {"*": 10**400}}], "sensitivity: *: expected a number in the range of float64"),
         (["--int8", "--config", {"op_types": {"gather": {"recipe": "Nope"}}}], "op_types: gather: recipe: expected one of Linear, Palette, Prune, Joint, got 'Nope'"),
         (["--int8", "--config", {"op_types": {"conv": None}}], "op_types: expected types of operations that read weights"),
         (["--plan", "p.json", "--config", {"per_name": {"head*": "none"}}], "per_name of --config: expected none with --plan"),
@@ -814,3 +816,22 @@ def test_a_source_that_changes_while_its_weights_are_measured_is_refused(file, t
     ):
         milblob.compress(path, out, milblob.Goal(bits=9, errors=errors))
     assert [one.name for one in tmp_path.iterdir()] == ["m.mlpackage"]
+
+
+def test_min_size_of_the_command_wins_over_the_configuration(tmp_path, capsys):
+    """Also where it is the default."""
+    config = tmp_path / "some.json"
+    config.write_text(json.dumps({"recipe": "int8", "min_size": 0}))
+    place = [str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--config", str(config), "-n", "--json"]
+    for options, min_size in (([], 0), (["--min-size", "2048"], 2048), (["--min-size", "4000"], 4000)):
+        assert main(["compress", *place, *options]) == 0
+        expected = milblob.compress(
+            DEMO, tmp_path / "a.mlpackage", Linear(), scope=milblob.Scope(min_size=min_size), dry_run=True
+        )
+        assert json.loads(capsys.readouterr().out) == expected.to_dict()
+
+
+def test_min_size_is_refused_with_a_plan_also_where_it_is_the_default(tmp_path, capsys):
+    place = [str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--plan", "p.json", "--min-size", "2048"]
+    assert main(["compress", *place]) == 2
+    assert "--min-size: expected none with --plan" in capsys.readouterr().err

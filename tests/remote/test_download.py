@@ -1,6 +1,11 @@
 """Whole files of a remote model in a local directory: from servers without ranges too, and resumed where it ended."""
 
+import json
 import os
+import pathlib
+import signal
+import subprocess
+import sys
 
 import fsspec
 import pytest
@@ -9,6 +14,7 @@ import milblob
 from cases import load_case
 from milblob.cli import main
 from milblob.remote import http
+from milblob.storage import renaming
 from remote_server import files_below, serving
 from repacking import FILE, simple_package
 
@@ -132,3 +138,116 @@ def test_an_invalid_or_unreachable_url_is_refused(server, package, tmp_path):
     with pytest.raises(FileNotFoundError, match="Manifest"):
         milblob.download(f"{server.url}/none.mlpackage", tmp_path / "into")
     assert not (tmp_path / "into" / "none.mlpackage").exists()
+
+
+def interrupt(server, tmp_path):
+    """Leave the first 2,000,000 bytes of the weights, and return their directory."""
+    cut_at(server, 2_000_000)
+    with pytest.raises(OSError, match="5 attempts"):
+        milblob.download(server.model, tmp_path / "into")
+    server.fault = None
+    return tmp_path / "into" / ".milblob-m.mlpackage.download"
+
+
+@pytest.mark.parametrize("state", [b"", b"{", b"[]", b"{}"])
+def test_bytes_of_an_unknown_version_never_become_a_part_of_another(server, tmp_path, state):
+    """An interrupted call may have left a longer file, whose state is lost; then a second call is interrupted too."""
+    staging = interrupt(server, tmp_path)
+    (staging / ".state.json").write_bytes(state)
+    server.files[server.weights] = bytes(len(server.files[server.weights]))
+    server.etags[server.weights] = '"new"'
+    cut_at(server, 1_000_000)
+    with pytest.raises(OSError, match="5 attempts"):
+        milblob.download(server.model, tmp_path / "into")
+    server.fault = None
+    milblob.download(server.model, tmp_path / "into")
+    assert files_below(tmp_path / "into", "") == server.files
+
+
+def test_file_that_is_longer_than_its_version_is_fetched_again(server, tmp_path):
+    staging = interrupt(server, tmp_path)
+    state = json.loads((staging / ".state.json").read_text())
+    state[server.weights][0] = 1_000
+    (staging / ".state.json").write_text(json.dumps(state))
+    cut_at(server, 1_000_000)
+    with pytest.raises(OSError, match="5 attempts"):
+        milblob.download(server.model, tmp_path / "into")
+    assert (staging / server.weights).stat().st_size == 1_000_000
+    server.fault = None
+    milblob.download(server.model, tmp_path / "into")
+    assert files_below(tmp_path / "into", "") == server.files
+
+
+def test_files_that_the_model_no_longer_has_are_not_in_the_result(server, tmp_path):
+    staging = interrupt(server, tmp_path)
+    other = staging / "m.mlpackage/Data/old/weights.bin"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"x")
+    milblob.download(server.model, tmp_path / "into")
+    assert files_below(tmp_path / "into", "") == server.files
+    assert not (tmp_path / "into/m.mlpackage/Data/old").exists()
+
+
+def test_what_appears_at_the_destination_during_a_download_is_kept(server, tmp_path):
+    target = tmp_path / "into" / "m.mlpackage"
+
+    def appear(*_):
+        target.mkdir(exist_ok=True)
+        (target / "mine").write_text("mine")
+
+    with pytest.raises(FileExistsError):
+        milblob.download(server.model, tmp_path / "into", progress=appear)
+    assert (target / "mine").read_text() == "mine"
+    milblob.download(server.model, tmp_path / "into", force=True)
+    assert files_below(tmp_path / "into", "") == server.files
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("kind", ["directory", "file", "link", "broken link", "nothing"])
+def test_force_replaces_anything_and_leaves_nothing_else(server, tmp_path, monkeypatch, kind, can_exchange):
+    if not can_exchange:
+        monkeypatch.setattr(renaming, "exchanged", lambda a, b: False)
+    target, beside = tmp_path / "into" / "m.mlpackage", tmp_path / "beside"
+    target.parent.mkdir()
+    beside.mkdir()
+    (beside / "mine").write_text("mine")
+    if kind == "directory":
+        target.mkdir()
+        (target / "old").write_text("old")
+    elif kind == "file":
+        target.write_text("old")
+    elif kind != "nothing":
+        target.symlink_to(beside if kind == "link" else tmp_path / "none")
+    milblob.download(server.model, tmp_path / "into", force=True)
+    assert files_below(tmp_path / "into", "") == server.files
+    assert os.listdir(tmp_path / "into") == ["m.mlpackage"] and (beside / "mine").read_text() == "mine"
+
+
+_KILLED = """
+import os, signal, sys
+import milblob
+from milblob.rewrite import download
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[3] == "before": download.place = die
+else:
+    remove = download.remove_tree
+    download.remove_tree = lambda name: die() if name.endswith(".download") else remove(name)
+milblob.download(sys.argv[1], sys.argv[2], force=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_replacement_leaves_the_old_or_the_new_model_whole(server, tmp_path, moment):
+    into = tmp_path / "into"
+    milblob.download(server.model, into)
+    old = dict(server.files)
+    server.files[server.weights] = bytes(len(server.files[server.weights]))
+    server.etags[server.weights] = '"new"'
+    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(milblob.__file__).parents[1])}
+    command = [sys.executable, "-c", _KILLED, server.model, str(into), moment]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert files_below(into / "m.mlpackage", "m.mlpackage/") == (old if moment == "before" else server.files)
+    server.files, server.etags[server.weights] = old, '"third"'
+    milblob.download(server.model, into, force=True)
+    assert files_below(into, "") == old

@@ -1,6 +1,7 @@
 """Models on a real HTTP server on loopback: right values or one clear error, whatever the server does."""
 
 import errno
+import os
 import threading
 import time
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 import milblob
-from milblob.remote import http
+from milblob import mirrored
+from milblob.remote import http, mirror
 from remote_server import files_below, serving
 from repacking import FILE, simple_package
 
@@ -259,7 +261,9 @@ def test_redirect_to_another_host_is_followed_without_credentials(server, packag
         assert server.counts[server.weights] == 1, "the target of a redirect is asked for the rest"
 
 
-@pytest.mark.parametrize("location", ["ftp://host/x", "file:///etc/passwd", "", "http://", None])
+@pytest.mark.parametrize(
+    "location", ["ftp://host/x", "file:///etc/passwd", "", "http://", None, "http://[::1", "http://h:99999/x"]
+)
 def test_redirect_that_leads_nowhere_is_refused(server, location):
     of_weights(server, lambda handler, *_: handler.answer(302, b"", {"Location": location}))
     assert "redirect" in fails(server)
@@ -415,3 +419,103 @@ def test_errno_of_a_failure_is_kept(monkeypatch):
     with pytest.raises(OSError) as caught:
         milblob.open("http://127.0.0.1:1/m.mlpackage")
     assert caught.value.errno == errno.ECONNREFUSED
+
+
+@pytest.mark.parametrize("place", ["/other/é x/{}?q=é y", "/other/%C3%A9%20x/{}?q=%C3%A9%20y"])
+def test_redirect_with_characters_that_no_url_has_is_followed(server, package, place):
+    targets = []
+
+    def fault(handler, path, begin, end, number):
+        if path.startswith("other/"):
+            targets.append(handler.path)
+            handler.server.owner.files.setdefault(path, server.files[path.partition(" x/")[2]])
+            return False
+        handler.send_response(302)
+        handler._headers_buffer.append(f"Location: {place.format(path)}\r\nContent-Length: 0\r\n".encode())
+        handler.end_headers()
+        return True
+
+    server.files |= {f"other/é x/{name}": data for name, data in server.files.items()}
+    server.fault = fault
+    assert len(milblob.load(server.model)) == len(milblob.load(package))
+    assert set(targets) == {f"/other/%C3%A9%20x/{name}?q=%C3%A9%20y" for name in files_below(package, "m.mlpackage/")}
+
+
+@pytest.mark.parametrize("url", ["http://a..b/m.mlpackage", f"http://{'a' * 70}.com/m.mlpackage"])
+def test_host_that_cannot_be_one_is_an_error(url):
+    with pytest.raises(OSError, match="a name that no host can have"):
+        milblob.open(url)
+
+
+def test_redirect_to_a_host_that_cannot_be_one_is_an_error(server):
+    of_weights(server, lambda handler, *_: handler.answer(302, b"", {"Location": "http://a..b/x"}))
+    assert "a name that no host can have" in fails(server)
+
+
+@pytest.mark.parametrize("header", ["Mon, 01 Jan 99999999999999 00:00:00 GMT", "Mon, 01 Jan 0001 00:00:00 -0000"])
+def test_retry_after_with_an_impossible_date_is_ignored(server, package, header):
+    def fault(handler, path, begin, end, number):
+        if number == 0:
+            handler.send_response(503)
+            handler.send_header("Retry-After", header)
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+        return number == 0
+
+    server.fault = fault
+    assert len(milblob.load(server.model)) == len(milblob.load(package))
+
+
+@pytest.mark.parametrize("text", ["Bearer SECRET\n", "Bearer SECRET\r\nX: y", "Bearer SECRET€", "Bearer SECRET\0"])
+@pytest.mark.parametrize("call", [milblob.open, lambda url, **more: milblob.download(url, "into", **more)])
+def test_header_that_no_request_can_have_is_refused_without_its_text(server, text, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="headers: Authorization: expected one line") as caught:
+        call(server.model, storage_options={"headers": {"Authorization": text}})
+    assert "SECRET" not in str(caught.value) and not server.log
+
+
+@pytest.mark.parametrize("options", [5, [1], "x", {1: 2}])
+@pytest.mark.parametrize(
+    "call", [milblob.open, milblob.statistics, lambda url, **more: milblob.download(url, "into", **more)]
+)
+def test_options_that_are_no_mapping_are_refused(server, options, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match="storage_options: expected a mapping"):
+        call(server.model, storage_options=options)
+
+
+def test_file_is_never_found_before_its_bytes(server, package, monkeypatch):
+    """Another thread may open a file as soon as it has its name."""
+    seen = []
+    rename = os.rename
+
+    def spy(source, target):
+        status = os.stat(source)
+        seen.append((status.st_dev, status.st_ino) in mirrored.FILES)
+        assert not os.path.exists(target)
+        rename(source, target)
+
+    monkeypatch.setattr(mirror.os, "rename", spy)
+    with milblob.open(server.model) as model:
+        assert len(list(model)) and all(seen) and len(seen) == 3
+
+
+def test_messages_and_reports_never_show_the_private_directory(server, tmp_path):
+    with milblob.open(server.model) as model:
+        tensor = next(iter(model.values()))
+    calls = [
+        tensor.read,
+        lambda: model["x"],
+        lambda: milblob.convert(server.model, tmp_path / "a.npz", select="none"),
+        lambda: milblob.convert(server.model, tmp_path / "a.npz", function="none"),
+        lambda: milblob.convert(server.model, tmp_path / "a.npz", tvm="0.14"),
+        lambda: milblob.convert([server.model, server.model], tmp_path / "a.npz"),
+        lambda: milblob.convert(f"{server.url}/none.npz", tmp_path / "a.npz", function="none"),
+    ]
+    for call in calls:
+        with pytest.raises((ValueError, KeyError)) as caught:
+            call()
+        assert mirrored.PREFIX not in str(caught.value)
+        assert "m.mlpackage" in str(caught.value) or "none" in str(caught.value)
+    assert milblob.convert(server.model, tmp_path / "a.npz").source == server.model

@@ -262,3 +262,25 @@ def test_random_damage_is_an_error_or_the_right_values(package, tmp_path):
         except (milblob.MilblobError, OSError):
             continue
         same(found, expected)
+
+
+def test_empty_archive_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "m.zip", "w"):
+        pass
+    with pytest.raises(milblob.UnsupportedError, match="expected one .mlpackage"):
+        milblob.open(tmp_path / "m.zip")
+
+
+@pytest.mark.parametrize("name", [b"\0", b"\0x"])
+def test_member_without_a_name_is_refused(package, tmp_path, name):
+    path = tmp_path / "m.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x" * len(name), b"")
+        for member, data in files_below(package, "m.mlpackage/").items():
+            archive.writestr(member, data)
+    data = path.read_bytes()
+    for at in (data.index(b"PK\3\4") + 30, data.index(b"PK\1\2") + 46):
+        data = data[:at] + name + data[at + len(name) :]
+    path.write_bytes(data)
+    with pytest.raises(milblob.FormatError, match="a path inside the directory, got ''"):
+        milblob.open(path)

@@ -56,7 +56,7 @@ def fill(directory, content):
 
 def replace_directory(path, replace=True, content=None, exchange=True):
     if not exchange:
-        milblob.storage.output.exchange = lambda a, b: errno.ENOSYS
+        milblob.storage.renaming.exchange = lambda a, b: errno.ENOSYS
     with NewDirectory(path, replace=replace) as new:
         fill(new.name, NEW if content is None else content)
 

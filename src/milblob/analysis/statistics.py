@@ -398,6 +398,14 @@ def _root(variance: float) -> float:
     return math.sqrt(variance) if variance >= 0 else math.nan  # NaN if sums have left the range of float64
 
 
+def _sum(numbers: list[float]) -> float:
+    """Return the sum, exactly rounded where it is in the range of float64; else infinity or NaN."""
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):  # of intermediate sums; of infinities of both signs
+        return float(sum(numbers))
+
+
 def _nothing(dtype: Any, shape: tuple[int, ...] | None, count: int) -> Statistics:
     numbers = dict.fromkeys(_COUNTS, 0)
     none = dict.fromkeys(("min", "max", "mean", "std", "absmax", "smallest", "distinct"))
@@ -412,17 +420,13 @@ def _merge(parts: list[Statistics]) -> Statistics:
     counts = {name: sum(getattr(part, name) for part in parts) for name in _COUNTS}
     numeric = [part for part in parts if part.mean is not None]
     finite = sum(part.finite for part in numeric)
-    total = (
-        math.fsum(part.total for part in numeric)
-        if all(math.isfinite(p.total) for p in numeric)
-        else sum(p.total for p in numeric)
-    )
+    total = _sum([part.total for part in numeric])
     result = replace(_nothing(dtype, None, sum(part.count for part in parts)), **counts, total=total)
     if not finite:
         return result
     mean = total / finite
-    spreads = [part.spread + part.finite * (part.mean - mean) ** 2 for part in numeric if part.mean is not None]
-    spread = math.fsum(spreads) if all(map(math.isfinite, spreads)) else sum(spreads)
+    shifts = [(part, part.mean - mean) for part in numeric if part.mean is not None]
+    spread = _sum([part.spread + part.finite * (shift * shift) for part, shift in shifts])  # `shift ** 2` may raise
     return replace(
         result,
         min=min(part.min for part in numeric if part.min is not None),

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..closeness import unknown
+from ..mirrored import shown
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -21,7 +22,7 @@ class ChosenTensors(NamedTuple):
     """Tensors of a source: all of them, those of one function, or some.
 
     Attributes:
-        path: as given.
+        path: as given; of a remote source what messages call it.
         kind: of a model `Model.kind`; of arrays see `array_kind`.
         tensors: in the order of the file.
         model: that has them; None for arrays.
@@ -70,16 +71,16 @@ def open_tensors(
     kind = array_kind(source)
     if kind is None:
         model = opening.open_model(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
-        return _of_model(stack.enter_context(model), source, function)
+        return _of_model(stack.enter_context(model), shown(source), function)
     if (function is not None or constants or stored) and not has_views(source):
-        raise ValueError(f"{source}: expected a model, which function, constants and stored are about")
+        raise ValueError(f"{shown(source)}: expected a model, which function, constants and stored are about")
     options: dict[str, Any] = {"tvm": tvm, "constants": constants, "stored": stored}
     arrays: Any = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, **options))
     if function is None:
-        return ChosenTensors(source, kind, arrays, None)
-    require_function(arrays.functions, function, source)
+        return ChosenTensors(shown(source), kind, arrays, None)
+    require_function(arrays.functions, function, shown(source))
     names = [name for name in arrays if arrays[name].function == function]
-    return ChosenTensors(source, kind, Selected(arrays, names), None)
+    return ChosenTensors(shown(source), kind, Selected(arrays, names), None)
 
 
 def _of_model(model: Model, path: str, function: str | None) -> ChosenTensors:

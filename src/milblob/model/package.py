@@ -12,6 +12,7 @@ from ..arguments import as_path, source_of
 from ..blobs.reader import BlobReader
 from ..budget import Budget
 from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from ..mirrored import shown
 from ..program.mil_text import parse_text
 from ..program.plain import plain_model, read_model
 from ..program.scan import ProgramScan
@@ -377,7 +378,7 @@ class Package:
     def require_open(self) -> None:
         """Raise ValueError after close; as `require_sound`."""
         if self.closed:
-            raise ValueError("I/O operation on closed model" + (f" {self.path}" if self.path else ""))
+            raise ValueError("I/O operation on closed model" + (f" {shown(self.path)}" if self.path else ""))
         self.require_sound()
 
     def require_sound(self) -> None:

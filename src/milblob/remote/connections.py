@@ -130,7 +130,10 @@ class Connections:
         end: float,
     ) -> Answer:
         if connection.sock is None:
-            connection.connect()
+            try:
+                connection.connect()
+            except UnicodeError:  # of the codec "idna": an empty or a long part
+                raise socket.gaierror(socket.EAI_NONAME, "a name that no host can have") from None
             connection.sock = _Timed(connection.sock)
         timed: Any = connection.sock
         timed.end = end

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from ..storage.disk import naming
 from ..storage.transfer import write_at
@@ -33,6 +33,7 @@ HEAD_NBYTES = 1 << 16
 """Size of the first request, whose answer also has the size of the file."""
 
 TIMEOUT_S = 30.0
+MAX_TIMEOUT_S = 10**6  # longer than any request; the platform takes no number that is much larger
 MIN_RATE = 1 << 16  # bytes per second, for which a request has time beyond TIMEOUT_S
 _MAX_WAIT_S = 120.0  # that Retry-After may ask for
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.5, 8.0
@@ -43,7 +44,10 @@ _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})\Z")
 _NO_RANGE = re.compile(r"bytes \*/(\d{1,18})\Z")
 _CHUNK_NBYTES = 1 << 20
+_PRINTED = "".join(map(chr, range(0x21, 0x7F)))  # of ASCII
 _OPTIONS = ("headers", "timeout")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 class _CutError(Exception):
@@ -68,8 +72,12 @@ class HttpOrigin:
         given, timeout = options.get("headers", {}), options.get("timeout", TIMEOUT_S)
         if not isinstance(given, dict) or not all(isinstance(t, str) for pair in given.items() for t in pair):
             raise ValueError("storage option headers: expected an object of names and texts, got something else")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-            raise ValueError(f"storage option timeout: expected seconds, got {timeout!r:.100}")
+        for header, text in given.items():
+            _require_header(header, text)
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT_S:
+            raise ValueError(
+                f"storage option timeout: expected seconds, at most {MAX_TIMEOUT_S:,}, got {timeout!s:.100}"
+            )
         self.url = url
         self.timeout = float(timeout)
         self.name = shown(url.at("")).rstrip("/")
@@ -284,11 +292,13 @@ class HttpFile:
         raise self._failed(begin, nbytes, f"more than {_MAX_REDIRECTS} redirects", 1)
 
     def _redirected(self, url: str, location: str | None, begin: int, nbytes: int) -> str:
-        parts = urlsplit(urljoin(url, location or ""))
         try:
+            # Some servers send bytes that no URL has, such as spaces; http.client decodes them as Latin-1.
+            encoded = quote((location or "").encode("latin-1"), safe=_PRINTED)
+            parts = urlsplit(urljoin(url, encoded))
             split(urlunsplit((parts.scheme, parts.netloc, "/name", "", "")))
         except ValueError:
-            location = None
+            parts, location = urlsplit(url), None
         is_worse = urlsplit(url).scheme == "https" and parts.scheme != "https"
         if location is None or parts.scheme not in ("http", "https") or is_worse:
             message = (
@@ -403,8 +413,17 @@ def _wait_of(header: str | None) -> float:
     if re.fullmatch(r"\d{1,9}", header.strip()):
         return float(header)
     try:
-        when = email.utils.parsedate_to_datetime(header)
-    except ValueError:
+        left: float = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+    except (ValueError, OverflowError):
         return 0.0
-    left: float = when.timestamp() - time.time()
     return max(0.0, left)
+
+
+def _require_header(name: str, text: str) -> None:
+    """Refuse a header that no request can have; its text, which may be a credential, is not shown."""
+    if _HEADER.fullmatch(name) is None:
+        raise ValueError(f"storage option headers: expected names such as Authorization, got {name!r:.100}")
+    if _VALUE.fullmatch(text) is None:
+        wrong = next(one for one in text if _VALUE.fullmatch(one) is None)
+        message = "expected one line of Latin-1 characters"
+        raise ValueError(f"storage option headers: {name:.100}: {message}, got one with {wrong!r}")

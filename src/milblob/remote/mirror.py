@@ -19,7 +19,7 @@ from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from . import urls
-from .origin import RemoteDirectory
+from .origin import RemoteDirectory, as_options
 from .sparse import SparseFile
 
 _PACKAGE, _COMPILED = ".mlpackage", ".mlmodelc"
@@ -81,6 +81,8 @@ class Mirror:
         if self._is_closed or any(part in ("", ".", "..") or "\0" in part for part in parts):
             return False
         with self._lock:
+            if self._is_closed:  # while this thread waited
+                return False
             if self._origin.can_list and not self._was_listed:
                 self._list()
                 self._was_listed = True
@@ -136,7 +138,8 @@ class Mirror:
         while folder and folder not in self._folders:
             self._folders.add(folder)
             folder = folder.rpartition("/")[0]
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        unfinished = os.path.join(self.root, f"{PREFIX}{os.urandom(8).hex()}")
+        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             status = os.fstat(fd)
         finally:
@@ -144,6 +147,7 @@ class Mirror:
         identity = status.st_dev, status.st_ino
         self._made[relative] = identity
         FILES[identity] = backing
+        os.rename(unfinished, path)  # last: another thread that finds the name must find the backing
 
     def close(self) -> None:
         """Remove the directory. Mapped files remain readable, and are fetched as before."""
@@ -171,10 +175,11 @@ def open_mirror(source: Any, options: dict[str, Any] | None = None, max_nbytes: 
 
     Raises:
         ValueError: a URL that cannot be one; an option that its file system does not have; options without a URL.
+        TypeError: options that are no mapping.
         ImportError: fsspec, or what it needs for this URL, is not installed.
     """
     text = as_path(source)
-    options = dict(options or {})
+    options = as_options(options)
     if not is_url(text):
         if options:
             raise ValueError(f"storage options: expected a URL, which they are for, got the path {text}")

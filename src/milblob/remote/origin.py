@@ -3,6 +3,7 @@
 from collections.abc import Container, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from ..arguments import as_mapping
 from ..errors import FormatError
 
 DOWNLOAD = "--download DIR (milblob.download) fetches whole files"
@@ -120,3 +121,8 @@ def require_names(names: list[str], where: str, folders: Container[str] = ()) ->
             name = name.rpartition("/")[0]
             if name in seen and name not in folders:
                 raise FormatError(f"name {name!r:.200}: expected a file or a directory, got both", file=where)
+
+
+def as_options(given: Any) -> dict[str, Any]:
+    """Return `storage_options`, checked. Raises: TypeError: no mapping, or one with other keys than text."""
+    return dict(as_mapping("storage_options", given, "a mapping from names of options to their values"))

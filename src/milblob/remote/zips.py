@@ -13,6 +13,7 @@ import struct
 import threading
 import zipfile
 import zlib
+from itertools import pairwise
 from typing import Any
 
 from ..budget import Budget
@@ -217,7 +218,8 @@ def _members(archive: MappedFile, path: str) -> dict[str, tuple[zipfile.ZipInfo,
     data = memoryview(archive.need(heads))
     starts = [_start(data, archive, row, path) for row in files]
     spans = sorted((row.header_offset, start + row.compress_size) for row, start in zip(files, starts, strict=True))
-    for (_, last), (first, _) in zip(spans, [*spans[1:], (end, end)], strict=True):
+    spans.append((end, end))
+    for (_, last), (first, _) in pairwise(spans):
         if last > first:
             raise FormatError("zip: expected members that do not overlap, got some that do", offset=first, file=path)
     return {row.filename: (row, start) for row, start in zip(files, starts, strict=True)}

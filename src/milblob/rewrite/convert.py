@@ -11,6 +11,7 @@ from ..dtypes import DType, as_dtype
 from ..errors import UnsupportedError
 from ..formats.selecting import ChosenTensors, open_tensors
 from ..formats.write import format_written, listing_of, require_use, save_as
+from ..mirrored import shown
 from ..model.lazy import LazyTensor, dtype_text
 from ..model.model import Model
 from ..progress import Progress
@@ -148,7 +149,7 @@ def convert(
     )  # fmt: skip
     names = [str(one.path) if isinstance(one, Model) else one for one in sources]
     if tvm is not None and not any(name.lower().endswith(".params") for name in (*names, target)):
-        raise ValueError(f"{', '.join(names)}, {target}: expected a .params file, which tvm is about")
+        raise ValueError(f"{', '.join(map(shown, names))}, {target}: expected a .params file, which tvm is about")
     listed = listing_of(target, listing) if row.kind == "weights" else None
     for name in names:
         require_outside(name, target)
@@ -161,6 +162,7 @@ def convert(
             )
             for one in sources
         ]
+        names = list(map(shown, names))  # from here on for messages and the report
         where = " and ".join(names)
         found, unmatched = choose([name for one in opened for name in one.tensors], select, where)
         chosen, skipped = _chosen(opened, set(found), skip_unsupported)

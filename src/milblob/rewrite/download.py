@@ -18,12 +18,13 @@ from ..program.scan import ProgramScan
 from ..progress import Progress
 from ..remote.http import HttpFile, HttpOrigin
 from ..remote.mirror import COMPILED_NAMES
-from ..remote.origin import Version
+from ..remote.origin import Version, as_options
 from ..remote.urls import shown, split
 from ..results import Result
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.locks import lock
+from ..storage.renaming import place
 from ..storage.temporary import remove_tree
 from ..storage.transfer import write_at
 
@@ -101,18 +102,15 @@ def download(
     staging = os.path.join(folder, f".milblob-{fetcher.name}.download")
     os.makedirs(staging, exist_ok=True)
     with _locked(staging):
-        work = _Work(fetcher, staging, progress)
-        fetcher.fetch_all(work)
         made = os.path.join(staging, fetcher.name)
+        work = _Work(made, staging, progress)
+        fetcher.fetch_all(work)
+        work.remove_others()
         digest = ""
         with contextlib.suppress(MilblobError, NotImplementedError):  # a part of a model, or something else
             digest = content_hash(made).model
-        if paths.is_there(target):
-            if paths.is_directory(target) and not paths.is_link(target):
-                remove_tree(target)
-            else:
-                os.unlink(target)
-        os.rename(made, target)
+        work.forget()  # what `place` leaves in the staging directory is the replaced model
+        place(made, target, force=force)
         remove_tree(staging)
     return Download(target, shown(source), work.files, work.nbytes, work.fetched, digest)
 
@@ -136,10 +134,14 @@ Save = Callable[[int, int, Version | None, Callable[[int, int], None]], Version]
 
 
 class _Work:
-    """The local files of a download, and what of them is there."""
+    """The local files of a download, and what of them is there.
 
-    def __init__(self, fetcher: "_Fetcher", staging: str, progress: Progress | None) -> None:
+    The state names the version that each file is of. What has none is never a part of the result.
+    """
+
+    def __init__(self, made: str, staging: str, progress: Progress | None) -> None:
         self.staging = staging
+        self._made, self._wanted = made, set[str]()
         self.files = self.nbytes = self.fetched = 0
         self._progress = progress
         self._state_path = os.path.join(staging, _STATE)
@@ -147,6 +149,27 @@ class _Work:
         with contextlib.suppress(OSError, ValueError), open(self._state_path, encoding="utf-8") as file:  # noqa: PTH123
             found = json.load(file)
             self._state = found if isinstance(found, dict) else {}
+        if not self._state:
+            remove_tree(made)  # of nothing else than a directory
+            self._unlink(made)
+
+    @staticmethod
+    def _unlink(path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def forget(self) -> None:
+        """Forget the versions, before the local files become others."""
+        self._unlink(self._state_path)
+
+    def remove_others(self) -> None:
+        """Remove files that an interrupted call has fetched, and that the model no longer has."""
+        for folder, _, names in os.walk(self._made, topdown=False):
+            for path in (os.path.join(folder, name) for name in names):
+                if path not in self._wanted:
+                    os.unlink(path)
+            with contextlib.suppress(OSError):  # it is not empty
+                os.rmdir(folder)
 
     def fetch(self, relative: str, save: Save) -> None:
         """Fetch one file, from where it ended before."""
@@ -156,7 +179,9 @@ class _Work:
         try:
             begin, version = os.fstat(fd).st_size, self._known(relative)
             if version is None or begin > version.nbytes:
+                os.ftruncate(fd, 0)  # of an unknown version: its end must not become the end of another
                 begin, version = 0, None
+            self._wanted.add(path)
             before = begin
 
             def count(done: int, total: int) -> None:
@@ -197,11 +222,13 @@ class _Work:
         if self._state.get(relative) != list(version):
             self._state[relative] = list(version)
             text = json.dumps(self._state).encode()
-            fd = os.open(self._state_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            unfinished = f"{self._state_path}.new"
+            fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
                 write_at(fd, [text], 0)
             finally:
                 os.close(fd)
+            os.replace(unfinished, self._state_path)
 
 
 class _Fetcher:
@@ -222,7 +249,7 @@ class _FileSystem(_Fetcher):
     def __init__(self, source: str, options: dict[str, Any] | None) -> None:
         from ..remote.filesystem import open_origin
 
-        self._origin, self.name = open_origin(source, dict(options or {}))
+        self._origin, self.name = open_origin(source, as_options(options))
 
     def fetch_all(self, work: _Work) -> None:
         for relative, file in self._origin.files(self.name).items():
@@ -247,7 +274,7 @@ class _FileSystem(_Fetcher):
 class _Http(_Fetcher):
     def __init__(self, source: str, options: dict[str, Any] | None) -> None:
         url = split(source)
-        self._origin, self.name = HttpOrigin(url, dict(options or {})), url.name
+        self._origin, self.name = HttpOrigin(url, as_options(options)), url.name
 
     def fetch_all(self, work: _Work) -> None:
         try:

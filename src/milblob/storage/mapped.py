@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from .._codec import Buffer
 from ..errors import FormatError
-from ..mirrored import FILES, Backing, Spans
+from ..mirrored import FILES, Backing, Spans, shown
 from . import paths
 from .beneath import OPEN_FLAGS, Location, final_path
 
@@ -212,7 +212,7 @@ class MappedFile:
 
     def _open_buffer(self) -> Buffer:
         if self.buffer is None:
-            raise ValueError("I/O operation on closed file" + (f" {self.name}" if self.name else ""))
+            raise ValueError("I/O operation on closed file" + (f" {shown(self.name)}" if self.name else ""))
         return self.buffer
 
     def live(self) -> Buffer:

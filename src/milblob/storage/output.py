@@ -20,12 +20,12 @@ from . import mounts, owners, paths
 from .disk import describe_full, naming, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
 from .locks import NO_LINKS, is_named, replacing, take, unlock
 from .pending import require_none
+from .renaming import CANNOT, exchanged, link, link_as, rename_aside
 from .temporary import SUFFIX, new_name, remove_tree, sweep
 
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _BINARY = _CLOEXEC | getattr(os, "O_BINARY", 0)
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
-_CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EISDIR)
 _ATTEMPTS = 100
 
 
@@ -287,15 +287,10 @@ class NewDirectory(Whole):
         if not (self._replace and paths.is_directory(self.path)):
             os.rename(self.name, self.path)
             return ""
-        if _exchanged(self.name, self.path):
+        if exchanged(self.name, self.path):
             return self.name
         aside = self.name.removesuffix(SUFFIX) + ".old"  # `sweep` must not take it for an unfinished directory
-        os.rename(self.path, aside)
-        try:
-            os.rename(self.name, self.path)
-        except BaseException:
-            os.rename(aside, self.path)
-            raise
+        rename_aside(self.name, self.path, aside)
         return aside
 
     def _give_back(self, old: str) -> None:
@@ -414,11 +409,11 @@ def _placed(
         if force and isinstance(file, str):
             old = paths.status(path, follow=False)
             is_new = old is None
-            is_kept = old is not None and stat.S_ISREG(old.st_mode) and _exchanged(file, path)
+            is_kept = old is not None and stat.S_ISREG(old.st_mode) and exchanged(file, path)
             if not is_kept:
                 os.replace(file, path)
         else:
-            _link_as(file, path)
+            link_as(file, path)
             is_new = True
         try:
             if is_synced:
@@ -426,7 +421,7 @@ def _placed(
             yield is_kept
         except BaseException:
             if is_kept:
-                _exchanged(str(file), path)
+                exchanged(str(file), path)
             elif is_new and os.stat(path, follow_symlinks=False).st_ino == inode:
                 os.unlink(path)
             raise
@@ -441,7 +436,7 @@ def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
         try:
             fd = os.open(directory, os.O_RDWR | _TMPFILE | _CLOEXEC, mode)
         except OSError as error:
-            if error.errno not in _CANNOT:
+            if error.errno not in CANNOT:
                 raise
         else:
             with contextlib.suppress(OSError):
@@ -488,20 +483,11 @@ def _hold(fd: int, name: str) -> bool:
     return is_named(fd, name)
 
 
-def _link(fd: int, name: str) -> None:
-    """Give a name to a file without one; raise FileExistsError if the name is taken."""
-    directory = os.open(os.path.dirname(name) or ".", os.O_RDONLY | _CLOEXEC)
-    try:  # with a descriptor of a directory, os.link follows the link that /proc/self/fd/N is
-        os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=directory, follow_symlinks=True)
-    finally:
-        os.close(directory)
-
-
 def _link_temporary(fd: int, directory: str) -> str:
     while True:
         name = new_name(directory)
         with contextlib.suppress(FileExistsError):
-            _link(fd, name)
+            link(fd, name)
             return name
 
 
@@ -514,31 +500,6 @@ def _sizes_below(directory: str) -> tuple[int, int]:
                 status = os.lstat(os.path.join(folder, name))
                 nbytes, on_disk = nbytes + status.st_size, on_disk + nbytes_on_disk(status)
     return nbytes, on_disk
-
-
-def _exchanged(a: str, b: str) -> bool:
-    """Exchange two names in one step; return False where the system cannot."""
-    code = exchange(os.fsencode(a), os.fsencode(b))
-    if code not in (0, *_CANNOT):
-        raise OSError(code, os.strerror(code), b)
-    return code == 0
-
-
-def _link_as(file: str | int, path: str) -> None:
-    """Give a file its final name, only if that is free."""
-    if isinstance(file, int):
-        _link(file, path)
-        return
-    try:
-        os.link(file, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        if paths.is_there(path):
-            raise
-        os.rename(file, path)
-    else:
-        os.unlink(file)
 
 
 # ---------------------------------------------------------------------------------------------------------------- paths

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import FormatError, UnsupportedError
 from ..formats.params import MAGIC as PARAMS_MAGIC
+from ..mirrored import shown
 from ..storage.beneath import Location
 from ..storage.journal_format import STAGED
 from ..storage.mapped import MappedFile
@@ -174,7 +175,7 @@ class Archive:
         if self._mapping is not None:
             return self._mapping, member.offset, member.nbytes
         if self.root is None:
-            raise ValueError("I/O operation on closed archive" + (f" {self.path}" if self.path else ""))
+            raise ValueError("I/O operation on closed archive" + (f" {shown(self.path)}" if self.path else ""))
         if name not in self._opened:
             self._opened[name] = map_settled(Location(self.root).entry(name, links=False))
         return self._opened[name], 0, self._opened[name].nbytes
@@ -196,7 +197,7 @@ class Archive:
             ValueError: it is closed, or a directory.
         """
         if self._mapping is None:
-            raise ValueError("I/O operation on closed archive" + (f" {self.path}" if self.path else ""))
+            raise ValueError("I/O operation on closed archive" + (f" {shown(self.path)}" if self.path else ""))
         return self._mapping
 
     @property

@@ -104,7 +104,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--recompress", action="store_true", help="re-compress compressed weights from their decoded values")
     options.add_select(parser, "compress only weights whose name matches")
     min_size = f"compress only weights of more than N elements; default: {MIN_SIZE}"
-    add("--min-size", metavar="N", type=options.count, default=MIN_SIZE, help=min_size)
+    add("--min-size", metavar="N", type=options.count, help=min_size)
     options.add_force(parser)
     options.add_dry_run(parser, "compute and measure, write nothing")
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every weight, also those left as they are")
@@ -170,7 +170,9 @@ def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
 
 def _scope(arguments: Namespace, named: dict[str, Any]) -> Scope:
     """Which weights, and those with recipes of their own."""
-    return Scope(arguments.select or None, min_size=arguments.min_size, **named)
+    if arguments.min_size is not None:
+        named["min_size"] = arguments.min_size
+    return Scope(arguments.select or None, **named)
 
 
 def _new_values(arguments: Namespace) -> dict[str, Any]:

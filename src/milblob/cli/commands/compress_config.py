@@ -9,7 +9,6 @@ from typing import Any
 from ...arguments import parse_nbytes
 from ...closeness import hint
 from ...compressing.linear_recipe import Linear
-from ...compressing.options import MIN_SIZE
 from ...compressing.palette_recipe import Palette
 from ...compressing.parse_recipe import as_recipe
 from ...compressing.recipe import Joint, Recipe
@@ -46,7 +45,7 @@ def apply(arguments: Namespace, has_way: bool) -> None:
             raise FormatError(f"{key}: {error}", file=path) from None
         if has_way and key in _WAYS:
             continue
-        if getattr(arguments, key) in (None, [], {}, _DEFAULTS.get(key)):
+        if getattr(arguments, key) in (None, [], {}):
             setattr(arguments, key, found)
 
 
@@ -147,11 +146,13 @@ def _count(value: Any) -> int:
 def _number(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"expected a number, got {value!r:.60}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("expected a number in the range of float64, got a larger one") from None
 
 
 _WAYS = ("recipe", "size", "bits", "sqnr")
-_DEFAULTS: dict[str, Any] = {"min_size": MIN_SIZE}
 _KEYS: dict[str, Callable[[Any], Any]] = {
     "recipe": recipe,
     "recipes": _recipes,

@@ -7,7 +7,7 @@ from ... import decibels
 from ...compressing.compress_plan import CompressPlan
 from ...compressing.frontier import Frontier, compress_frontier
 from ...compressing.frontier_svg import short
-from ...compressing.options import MIN_SIZE, Goal, Guidance, Scope
+from ...compressing.options import Goal, Guidance, Scope
 from ...model import open as opening
 from ...rewrite.destination import require_outside
 from ...storage.output import NewFile
@@ -78,7 +78,7 @@ def check(arguments: Namespace) -> None:
             raise ValueError(f"{option}: expected --size, --bits, --sqnr or --frontier, which it is for, got none")
     not_of_plans = (
         ("-k", arguments.select),
-        ("--min-size", arguments.min_size != MIN_SIZE),
+        ("--min-size", arguments.min_size is not None),
         ("per_name of --config", arguments.per_name),
         ("op_types of --config", arguments.op_types),
     )
