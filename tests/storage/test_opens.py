@@ -61,7 +61,6 @@ OTHERS = {
 }  # fmt: skip
 # Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.
 LOOKED = {
-    ("rewrite/download.py", "download", "paths.is_link"),
     ("onnx/weights.py", "location_of", "paths.is_link"),
     ("rewrite/copying.py", "copy_entry", "paths.is_link"), ("rewrite/repack.py", "Repacking._write_directory", "paths.is_link"),
 }  # fmt: skip

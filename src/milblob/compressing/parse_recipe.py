@@ -70,7 +70,7 @@ def as_recipe(value: Any) -> Recipe:
 
 
 def _advice(name: str) -> str:
-    """Return what may be meant by a text that is no name of a recipe; "" if nothing is like it."""
+    """Return what may be meant by a text that is not the name of a recipe; "" if nothing is like it."""
     text = name.lower()
     if text.endswith(".json"):
         return " (CompressPlan.load reads a plan)"
