@@ -227,7 +227,7 @@ _KILLED = """
 import os, signal, sys
 import milblob
 from milblob.rewrite import download
-def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+def die(*_, **more): os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[3] == "before": download.place = die
 else:
     remove = download.remove_tree
