@@ -11,6 +11,7 @@
 #include "milblob/kernels/neon/decode.h"
 #include "milblob/kernels/x86/expand_avx512.h"
 #include "milblob/kernels/neon/moments.h"
+#include "milblob/kernels/x86/moments.h"
 #include "milblob/kernels/vectors_begin.h"
 #include "milblob/kernels/neon/palette_values.h"
 #include "milblob/kernels/neon/prune.h"
@@ -27,8 +28,6 @@
 #include "milblob/kernels/x86/vectors.h"
 
 #ifdef MB_HAS_AVX2
-MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
-MB_DEFINE_MOMENTS(mb_moments_block_avx512, MB_TARGET_AVX512)
 MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_avx2, MB_TARGET_AVX2, mb_palette_find)
 MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_avx512, MB_TARGET_AVX512, mb_palette_find)
 #endif
@@ -36,7 +35,7 @@ MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_avx512, MB_TARGET_AVX512, mb_palette
 typedef struct mb_tier {
     const char *name;
     mb_cast_kernel cast[MB_CAST_COUNT]; /* by enum mb_cast_kind */
-    mb_moments_kernel moments;
+    mb_wide_kernels wide;
     mb_blake3_kernel blake3;
     mb_compare_f32_kernel compare_f32;
     mb_compare_f64_kernel compare_f64;
@@ -75,7 +74,7 @@ static
 #endif
 const mb_tier mb_tiers[] = {
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
-     mb_moments_block_plain, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain,
+     {mb_wide_load_plain, mb_moments_block_plain, mb_wide_hash_plain}, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain,
      {mb_unpack_bits, mb_unpack_signed},
      {{mb_scale_u8_f32_plain, mb_scale_u8_f16_plain, mb_scale_u8_steps_plain},
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_plain, mb_scale_i8_steps_plain},
@@ -92,7 +91,7 @@ const mb_tier mb_tiers[] = {
      {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}, mb_palette_index_32_plain},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
-     mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
+     {mb_wide_load_avx2, mb_moments_block_avx2, mb_wide_hash_avx2}, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
@@ -108,7 +107,7 @@ const mb_tier mb_tiers[] = {
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
      {mb_above_f32_avx2, mb_above_f16_avx2}, {mb_split_chosen_f32_avx2, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx2},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
-     mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
+     {mb_wide_load_avx512, mb_moments_block_avx512, mb_wide_hash_avx512}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
@@ -124,7 +123,7 @@ const mb_tier mb_tiers[] = {
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
      {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx512},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
-     mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
+     {mb_wide_load_avx512, mb_moments_block_avx512, mb_wide_hash_avx512}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
@@ -142,7 +141,7 @@ const mb_tier mb_tiers[] = {
 #endif
 #ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
-     mb_moments_block_neon, mb_blake3_neon, mb_compare_f32_neon, mb_compare_f64_neon,
+     {mb_wide_load_plain, mb_moments_block_neon, mb_wide_hash_plain}, mb_blake3_neon, mb_compare_f32_neon, mb_compare_f64_neon,
      {mb_unpack_bits_neon, mb_unpack_signed_neon},
      {{mb_scale_u8_f32_plain, mb_scale_u8_f16_neon, mb_scale_u8_steps_neon},
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_neon, mb_scale_i8_steps_neon},
@@ -231,7 +230,7 @@ static inline double mb_nearest_entries(const mb_tier *tier, const float *src, c
 
 /* As mb_wide_moments, and as the functions of blake3.h, with the kernels of a tier. */
 static inline void mb_moments_of(const mb_tier *tier, int kind, const uint8_t *src, uint64_t count, mb_moments *m, mb_distinct *distinct) {
-    mb_wide_moments(tier->moments, kind, src, count, m, distinct);
+    mb_wide_moments(&tier->wide, kind, src, count, m, distinct);
 }
 
 static inline void mb_hash_stretch(const mb_tier *tier, uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t index, bool is_root) {

@@ -149,7 +149,7 @@ cdef extern from "milblob/kernels/palette_values.h" nogil:
 
 cdef extern from "milblob/kernels/distinct.h" nogil:
     ctypedef struct mb_distinct:
-        bint is_estimated
+        uint32_t level
     void mb_distinct_merge(mb_distinct *distinct, const mb_distinct *other)
     uint64_t mb_distinct_count(const mb_distinct *distinct)
 

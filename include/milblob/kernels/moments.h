@@ -105,6 +105,11 @@ MB_STEP uint64_t mb_f64_order(uint64_t bits) { return bits ^ ((0u - (bits >> 63)
 #define MB_TURN_MOST (MB_F64_ABS - (MB_F64_INF - 1))         /* added: largest becomes the greatest int64 */
 static inline double mb_f64_of_order(uint64_t order) { return mb_f64_of_bits(mb_f64_order(order)); }
 
+/* The sum of eight lanes, in the order that every tier keeps. */
+MB_STEP double mb_sum_eight(const double lanes[8]) {
+    return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+}
+
 /* Moments of count (1..MB_MOMENTS_BLOCK) numbers. `tiny`: the bits of the smallest normal number of their dtype.
  * The block is filled up to a multiple of 8 with NaNs, which are then not counted. */
 typedef void (*mb_moments_kernel)(double *block, uint32_t count, uint64_t tiny, mb_moments *m);
@@ -148,7 +153,7 @@ typedef void (*mb_moments_kernel)(double *block, uint32_t count, uint64_t tiny, 
         m->count = count, m->nan = nan - (filled - count), m->positive_infinite = positive, m->negative_infinite = negative; \
         m->zeros = zeros, m->negative_zeros = minus, m->subnormal = subnormal, m->overflow = overflow; \
         const double finite = (double)mb_moments_finite(m); \
-        m->sum = ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7])); \
+        m->sum = mb_sum_eight(lanes); \
         const double mean = finite > 0 ? m->sum / finite : 0; \
         for (uint32_t i = 0; i < filled; i += 8) \
             for (unsigned k = 0; k < 8; k++) { \
@@ -157,7 +162,7 @@ typedef void (*mb_moments_kernel)(double *block, uint32_t count, uint64_t tiny, 
                 const double finite_distance = mb_f64_of_bits(mb_f64_bits(distance) & mask); \
                 squares[k] += finite_distance * finite_distance; \
             } \
-        m->spread = ((squares[0] + squares[4]) + (squares[1] + squares[5])) + ((squares[2] + squares[6]) + (squares[3] + squares[7])); \
+        m->spread = mb_sum_eight(squares); \
         m->least = m->smallest = mb_f64_of_bits(MB_F64_INF), m->most = -m->least; \
         if (finite > 0) { \
             m->least = mb_f64_of_order((uint64_t)least + MB_TURN_LEAST), m->most = mb_f64_of_order((uint64_t)most - MB_TURN_MOST); \
@@ -174,47 +179,80 @@ enum mb_wide_kind { MB_WIDE_F32, MB_WIDE_F64, MB_WIDE_I32, MB_WIDE_U32, MB_WIDE_
 static inline uint64_t mb_wide_nbytes(int kind) { return kind == MB_WIDE_F64 || kind == MB_WIDE_I64 || kind == MB_WIDE_U64 ? 8 : 4; }
 
 /* Make float64 of up to a block of elements. */
-MB_KERNEL void mb_wide_load(int kind, double *dst, const uint8_t *src, uint32_t count) {
-    switch (kind) {
-    case MB_WIDE_F32:
-        for (uint32_t i = 0; i < count; i++) {
-            uint32_t bits = mb_load_u32(src + 4 * (size_t)i);
-            float value;
-            memcpy(&value, &bits, sizeof value);
-            dst[i] = (double)value;
-        }
-        break;
-    case MB_WIDE_F64:
-        for (uint32_t i = 0; i < count; i++) dst[i] = mb_f64_of_bits(mb_load_u64(src + 8 * (size_t)i));
-        break;
-    case MB_WIDE_I32:
-        for (uint32_t i = 0; i < count; i++) dst[i] = (double)(int32_t)mb_load_u32(src + 4 * (size_t)i);
-        break;
-    case MB_WIDE_U32:
-        for (uint32_t i = 0; i < count; i++) dst[i] = (double)mb_load_u32(src + 4 * (size_t)i);
-        break;
-    case MB_WIDE_I64:
-        for (uint32_t i = 0; i < count; i++) dst[i] = (double)(int64_t)mb_load_u64(src + 8 * (size_t)i);
-        break;
-    default:
-        for (uint32_t i = 0; i < count; i++) dst[i] = (double)mb_load_u64(src + 8 * (size_t)i);
+typedef void (*mb_wide_load_kernel)(int kind, double *dst, const uint8_t *src, uint32_t count);
+
+#define MB_DEFINE_WIDE_LOAD(name, target) \
+    target MB_KERNEL void name(int kind, double *dst, const uint8_t *src, uint32_t count) { \
+        switch (kind) { \
+        case MB_WIDE_F32: \
+            for (uint32_t i = 0; i < count; i++) { \
+                const uint32_t bits = mb_load_u32(src + 4 * (size_t)i); \
+                float value; \
+                memcpy(&value, &bits, sizeof value); \
+                dst[i] = (double)value; \
+            } \
+            break; \
+        case MB_WIDE_F64: \
+            for (uint32_t i = 0; i < count; i++) dst[i] = mb_f64_of_bits(mb_load_u64(src + 8 * (size_t)i)); \
+            break; \
+        case MB_WIDE_I32: \
+            for (uint32_t i = 0; i < count; i++) dst[i] = (double)(int32_t)mb_load_u32(src + 4 * (size_t)i); \
+            break; \
+        case MB_WIDE_U32: \
+            for (uint32_t i = 0; i < count; i++) dst[i] = (double)mb_load_u32(src + 4 * (size_t)i); \
+            break; \
+        case MB_WIDE_I64: \
+            for (uint32_t i = 0; i < count; i++) dst[i] = (double)(int64_t)mb_load_u64(src + 8 * (size_t)i); \
+            break; \
+        default: \
+            for (uint32_t i = 0; i < count; i++) dst[i] = (double)mb_load_u64(src + 8 * (size_t)i); \
+        } \
     }
-}
+
+MB_DEFINE_WIDE_LOAD(mb_wide_load_plain, )
+
+/* Hash up to a block of elements for mb_distinct: floats as the float64 in `block`, NaNs as one and zeros of either sign
+ * as one, integers as their bits at `src`. Returns how many hashes are up to `most`; only those are left. */
+typedef uint32_t (*mb_wide_hash_kernel)(int kind, uint64_t *hashes, const double *block, const uint8_t *src, uint32_t count, uint64_t most);
+
+#define MB_DEFINE_WIDE_HASH(name, target, keep) \
+    target MB_KERNEL uint32_t name(int kind, uint64_t *hashes, const double *block, const uint8_t *src, uint32_t count, uint64_t most) { \
+        if (kind == MB_WIDE_F32 || kind == MB_WIDE_F64) \
+            for (uint32_t i = 0; i < count; i++) { \
+                const uint64_t bits = mb_f64_bits(block[i]), a = bits & MB_F64_ABS; \
+                const uint64_t number = bits & (0u - (uint64_t)(a != 0)); \
+                hashes[i] = mb_distinct_hash(a > MB_F64_INF ? MB_F64_INF | 1 : number); \
+            } \
+        else if (mb_wide_nbytes(kind) == 8) \
+            for (uint32_t i = 0; i < count; i++) hashes[i] = mb_distinct_hash(mb_load_u64(src + 8 * (size_t)i)); \
+        else \
+            for (uint32_t i = 0; i < count; i++) hashes[i] = mb_distinct_hash(mb_load_u32(src + 4 * (size_t)i)); \
+        return most == UINT64_MAX ? count : keep(hashes, count, most); \
+    }
+
+MB_DEFINE_WIDE_HASH(mb_wide_hash_plain, , mb_distinct_keep)
+
+/* What a tier has for elements of 32 and 64 bits. */
+typedef struct mb_wide_kernels {
+    mb_wide_load_kernel load;
+    mb_moments_kernel moments;
+    mb_wide_hash_kernel hash;
+} mb_wide_kernels;
 
 /* Moments of count elements, and which different values they have: NaNs are one, zeros of either sign are one.
  * in   src: elements at any alignment; distinct: NULL if not wanted      out  m: of these alone; distinct: added to
  * over-reads: none      fails: never                                                                                   */
-MB_KERNEL void mb_wide_moments(mb_moments_kernel kernel, int kind, const uint8_t *src, uint64_t count, mb_moments *m, mb_distinct *distinct) {
+MB_KERNEL void mb_wide_moments(const mb_wide_kernels *kernels, int kind, const uint8_t *src, uint64_t count, mb_moments *m, mb_distinct *distinct) {
     double block[MB_MOMENTS_BLOCK];
+    uint64_t hashes[MB_MOMENTS_BLOCK];
     const uint64_t tiny = kind == MB_WIDE_F32 ? 0x3810000000000000u : kind == MB_WIDE_F64 ? 0x0010000000000000u : 1;
     const uint64_t bias = kind == MB_WIDE_U64 ? ~MB_F64_ABS : 0;
-    const bool is_float = kind == MB_WIDE_F32 || kind == MB_WIDE_F64;
     mb_moments_clear(m);
     while (count > 0) {
         const uint32_t some = count < MB_MOMENTS_BLOCK ? (uint32_t)count : MB_MOMENTS_BLOCK;
         mb_moments part;
-        mb_wide_load(kind, block, src, some);
-        kernel(block, some, tiny, &part);
+        kernels->load(kind, block, src, some);
+        kernels->moments(block, some, tiny, &part);
         if (kind == MB_WIDE_I64 || kind == MB_WIDE_U64)
             for (uint32_t i = 0; i < some; i++) {
                 const uint64_t bits = mb_load_u64(src + 8 * (size_t)i);
@@ -225,11 +263,7 @@ MB_KERNEL void mb_wide_moments(mb_moments_kernel kernel, int kind, const uint8_t
                 part.most_whole = whole > part.most_whole ? whole : part.most_whole;
             }
         mb_moments_add(m, &part);
-        for (uint32_t i = 0; distinct != NULL && i < some; i++) {
-            uint64_t key = is_float ? mb_f64_bits(block[i]) : mb_wide_nbytes(kind) == 8 ? mb_load_u64(src + 8 * (size_t)i) : mb_load_u32(src + 4 * (size_t)i);
-            if (is_float) key = (key & MB_F64_ABS) > MB_F64_INF ? MB_F64_INF | 1 : (key & MB_F64_ABS) == 0 ? 0 : key;
-            mb_distinct_add(distinct, key);
-        }
+        if (distinct != NULL) mb_distinct_add_all(distinct, hashes, kernels->hash(kind, hashes, block, src, some, mb_distinct_most(distinct)));
         src += mb_wide_nbytes(kind) * some, count -= some;
     }
 }

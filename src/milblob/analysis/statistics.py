@@ -62,7 +62,7 @@ class Statistics(Result):
         float16_overflows: finite elements that become infinite in float16: 65520 and more in magnitude.
         distinct: number of distinct values; all NaNs count as one, and so do 0.0 and -0.0. None for several tensors.
         is_distinct_exact: whether `distinct` is exact, as it always is up to 65536; else an estimate with a standard
-            error of 0.8%.
+            error of 0.6%.
         histogram: Bins from `min` to `max`; None if it was not requested.
         spread: sum of the squared distances from the mean; used by `merge`.
 
@@ -329,7 +329,7 @@ def _wide(pieces: Iterable[Piece], dtype: Any, distinct: bool) -> tuple[_codec.M
     total, seen = _codec.Moments(), _codec.Distinct() if distinct else None
 
     def look(part: Piece) -> tuple[_codec.Moments, _codec.Distinct | None]:
-        own = _codec.Distinct() if distinct else None
+        own = None if seen is None else _codec.Distinct(seen)
         return _codec.wide_moments(kind, part.buffer, part.offset, part.count, own), own
 
     for piece in pieces:
@@ -388,7 +388,7 @@ def _from_moments(
         negative_infinities=negative,
         subnormals=subnormals,
         float16_overflows=overflows,
-        distinct=distinct,
+        distinct=None if distinct is None else min(distinct, count),  # an estimate may be more
         is_distinct_exact=is_exact,
         spread=spread + spread_low,
     )

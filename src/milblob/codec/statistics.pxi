@@ -111,13 +111,19 @@ cdef class Tally:
 
 
 cdef class Distinct:
-    """Number of distinct values among elements of 32 or 64 bits. See distinct.h. Not thread-safe."""
+    """Number of distinct values among elements of 32 or 64 bits. See distinct.h. Not thread-safe.
+
+    Args:
+        whole: what this one will be merged into: values that it leaves out already are left out here too.
+    """
     cdef C.mb_distinct *distinct
 
-    def __cinit__(self):
+    def __cinit__(self, Distinct whole=None):
         self.distinct = <C.mb_distinct *>calloc(1, sizeof(C.mb_distinct))
         if self.distinct == NULL:
             raise MemoryError
+        if whole is not None:
+            self.distinct.level = whole.distinct.level
 
     def __dealloc__(self):
         free(self.distinct)
@@ -135,7 +141,7 @@ cdef class Distinct:
     @property
     def is_estimated(self):
         """Whether there were too many for an exact count."""
-        return bool(self.distinct.is_estimated)
+        return self.distinct.level > 0
 
 
 def wide_moments(int kind, Buffer src not None, uint64_t offset, uint64_t count, Distinct distinct=None):
