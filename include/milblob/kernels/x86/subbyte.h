@@ -48,8 +48,26 @@ enum { MB_AHEAD_NBYTES = 4096 };
         tail(dst + done, src + at, count - done, nbits); \
     }
 
-MB_DEFINE_UNPACK_AVX2(mb_unpack_bits_avx2, mb_unpack_bits, _mm256_srl_epi16, _mm256_packus_epi16)
+MB_DEFINE_UNPACK_AVX2(mb_unpack_more_avx2, mb_unpack_bits, _mm256_srl_epi16, _mm256_packus_epi16)
 MB_DEFINE_UNPACK_AVX2(mb_unpack_signed_avx2, mb_unpack_signed, _mm256_sra_epi16, _mm256_packs_epi16)
+
+/* Of one bit, a comparison with the bit in its place is enough: a third of the instructions. */
+MB_TARGET_AVX2 MB_KERNEL void mb_unpack_bits_avx2(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
+    const __m256i picks = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i own = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
+    uint64_t done = 0;
+    if (nbits != 1) {
+        mb_unpack_more_avx2(dst, src, count, nbits);
+        return;
+    }
+    for (; count - done >= 32; done += 32) {
+        MB_PREFETCH(src + done / 8, MB_AHEAD_NBYTES);
+        const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((int)mb_load_u32(src + done / 8)), picks);
+        const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, own), own);
+        _mm256_storeu_si256((__m256i *)(void *)(dst + done), _mm256_abs_epi8(is_set));
+    }
+    mb_unpack_bits(dst + done, src + done / 8, count - done, 1);
+}
 
 /* -------------------------------------------------------------------------------------------------------- pack, AVX2 */
 
