@@ -167,5 +167,104 @@ MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i16_avx2, int16_t, MB_TARGET_AVX2)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u16_avx2, uint16_t, MB_TARGET_AVX2)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i32_avx2, int32_t, MB_TARGET_AVX2)
 
+/* ------------------------------------------------------------------------------------------------------------- encode */
+
+/* Which bytes of two elements of four bytes each are varints: a row for each pair of lengths, at the bits that say after
+ * which of the eight bytes a varint continues. */
+typedef struct mb_pairs_avx2 {
+    uint8_t picks[0x78][8], nbytes[0x78];
+} mb_pairs_avx2;
+
+static inline void mb_pairs_fill(mb_pairs_avx2 *pairs) {
+    for (unsigned a = 0; a < 4; a++)
+        for (unsigned b = 0; b < 4; b++) {
+            const unsigned row = ((1u << a) - 1) | ((1u << b) - 1) << 4;
+            for (unsigned k = 0; k < 8; k++) pairs->picks[row][k] = (uint8_t)(k <= a ? k : k <= a + 1 + b ? 4 + k - a - 1 : 0x80u);
+            pairs->nbytes[row] = (uint8_t)(a + b + 2);
+        }
+}
+
+/* Eight elements from 0 to 2^28 - 1: bytes of seven bits, the top bits of those that continue, and then pairs are closed up.
+ * Writes up to 8 bytes past the bytes that it returns the number of. */
+MB_TARGET_BMI MB_STEP uint64_t mb_put_eight_avx2(uint8_t *dst, __m256i v, const mb_pairs_avx2 *pairs) {
+    const __m256i eighths = _mm256_set1_epi8((char)0x80);
+    v = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(0x3fff)), _mm256_and_si256(_mm256_slli_epi32(v, 2), _mm256_set1_epi32(0x3fff0000)));
+    v = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi16(0x7f)), _mm256_and_si256(_mm256_slli_epi32(v, 1), _mm256_set1_epi16(0x7f00)));
+    __m256i more = _mm256_and_si256(_mm256_add_epi8(v, _mm256_set1_epi8(0x7f)), eighths); /* of bytes that are not zero */
+    more = _mm256_or_si256(_mm256_srli_epi32(more, 8), _mm256_srli_epi32(more, 16));
+    more = _mm256_or_si256(more, _mm256_srli_epi32(more, 8));
+    v = _mm256_or_si256(v, more);
+    const uint32_t on = (uint32_t)_mm256_movemask_epi8(more);
+    const uint8_t *at = dst;
+    for (unsigned half = 0; half < 2; half++) {
+        const unsigned a = on >> 16 * half & 0x77, b = on >> (16 * half + 8) & 0x77;
+        __m128i picks = _mm_loadl_epi64((const __m128i *)(const void *)pairs->picks[a]);
+        picks = _mm_unpacklo_epi64(picks, _mm_add_epi8(_mm_loadl_epi64((const __m128i *)(const void *)pairs->picks[b]), _mm_set1_epi8(8)));
+        const __m128i bytes = _mm_shuffle_epi8(half ? _mm256_extracti128_si256(v, 1) : _mm256_castsi256_si128(v), picks);
+        _mm_storel_epi64((__m128i *)(void *)dst, bytes), dst += pairs->nbytes[a];
+        _mm_storeh_pd((double *)(void *)dst, _mm_castsi128_pd(bytes)), dst += pairs->nbytes[b];
+    }
+    return (uint64_t)(dst - at);
+}
+
+/* Four elements, as mb_varint_put_32 writes each. */
+MB_TARGET_BMI MB_STEP uint64_t mb_put_four_avx2(uint8_t *dst, __m128i v, const uint8_t *lengths) {
+    const uint8_t *at = dst;
+    const __m256i x = _mm256_cvtepu32_epi64(v), negative = _mm256_cvtepi32_epi64(_mm_srai_epi32(v, 31));
+    uint64_t words[4];
+    __m256i word = _mm256_or_si256(_mm256_and_si256(x, _mm256_set1_epi64x(0x3fff)), _mm256_and_si256(_mm256_slli_epi64(x, 2), _mm256_set1_epi64x(0x3fff0000)));
+    word = _mm256_or_si256(_mm256_and_si256(word, _mm256_set1_epi16(0x7f)), _mm256_and_si256(_mm256_slli_epi64(word, 1), _mm256_set1_epi16(0x7f00)));
+    word = _mm256_or_si256(word, _mm256_and_si256(_mm256_slli_epi64(x, 4), _mm256_set1_epi64x(0xf00000000)));
+    __m256i more = _mm256_add_epi64(word, _mm256_set1_epi64x(0x7f7f7f7f7f));
+    more = _mm256_or_si256(_mm256_srli_epi64(more, 8), _mm256_srli_epi64(more, 16));
+    more = _mm256_and_si256(_mm256_or_si256(more, _mm256_srli_epi64(more, 16)), _mm256_set1_epi64x(0x80808080));
+    word = _mm256_or_si256(word, _mm256_or_si256(more, _mm256_and_si256(negative, _mm256_set1_epi64x((int64_t)0xfffffff080808080u))));
+    const uint32_t on = (uint32_t)_mm256_movemask_epi8(word);
+    _mm256_storeu_si256((__m256i *)(void *)words, word);
+    for (unsigned k = 0; k < 4; k++) {
+        mb_store_u64(dst, words[k]);
+        dst[8] = 0xff, dst[9] = 1;
+        dst += lengths[on >> 8 * k & 0xff];
+    }
+    return (uint64_t)(dst - at);
+}
+
+MB_TARGET_BMI MB_STEP __m256i mb_get_i16_avx2(const int16_t *src) { return _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)src)); }
+MB_TARGET_BMI MB_STEP __m256i mb_get_u16_avx2(const uint16_t *src) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)src)); }
+MB_TARGET_BMI MB_STEP __m256i mb_get_i32_avx2(const int32_t *src) { return _mm256_loadu_si256((const __m256i *)(const void *)src); }
+
+/* Eight elements a round, which write at most 80 bytes; the plain code does the rest. */
+#define MB_DEFINE_VARINT_ENCODE_AVX2(kind, type, get) \
+    MB_TARGET_BMI MB_KERNEL uint64_t mb_varint_encode_##kind##_avx2(uint8_t *dst, uint64_t dst_nbytes, const void *elements, uint64_t count) { \
+        const type *src = (const type *)elements; \
+        uint64_t at = 0, done = 0; \
+        mb_pairs_avx2 pairs; \
+        uint8_t lengths[256]; \
+        if (count >= 64) { \
+            mb_pairs_fill(&pairs); \
+            for (unsigned k = 0; k < 5; k++) lengths[(1u << k) - 1] = (uint8_t)(k + 1); \
+            lengths[0xff] = 10; \
+            for (; count - done >= 8 && dst_nbytes - at >= 88; done += 8) { \
+                const __m256i eight = get(src + done); \
+                MB_ONCE(); \
+                if (_mm256_testz_si256(eight, _mm256_set1_epi32(~0x7f))) { \
+                    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1)); \
+                    _mm_storel_epi64((__m128i *)(void *)(dst + at), _mm_packus_epi16(words, words)); \
+                    at += 8; \
+                } else if (_mm256_testz_si256(eight, _mm256_set1_epi32((int)0xf0000000u))) { \
+                    at += mb_put_eight_avx2(dst + at, eight, &pairs); \
+                } else { \
+                    at += mb_put_four_avx2(dst + at, _mm256_castsi256_si128(eight), lengths); \
+                    at += mb_put_four_avx2(dst + at, _mm256_extracti128_si256(eight, 1), lengths); \
+                } \
+            } \
+        } \
+        return at + mb_varint_encode_##kind(dst + at, dst_nbytes - at, src + done, count - done); \
+    }
+
+MB_DEFINE_VARINT_ENCODE_AVX2(i16, int16_t, mb_get_i16_avx2)
+MB_DEFINE_VARINT_ENCODE_AVX2(u16, uint16_t, mb_get_u16_avx2)
+MB_DEFINE_VARINT_ENCODE_AVX2(i32, int32_t, mb_get_i32_avx2)
+
 #endif
 #endif
