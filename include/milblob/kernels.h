@@ -41,7 +41,9 @@ typedef struct mb_tier {
     mb_compare_f64_kernel compare_f64;
     mb_unpack_kernel unpack[2]; /* by whether elements are signed */
     mb_scale_kernel scale[MB_FROM_COUNT][MB_TO_COUNT]; /* by enum mb_scale_from, mb_scale_to */
+    mb_scale_kernel scale_packed[2][2];                /* of four bits; by whether elements are signed, and by steps; NULL: unpack, then scale */
     mb_lookup_kernel lookup[4];                        /* by mb_width_index */
+    mb_lookup_kernel lookup_packed;                    /* indices of four bits, entries of 16; NULL: unpack, then look up */
     mb_expand_kernel expand[4];                        /* by mb_width_index */
     mb_ones_kernel ones;
     mb_pack_kernel pack;
@@ -80,7 +82,8 @@ const mb_tier mb_tiers[] = {
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_plain, mb_scale_i8_steps_plain},
       {mb_scale_f16_f32_plain, mb_scale_f16_f16_plain, mb_scale_f16_steps_plain},
       {mb_scale_f32_f32_plain, mb_scale_f32_f16_plain, mb_scale_f32_steps_plain}},
-     {mb_lookup_8_plain, mb_lookup_16_plain, mb_lookup_32_plain, mb_lookup_64_plain},
+     {{NULL, NULL}, {NULL, NULL}},
+     {mb_lookup_8_plain, mb_lookup_16_plain, mb_lookup_32_plain, mb_lookup_64_plain}, NULL,
      {mb_expand_8_plain, mb_expand_16_plain, mb_expand_32_plain, mb_expand_64_plain},
      mb_ones_plain, mb_pack_bits,
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
@@ -97,7 +100,8 @@ const mb_tier mb_tiers[] = {
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
       {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},
       {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
-     {mb_lookup_8_avx2, mb_lookup_16_avx2, mb_lookup_32_avx2, mb_lookup_64_plain},
+     {{NULL, NULL}, {NULL, NULL}},
+     {mb_lookup_8_avx2, mb_lookup_16_avx2, mb_lookup_32_avx2, mb_lookup_64_plain}, NULL,
      {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
      mb_ones_avx2, mb_pack_bits_avx2,
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
@@ -109,11 +113,12 @@ const mb_tier mb_tiers[] = {
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      {mb_wide_load_avx512, mb_moments_block_avx512, mb_wide_hash_avx512}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
-     {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
-      {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
+     {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx512, mb_scale_u8_steps_avx512},
+      {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx512, mb_scale_i8_steps_avx512},
       {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},
       {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
-     {mb_lookup_8_avx2, mb_lookup_16_avx512, mb_lookup_32_avx512, mb_lookup_64_plain},
+     {{mb_scale_u4_f16_avx512, mb_scale_u4_steps_avx512}, {mb_scale_i4_f16_avx512, mb_scale_i4_steps_avx512}},
+     {mb_lookup_8_avx2, mb_lookup_16_avx512, mb_lookup_32_avx512, mb_lookup_64_plain}, mb_lookup_packed_avx512,
      {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
      mb_ones_avx2, mb_pack_bits_avx2,
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
@@ -125,11 +130,12 @@ const mb_tier mb_tiers[] = {
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      {mb_wide_load_avx512, mb_moments_block_avx512, mb_wide_hash_avx512}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
-     {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
-      {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
+     {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx512, mb_scale_u8_steps_avx512},
+      {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx512, mb_scale_i8_steps_avx512},
       {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},
       {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
-     {mb_lookup_8_vbmi, mb_lookup_16_avx512, mb_lookup_32_avx512, mb_lookup_64_plain},
+     {{mb_scale_u4_f16_avx512, mb_scale_u4_steps_avx512}, {mb_scale_i4_f16_avx512, mb_scale_i4_steps_avx512}},
+     {mb_lookup_8_vbmi, mb_lookup_16_avx512, mb_lookup_32_avx512, mb_lookup_64_plain}, mb_lookup_packed_avx512,
      {mb_expand_8_vbmi2, mb_expand_16_vbmi2, mb_expand_32_vbmi2, mb_expand_64_vbmi2},
      mb_ones_avx2, mb_pack_bits_avx2,
      {mb_varint_run_8_vbmi2, mb_varint_run_16_vbmi2, mb_varint_run_32_vbmi2, mb_varint_run_64_vbmi2, mb_varint_run_ints_vbmi2},
@@ -147,7 +153,8 @@ const mb_tier mb_tiers[] = {
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_neon, mb_scale_i8_steps_neon},
       {mb_scale_f16_f32_neon, mb_scale_f16_f16_neon, mb_scale_f16_steps_neon},
       {mb_scale_f32_f32_plain, mb_scale_f32_f16_plain, mb_scale_f32_steps_plain}},
-     {mb_lookup_8_neon, mb_lookup_16_neon, mb_lookup_32_neon, mb_lookup_64_plain},
+     {{NULL, NULL}, {NULL, NULL}},
+     {mb_lookup_8_neon, mb_lookup_16_neon, mb_lookup_32_neon, mb_lookup_64_plain}, NULL,
      {mb_expand_8_neon, mb_expand_16_neon, mb_expand_32_neon, mb_expand_64_plain},
      mb_ones_neon, mb_pack_bits_neon,
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},

@@ -169,26 +169,36 @@ static inline void mb_numbers_load(const mb_numbers *numbers, uint64_t index, ui
     }
 }
 
-/* scale * (element - offset); see scale.h for `from` and `to`. Where the mask is clear the result is 0.
+/* scale * (element - offset); see scale.h for `from` and `to`. Elements of four bits are not unpacked first where the tier has
+ * a kernel for them: then runs must begin at whole bytes, and be long enough for a table of sixteen results. Where the mask is clear the result is 0.
  * in   the grid's product of sizes is at least begin + count, its indices are below the counts of scale and offset
  * fails: as mb_decode_sparse                                                                                           */
 MB_KERNEL mb_status mb_decode_scale(const mb_tier *tier, uint8_t *dst, uint64_t begin, uint64_t count, mb_source *source, mb_grid *grid,
                                     const mb_numbers *scale, const mb_numbers *offset, int from, int to, mb_error *error) {
-    const mb_scale_kernel kernel = tier->scale[from][to];
+    const bool is_packed = source->nbits == 4 && source->mask == NULL && to != MB_TO_F32;
+    const mb_scale_kernel kernel = tier->scale[from][to], packed = is_packed ? tier->scale_packed[source->is_signed][to == MB_TO_F16_STEPS] : NULL;
     const size_t result_nbytes = to == MB_TO_F32 ? 4 : 2;
     float scales[MB_PARAMETERS], offsets[MB_PARAMETERS];
     mb_chunk chunk;
     mb_grid_seek(grid, begin);
     while (count > 0) {
         const uint64_t n = mb_least(count, MB_CHUNK);
-        const mb_status status = mb_source_chunk(tier, source, begin, n, &chunk, error);
-        if (status != MB_OK) return status;
+        bool is_ready = false;
         for (uint64_t done = 0; done < n;) {
             uint64_t index, run;
             const uint64_t taken = mb_grid_runs(grid, n - done, &index, &run);
             mb_numbers_load(scale, index, (taken + run - 1) / run, scales);
             mb_numbers_load(offset, index, (taken + run - 1) / run, offsets);
-            kernel(dst + done * result_nbytes, chunk.elements + done * chunk.nbytes, taken, scales, offsets, run);
+            if (packed != NULL && (begin + done) % 2 == 0 && run % 2 == 0 && run >= 16) {
+                packed(dst + done * result_nbytes, source->data + (begin + done) / 2, taken, scales, offsets, run);
+            } else {
+                if (!is_ready) {
+                    const mb_status status = mb_source_chunk(tier, source, begin, n, &chunk, error);
+                    if (status != MB_OK) return status;
+                    is_ready = true;
+                }
+                kernel(dst + done * result_nbytes, chunk.elements + done * chunk.nbytes, taken, scales, offsets, run);
+            }
             done += taken;
         }
         if (source->mask != NULL) mb_keep(dst, chunk.bits, n, result_nbytes);
@@ -230,6 +240,13 @@ static inline void mb_palette_run(const mb_tier *tier, const mb_palette *palette
     }
 }
 
+/* Look up indices of four bits where they are, if the tier can and they begin at a whole byte. */
+static inline bool mb_palette_packed(const mb_tier *tier, const mb_source *source, const mb_palette *palette, uint8_t *dst, uint64_t begin, uint64_t count, uint64_t number) {
+    if (tier->lookup_packed == NULL || source->mask != NULL || source->nbits != 4 || palette->vector != 1 || palette->nbytes != 2 || begin % 2 != 0) return false;
+    tier->lookup_packed(dst, source->data + begin / 2, count, palette->data + number * palette->entry_count * 2, palette->entry_count);
+    return true;
+}
+
 /* Look up indices [begin, begin + count), which must be whole multiples of `inner`. Where the mask is clear (one bit for
  * each index) the result is 0.
  * in   every index is below entry_count: entry_count is at least 2^nbits of the source; the grid as for mb_decode_scale
@@ -242,14 +259,20 @@ MB_KERNEL mb_status mb_decode_palette(const mb_tier *tier, uint8_t *dst, uint64_
     mb_grid_seek(grid, begin);
     while (count > 0) {
         const uint64_t n = mb_least(count, MB_CHUNK);
-        const mb_status status = mb_source_chunk(tier, source, begin, n, &chunk, error);
-        if (status != MB_OK) return status;
+        bool is_ready = false;
         for (uint64_t done = 0; done < n;) {
             uint64_t index, most = n - done;
             if (inner > 1) most = mb_least(most, inner - column);
             const uint64_t run = mb_grid_run(grid, most, &index);
             uint8_t *at = dst + (row * vector * inner + column) * palette->nbytes;
-            mb_palette_run(tier, palette, at, chunk.elements + done, run, index);
+            if (!mb_palette_packed(tier, source, palette, at, begin + done, run, index)) {
+                if (!is_ready) {
+                    const mb_status status = mb_source_chunk(tier, source, begin, n, &chunk, error);
+                    if (status != MB_OK) return status;
+                    is_ready = true;
+                }
+                mb_palette_run(tier, palette, at, chunk.elements + done, run, index);
+            }
             if (source->mask != NULL)
                 for (uint64_t i = 0; i < run; i++)
                     if (mb_bit(chunk.bits, done + i) == 0)

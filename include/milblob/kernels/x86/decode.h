@@ -53,6 +53,86 @@ MB_DEFINE_SCALE_HALF_AVX2(mb_scale_i8_f16_avx2, mb_scale_i8_f16_plain, _mm256_cv
 MB_DEFINE_SCALE_HALF_AVX2(mb_scale_u8_steps_avx2, mb_scale_u8_steps_plain, _mm256_cvtepu8_epi32, true)
 MB_DEFINE_SCALE_HALF_AVX2(mb_scale_i8_steps_avx2, mb_scale_i8_steps_plain, _mm256_cvtepi8_epi32, true)
 
+/* The same with sixteen elements a round. */
+#define MB_SCALE_16_AVX512(widen, steps) \
+    __m512 value = _mm512_cvtepi32_ps(widen(_mm_loadu_si128((const __m128i *)(const void *)(src + i)))); \
+    value = _mm512_sub_ps(value, o); \
+    if (steps) value = _mm512_cvtph_ps(_mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)); \
+    _mm256_storeu_si256((__m256i *)(void *)(dst + 2 * i), _mm512_cvtps_ph(_mm512_mul_ps(s, value), _MM_FROUND_TO_NEAREST_INT));
+
+#define MB_DEFINE_SCALE_HALF_AVX512(name, tail, widen, steps) \
+    MB_TARGET_AVX512 MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
+        uint64_t i = 0; \
+        if (run == 1) { \
+            for (; count - i >= 16; i += 16) { \
+                const __m512 s = _mm512_loadu_ps(scale + i), o = _mm512_loadu_ps(offset + i); \
+                MB_SCALE_16_AVX512(widen, steps) \
+            } \
+            tail(dst + 2 * i, src + i, count - i, scale + i, offset + i, 1); \
+            return; \
+        } \
+        for (; i < count; scale++, offset++) { \
+            const uint64_t end = count - i < run ? count : i + run; \
+            const __m512 s = _mm512_set1_ps(*scale), o = _mm512_set1_ps(*offset); \
+            for (; end - i >= 16; i += 16) { \
+                MB_SCALE_16_AVX512(widen, steps) \
+            } \
+            if (i < end) tail(dst + 2 * i, src + i, end - i, scale, offset, run); \
+            i = end; \
+        } \
+    }
+
+MB_DEFINE_SCALE_HALF_AVX512(mb_scale_u8_f16_avx512, mb_scale_u8_f16_avx2, _mm512_cvtepu8_epi32, false)
+MB_DEFINE_SCALE_HALF_AVX512(mb_scale_i8_f16_avx512, mb_scale_i8_f16_avx2, _mm512_cvtepi8_epi32, false)
+MB_DEFINE_SCALE_HALF_AVX512(mb_scale_u8_steps_avx512, mb_scale_u8_steps_avx2, _mm512_cvtepu8_epi32, true)
+MB_DEFINE_SCALE_HALF_AVX512(mb_scale_i8_steps_avx512, mb_scale_i8_steps_avx2, _mm512_cvtepi8_epi32, true)
+
+/* Elements of four bits have sixteen results, which are computed once a run: a permutation then looks up 32 of them. It
+ * takes the low five bits of each word, and the table has its sixteen entries twice. So what lies above the four bits does
+ * not matter: the low word of a double word is a byte with both its elements, and the high word begins at the upper one. */
+MB_TARGET_AVX512 MB_STEP __m512i mb_look_up_32_avx512(__m128i packed, __m512i table) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(packed);
+    return _mm512_permutexvar_epi16(_mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), table);
+}
+
+#define MB_DEFINE_SCALE_PACKED_AVX512(name, steps, ...) \
+    MB_TARGET_AVX512 MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
+        const __m512 elements = _mm512_setr_ps(__VA_ARGS__); \
+        for (uint64_t i = 0; i < count; scale++, offset++) { \
+            const uint64_t end = count - i < run ? count : i + run; \
+            __m512 value = _mm512_sub_ps(elements, _mm512_set1_ps(*offset)); \
+            if (steps) value = _mm512_cvtph_ps(_mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)); \
+            const __m512i table = _mm512_broadcast_i64x4(_mm512_cvtps_ph(_mm512_mul_ps(_mm512_set1_ps(*scale), value), _MM_FROUND_TO_NEAREST_INT)); \
+            for (; end - i >= 32; i += 32) \
+                _mm512_storeu_si512(dst + 2 * i, mb_look_up_32_avx512(_mm_loadu_si128((const __m128i *)(const void *)(src + i / 2)), table)); \
+            if (i == end) continue; \
+            const unsigned left = (unsigned)(end - i); \
+            const __m128i rest = _mm_maskz_loadu_epi8((__mmask16)((1u << (left + 1) / 2) - 1), src + i / 2); \
+            _mm512_mask_storeu_epi16(dst + 2 * i, (1u << left) - 1, mb_look_up_32_avx512(rest, table)); \
+            i = end; \
+        } \
+    }
+
+#define MB_UNSIGNED_4 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#define MB_SIGNED_4 0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1
+MB_DEFINE_SCALE_PACKED_AVX512(mb_scale_u4_f16_avx512, false, MB_UNSIGNED_4)
+MB_DEFINE_SCALE_PACKED_AVX512(mb_scale_u4_steps_avx512, true, MB_UNSIGNED_4)
+MB_DEFINE_SCALE_PACKED_AVX512(mb_scale_i4_f16_avx512, false, MB_SIGNED_4)
+MB_DEFINE_SCALE_PACKED_AVX512(mb_scale_i4_steps_avx512, true, MB_SIGNED_4)
+
+/* Indices of four bits into sixteen entries of 16 bits, without unpacking them first. */
+MB_TARGET_AVX512 MB_KERNEL void mb_lookup_packed_avx512(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT indices, uint64_t count, const uint8_t *MB_RESTRICT entries, unsigned entry_count) {
+    const __m512i table = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)entries));
+    uint64_t i = 0;
+    (void)entry_count;
+    for (; count - i >= 32; i += 32)
+        _mm512_storeu_si512(dst + 2 * i, mb_look_up_32_avx512(_mm_loadu_si128((const __m128i *)(const void *)(indices + i / 2)), table));
+    if (i == count) return;
+    const unsigned left = (unsigned)(count - i);
+    const __m128i rest = _mm_maskz_loadu_epi8((__mmask16)((1u << (left + 1) / 2) - 1), indices + i / 2);
+    _mm512_mask_storeu_epi16(dst + 2 * i, (1u << left) - 1, mb_look_up_32_avx512(rest, table));
+}
+
 /* ----------------------------------------------------------------------------------------------------------- palette */
 
 /* Entries of 16 bits, up to 64 of them: a shuffle looks up 16 bytes, so the entries' low and high bytes are tables of 16,
