@@ -1,7 +1,7 @@
 /* kernels/distinct.h: counts the distinct values in a stream of 64-bit keys: exactly up to MB_DISTINCT_EXACT, then estimated.
  *
  * A hash set keeps the hashes whose top `level` bits are zero. The level is 0 at first, and rises when the set is full: then
- * half of its members leave it. So a member stands for 2^level different keys (Flajolet 1990, "On adaptive sampling"), and of
+ * half of its members leave it. So a member represents 2^level different keys (Flajolet 1990, "On adaptive sampling"), and of
  * the 2^15 to 2^16 members that remain the estimate has a standard error of at most 0.6%. What remains does not depend on
  * the order of the keys, so parts of an array can be counted separately and merged. */
 #ifndef MILBLOB_DISTINCT_H
@@ -40,7 +40,7 @@ MB_STEP uint32_t mb_distinct_slot(const mb_distinct *distinct, uint64_t hash) {
 }
 
 /* Raise the level, and let go of members that it excludes. Members move up to where others have left, in the order in which
- * they are found: it begins behind a free slot, so that none is found twice. */
+ * they are found: it begins after a free slot, so that none is found twice. */
 static inline void mb_distinct_raise(mb_distinct *distinct) {
     distinct->level++;
     uint32_t first = 0;

@@ -169,7 +169,7 @@ MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i32_avx2, int32_t, MB_TARGET_AVX2)
 
 /* ------------------------------------------------------------------------------------------------------------- encode */
 
-/* Which bytes of two elements of four bytes each are varints: a row for each pair of lengths, at the bits that say after
+/* Which bytes of two elements of four bytes each are varints: a row for each pair of lengths, at the bits that show after
  * which of the eight bytes a varint continues. */
 typedef struct mb_pairs_avx2 {
     uint8_t picks[0x78][8], nbytes[0x78];
