@@ -11,6 +11,7 @@ import numpy as np
 from .. import _codec
 from ..arguments import require_flags
 from ..blobs.reader import BlobReader
+from ..dtypes import BY_BLOB_CODE
 from ..errors import MilblobError, UnsupportedError
 from ..mirrored import FILES, shown
 from ..storage import paths
@@ -342,6 +343,9 @@ class _Items(ItemsView[str, Tensor]):
 
 def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     """Read every tensor of an open model. RecordTensors are looked up file by file, in one C call each."""
+    blobs = model.package.blobs
+    if blobs is not None and not blobs.mapping.is_partial and not model.package.assigned:
+        return _read_weight_file(model, blobs)
     if FILES:  # of remote models
         from .fetching import fetch
 
@@ -367,6 +371,19 @@ def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     for reader, tensors in by_file.values():
         _read_blobs(reader, tensors, result)
     return result
+
+
+def _read_weight_file(model: Model, reader: BlobReader) -> dict[str, Any]:
+    """As `read_all`, of a bare weight file, whose index is its tensors."""
+    index = reader.index
+    view = memoryview(reader.mapping.check_size())
+    columns = (index[name].tolist() for name in ("data_offset", "count", "blob_code"))
+    return {
+        name: np.ndarray((count,), dtype.numpy, view, start)
+        if (dtype := BY_BLOB_CODE[code]).nbits >= 8
+        else model[name].read()
+        for name, start, count, code in zip(model, *columns, strict=True)
+    }
 
 
 def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any]) -> None:
