@@ -21,6 +21,7 @@ from ..model.package import REFUSALS, Package, Source, resolve
 from ..model.table import Format, format_of
 from ..program.scan import Compressed, ProgramScan
 from ..progress import Progress
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
 from ..selection import Select
@@ -47,6 +48,7 @@ def check(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> CheckReport:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
@@ -63,7 +65,7 @@ def check(
         ignore: report no findings with these codes.
         progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
-        storage_options: as for `open`, of a URL.
+        storage_options, cache: as for `open`, of a URL.
 
     A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm (docs/tvm.md has the codes), a
     bundle of Core AI by milblob.aimodel (docs/aimodel.md).

@@ -10,6 +10,7 @@ import base64
 import email.utils
 import errno
 import http.client
+import json
 import os
 import random
 import re
@@ -19,11 +20,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
+from ..mirrored import shown_url
 from ..storage.disk import naming
 from ..storage.transfer import write_at
 from .connections import REFUSED, Answer, Connections
 from .origin import DOWNLOAD, Version
-from .urls import Split, shown, split
+from .urls import Split, split
 
 MAX_REQUESTS = 16
 """That run at once, of one origin."""
@@ -80,8 +82,9 @@ class HttpOrigin:
             )
         self.url = url
         self.timeout = float(timeout)
-        self.name = shown(url.at("")).rstrip("/")
+        self.name = shown_url(url.at("")).rstrip("/")
         self.secret = dict(given)
+        self.address = json.dumps([url.query, url.user, sorted(given.items())])
         if url.user:
             self.secret.setdefault("Authorization", f"Basic {base64.b64encode(url.user.encode()).decode()}")
         self.connections = Connections()
@@ -119,24 +122,25 @@ class HttpFile:
     def __init__(self, origin: HttpOrigin, url: str, name: str) -> None:
         self._origin, self._url, self.name = origin, url, name
         self._target = url  # where the last redirect led
+        self.address = name, origin.address
         self.version = Version(-1)
         self.head = b""
 
     def open(self) -> "HttpFile":
         """Request the first bytes, whose answer has the size of the file; return the file itself."""
-        self.head = bytes(self._read(0, HEAD_NBYTES))
+        self.head = bytes(self.read(0, HEAD_NBYTES))
         return self
 
+    def current(self) -> Version:
+        """See RemoteFile: that of the first answer."""
+        return self.version
+
     def read(self, offset: int, nbytes: int) -> bytearray:
-        """See RemoteFile.
+        """Read a range, after a failure from where it ended; the first one of a file may be longer than the file.
 
         Raises:
             OSError: the message names the range and the status, or what else failed. FormatError: another version.
         """
-        return self._read(offset, nbytes)
-
-    def _read(self, offset: int, nbytes: int) -> bytearray:
-        """Read a range, after a failure from where it ended; the first one of a file may be longer than the file."""
         data = bytearray()
 
         def once() -> bool:
@@ -205,19 +209,7 @@ class HttpFile:
             answer.finish()
 
     def save(self, fd: int, begin: int, version: Version | None, progress: Callable[[int, int], None]) -> Version:
-        """Write the whole file to a local one; also from a server without ranges, and from where it ended before.
-
-        Args:
-            fd: of the local file, which holds the first `begin` bytes of `version`.
-            begin, version: what is there; 0 and None: nothing.
-            progress: called with the bytes that are there, and with all there are.
-
-        Returns:
-            The version that the local file is of now.
-
-        Raises:
-            As the class and `read`.
-        """
+        """See RemoteFile; also from a server without ranges."""
         self.version, done = version or Version(-1), begin
 
         def once() -> bool:

@@ -102,9 +102,20 @@ class ZipMember:
             whole = memoryview(archive.need([]))
             self.backing = Backing(name, row.file_size, self._fetch, memory=whole[start : start + row.file_size])
             return
-        self._fd = unnamed_file()
-        os.ftruncate(self._fd, row.file_size)
-        self.backing = Backing(name, row.file_size, self._decode, self._fd)
+        self.backing = Backing(name, row.file_size, self._decode, self._file)
+
+    def _file(self) -> int:
+        """Return the descriptor of the file that is decoded into; made by the first call."""
+        with self._lock:
+            if self._fd < 0:
+                fd = unnamed_file()
+                try:
+                    os.ftruncate(fd, self._row.file_size)
+                except BaseException:
+                    os.close(fd)
+                    raise
+                self._fd = fd
+            return self._fd
 
     def _fetch(self, spans: Spans) -> None:
         if self._archive.is_partial:
@@ -114,6 +125,7 @@ class ZipMember:
 
     def _decode(self, spans: Spans) -> None:
         """Decode the member, all of it: deflate has no place to begin in the middle."""
+        self._file()
         with self._lock:
             if self._is_decoded:
                 return

@@ -167,8 +167,8 @@ class MappedFile:
             raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name, code="not-a-model")
         self.identity, self.changed_ns = (status.st_dev, status.st_ino), status.st_mtime_ns
         if FILES and (backing := FILES.get(self.identity)) is not None:
-            os.close(self.fd)
-            self.fd = -1 if backing.fd < 0 else os.dup(backing.fd)
+            self.__del__()
+            self.fd = -1 if backing.file is None else os.dup(backing.file())
             self._backing, self.is_partial, self.name = backing, True, backing.name
             return backing.nbytes
         return status.st_size
@@ -320,9 +320,8 @@ class MappedFile:
             yield self._name_of(fd) if fd >= 0 else None
 
     def _name_of(self, fd: int) -> str | None:
-        path = f"/proc/self/fd/{fd}"
-        if self._backing is not None:  # a file without a name
-            return path if sys.platform == "linux" else None
+        if self._backing is not None:  # a file without a name, or of a cache that may remove it
+            return None
         try:
             real = final_path(fd)
             status = os.stat(real)  # of a removed file, readlink gives a path that leads nowhere
@@ -330,7 +329,7 @@ class MappedFile:
             return None
         if (status.st_dev, status.st_ino) != self.identity:
             return None
-        return real if sys.platform == "win32" else path
+        return real if sys.platform == "win32" else f"/proc/self/fd/{fd}"
 
     def map_private(self) -> mmap.mmap | None:
         """Map the file once more, to write to the mapping: a page that is written becomes a copy of this process.
