@@ -89,7 +89,9 @@ def _shown_part(url: str) -> str:
         return url
     rest = re.split(r"[?#]", rest, maxsplit=1)[0]
     host, slash, path = rest.partition("/")
-    return f"{head}://{host.rpartition('@')[2]}{slash}{path}"
+    if head.lower() != "hf":  # where a revision follows the "@", and no user comes before it
+        host = host.rpartition("@")[2]
+    return f"{head}://{host}{slash}{path}"
 
 
 def provide(path: str, *, is_named: bool) -> bool:
