@@ -235,6 +235,23 @@ def test_commands_for_local_files_refuse_a_url(cli, command):
     assert f"expected a local path, got the URL {url} (`milblob ls URL --download DIR`" in err
 
 
+@pytest.mark.parametrize("command", [
+    ("match", "M", "M", "-o", "U.json"), ("verify", "M", "M", "--worst", "U.npz"), ("run", "M", "-o", "U.npz"),
+    ("convert", "M", "-o", "U.npz"), ("to-onnx", "M", "-o", "U.onnx"), ("repack", "M", "-o", "U.mlpackage"),
+    ("compress", "M", "--int8", "-n", "-o", "a.mlpackage", "--save-plan", "U.json"),
+])  # fmt: skip
+def test_url_as_an_output_is_refused(cli, package, command):
+    names = [str(package) if word == "M" else word.replace("U.", "https://u:s3cr3t@h.org/U.") for word in command]
+    status, out, err = cli(*names)
+    assert (status, out) == (2, "") and "expected a local path, got the URL https://h.org/U." in err
+
+
+@pytest.mark.parametrize("command", ["ls", "hash", "check", "stats", "recover"])
+def test_path_with_a_nul_is_refused_by_name(cli, command):
+    status, out, err = cli(command, "a\0b")
+    assert (status, out) == (2, "") and "path: expected one without a NUL, got 'a\\x00b'" in err
+
+
 def test_weights_by_reference_to_a_remote_model_are_refused(place, package, tmp_path, cli):
     url, path = f"{place}/{package.name}", tmp_path / "m.onnx"
     expected = f'weights: expected "copy" or "embed" of a remote model, got "reference" to {url}'

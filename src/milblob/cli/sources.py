@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from ..arguments import as_path
+from ..arguments import as_path, as_source
 from ..mirrored import is_remote, is_url
 from ..remote.cache import DEFAULT_NBYTES, Cache
 from . import options
@@ -63,6 +63,9 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
     _require_local({name: value for name, value in vars(arguments).items() if name in _SOURCES and name not in names})
     given = {name: getattr(arguments, name) for name in names}
     every = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
+    for text in every:
+        if isinstance(text, str):
+            as_source(text)
     stored = dict(getattr(arguments, "storage_options", ()))
     if getattr(arguments, "cache_size", None) is not None and arguments.cache is None:
         raise ValueError("--cache-size: expected --cache DIR, whose size it is, got none")

@@ -48,6 +48,12 @@ _NO_RANGE = re.compile(r"bytes \*/(\d{1,18})\Z")
 _CHUNK_NBYTES = 1 << 20
 _PRINTED = "".join(map(chr, range(0x21, 0x7F)))  # of ASCII
 _OPTIONS = ("headers", "timeout")
+_OWN = frozenset([
+    "range", "accept-encoding", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since",
+    "host", "connection", "content-length", "transfer-encoding", "te", "expect", "upgrade",
+])  # fmt: skip
+"""Headers that milblob or its HTTP library sets: another value would break the request, or change its answer."""
+
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
@@ -76,6 +82,7 @@ class HttpOrigin:
             raise ValueError("storage option headers: expected an object of names and texts, got something else")
         for header, text in given.items():
             _require_header(header, text)
+        names = {header.lower() for header in given}
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT_S:
             raise ValueError(
                 f"storage option timeout: expected seconds, at most {MAX_TIMEOUT_S:,}, got {timeout!s:.100}"
@@ -85,8 +92,9 @@ class HttpOrigin:
         self.name = shown_url(url.at("")).rstrip("/")
         self.secret = dict(given)
         self.address = json.dumps([url.query, url.user, sorted(given.items())])
-        if url.user:
-            self.secret.setdefault("Authorization", f"Basic {base64.b64encode(url.user.encode()).decode()}")
+        if url.user and "authorization" not in names:
+            self.secret["Authorization"] = f"Basic {base64.b64encode(url.user.encode()).decode()}"
+        self.common = {"Accept-Encoding": "identity"} | ({} if "user-agent" in names else {"User-Agent": "milblob"})
         self.connections = Connections()
         self.slots = threading.Semaphore(MAX_REQUESTS)
 
@@ -262,7 +270,7 @@ class HttpFile:
         """
         url, is_short_cut = self._target, self._target != self._url
         for _ in range(_MAX_REDIRECTS + 1):
-            headers = {"Accept-Encoding": "identity", "User-Agent": "milblob"}
+            headers = dict(self._origin.common)
             if begin or end is not None:
                 headers["Range"] = f"bytes={begin}-{'' if end is None else end - 1}"
             if _place(url) == _place(self._url):  # credentials are for the server that the user named
@@ -415,6 +423,8 @@ def _require_header(name: str, text: str) -> None:
     """Refuse a header that no request can have; its text, which may be a credential, is not shown."""
     if _HEADER.fullmatch(name) is None:
         raise ValueError(f"storage option headers: expected names such as Authorization, got {name!r:.100}")
+    if name.lower() in _OWN:
+        raise ValueError(f"storage option headers: expected none that milblob sets itself, got {name}")
     if _VALUE.fullmatch(text) is None:
         wrong = next(one for one in text if _VALUE.fullmatch(one) is None)
         message = "expected one line of Latin-1 characters"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from .._codec import Buffer
+from ..arguments import as_path
 from ..errors import FormatError
 from ..mirrored import FILES, Backing, Spans, shown
 from . import paths
@@ -103,7 +104,8 @@ class MappedFile:
             small_nbytes: read files of fewer bytes in any case.
 
         Raises:
-            OSError: the file cannot be opened or read. ResolveError: a Location that escapes.
+            OSError: the file cannot be opened or read. ResolveError: a Location that escapes. ValueError: a path with a
+                NUL; a URL.
             FormatError: not a regular file, a Git LFS pointer, or it shrank while it was read.
             BufferError: a strided buffer. TypeError: any other object.
         """
@@ -131,7 +133,7 @@ class MappedFile:
             self.fd = source.open()  # closed by `close`, or when this object goes
             data = take()
         elif isinstance(source, str | os.PathLike):
-            path = os.fsdecode(source)
+            path = as_path(source)
             self.name = name or path
             self.fd = os.open(path, OPEN_FLAGS)
             data = take()
