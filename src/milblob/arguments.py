@@ -97,7 +97,9 @@ def as_path(value: str | os.PathLike[Any]) -> str:
     Raises:
         TypeError, ValueError: as `as_source`; a URL.
     """
-    text = as_source(value)
+    text = os.fspath(value)
+    if type(text) is not str or "\0" in text:
+        text = as_source(text)
     if "://" in text and is_url(text):
         how = "`milblob ls URL --download DIR`, or milblob.download, makes a local copy of a model"
         raise ValueError(f"expected a local path, got the URL {shown_url(text)} ({how})")
@@ -110,6 +112,8 @@ def source_of(source: Any) -> Any:
     Raises:
         TypeError: an MLModel without a package, which has no weights in files.
     """
+    if isinstance(source, str):
+        return source
     if str(type(source).__module__).partition(".")[0] != "coremltools" or not hasattr(source, "get_spec"):
         return source
     path = getattr(source, "package_path", None)

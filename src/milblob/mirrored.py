@@ -67,10 +67,14 @@ _ZIP = ".zip"
 
 def is_remote(source: Any) -> bool:
     """Whether a source is a URL, or may be a zip archive: what `remote.mirror.open_mirror` looks at."""
-    if not isinstance(source, str | os.PathLike):
-        return False
-    text = os.fspath(source)
-    return isinstance(text, str) and (text[-4:].lower() == _ZIP or (":" in text and is_url(text)))
+    text = source
+    if not isinstance(source, str):
+        if not isinstance(source, os.PathLike):
+            return False
+        text = os.fspath(source)
+        if not isinstance(text, str):
+            return False
+    return (":" in text and is_url(text)) or text[-4:].lower() == _ZIP
 
 
 def is_url(text: str) -> bool:

@@ -42,6 +42,7 @@ class Opened:
     """Base of objects that hold open files: like a file object, they cannot be copied or pickled."""
 
     path: str | None
+    _kept: Callable[[], Any] | None = None
 
     def keep(self, mirror: Any, owner: Any = None) -> None:
         """Keep what represents a remote source as long as its bytes may be asked for, and call the model by its name.
@@ -55,9 +56,8 @@ class Opened:
 
     def release(self) -> None:
         """Close what `keep` keeps, if anything."""
-        kept = getattr(self, "_kept", None)
-        if kept is not None:
-            kept()
+        if self._kept is not None:
+            self._kept()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse, with advice in the message."""
@@ -278,7 +278,8 @@ class MappedFile:
             offset outside the file, a file that has shrunk.
         """
         last = self.nbytes - nbytes
-        self.need([(offset, nbytes) for offset in offsets])
+        if self.is_partial:
+            self.need([(offset, nbytes) for offset in offsets])
         with self._held() as fd:
             if fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
                 return None
