@@ -50,6 +50,12 @@ def test_several_tensors_are_fetched_at_once(server):
         assert np.all(model["w299"].read() == 0)
 
 
+def test_check_fetches_records_and_no_values(server):
+    report = milblob.check(server.model)
+    assert report.is_sound and server.moved("weight.bin") < (64 << 10) + COUNT * 256
+    assert server.round_trips() < 50, "records are fetched side by side, and not one after another"
+
+
 def test_import_of_milblob_imports_nothing_for_it():
     out = run_child("""
         import sys

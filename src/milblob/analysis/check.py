@@ -200,7 +200,7 @@ class _Checker:
             return ""
         try:
             if package.kind == "blob":
-                check_blob(self.found, package.mappings[0].live())
+                check_blob(self.found, package.mappings[0])
             for prefix, kind in package.others:
                 message = f"model {prefix.rstrip('/')}: expected an ML Program, got a {kind}, which is not looked into"
                 self.found.add("note", "other-model", message, file=path)
@@ -407,11 +407,10 @@ class _Checker:
             return
         with closing(mapping):
             mapping.expect_random(True)
-            buffer = mapping.live()
             self._check_stamp(path, mapping)
-            blobs = check_blob(self.found, buffer, [r.offset for r in references])
+            blobs = check_blob(self.found, mapping, [r.offset for r in references])
             if blobs is not None:
-                self._check_references(buffer, blobs, references)
+                self._check_references(mapping.need(()), blobs, references)
                 self._check_unreferenced(path, blobs, references, is_referenced)
 
     def _check_stamp(self, path: str, mapping: MappedFile) -> None:
