@@ -85,14 +85,12 @@ class FileSystemFile:
 
     def _range(self, begin: int, end: int) -> bytes:
         """Read exactly a range; fsspec's own `cat_file` reads blocks of 5 MiB ahead."""
-        from fsspec.caching import BaseCache
-        from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
-
-        if type(self._system).cat_file is not AbstractFileSystem.cat_file:
+        fsspec = require("fsspec")
+        if type(self._system).cat_file is not fsspec.spec.AbstractFileSystem.cat_file:
             return bytes(self._system.cat_file(self._path, start=begin, end=end))
         with self._system.open(self._path, "rb") as file:
-            if isinstance(file, AbstractBufferedFile):
-                file.cache = BaseCache(file.blocksize, file._fetch_range, file.size)
+            if isinstance(file, fsspec.spec.AbstractBufferedFile):
+                file.cache = fsspec.caching.BaseCache(file.blocksize, file._fetch_range, file.size)
             file.seek(begin)
             return bytes(file.read(end - begin))
 

@@ -257,6 +257,8 @@ class HttpFile:
                 self._require_version(begin, headers)
                 return begin, begin
         length = headers.get("Content-Length", "").strip()
+        if answer.status in (200, 206) and not length and "Transfer-Encoding" not in headers:
+            raise _CutError(f"{answer.status} without a Content-Length, as of a connection that was cut")
         if answer.status != 200 or not re.fullmatch(r"\d{1,18}", length):
             raise self._failed(begin, 0, f"{answer.status} {answer.reason} with Content-Length {length!r:.40}", 1)
         self._require_version(int(length), headers)
