@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import io
 import os
 import pathlib
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 
 import fsspec
 import numpy as np
@@ -357,7 +359,7 @@ def test_directory_that_others_may_write_to_is_refused(server, cache):
 
 
 @pytest.mark.parametrize("given", [5, ["a"], b"\xff" and 3.0])
-def test_cache_that_is_no_directory_is_refused(server, given):
+def test_cache_that_is_not_a_directory_is_refused(server, given):
     with pytest.raises(TypeError, match="cache: expected a directory's path"):
         milblob.load(server.model, cache=given)
 
@@ -399,6 +401,22 @@ def test_bytes_of_file_systems_are_kept_by_their_version(package, cache, monkeyp
     data[128:132] = b"\0\0\x80\x3f"
     path.write_bytes(data)
     assert milblob.load(url, cache=cache)["w0"][0] == 1
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_bytes_of_an_archive_are_kept(server, package, cache, method):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", method) as archive:
+        for name, content in files_below(package, "m.mlpackage/").items():
+            archive.writestr(name, content)
+    server.files["m.zip"] = data.getvalue()
+    expected = milblob.load(package)
+    for limit in (len(data.getvalue()) + 2 * HEAD, HEAD):
+        server.log.clear()
+        found = milblob.load(f"{server.url}/m.zip", cache=cache)
+        assert all(np.array_equal(found[name], array) for name, array in expected.items())
+        time.sleep(0.05)
+        assert 0 < server.moved() <= limit
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit on Windows")

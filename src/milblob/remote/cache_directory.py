@@ -43,7 +43,7 @@ class CacheDirectory:
 
     Raises:
         OSError: the directory cannot be made or used. PermissionError: others may write to it.
-        TypeError: neither a Cache nor a path. ValueError: a path with a NUL.
+        TypeError: neither a Cache nor a path. ValueError: a path with a NUL; a URL.
     """
 
     def __init__(self, settings: Cache | str | os.PathLike[str]) -> None:
@@ -54,15 +54,13 @@ class CacheDirectory:
             settings = Cache(settings)
         self.path = os.path.abspath(as_path(settings.path))
         self.max_nbytes = settings.max_nbytes
-        if "\0" in self.path:
-            raise ValueError(f"cache: expected a path, got one with a NUL: {self.path!r:.200}")
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         _require_own(self.path)
         self._lock = threading.Lock()
         self._slow: dict[str, str] = {}
         self._fresh = 0  # bytes that this process wrote since the directory was looked at
 
-    def entry(self, remote: RemoteFile) -> "Entry | None":
+    def entry(self, remote: RemoteFile) -> "CacheEntry | None":
         """Return the entry of the current version of a file, which the caller closes; None for one that is not kept.
 
         Raises:
@@ -74,7 +72,7 @@ class CacheDirectory:
         public, secret = remote.address
         text = json.dumps([1, public, self._digest(secret), *version])
         name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
-        return Entry(self, os.path.join(self.path, name), version.nbytes)
+        return CacheEntry(self, os.path.join(self.path, name), version.nbytes)
 
     def _digest(self, secret: str) -> str:
         with self._lock:
@@ -95,7 +93,8 @@ class CacheDirectory:
                     os.close(fd)
                 if len(key) == _KEY_NBYTES:
                     return key
-                os.unlink(path)  # a crash left a part of it
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)  # a crash left a part of it
             unfinished = f"{path}.{os.urandom(8).hex()}"
             fd = os.open(unfinished, _FLAGS | os.O_EXCL, 0o600)
             try:
@@ -156,7 +155,7 @@ class CacheDirectory:
                     os.unlink(path)
 
 
-class Entry:
+class CacheEntry:
     """One version of one file in a cache.
 
     Attributes:
@@ -170,7 +169,8 @@ class Entry:
         self._rows: list[tuple[int, int, bytes]] = []  # (begin, end, digest), by begin; no row is inside another
         self.fd = self._open(nbytes)
         self._log = os.open(f"{path}.ranges", _FLAGS | os.O_APPEND, 0o600)
-        os.utime(f"{path}.ranges")  # its last use
+        with contextlib.suppress(OSError):  # another process has removed it
+            os.utime(f"{path}.ranges")  # its last use
         self._read_log(nbytes)
 
     def _open(self, nbytes: int) -> int:
@@ -184,7 +184,8 @@ class Entry:
                         with naming(path, fd, nbytes):
                             os.ftruncate(fd, nbytes)
                     return fd
-                os.unlink(path)  # not what this wrote; others may have it mapped, so its size must not change
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)  # not what this wrote; others may have it mapped, so its size must not change
             except BaseException:
                 os.close(fd)
                 raise

@@ -90,7 +90,7 @@ class FileSystemFile:
             return bytes(self._system.cat_file(self._path, start=begin, end=end))
         with self._system.open(self._path, "rb") as file:
             if isinstance(file, fsspec.spec.AbstractBufferedFile):
-                file.cache = fsspec.caching.BaseCache(file.blocksize, file._fetch_range, file.size)
+                file.cache = fsspec.caching.BaseCache(file.blocksize, file.cache.fetcher, file.size)
             file.seek(begin)
             return bytes(file.read(end - begin))
 

@@ -9,7 +9,7 @@ from typing import cast
 from ..mirrored import Backing, Spans
 from ..storage.disk import naming
 from ..storage.transfer import write_at
-from .cache_directory import CacheDirectory, Entry
+from .cache_directory import CacheDirectory, CacheEntry
 from .http import MAX_REQUESTS
 from .origin import RemoteFile
 from .ranges import MAX_GAP_NBYTES, Range, Ranges, merged, pieces
@@ -31,7 +31,7 @@ class SparseFile:
         self.nbytes = remote.version.nbytes
         self._cache = cache
         self._fd = -1
-        self._entry: Entry | None = None
+        self._entry: CacheEntry | None = None
         self._held = Ranges()
         self._busy = Ranges()
         self._changed = threading.Condition()  # its lock is one that a thread may take again
@@ -71,7 +71,7 @@ class SparseFile:
         self._fd, self._entry, self._held = fd, entry, held
         self.remote.head = b""
 
-    def _kept(self, head: bytes) -> tuple[Entry | None, Ranges]:
+    def _kept(self, head: bytes) -> tuple[CacheEntry | None, Ranges]:
         """Return the entry in the cache, and what is known to be sound of it."""
         for _ in range(0 if self._cache is None else 2):
             entry = cast("CacheDirectory", self._cache).entry(self.remote)
@@ -169,7 +169,7 @@ class SparseFile:
             os.close(fd)
 
 
-def _put(fd: int, entry: Entry | None, begin: int, data: bytes | bytearray) -> None:
+def _put(fd: int, entry: CacheEntry | None, begin: int, data: bytes | bytearray) -> None:
     write_at(fd, [data], begin)
     if entry is not None:
         entry.note(begin, data)
