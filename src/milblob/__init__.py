@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from .program.view import Binding, Block, Consumer, Function, Operation
     from .refitting.recover import RecoverReport, recover
     from .refitting.refit import RefitReport, Refitted, refit
+    from .remote.cache import Cache
     from .reporting.report import ReportFile, report
     from .results import Result
     from .rewrite.convert import ConvertedTensor, ConvertReport, convert
@@ -93,6 +94,7 @@ __all__ = [
     "BlobReference",
     "BlobWriter",
     "Block",
+    "Cache",
     "Change",
     "CheckReport",
     "Chunk",
@@ -247,6 +249,7 @@ _LATER = {
         "program.view": ("Binding", "Block", "Consumer", "Function", "Operation"),
         "refitting.recover": ("RecoverReport", "recover"),
         "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "remote.cache": ("Cache",),
         "reporting.report": ("ReportFile", "report"),
         "results": ("Result",),
         "rewrite.convert": ("ConvertReport", "ConvertedTensor", "convert"),

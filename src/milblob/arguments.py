@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .mirrored import is_url, shown_url
+
 _FLAGS = (bool, np.bool_)
 
 
@@ -74,17 +76,34 @@ def as_count(what: str, value: Any, least: int = 0, *, nbits: int | None = None,
     return count
 
 
-def as_path(value: str | os.PathLike[Any]) -> str:
-    """Return a path as plain text.
+def as_source(value: str | os.PathLike[Any]) -> str:
+    """Return a path or a URL as plain text.
 
     A path that is a `numpy.str_`, as those in an array are, would not do: `os.listdir` and `os.scandir` answer it with
     bytes.
 
     Raises:
-        TypeError: no path.
+        TypeError: no path. ValueError: it has a NUL, which no path and no URL has.
     """
     text = os.fsdecode(os.fspath(value))
+    if "\0" in text:
+        raise ValueError(f"path: expected one without a NUL, got {shown_url(text)!r:.200}")
     return text if type(text) is str else str.__str__(text)
+
+
+def as_path(value: str | os.PathLike[Any]) -> str:
+    """Return a path of a local file or directory as plain text.
+
+    Raises:
+        TypeError, ValueError: as `as_source`; a URL.
+    """
+    text = os.fspath(value)
+    if type(text) is not str or "\0" in text:
+        text = as_source(text)
+    if "://" in text and is_url(text):
+        how = "`milblob ls URL --download DIR`, or milblob.download, makes a local copy of a model"
+        raise ValueError(f"expected a local path, got the URL {shown_url(text)} ({how})")
+    return text
 
 
 def source_of(source: Any) -> Any:
@@ -93,6 +112,8 @@ def source_of(source: Any) -> Any:
     Raises:
         TypeError: an MLModel without a package, which has no weights in files.
     """
+    if isinstance(source, str):
+        return source
     if str(type(source).__module__).partition(".")[0] != "coremltools" or not hasattr(source, "get_spec"):
         return source
     path = getattr(source, "package_path", None)

@@ -20,15 +20,16 @@ class Backing(NamedTuple):
     Attributes:
         name: what messages call it: a URL without user, password and query.
         nbytes: size of the whole file.
-        fetch: called with ranges inside the file; returns once they are in `fd` or `memory`.
-        fd: descriptor of a sparse file of `nbytes` bytes, which the maker owns; -1 for `memory`.
+        fetch: called with ranges inside the file; returns once they are in the file or `memory`.
+        file: makes the sparse file of `nbytes` bytes when it is first needed, as a model may have more files than a
+            process can have open; returns its descriptor, which the maker owns. None for `memory`.
         memory: the bytes, where they are a part of a mapping.
     """
 
     name: str
     nbytes: int
     fetch: Callable[[Spans], None]
-    fd: int = -1
+    file: Callable[[], int] | None = None
     memory: memoryview | None = None
 
 
@@ -66,15 +67,35 @@ _ZIP = ".zip"
 
 def is_remote(source: Any) -> bool:
     """Whether a source is a URL, or may be a zip archive: what `remote.mirror.open_mirror` looks at."""
-    if not isinstance(source, str | os.PathLike):
-        return False
-    text = os.fspath(source)
-    return isinstance(text, str) and (text[-4:].lower() == _ZIP or (":" in text and is_url(text)))
+    text = source
+    if not isinstance(source, str):
+        if not isinstance(source, os.PathLike):
+            return False
+        text = os.fspath(source)
+        if not isinstance(text, str):
+            return False
+    return (":" in text and is_url(text)) or text[-4:].lower() == _ZIP
 
 
 def is_url(text: str) -> bool:
     """Whether a text is a URL, or a chain of them as fsspec takes it ("zip://name::https://...")."""
     return _SCHEME.match(text) is not None
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without user, password, query and fragment, which may all hold credentials."""
+    return "::".join(map(_shown_part, url.split("::")))
+
+
+def _shown_part(url: str) -> str:
+    head, mark, rest = url.partition("://")
+    if not mark:
+        return url
+    rest = re.split(r"[?#]", rest, maxsplit=1)[0]
+    host, slash, path = rest.partition("/")
+    if head.lower() != "hf":  # where a revision follows the "@", and no user comes before it
+        host = host.rpartition("@")[2]
+    return f"{head}://{host}{slash}{path}"
 
 
 def provide(path: str, *, is_named: bool) -> bool:

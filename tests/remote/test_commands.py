@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import random
 import re
 
 import fsspec
@@ -12,9 +13,11 @@ import milblob
 import milblob.onnx
 from cases import MODEL_CASES, load_case
 from milblob.cli import main
+from milblob.remote import http
 from paths import ROOT
 from remote_server import files_below, serving
 from repacking import FILE, simple_package, small_package
+from thorough import sized
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +81,62 @@ def test_check_finds_the_same_but_for_files_that_nothing_names(more, place, pack
     ]
     assert lines[0] == lines[1] and found[0] == expected[0]
     assert "milblob-" not in found[1] + found[2]
+
+
+def findings(source, **options):
+    return sorted((f.severity, f.code, f.offset, f.where or "") for f in milblob.check(source, **options))
+
+
+def damages(data):
+    """What may be wrong with a weight file, several kinds of each."""
+    chance = random.Random(7)
+    starts = [at for at in range(64, len(data), 64) if data[at : at + 4] == b"\xef\xbe\xad\xde"]
+    for _ in range(sized(3, 60)):
+        damaged = bytearray(data)
+        for _ in range(chance.choice((1, 1, 3))):
+            at = chance.choice([0, *starts]) + chance.randrange(-64, 64)
+            damaged[max(0, at)] = chance.choice((0, 1, 255, damaged[max(0, at)] ^ 1))
+        yield bytes(damaged[: chance.choice((len(data), len(data), len(data) - 70, len(data) // 2))])
+    yield data + bytes(100)
+    yield data + b"\1"
+    yield data[:64]
+    yield b"PK\3\4" + data
+    yield b""
+
+
+def test_check_of_damaged_weights_finds_the_same(tmp_path):
+    contents = [bytes([number]) * (70_000 * number + 7) for number in range(1, 5)]
+    package = simple_package(tmp_path, contents, code=21, blob_code=4, itemsize=1, garbage=100)
+    name = f"m.mlpackage/{FILE}"
+    with serving(files_below(package, "m.mlpackage/")) as server:
+        data = server.files[name]
+        for number, damaged in enumerate(damages(data)):
+            server.files[name], server.etags[name] = damaged, f'"{number}"'
+            (package / FILE).write_bytes(damaged)
+            for values in (False, True):
+                found = findings(f"{server.url}/m.mlpackage", values=values)
+                expected = findings(package, values=values)
+                assert found == [one for one in expected if one[1] != "owner-only"], number
+            url = f"{server.url}/{name}"
+            if damaged:
+                assert findings(url) == [one for one in findings(package / FILE) if one[1] != "owner-only"], number
+
+
+def test_check_of_a_server_that_fails_is_an_error_and_no_finding(tmp_path):
+    package = simple_package(tmp_path, [bytes(400_000), bytes(400_000)])
+    name = f"m.mlpackage/{FILE}"
+    with serving(files_below(package, "m.mlpackage/")) as server:
+
+        def fault(handler, path, begin, end, number):
+            if path != name or end - begin <= http.HEAD_NBYTES:
+                return False
+            handler.answer(403, b"")
+            return True
+
+        server.fault = fault
+        assert not milblob.check(f"{server.url}/m.mlpackage").errors
+        with pytest.raises(PermissionError):
+            milblob.check(f"{server.url}/m.mlpackage", values=True)
 
 
 def test_two_sources(place, package):
@@ -233,6 +292,23 @@ def test_commands_for_local_files_refuse_a_url(cli, command):
     status, out, err = cli(*(url if word == "URL" else word for word in command))
     assert (status, out) == (2, "")
     assert f"expected a local path, got the URL {url} (`milblob ls URL --download DIR`" in err
+
+
+@pytest.mark.parametrize("command", [
+    ("match", "M", "M", "-o", "U.json"), ("verify", "M", "M", "--worst", "U.npz"), ("run", "M", "-o", "U.npz"),
+    ("convert", "M", "-o", "U.npz"), ("to-onnx", "M", "-o", "U.onnx"), ("repack", "M", "-o", "U.mlpackage"),
+    ("compress", "M", "--int8", "-n", "-o", "a.mlpackage", "--save-plan", "U.json"),
+])  # fmt: skip
+def test_url_as_an_output_is_refused(cli, package, command):
+    names = [str(package) if word == "M" else word.replace("U.", "https://u:s3cr3t@h.org/U.") for word in command]
+    status, out, err = cli(*names)
+    assert (status, out) == (2, "") and "expected a local path, got the URL https://h.org/U." in err
+
+
+@pytest.mark.parametrize("command", ["ls", "hash", "check", "stats", "recover"])
+def test_path_with_a_nul_is_refused_by_name(cli, command):
+    status, out, err = cli(command, "a\0b")
+    assert (status, out) == (2, "") and "path: expected one without a NUL, got 'a\\x00b'" in err
 
 
 def test_weights_by_reference_to_a_remote_model_are_refused(place, package, tmp_path, cli):

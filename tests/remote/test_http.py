@@ -475,6 +475,22 @@ def test_header_that_no_request_can_have_is_refused_without_its_text(server, tex
     assert "SECRET" not in str(caught.value) and not server.log
 
 
+@pytest.mark.parametrize("name", ["Range", "range", "Accept-Encoding", "If-Range", "Host", "Content-Length"])
+def test_headers_that_milblob_sets_itself_are_refused(server, name):
+    with pytest.raises(ValueError, match=f"expected none that milblob sets itself, got {name}"):
+        milblob.load(server.model, storage_options={"headers": {name: "bytes=0-9"}})
+    assert not server.log
+
+
+def test_header_of_the_user_replaces_the_default_one(server):
+    url = server.model.replace("http://", "http://user:word@")
+    milblob.load(url, storage_options={"headers": {"user-agent": "mine", "authorization": "Bearer x"}})
+    for request in server.log:
+        sent = [(key.lower(), value) for key, value in request.headers.items()]
+        assert ("user-agent", "mine") in sent and ("authorization", "Bearer x") in sent
+        assert len({key for key, _ in sent}) == len(sent), "each header once"
+
+
 @pytest.mark.parametrize("options", [5, [1], "x", {1: 2}])
 @pytest.mark.parametrize(
     "call", [milblob.open, milblob.statistics, lambda url, **more: milblob.download(url, "into", **more)]

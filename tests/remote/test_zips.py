@@ -12,6 +12,8 @@ import pytest
 import milblob
 from cases import load_case
 from milblob.cli import main
+from paths import DEMO
+from peers import WITHOUT
 from remote_server import files_below, serving
 from repacking import FILE, simple_package
 
@@ -284,3 +286,18 @@ def test_member_without_a_name_is_refused(package, tmp_path, name):
     path.write_bytes(data)
     with pytest.raises(milblob.FormatError, match="a path inside the directory, got ''"):
         milblob.open(path)
+
+
+@pytest.mark.parametrize("method", [STORED, DEFLATED])
+def test_session_runs_a_model_that_is_not_a_local_file(tmp_path, method):
+    pytest.importorskip("onnxruntime", reason=WITHOUT["onnxruntime"])
+    archive = zipped(tmp_path / "m.zip", files_below(DEMO), method)
+
+    def predicted(source):
+        with milblob.open(source) as model:
+            return milblob.Session(model).predict({"tokens": np.zeros((1, 16), np.int32)})
+
+    expected = predicted(DEMO)
+    with serving({"m.zip": archive.read_bytes(), **files_below(DEMO, "m.mlpackage/")}) as server:
+        for source in (archive, f"{server.url}/m.zip", f"{server.url}/m.mlpackage"):
+            same(predicted(source), expected)

@@ -37,7 +37,7 @@ BENEATH = {
 # The handle that was checked, or milblob's own.
 HELD = {
     ("formats/npz.py", "save", "open"),
-    ("formats/npz.py", "save", "zipfile.ZipFile"), ("formats/npz.py", "open_arrays", "open"), ("formats/npz.py", "open_arrays", "zipfile.ZipFile"),
+    ("formats/npz.py", "save", "zipfile.ZipFile"), ("formats/npz.py", "_directory", "open"), ("formats/npz.py", "_directory", "zipfile.ZipFile"),
     ("formats/safetensors.py", "open_arrays", "safetensors.safe_open"), ("formats/weights.py", "_put_stamp", "open"),
     ("formats/weights.py", "_put_stamp", "MappedFile"), ("onnx/reference.py", "WeightReference.tofile", "self.held().tofile"),
     ("running/runtime.py", "Handover.start", "import_runtime().InferenceSession"), ("tvm/unzip.py", "decompress", "MappedFile"),
@@ -55,8 +55,10 @@ OTHERS = {
     ("model/identify.py", "identify", "MappedFile"), ("remote/mirror.py", "Mirror._add", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
     ("rewrite/repack.py", "_lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
-    ("rewrite/download.py", "_Work.__init__", "open"), ("rewrite/download.py", "_Work.fetch", "os.open"), ("rewrite/download.py", "_Work.note", "os.open"),
+    ("rewrite/download.py", "_Work.__init__", "open"), ("rewrite/download.py", "_Work.fetch", "os.open"), ("rewrite/download.py", "_Work._note", "os.open"),
     ("rewrite/download.py", "_locked", "os.open"), ("remote/zips.py", "_members", "zipfile.ZipFile"), ("remote/mirror.py", "open_mirror", "MappedFile"),
+    ("remote/cache_directory.py", "CacheDirectory._key", "os.open"), ("remote/cache_directory.py", "CacheDirectory.trim", "os.open"),
+    ("remote/cache_directory.py", "CacheEntry.__init__", "os.open"), ("remote/cache_directory.py", "CacheEntry._open", "os.open"),
     ("tvm/edit.py", "_change_directory", "os.open"), ("aimodel/saving.py", "_change", "os.open"),
 }  # fmt: skip
 # Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.

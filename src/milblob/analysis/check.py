@@ -21,6 +21,7 @@ from ..model.package import REFUSALS, Package, Source, resolve
 from ..model.table import Format, format_of
 from ..program.scan import Compressed, ProgramScan
 from ..progress import Progress
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
 from ..selection import Select
@@ -47,6 +48,7 @@ def check(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> CheckReport:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
@@ -63,7 +65,7 @@ def check(
         ignore: report no findings with these codes.
         progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
-        storage_options: as for `open`, of a URL.
+        storage_options, cache: as for `open`, of a URL.
 
     A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm (docs/tvm.md has the codes), a
     bundle of Core AI by milblob.aimodel (docs/aimodel.md).
@@ -198,7 +200,7 @@ class _Checker:
             return ""
         try:
             if package.kind == "blob":
-                check_blob(self.found, package.mappings[0].live())
+                check_blob(self.found, package.mappings[0])
             for prefix, kind in package.others:
                 message = f"model {prefix.rstrip('/')}: expected an ML Program, got a {kind}, which is not looked into"
                 self.found.add("note", "other-model", message, file=path)
@@ -405,11 +407,10 @@ class _Checker:
             return
         with closing(mapping):
             mapping.expect_random(True)
-            buffer = mapping.live()
             self._check_stamp(path, mapping)
-            blobs = check_blob(self.found, buffer, [r.offset for r in references])
+            blobs = check_blob(self.found, mapping, [r.offset for r in references])
             if blobs is not None:
-                self._check_references(buffer, blobs, references)
+                self._check_references(mapping.need(()), blobs, references)
                 self._check_unreferenced(path, blobs, references, is_referenced)
 
     def _check_stamp(self, path: str, mapping: MappedFile) -> None:

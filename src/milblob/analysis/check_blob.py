@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
-from ..blobs.reader import RECORD
+from ..blobs.reader import RECORD, fetch_records
 from ..dtypes import BY_BLOB_CODE
 from ..errors import FormatError
 from ..model.identify import is_blob_head
 from ..storage.foreign import foreign, refusal
+from ..storage.mapped import MappedFile
 from .check_report import Findings
 
 _HEADER_NBYTES = _RECORD_NBYTES = _ALIGNMENT = 64
@@ -43,23 +44,27 @@ class BlobFile(NamedTuple):
     places: frozenset[int]
 
 
-def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int] = ()) -> BlobFile | None:
+def check_blob(found: Findings, mapping: MappedFile, references: Sequence[int] = ()) -> BlobFile | None:
     """Check a storage file: header, records, the bytes between them, and the records that a Program refers to.
+
+    Of a remote file, only these are fetched; all of it, if a record is broken and the next one must be looked for.
 
     Args:
         found: takes the findings.
-        buffer: the whole file, held.
+        mapping: the file.
         references: metadata offsets that Programs refer to.
 
     Returns:
         Its contents, or None if it is not a storage file at all.
     """
+    around = [(max(0, offset - _ALIGNMENT), _ALIGNMENT + _RECORD_NBYTES) for offset in references]
+    buffer = mapping.need([(0, _HEADER_NBYTES + _RECORD_NBYTES), *around] if mapping.is_partial else ())
     file = buffer.name
     if buffer.nbytes == 0:
         message = "weight file: expected a storage header of 64 bytes, got an empty file"
         found.add("error", "empty-file", message, file=file, offset=0)
         return None
-    if (other := None if is_blob_head(memoryview(buffer)) else foreign(buffer, file)) is not None:
+    if (other := None if is_blob_head(memoryview(buffer)) else foreign(mapping.live(), file)) is not None:
         error = refusal(other, "file: expected a weight file", file)
         found.add("error", error.code, error.what, file=file)
         return None
@@ -74,7 +79,9 @@ def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int]
         found.add("error", "version", f"storage version: expected 2, got {version}{espresso}", file=file, offset=4)
         if buffer.nbytes < 68 or struct.unpack_from("<I", data, 64)[0] != _SENTINEL:
             return None
-    walk = _Walk(found, buffer, data, announced)
+    if mapping.is_partial and not fetch_records(mapping, announced):
+        mapping.live()
+    walk = _Walk(found, mapping, buffer, announced)
     walk.run()
     outside = walk.add_references(sorted(set(references)))
     records = np.array(walk.rows, RECORD) if walk.rows else np.empty(0, RECORD)
@@ -82,17 +89,21 @@ def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int]
         records = np.concatenate([walk.bulk, records])
     records = records[np.argsort(records["offset"], kind="stable")]
     _check_overlaps(found, file, records)
-    _check_layout(found, data, file, records[~np.isin(records["offset"], np.array(outside, np.uint64))], walk.broken)
+    inside = records[~np.isin(records["offset"], np.array(outside, np.uint64))]
+    if mapping.is_partial:
+        mapping.need(_between(inside, buffer.nbytes))
+    _check_layout(found, data, file, inside, walk.broken)
     return BlobFile(records, frozenset(walk.places))
 
 
 class _Walk:
     """The walk over a file's records, which continues after a broken one."""
 
-    def __init__(self, found: Findings, buffer: _codec.Buffer, data: memoryview, announced: int) -> None:
+    def __init__(self, found: Findings, mapping: MappedFile, buffer: _codec.Buffer, announced: int) -> None:
         self.found = found
+        self.mapping = mapping
         self.buffer = buffer
-        self.data = data
+        self.data = memoryview(buffer)
         self.announced = announced
         self.rows: list[tuple[int, ...]] = []
         self.bulk: np.ndarray[Any, Any] | None = None
@@ -126,6 +137,7 @@ class _Walk:
     def _rest(self, at: int, expected: int, extra: bool) -> Iterator[tuple[int, tuple[int, ...] | None]]:
         """Yield (offset, row or None if broken) of the records from `at` on, one by one."""
         while at + _RECORD_NBYTES <= self.buffer.nbytes:
+            self.mapping.need([(at, _RECORD_NBYTES)])
             row = record_row(self.buffer, at)
             if row is not None and row[1] >= at + _RECORD_NBYTES:
                 yield at, row
@@ -166,6 +178,7 @@ class _Walk:
     def _next_candidate(self, at: int) -> int | None:
         """Return the next offset after `at` with a plausible record: a sentinel, and a plausible dtype or offset."""
         if self._candidates is None:
+            self.mapping.live()
             words = np.ndarray((self.buffer.nbytes // _ALIGNMENT,), "<u4", memoryview(self.buffer), 0, (_ALIGNMENT,))
             self._candidates = np.flatnonzero(words == _SENTINEL) * _ALIGNMENT
         start = int(np.searchsorted(self._candidates, at, "right"))
@@ -261,6 +274,21 @@ def _check_overlaps(found: Findings, file: str | None, records: np.ndarray[Any, 
             f"{int(ends[other])}, got byte {int(starts[index])}"
         )
         found.add("error", "overlap", message, file=file, offset=second)
+
+
+def _between(records: np.ndarray[Any, Any], nbytes: int) -> list[tuple[int, int]]:
+    """Return the stretches of a file that `_check_layout` looks at: (offset, nbytes) of each."""
+    spans, previous_end = [], _HEADER_NBYTES
+    for offset, data_offset, size, _, padding, _, _ in records.tolist():
+        end = data_offset + size
+        spans += [
+            (previous_end, offset - previous_end),
+            (offset + _RECORD_NBYTES, data_offset - offset - _RECORD_NBYTES),
+        ]
+        spans += [(end - 1, 1)] if padding and size else []
+        previous_end = max(previous_end, end)
+    spans += [(previous_end, nbytes - previous_end)] if nbytes - previous_end < _ALIGNMENT else []
+    return [(offset, size) for offset, size in spans if size > 0]
 
 
 def _check_layout(

@@ -1,8 +1,8 @@
 """Problems that only reading a model's values shows: NaN, infinities, parts that do not match."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from .. import _codec
 from ..dtypes import DType
 from ..errors import LimitError, MilblobError
 from ..model.elements import Piece, stored_piece
+from ..model.fetching import fetch
 from ..model.model import Model
 from ..model.package import Package
 from ..model.tensor import Tensor
@@ -23,6 +24,7 @@ _MASKS = {
     "constexpr_sparse_blockwise_shift_scale": ("data_mask", "nonzero_data"),
 }
 _INDICES = {"constexpr_lut_to_dense": "indices", "constexpr_lut_to_sparse": "indices_nonzero_data"}
+_R = TypeVar("_R")
 _BROKEN = (MilblobError, OSError)  # the rest of `check` has reported these already
 
 
@@ -35,15 +37,22 @@ def check_values(found: Findings, package: Package, progress: Progress | None = 
         progress: called as each tensor has been looked at (see `Progress`).
     """
     counter = ProgressCounter(progress)
-    steps = _steps(found, package, counter)
-    while (tensor := _next(found, steps)) is not None:
+    opened = _attempt(found, lambda: _opened(package))
+    if opened is None:
+        return
+    model, floats, operations = opened
+    fetch([*floats, *operations])  # a server that fails is an error of the check, and no finding
+    tensors = list(filter(_is_readable, floats))
+    counter.total_nbytes = sum(map(_nbytes, (*tensors, *operations)))
+    steps = _steps(found, model, tensors, operations)
+    while (tensor := _attempt(found, lambda: next(steps, None))) is not None:
         counter.add(tensor.name, _nbytes(tensor))  # outside of what catches errors: `progress` may raise any
 
 
-def _next(found: Findings, steps: Iterator[Tensor]) -> Tensor | None:
+def _attempt(found: Findings, work: Callable[[], _R | None]) -> _R | None:
     """Do one step; None at the end, and where the model can be followed no further."""
     try:
-        return next(steps, None)
+        return work()
     except LimitError as error:
         found.add("warning", "limit", error.what, file=error.file, where=error.where)
     except _BROKEN:
@@ -51,12 +60,14 @@ def _next(found: Findings, steps: Iterator[Tensor]) -> Tensor | None:
     return None
 
 
-def _steps(found: Findings, package: Package, counter: ProgressCounter) -> Iterator[Tensor]:
-    """Yield each tensor after it was checked: numbers first, then compressed weights."""
+def _opened(package: Package) -> tuple[Model, list[Tensor], list[Tensor]]:
+    """Return the model with its stored tensors of floats, and its compressed weights."""
     model = Model(package, stored=True)
-    tensors = [tensor for tensor in model.values() if tensor.mil_dtype.is_float and _is_readable(tensor)]
-    operations = list(_operations(Model(package)))
-    counter.total_nbytes = sum(map(_nbytes, (*tensors, *operations)))
+    return model, [tensor for tensor in model.values() if tensor.mil_dtype.is_float], list(_operations(Model(package)))
+
+
+def _steps(found: Findings, model: Model, tensors: list[Tensor], operations: list[Tensor]) -> Iterator[Tensor]:
+    """Yield each tensor after it was checked: numbers first, then compressed weights."""
     yield from _check_numbers(found, model, tensors)
     for operation in operations:
         _check_operation(found, operation)

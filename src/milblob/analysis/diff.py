@@ -17,6 +17,7 @@ from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.compression import Compression
 from ..progress import Progress, ProgressCounter
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result, ambiguous, least
 from ..selection import Select, require_selected, selector
@@ -166,6 +167,7 @@ def diff(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> Diff:
     """Compare two models, or a model and a file of arrays, regardless of compression.
 
@@ -186,7 +188,7 @@ def diff(
         stored: compare the stored parts of compressed weights instead of the weights.
         progress: called as each tensor of `a` has been compared (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
-        storage_options: as for `open`, of the URLs.
+        storage_options, cache: as for `open`, of the URLs.
 
     Returns:
         Diff. Programs and metadata are compared if both are models.

@@ -19,6 +19,7 @@ from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result
 from .sides import Side, is_arrays
@@ -50,6 +51,7 @@ def content_hash(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> ContentHash:
     """Hash the contents of a model or weight file: BLAKE3, see docs/hash.md.
 
@@ -63,7 +65,7 @@ def content_hash(
             by their scheme and stored parts.
         progress: called as each tensor has been hashed (see `Progress`).
         max_nbytes: as for `open`; default: that of an open Model.
-        storage_options: as for `open`, of a URL.
+        storage_options, cache: as for `open`, of a URL.
 
     Returns:
         ContentHash.

@@ -18,6 +18,7 @@ from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result, least
 from ..selection import Select, require_selected, selector
@@ -168,6 +169,7 @@ def statistics(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> "StatisticsReport": ...
 @overload
 def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, distinct: bool = True) -> Statistics: ...
@@ -182,6 +184,7 @@ def statistics(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> "Statistics | StatisticsReport":
     """Examine every value once, of one tensor or of all weights of a model, without the GIL and in several threads.
 

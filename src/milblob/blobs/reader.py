@@ -102,6 +102,26 @@ def in_data(records: np.ndarray[Any, Any], offset: int) -> str:
     return f" ({where} of the record at byte {at}: a reference names the offset of the record)"
 
 
+def fetch_records(mapping: MappedFile, count: int) -> bool:
+    """Fetch the metadata of the records of a remote file, one by one: each gives the place of the next one.
+
+    Args:
+        mapping: a weight file with a sound header.
+        count: of its records.
+
+    Returns:
+        Whether there are as many records, all of them sound; else it ends with the first that is not.
+    """
+    offset = _HEADER_NBYTES
+    for _ in range(count):
+        try:
+            data_offset, nbytes, *_ = _codec.blob_record(mapping.need([(offset, _RECORD_NBYTES)]), offset)
+        except FormatError:
+            return False
+        offset = -(-(data_offset + nbytes) // _ALIGNMENT) * _ALIGNMENT
+    return True
+
+
 class BlobReader(Opened):
     """A blob v2 file ("weight.bin"), memory-mapped.
 
@@ -162,7 +182,7 @@ class BlobReader(Opened):
         """
         if self._index is None:
             if self.mapping.is_partial:
-                self._fetch_records()
+                fetch_records(self.mapping, self._count)  # the walk names a record that is broken
             buffer = self.mapping.check_range(0, _HEADER_NBYTES)
             # Allocate only for records that exist: a sparse file can announce 2^32 - 1 and have none.
             rows = min(self._count, 1 << 16)
@@ -181,16 +201,6 @@ class BlobReader(Opened):
             index.flags.writeable = False
             self._index = index
         return self._index
-
-    def _fetch_records(self) -> None:
-        """Fetch the metadata of all records of a remote file, one by one: each gives the place of the next one."""
-        offset = _HEADER_NBYTES
-        for _ in range(self._count):
-            try:
-                data_offset, nbytes, *_ = _codec.blob_record(self.mapping.need([(offset, _RECORD_NBYTES)]), offset)
-            except FormatError:  # the walk names the record
-                return
-            offset = -(-(data_offset + nbytes) // _ALIGNMENT) * _ALIGNMENT
 
     def fetch(self, records: Iterable[tuple[int, int]]) -> None:
         """Fetch records of a remote file before they are read, all at once; nothing of a local one.

@@ -6,7 +6,9 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from ..arguments import as_path, as_source
 from ..mirrored import is_remote, is_url
+from ..remote.cache import DEFAULT_NBYTES, Cache
 from . import options
 from .terminal import output
 from .terminal.progress import shown
@@ -31,6 +33,10 @@ def add_sources(parser: options.Parser, *names: str) -> None:
         "fetch the whole files of each URL to DIR first, or what is missing of them, and print the content hash"
     )
     options.add_output(parser, "--download", metavar="DIR", help=description)
+    description = "keep what is fetched of URLs in DIR, for later calls"
+    parser.add_argument("--cache", metavar="DIR", help=description)
+    description = f"what --cache may take on disk, such as 2G; default {DEFAULT_NBYTES >> 30}G; the oldest goes first"
+    parser.add_argument("--cache-size", metavar="SIZE", type=options.size, help=description)
     parser.set_defaults(remote_sources=names)
 
 
@@ -57,7 +63,12 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
     _require_local({name: value for name, value in vars(arguments).items() if name in _SOURCES and name not in names})
     given = {name: getattr(arguments, name) for name in names}
     every = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
+    for text in every:
+        if isinstance(text, str):
+            as_source(text)
     stored = dict(getattr(arguments, "storage_options", ()))
+    if getattr(arguments, "cache_size", None) is not None and arguments.cache is None:
+        raise ValueError("--cache-size: expected --cache DIR, whose size it is, got none")
     if not stored and not any(map(is_remote, every)):
         yield
         return
@@ -65,12 +76,17 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
 
     if not any(map(is_remote, every)):
         raise ValueError(f"--storage-option: expected a URL, which it is for, got {every[0]}")
+    cache = (
+        None
+        if arguments.cache is None
+        else Cache(arguments.cache, DEFAULT_NBYTES if arguments.cache_size is None else arguments.cache_size)
+    )
     with contextlib.ExitStack() as stack:
 
         def opened(text: Any) -> Any:
             if arguments.download is not None and is_url(text):
                 return _downloaded(text, stored, arguments)
-            return stack.enter_context(local(text, stored, arguments.max_nbytes)) if is_remote(text) else text
+            return stack.enter_context(local(text, stored, arguments.max_nbytes, cache)) if is_remote(text) else text
 
         for name, value in given.items():
             setattr(arguments, name, list(map(opened, value)) if isinstance(value, list) else opened(value))
@@ -80,9 +96,8 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
 def _require_local(given: dict[str, Any]) -> None:
     for value in given.values():
         for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str) and "://" in text and is_url(text):
-                how = "`milblob ls URL --download DIR` makes a local copy of a model"
-                raise ValueError(f"expected a local path, got the URL {text} ({how})")
+            if isinstance(text, str):
+                as_path(text)
 
 
 def _downloaded(url: str, stored: dict[str, Any], arguments: Namespace) -> str:

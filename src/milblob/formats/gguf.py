@@ -26,6 +26,7 @@ BLOCK = 32
 """Elements that share a scale, in every type that is read here."""
 
 _VERSIONS = (2, 3)
+_AHEAD_NBYTES, _MAX_AHEAD_NBYTES = 1 << 16, 1 << 20
 _ALIGNMENT = 32
 _MAX_DIMENSIONS = 4  # of ggml
 _MAX_DEPTH = 8  # of arrays in arrays, which are not used in practice
@@ -148,13 +149,15 @@ class _Header:
     """Reads the header of a GGUF file; every size is checked before it is used."""
 
     def __init__(self, mapping: MappedFile, path: str) -> None:
-        self._data = memoryview(mapping.live())
-        self._at = 0
+        self._data = memoryview(mapping.need(()))
+        self._mapping = mapping
+        self._at = self._fetched = 0
         self._path = path
         self._alignment = _ALIGNMENT
 
     def read(self) -> tuple[dict[str, _Row], int]:
         """Return (name -> row, offset of the data)."""
+        self._fetch(4)
         if bytes(self._data[:4]) != b"GGUF":
             raise self._error(f"beginning of GGUF file: expected GGUF, got {bytes(self._data[:4])!r}")
         self._at = 4
@@ -185,7 +188,15 @@ class _Header:
             left = len(self._data) - self._at
             raise self._error(f"{what} in GGUF file: expected {nbytes} bytes, got {left} up to the end of the file")
         self._at += nbytes
+        if self._mapping.is_partial:
+            self._fetch(self._at)
         return self._data[self._at - nbytes : self._at]
+
+    def _fetch(self, end: int) -> None:
+        """Fetch a remote file up to a byte, and as much again: the size of the header is not known."""
+        if end > self._fetched:
+            begin, self._fetched = self._fetched, end + min(max(end, _AHEAD_NBYTES), _MAX_AHEAD_NBYTES)
+            self._mapping.need([(begin, self._fetched - begin)])
 
     def _number(self, code: str, what: str) -> int:
         return int(struct.unpack(code, self._take(struct.calcsize(code), what))[0])
@@ -267,12 +278,12 @@ def _found(library: Any, mapping: MappedFile, path: str, start: int, name: str, 
     def raw() -> Array:
         if not nbytes:
             return np.empty(0, np.uint8)
-        return np.ndarray((nbytes,), np.uint8, mapping.check_size(), begin)  # type: ignore[arg-type]
+        return np.ndarray((nbytes,), np.uint8, mapping.check_range(begin, nbytes), begin)  # type: ignore[arg-type]
 
     def view() -> Array:
         if not nbytes:
             return np.empty(shape, _PLAIN[kind].numpy)
-        return np.ndarray(shape, _PLAIN[kind].numpy, mapping.check_size(), begin)  # type: ignore[arg-type]
+        return np.ndarray(shape, _PLAIN[kind].numpy, mapping.check_range(begin, nbytes), begin)  # type: ignore[arg-type]
 
     def dequantized() -> Array:
         values = np.empty(count, np.float32)
@@ -285,4 +296,5 @@ def _found(library: Any, mapping: MappedFile, path: str, start: int, name: str, 
         return values.reshape(shape)
 
     load = view if kind in _PLAIN else dequantized
-    return GGUFArray(name, _PLAIN.get(kind, DType.FLOAT32), shape, load, path, budget, kind, nbytes, raw)
+    found = GGUFArray(name, _PLAIN.get(kind, DType.FLOAT32), shape, load, path, budget, kind, nbytes, raw)
+    return found.read_from(mapping, begin, nbytes)

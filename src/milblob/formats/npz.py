@@ -94,13 +94,8 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     """
     mapping = MappedFile(path)
     with closed_on_error(mapping):
-        with (
-            _as_ours(path),
-            mapping.held() as fd,
-            open(fd, "rb", closefd=False) as file,  # not by name: another file may have that name by now
-            zipfile.ZipFile(file) as archive,
-        ):
-            directory = archive.infolist()
+        with _as_ours(path):
+            directory = _directory(mapping)
         budget = Budget(max_nbytes, path)
         budget.add_file(path, mapping.nbytes, mapping.identity)
         members: dict[str, _Member] = {}
@@ -122,6 +117,24 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     return Arrays(names, find, mapping.close)
 
 
+def _directory(mapping: MappedFile) -> list[zipfile.ZipInfo]:
+    """Return the rows of the zip's directory; of a remote file, they and the headers of its members are fetched."""
+    if mapping.is_partial:
+        from ..remote.zips import TAIL_NBYTES, ArchiveFile  # local files need no HTTP
+
+        mapping.need([(max(0, mapping.nbytes - TAIL_NBYTES), TAIL_NBYTES)])
+        with zipfile.ZipFile(ArchiveFile(mapping)) as archive:
+            rows = archive.infolist()
+        mapping.need([(row.header_offset, len(row.filename) + _LOCAL_HEADER + HEAD_NBYTES) for row in rows])
+        return rows
+    with (
+        mapping.held() as fd,
+        open(fd, "rb", closefd=False) as file,  # not by name: another file may have that name by now
+        zipfile.ZipFile(file) as archive,
+    ):
+        return archive.infolist()
+
+
 def _found(member: "_Member", name: str, note: dict[str, Any] | None, budget: Budget) -> StoredArray:
     header = member.header()
 
@@ -130,7 +143,8 @@ def _found(member: "_Member", name: str, note: dict[str, Any] | None, budget: Bu
             budget.spend((name, "member"), member.nbytes)
         return member.load(header)
 
-    return restored(name, note, header.dtype, header.shape, load, member.path, budget)
+    found = restored(name, note, header.dtype, header.shape, load, member.path, budget)
+    return found.read_from(*member.stretch()) if member.is_partial else found
 
 
 @contextlib.contextmanager
@@ -169,6 +183,15 @@ class _Member:
         return self._info.compress_type == zipfile.ZIP_STORED
 
     @property
+    def is_partial(self) -> bool:
+        """Whether the zip is a remote file."""
+        return self._mapping.is_partial
+
+    def stretch(self) -> tuple[MappedFile, int, int]:
+        """Return the file, and (offset, bytes) of the stored data in it."""
+        return self._mapping, self._data_offset(), self._info.compress_size
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the .npy, as declared in the zip."""
         return self._info.file_size
@@ -181,7 +204,7 @@ class _Member:
         head = bytearray(min(info.file_size, HEAD_NBYTES))
         if self.is_stored:
             start = self._start()
-            head[:] = memoryview(self._mapping.live())[start : start + len(head)]
+            head[:] = memoryview(self._mapping.need([(start, len(head))]))[start : start + len(head)]
         else:
             if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_RATIO * info.compress_size:
                 message = f"{self._name}: expected at most {_MAX_RATIO} bytes of each that is stored, got a size of "
@@ -201,8 +224,8 @@ class _Member:
     def load(self, header: Header) -> np.ndarray[Any, Any]:
         """Return the array: zero-copy over the mapped file if it is not compressed."""
         if self.is_stored:
-            buffer = self._mapping.check_size()
             start = self._start()
+            buffer = self._mapping.check_range(start, self._info.file_size)
             if not self._is_sound:
                 self._require_sum(memoryview(buffer)[start : start + self._info.file_size])
             return header.array_over(buffer, start)
@@ -223,8 +246,8 @@ class _Member:
         zipfile makes bz2 and lzma decompress whole blocks, and a few kilobytes may become gigabytes; this decompresses
         only as many bytes as are needed.
         """
-        data = memoryview(self._mapping.check_size())
         start = self._data_offset()
+        data = memoryview(self._mapping.check_range(start, self._info.compress_size))
         end = min(start + self._info.compress_size, data.nbytes)
         unpack = unpacker(self._info, data[start:end])
         for part in parts:
@@ -237,7 +260,7 @@ class _Member:
 
     def _data_offset(self) -> int:
         """Byte offset of the member's stored data, compressed or not."""
-        info, data = self._info, memoryview(self._mapping.check_size())
+        info, data = self._info, memoryview(self._mapping.check_range(self._info.header_offset, _LOCAL_HEADER))
         at = info.header_offset
         head = bytes(data[at : at + _LOCAL_HEADER]) if at >= 0 else b""
         if len(head) < _LOCAL_HEADER or head[:4] != b"PK\3\4":
@@ -248,12 +271,10 @@ class _Member:
 
     def _start(self) -> int:
         """Byte offset of the data of an uncompressed member."""
-        info, data = self._info, memoryview(self._mapping.check_size())
+        info, nbytes = self._info, self._mapping.nbytes
         at, start = info.header_offset, self._data_offset()
-        if info.compress_size != info.file_size or start + info.file_size > data.nbytes:
-            message = (
-                f"{self._name}: expected {info.file_size} bytes from {start} on, got a file that ends at {data.nbytes}"
-            )
+        if info.compress_size != info.file_size or start + info.file_size > nbytes:
+            message = f"{self._name}: expected {info.file_size} bytes from {start} on, got a file that ends at {nbytes}"
             raise FormatError(message, offset=at, file=self.path)
         return start
 

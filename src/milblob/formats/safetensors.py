@@ -190,4 +190,4 @@ def _found(
             return np.empty(shape, dtype.numpy)
         return np.ndarray(shape, dtype.numpy, mapping.check_range(start + begin, end - begin), start + begin)  # type: ignore[arg-type]
 
-    return restored(name, note, dtype, shape, load, path, budget)
+    return restored(name, note, dtype, shape, load, path, budget).read_from(mapping, start + begin, end - begin)

@@ -8,6 +8,7 @@ import numpy as np
 from ..dtypes import DType
 from ..extras import require
 from ..model.lazy import LazyTensor
+from ..remote.cache import CacheLike
 from ..selection import Select
 from .memory import Array, bytes_as_integers, chosen, open_tensors, refuse
 
@@ -22,6 +23,7 @@ def load(
     mmap: bool = True,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> dict[str, Any]:
     """Read the weights of a model as JAX arrays: name -> jax.Array.
 
@@ -29,7 +31,7 @@ def load(
         source: what `milblob.open` or `milblob.open_arrays` takes, or what they returned.
         select: the weights to read: a glob, several, or a function that is called with a name.
         device: a jax.Device or a sharding, as `jax.device_put` takes; None: JAX's default.
-        constants, stored, mmap, max_nbytes, storage_options: as for `milblob.open`.
+        constants, stored, mmap, max_nbytes, storage_options, cache: as for `milblob.open`.
 
     Returns:
         dict in the order of the file. bfloat16, fp8 and int4 are JAX's own types; other integers below a byte are
@@ -48,7 +50,7 @@ def load(
     require("jax")
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
     with contextlib.ExitStack() as stack:
-        tensors = open_tensors(stack, source, **options, storage_options=storage_options)
+        tensors = open_tensors(stack, source, **options, storage_options=storage_options, cache=cache)
         return {name: of_array(tensor.read(), tensor, device) for name, tensor in chosen(tensors, select).items()}
 
 

@@ -16,6 +16,7 @@ from ..model.model import Model
 from ..model.open import open as open_any
 from ..model.places import RecordPlace
 from ..model.stored import Arrays
+from ..remote.cache import CacheLike
 from ..selection import Select, choose
 from ..storage.mapped import MappedFile
 
@@ -72,6 +73,7 @@ def open_tensors(
     mmap: bool = True,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> Tensors:
     """Open a model or a file of arrays; see `milblob.open` for the options.
 
@@ -83,13 +85,13 @@ def open_tensors(
         As they do; ValueError: options for a source that is open.
     """
     if isinstance(source, Model | Arrays):
-        if constants or stored or not mmap or max_nbytes is not None or storage_options:
+        if constants or stored or not mmap or max_nbytes is not None or storage_options or cache:
             raise ValueError("source: expected a path with these options, got an open model, which has its own")
         return source
     if storage_options or is_remote(source):
         from ..remote.mirror import local
 
-        source = stack.enter_context(local(source, storage_options, max_nbytes))
+        source = stack.enter_context(local(source, storage_options, max_nbytes, cache))
     if isinstance(source, str) or hasattr(source, "__fspath__"):
         path = as_path(source)
         if is_array_file(path) and not has_views(path):

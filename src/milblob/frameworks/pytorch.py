@@ -11,6 +11,7 @@ from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..extras import require
 from ..model.lazy import LazyTensor
+from ..remote.cache import CacheLike
 from ..selection import Select
 from .memory import Array, WritableArrays, bytes_as_integers, chosen, open_tensors, refuse
 
@@ -30,6 +31,7 @@ def load(
     mmap: bool = True,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> dict[str, Any]:
     """Read the weights of a model as PyTorch tensors: name -> torch.Tensor.
 
@@ -39,7 +41,7 @@ def load(
         device: where the tensors are to be: what `torch.Tensor.to` takes.
         writable: False returns inference tensors, which take no part in training. PyTorch has no tensors that are
             read-only: of these it reports a change in place as an error, but only after it has changed them.
-        constants, stored, mmap, max_nbytes, storage_options: as for `milblob.open`.
+        constants, stored, mmap, max_nbytes, storage_options, cache: as for `milblob.open`.
 
     Returns:
         dict in the order of the file. bfloat16 and fp8 are PyTorch's own types; integers below a byte are int8 or
@@ -61,7 +63,7 @@ def load(
     require_flags(writable=writable)
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
     with contextlib.ExitStack() as stack:
-        tensors = open_tensors(stack, source, **options, storage_options=storage_options)
+        tensors = open_tensors(stack, source, **options, storage_options=storage_options, cache=cache)
         memory = WritableArrays()
         with contextlib.nullcontext() if writable else torch.inference_mode():
             return {
@@ -104,6 +106,7 @@ def load_into(
     mmap: bool = True,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> tuple[list[str], list[str]]:
     """Read the weights of a model into the parameters and buffers of a torch.nn.Module.
 
@@ -112,7 +115,7 @@ def load_into(
 
     Args:
         module: to be changed; not at all after an error.
-        source, select, constants, mmap, max_nbytes, storage_options: as for `load`.
+        source, select, constants, mmap, max_nbytes, storage_options, cache: as for `load`.
         mapping: name in the module -> name in the model, where they have other names: such as
             `milblob.match(source, module.state_dict()).mapping`.
         strict: raise if a parameter has no weight, or a weight no parameter.
@@ -140,7 +143,13 @@ def load_into(
     state = module.state_dict()
     with contextlib.ExitStack() as stack:
         opened = open_tensors(
-            stack, source, constants=constants, mmap=mmap, max_nbytes=max_nbytes, storage_options=storage_options
+            stack,
+            source,
+            constants=constants,
+            mmap=mmap,
+            max_nbytes=max_nbytes,
+            storage_options=storage_options,
+            cache=cache,
         )
         tensors = chosen(opened, select)
         named = _named(state, tensors, given)

@@ -16,6 +16,7 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.places import RecordPlace
 from ..model.tensor import Tensor
+from ..remote.cache import CacheLike
 from .memory import Array, WritableArrays, open_tensors
 
 Item = int | slice | EllipsisType | list[int]
@@ -39,7 +40,7 @@ class safe_open:  # noqa: N801  the name that it replaces
         framework: "np" (NumPy), "pt" (PyTorch), "jax" or "flax" (JAX), "mlx".
         device: where tensors of PyTorch and JAX are to be. Ignored by the others.
         backend: "mmap" maps files, "pread" reads a whole weight file into memory when it is first needed.
-        constants, stored, max_nbytes, storage_options: as for `milblob.open`.
+        constants, stored, max_nbytes, storage_options, cache: as for `milblob.open`.
 
     Raises:
         As `milblob.open`; ImportError: the framework is not installed. ValueError: another framework or backend.
@@ -62,6 +63,7 @@ class safe_open:  # noqa: N801  the name that it replaces
         stored: bool = False,
         max_nbytes: int | None = None,
         storage_options: dict[str, Any] | None = None,
+        cache: CacheLike = None,
     ) -> None:
         """See the class."""
         if not isinstance(framework, str) or framework not in _FRAMEWORKS:
@@ -75,7 +77,7 @@ class safe_open:  # noqa: N801  the name that it replaces
         try:
             self._tensors: Any = open_tensors(
                 self._stack, filename, constants=constants, stored=stored, mmap=backend == "mmap",
-                max_nbytes=max_nbytes, storage_options=storage_options,
+                max_nbytes=max_nbytes, storage_options=storage_options, cache=cache,
             )  # fmt: skip
         except BaseException:
             self._stack.close()

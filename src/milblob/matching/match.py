@@ -14,6 +14,7 @@ from ..model.model import Model
 from ..model.sharing import blob_users
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..selection import Select, require_selected, selector
 from .checkpoint import Checkpoint, Work, is_numeric, numeric
@@ -37,6 +38,7 @@ def match(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> Matching:
     """Find which training tensor became which weight of a model.
 
@@ -55,7 +57,7 @@ def match(
         select: glob, several, or a function of a name: the weights of the model to look for.
         progress: called as each training tensor has been looked at (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
-        storage_options: as for `open`, of the URLs.
+        storage_options, cache: as for `open`, of the URLs.
 
     Returns:
         Matching.

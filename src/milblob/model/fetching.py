@@ -6,17 +6,19 @@ from typing import Any, cast
 from ..blobs.reader import BlobReader
 from ..errors import MilblobError
 from ..mirrored import FILES
+from ..storage.mapped import MappedFile
 from .places import RecordPlace
+from .stored import StoredArray
 from .tensor import Tensor
 
 
 def fetch(tensors: Iterable[Any]) -> None:
-    """Fetch the bytes in weight files of tensors that are about to be read, also of parts of compressed ones.
+    """Fetch the bytes of tensors that are about to be read, also of parts of compressed ones, and of stored arrays.
 
     Does nothing for local models. Skips bytes that cannot be found; reading the tensor then reports the reason.
 
     Args:
-        tensors: of any models; others than `Tensor` are left out.
+        tensors: of any models and files of arrays.
 
     Raises:
         OSError: the files cannot be fetched. FormatError: they have changed.
@@ -24,7 +26,14 @@ def fetch(tensors: Iterable[Any]) -> None:
     if not FILES:
         return
     spans: dict[int, tuple[BlobReader, list[tuple[int, int]]]] = {}
-    pending = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
+    stretches: dict[int, tuple[MappedFile, list[tuple[int, int]]]] = {}
+    pending: list[Tensor] = []
+    for tensor in tensors:
+        if isinstance(tensor, Tensor):
+            pending.append(tensor)
+        elif isinstance(tensor, StoredArray) and tensor.place.stretch is not None:
+            mapping, offset, nbytes = tensor.place.stretch
+            stretches.setdefault(id(mapping), (mapping, []))[1].append((offset, nbytes))
     while pending:
         tensor = pending.pop()
         if tensor.chain is not None:
@@ -40,3 +49,5 @@ def fetch(tensors: Iterable[Any]) -> None:
                 spans.setdefault(id(reader), (reader, []))[1].append(place.span)
     for reader, records in spans.values():
         reader.fetch(records)
+    for mapping, parts in stretches.values():
+        mapping.need(parts)

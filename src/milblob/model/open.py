@@ -12,6 +12,7 @@ from .model import Model, read_all
 from .table import model_opener
 
 if TYPE_CHECKING:
+    from ..remote.cache import CacheLike
     from ..remote.mirror import Mirror
     from .editable import EditableModel
 
@@ -26,6 +27,7 @@ def open(
     mmap: bool = True,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: "CacheLike" = None,
 ) -> Model: ...
 
 
@@ -39,6 +41,7 @@ def open(
     mmap: Literal[True] = True,
     max_nbytes: int | None = None,
     storage_options: None = None,
+    cache: None = None,
 ) -> "EditableModel": ...
 
 
@@ -52,6 +55,7 @@ def open(
     mmap: bool = True,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: "CacheLike" = None,
 ) -> Model: ...
 
 
@@ -64,6 +68,7 @@ def open(
     mmap: bool = True,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: "CacheLike" = None,
 ) -> Model:
     """Open a model, or a bare weight file, without reading its values.
 
@@ -83,8 +88,9 @@ def open(
         max_nbytes: limit for the bytes of values produced from the files, each tensor counted once: decoded, unpacked,
             scanned or written elsewhere, but not views of the files. Default: 256 times the bytes of the files, at
             least 1 GiB; only a file built to exhaust memory or time reaches that.
-        storage_options: of a URL: what its file system takes, such as {"headers": {...}} for https; "cache" names a
-            directory that keeps what is fetched.
+        storage_options: of a URL: what its file system takes, such as {"headers": {...}} for https.
+        cache: of a URL: a directory that keeps what is fetched for later calls, also of other processes; its path, or
+            a `milblob.Cache`, which has a size too. Default: nothing is kept.
 
     Returns:
         Model, a mapping from names to `Tensor`; a context manager. With "r+", an EditableModel. Of a bundle of Core AI,
@@ -112,7 +118,7 @@ def open(
     if storage_options or is_remote(source):
         from ..remote.mirror import open_mirror
 
-        mirror = open_mirror(source, storage_options, max_nbytes)
+        mirror = open_mirror(source, storage_options, max_nbytes, cache)
     found: Any = _open_local(source, mode, options) if mirror is None else _open_mirror(mirror, mode, options)
     return found  # type: ignore[no-any-return]
 
@@ -178,11 +184,12 @@ def load(
     mmap: bool = True,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: "CacheLike" = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Read every weight of a model: name -> ndarray.
 
     Args:
-        source, constants, stored, mmap, max_nbytes, storage_options: as for `open`.
+        source, constants, stored, mmap, max_nbytes, storage_options, cache: as for `open`.
 
     Returns:
         dict in Program order. Arrays are zero-copy, read-only views of the mapped files wherever the stored bytes are
@@ -201,7 +208,7 @@ def load(
     if storage_options or is_remote(source):
         from ..remote.mirror import local
 
-        with local(source, storage_options, max_nbytes) as path:
+        with local(source, storage_options, max_nbytes, cache) as path:
             return _load_local(path, options)
     return _load_local(source, options)
 

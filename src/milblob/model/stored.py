@@ -12,6 +12,7 @@ from ..budget import Budget
 from ..dtypes import DType, as_dtype, dtype_of
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
+from ..storage.mapped import MappedFile
 from ..values.arrays import copy_into
 from ..values.dense import Packed
 from ..values.tensorvalue import require_shape
@@ -34,9 +35,12 @@ class StretchPlace(Place):
             "memory" (an array of the caller, returned as it is, strided or not).
         file: that holds it, for messages.
         budget: of the file or files; None for an array in memory.
+
+    Attributes:
+        stretch: the file, and (offset, bytes) in it that `load` reads, if it is a remote one; else None.
     """
 
-    __slots__ = ("_budget", "_file", "_form", "_load", "_name")
+    __slots__ = ("_budget", "_file", "_form", "_load", "_name", "stretch")
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class StretchPlace(Place):
         budget: Budget | None = None,
     ) -> None:
         super().__init__(dtype, shape)
+        self.stretch: tuple[MappedFile, int, int] | None = None
         self._budget = budget
         self._name = name
         self._load = load
@@ -154,6 +159,12 @@ class StoredArray(LazyTensor):
     def place(self) -> StretchPlace:
         """Where the values come from; for milblob's own modules."""
         return self._place
+
+    def read_from(self, mapping: MappedFile, offset: int, nbytes: int) -> Self:
+        """Note which bytes of a file reading takes, so that `fetching.fetch` fetches those of many arrays at once."""
+        if mapping.is_partial and nbytes:
+            self._place.stretch = mapping, offset, nbytes
+        return self
 
     def __repr__(self) -> str:
         return f"<StoredArray {self.name!r}: {self.mil_dtype} [{', '.join(map(str, self.shape))}]>"

@@ -10,6 +10,7 @@ from ..errors import UnsupportedError
 from ..program.view import Operation
 from ..program.wire_edits import field
 from ..program.write_text import WEIGHTS, Write, version_of, write_operations, write_program
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from .model import Model
 from .open_program import OpenProgram
@@ -29,6 +30,7 @@ def to_text(
     version: str | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> str: ...
 @overload
 def to_text(
@@ -42,6 +44,7 @@ def to_text(
     version: str | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> None: ...
 @takes_urls("source")
 def to_text(
@@ -55,6 +58,7 @@ def to_text(
     version: str | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> str | None:
     """Write a Program as MIL text, as Apple's compiler does.
 
@@ -69,7 +73,7 @@ def to_text(
             can be read again. Default: "all", "head" for the surroundings of an operation.
         version: of the language: "1.0" spells scalars ``tensor<fp16, []>``, "1.3" ``fp16``. Default: that of the source
             if it is text, else the latest.
-        max_nbytes, storage_options: as for `open`.
+        max_nbytes, storage_options, cache: as for `open`.
 
     Returns:
         The text; None with `destination`. A model that is text is returned unchanged unless a part is requested.

@@ -18,6 +18,7 @@ from ..closeness import hint
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
 from ..mirrored import is_remote, represents, shown
 from ..model.open import open_model
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
 from ..rules.program_rules import Signature, breaches
@@ -65,6 +66,7 @@ def convert(
     force: bool = False,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> ir.Model:
     """Convert one function of an ML Program to ONNX.
 
@@ -204,7 +206,8 @@ def require_sound_weights(topology: Topology) -> None:
         reader, _ = value.view.place(value).record()  # type: ignore[attr-defined]
         found = Findings()
         reader.mapping.expect_random(True)
-        check_blob(found, reader.mapping.live())
+        reader.mapping.live()  # the conversion reads the weights too: a remote file is fetched at once
+        check_blob(found, reader.mapping)
         reader.mapping.expect_random(False)
         for one in found.items:
             if one.severity == "error":

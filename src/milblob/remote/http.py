@@ -10,6 +10,7 @@ import base64
 import email.utils
 import errno
 import http.client
+import json
 import os
 import random
 import re
@@ -19,11 +20,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
+from ..mirrored import shown_url
 from ..storage.disk import naming
 from ..storage.transfer import write_at
 from .connections import REFUSED, Answer, Connections
 from .origin import DOWNLOAD, Version
-from .urls import Split, shown, split
+from .urls import Split, split
 
 MAX_REQUESTS = 16
 """That run at once, of one origin."""
@@ -46,6 +48,12 @@ _NO_RANGE = re.compile(r"bytes \*/(\d{1,18})\Z")
 _CHUNK_NBYTES = 1 << 20
 _PRINTED = "".join(map(chr, range(0x21, 0x7F)))  # of ASCII
 _OPTIONS = ("headers", "timeout")
+_OWN = frozenset([
+    "range", "accept-encoding", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since",
+    "host", "connection", "content-length", "transfer-encoding", "te", "expect", "upgrade",
+])  # fmt: skip
+"""Headers that milblob or its HTTP library sets: another value would break the request, or change its answer."""
+
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
@@ -74,16 +82,19 @@ class HttpOrigin:
             raise ValueError("storage option headers: expected an object of names and texts, got something else")
         for header, text in given.items():
             _require_header(header, text)
+        names = {header.lower() for header in given}
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT_S:
             raise ValueError(
                 f"storage option timeout: expected seconds, at most {MAX_TIMEOUT_S:,}, got {timeout!s:.100}"
             )
         self.url = url
         self.timeout = float(timeout)
-        self.name = shown(url.at("")).rstrip("/")
+        self.name = shown_url(url.at("")).rstrip("/")
         self.secret = dict(given)
-        if url.user:
-            self.secret.setdefault("Authorization", f"Basic {base64.b64encode(url.user.encode()).decode()}")
+        self.address = json.dumps([url.query, url.user, sorted(given.items())])
+        if url.user and "authorization" not in names:
+            self.secret["Authorization"] = f"Basic {base64.b64encode(url.user.encode()).decode()}"
+        self.common = {"Accept-Encoding": "identity"} | ({} if "user-agent" in names else {"User-Agent": "milblob"})
         self.connections = Connections()
         self.slots = threading.Semaphore(MAX_REQUESTS)
 
@@ -119,24 +130,25 @@ class HttpFile:
     def __init__(self, origin: HttpOrigin, url: str, name: str) -> None:
         self._origin, self._url, self.name = origin, url, name
         self._target = url  # where the last redirect led
+        self.address = name, origin.address
         self.version = Version(-1)
         self.head = b""
 
     def open(self) -> "HttpFile":
         """Request the first bytes, whose answer has the size of the file; return the file itself."""
-        self.head = bytes(self._read(0, HEAD_NBYTES))
+        self.head = bytes(self.read(0, HEAD_NBYTES))
         return self
 
+    def current(self) -> Version:
+        """See RemoteFile: that of the first answer."""
+        return self.version
+
     def read(self, offset: int, nbytes: int) -> bytearray:
-        """See RemoteFile.
+        """Read a range, after a failure from where it ended; the first one of a file may be longer than the file.
 
         Raises:
             OSError: the message names the range and the status, or what else failed. FormatError: another version.
         """
-        return self._read(offset, nbytes)
-
-    def _read(self, offset: int, nbytes: int) -> bytearray:
-        """Read a range, after a failure from where it ended; the first one of a file may be longer than the file."""
         data = bytearray()
 
         def once() -> bool:
@@ -205,19 +217,7 @@ class HttpFile:
             answer.finish()
 
     def save(self, fd: int, begin: int, version: Version | None, progress: Callable[[int, int], None]) -> Version:
-        """Write the whole file to a local one; also from a server without ranges, and from where it ended before.
-
-        Args:
-            fd: of the local file, which holds the first `begin` bytes of `version`.
-            begin, version: what is there; 0 and None: nothing.
-            progress: called with the bytes that are there, and with all there are.
-
-        Returns:
-            The version that the local file is of now.
-
-        Raises:
-            As the class and `read`.
-        """
+        """See RemoteFile; also from a server without ranges."""
         self.version, done = version or Version(-1), begin
 
         def once() -> bool:
@@ -257,6 +257,8 @@ class HttpFile:
                 self._require_version(begin, headers)
                 return begin, begin
         length = headers.get("Content-Length", "").strip()
+        if answer.status in (200, 206) and not length and "Transfer-Encoding" not in headers:
+            raise _CutError(f"{answer.status} without a Content-Length, as of a connection that was cut")
         if answer.status != 200 or not re.fullmatch(r"\d{1,18}", length):
             raise self._failed(begin, 0, f"{answer.status} {answer.reason} with Content-Length {length!r:.40}", 1)
         self._require_version(int(length), headers)
@@ -270,7 +272,7 @@ class HttpFile:
         """
         url, is_short_cut = self._target, self._target != self._url
         for _ in range(_MAX_REDIRECTS + 1):
-            headers = {"Accept-Encoding": "identity", "User-Agent": "milblob"}
+            headers = dict(self._origin.common)
             if begin or end is not None:
                 headers["Range"] = f"bytes={begin}-{'' if end is None else end - 1}"
             if _place(url) == _place(self._url):  # credentials are for the server that the user named
@@ -423,6 +425,8 @@ def _require_header(name: str, text: str) -> None:
     """Refuse a header that no request can have; its text, which may be a credential, is not shown."""
     if _HEADER.fullmatch(name) is None:
         raise ValueError(f"storage option headers: expected names such as Authorization, got {name!r:.100}")
+    if name.lower() in _OWN:
+        raise ValueError(f"storage option headers: expected none that milblob sets itself, got {name}")
     if _VALUE.fullmatch(text) is None:
         wrong = next(one for one in text if _VALUE.fullmatch(one) is None)
         message = "expected one line of Latin-1 characters"

@@ -6,6 +6,7 @@ asked for where it really is, and what is read of it is fetched.
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import tempfile
@@ -13,12 +14,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..arguments import as_path
+from ..arguments import as_source
 from ..mirrored import FILES, PREFIX, ROOTS, Backing, Root, enter, is_remote, is_url
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
-from . import urls
+from .cache import CacheLike
+from .cache_directory import CacheDirectory
+from .directories import open_directory
 from .origin import RemoteDirectory, as_options
 from .sparse import SparseFile
 
@@ -37,6 +40,7 @@ class Mirror:
         name: of the file or directory in it that was asked for.
         make: returns what represents a remote file; by default a new SparseFile.
         whole_name: what messages call the file or directory; by default its name in the directory.
+        cache: that is to be kept in bounds when it is closed.
 
     Attributes:
         path: local path that represents that file or directory.
@@ -46,8 +50,15 @@ class Mirror:
         OSError: no directory for temporary files was found.
     """
 
-    def __init__(self, origin: RemoteDirectory, name: str, make: Any = SparseFile, whole_name: str = "") -> None:
-        self._origin, self._make, self._start = origin, make, name
+    def __init__(
+        self,
+        origin: RemoteDirectory,
+        name: str,
+        make: Any = SparseFile,
+        whole_name: str = "",
+        cache: CacheDirectory | None = None,
+    ) -> None:
+        self._origin, self._make, self._start, self._cache = origin, make, name, cache
         self._lock = threading.RLock()
         self._made: dict[str, tuple[int, int]] = {}
         self._folders: set[str] = set()
@@ -161,9 +172,13 @@ class Mirror:
 
         shutil.rmtree(self.root, ignore_errors=True)
         self._origin.close()
+        if self._cache is not None:
+            self._cache.trim()
 
 
-def open_mirror(source: Any, options: dict[str, Any] | None = None, max_nbytes: int | None = None) -> Mirror | None:
+def open_mirror(
+    source: Any, options: dict[str, Any] | None = None, max_nbytes: int | None = None, cache: CacheLike = None
+) -> Mirror | None:
     """Return the mirror of a remote source; None for a local file or directory.
 
     Makes no request yet.
@@ -172,30 +187,23 @@ def open_mirror(source: Any, options: dict[str, Any] | None = None, max_nbytes: 
         source: a URL, or the path of a zip archive; see `mirrored.is_remote`.
         options: for the file system, as fsspec takes them.
         max_nbytes: see `Budget`: of what is decoded of a zip archive.
+        cache: keeps what is fetched of a URL.
 
     Raises:
         ValueError: a URL that cannot be one; an option that its file system does not have; options without a URL.
+        OSError, PermissionError: the cache cannot be used.
         TypeError: options that are no mapping.
         ImportError: fsspec, or what it needs for this URL, is not installed.
     """
-    text = as_path(source)
-    options = as_options(options)
+    text = as_source(source)
     if not is_url(text):
-        if options:
+        if as_options(options):
             raise ValueError(f"storage options: expected a URL, which they are for, got the path {text}")
         if not paths.is_file(text):
             return None
         return _zip(lambda: MappedFile(text), text, max_nbytes, lambda: None)
-    scheme = text.partition(":")[0].lower()
-    if scheme in ("http", "https") and "::" not in text:
-        from .http import HttpOrigin
-
-        split = urls.split(text)
-        mirror = Mirror(HttpOrigin(split, options), split.name)
-    else:
-        from .filesystem import open_origin
-
-        mirror = Mirror(*open_origin(text, options))
+    kept = None if cache is None else CacheDirectory(cache)
+    mirror = Mirror(*open_directory(text, options), functools.partial(SparseFile, cache=kept), cache=kept)
     if mirror.path[-4:].lower() != ".zip":
         return mirror
     return _zip(lambda: MappedFile(Location(mirror.path)), mirror.name, max_nbytes, mirror.close)
@@ -209,9 +217,11 @@ def _zip(archive: Callable[[], MappedFile], name: str, max_nbytes: int | None, c
 
 
 @contextlib.contextmanager
-def local(source: Any, options: dict[str, Any] | None = None, max_nbytes: int | None = None) -> Iterator[Any]:
+def local(
+    source: Any, options: dict[str, Any] | None = None, max_nbytes: int | None = None, cache: CacheLike = None
+) -> Iterator[Any]:
     """Yield the local path that represents a source until the block ends; the source itself, where it is local."""
-    mirror = open_mirror(source, options, max_nbytes) if is_remote(source) or options else None
+    mirror = open_mirror(source, options, max_nbytes, cache) if is_remote(source) or options else None
     if mirror is None:
         yield source
         return

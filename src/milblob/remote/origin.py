@@ -1,12 +1,18 @@
 """What a remote directory and a remote file can do: the same for HTTP, for fsspec's file systems, and for archives."""
 
-from collections.abc import Container, Mapping
+import contextlib
+import datetime
+import email.utils
+import time
+from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ..arguments import as_mapping
 from ..errors import FormatError
 
 DOWNLOAD = "--download DIR (milblob.download) fetches whole files"
+
+_MIN_AGE_S = 60.0
 
 MAX_FILES = 1 << 17
 """Files of a directory or an archive; one of TVM with its own runtime in it has 127."""
@@ -23,6 +29,16 @@ class Version(NamedTuple):
     nbytes: int
     etag: str = ""
     changed: str = ""
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it identifies these bytes for ever: a strong ETag, or a time of change that is not just now.
+
+        A file may change twice within the second that a time has.
+        """
+        if self.etag:
+            return not self.etag.startswith("W/")
+        return bool(self.changed) and _age(self.changed) > _MIN_AGE_S
 
     def require_same(self, other: "Version", name: str) -> None:
         """Refuse bytes of another version of the file.
@@ -44,24 +60,64 @@ class Version(NamedTuple):
             raise FormatError(f"{message}: it changed; open it again", file=name, code="changed-file")
 
 
+def _age(changed: str) -> float:
+    """Return the seconds since a time as a server or a file system states it; -1 if it cannot be read."""
+    for parse in (float, _seconds_of_mail, _seconds_of_iso):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            return time.time() - parse(changed)
+    return -1.0
+
+
+def _seconds_of_mail(text: str) -> float:
+    return email.utils.parsedate_to_datetime(text).timestamp()
+
+
+def _seconds_of_iso(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
 class RemoteFile(Protocol):
     """A file somewhere else.
 
     Attributes:
         name: what messages call it: without credentials.
         version: its version and size.
+        address: what identifies the file: a part that may be shown, and a part that may hold credentials.
         head: its first bytes, which came with the answer that it exists; b"" if none did.
     """
 
     name: str
     version: Version
+    address: tuple[str, str]
     head: bytes
+
+    def current(self) -> Version:
+        """Return the version that `read` reads.
+
+        Raises:
+            OSError: its server cannot be asked.
+        """
 
     def read(self, offset: int, nbytes: int) -> Any:
         """Return a range of this version, as bytes; for several threads at once.
 
         Raises:
             OSError: it cannot be read. FormatError: the file is another version now.
+        """
+
+    def save(self, fd: int, begin: int, version: Version | None, progress: Callable[[int, int], None]) -> Version:
+        """Write the whole file to a local one, from where it ended before.
+
+        Args:
+            fd: of the local file, which holds the first `begin` bytes of `version`.
+            begin, version: what is there; 0 and None: nothing.
+            progress: called with the bytes that are there, and with all there are; `self.version` is known then.
+
+        Returns:
+            The version that the local file is of now.
+
+        Raises:
+            As `read`.
         """
 
 

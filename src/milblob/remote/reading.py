@@ -6,15 +6,16 @@ from contextlib import ExitStack
 from typing import Any, TypeVar, cast
 
 from ..mirrored import is_remote
+from .cache import CacheLike
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def takes_urls(*names: str) -> Callable[[_F], _F]:
-    """Let a function take URLs and zip archives for its first arguments, with `storage_options=` for all of them.
+    """Let a function take URLs and zip archives for its first arguments, with `storage_options=` and `cache=` for all.
 
-    The function itself gets local paths, which represent them until it returns, and no `storage_options`, although its
-    signature has them for its callers.
+    The function itself gets local paths, which represent them until it returns, and neither of these options, although
+    its signature has them for its callers.
 
     Args:
         names: of these arguments, in their order, the first ones of the function.
@@ -22,7 +23,9 @@ def takes_urls(*names: str) -> Callable[[_F], _F]:
 
     def decorate(function: _F) -> _F:
         @functools.wraps(function)
-        def call(*args: Any, storage_options: dict[str, Any] | None = None, **more: Any) -> Any:
+        def call(
+            *args: Any, storage_options: dict[str, Any] | None = None, cache: CacheLike = None, **more: Any
+        ) -> Any:
             sources = [*args[: len(names)], *(more[name] for name in names[len(args) :] if name in more)]
             given = [one for source in sources for one in (source if isinstance(source, list | tuple) else [source])]
             if not storage_options and not any(map(is_remote, given)):
@@ -37,7 +40,7 @@ def takes_urls(*names: str) -> Callable[[_F], _F]:
                     if isinstance(source, list | tuple):
                         return [opened(one) for one in source]
                     options = storage_options if is_remote(source) or not is_any else None
-                    return stack.enter_context(local(source, options, more.get("max_nbytes")))
+                    return stack.enter_context(local(source, options, more.get("max_nbytes"), cache))
 
                 first = [opened(source) for source in args[: len(names)]]
                 rest = {name: opened(value) if name in names else value for name, value in more.items()}

@@ -1,22 +1,9 @@
-"""URLs: their parts, and the form that may be shown to people."""
+"""URLs of http: their parts."""
 
-import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-
-def shown(url: str) -> str:
-    """Return a URL without user, password, query and fragment, which may all hold credentials."""
-    return "::".join(map(_shown_part, url.split("::")))
-
-
-def _shown_part(url: str) -> str:
-    head, mark, rest = url.partition("://")
-    if not mark:
-        return url
-    rest = re.split(r"[?#]", rest, maxsplit=1)[0]
-    host, slash, path = rest.partition("/")
-    return f"{head}://{host.rpartition('@')[2]}{slash}{path}"
+from ..mirrored import shown_url
 
 
 class Split(NamedTuple):
@@ -44,7 +31,7 @@ class Split(NamedTuple):
 
     def shown_at(self, relative: str) -> str:
         """As `at`, as messages show it."""
-        return shown(self.at(relative))
+        return shown_url(self.at(relative))
 
 
 def split(url: str) -> Split:
@@ -57,15 +44,15 @@ def split(url: str) -> Split:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ValueError(f"URL: expected https://host/path, got {shown(url)!r:.200}") from None
+        raise ValueError(f"URL: expected https://host/path, got {shown_url(url)!r:.200}") from None
     if not parts.hostname or any(c <= " " or c == "\x7f" for c in parts.netloc + parts.query):
-        raise ValueError(f"URL: expected https://host/path, got {shown(url)!r:.200}")
+        raise ValueError(f"URL: expected https://host/path, got {shown_url(url)!r:.200}")
     user = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     directory, _, name = parts.path.rstrip("/").rpartition("/")
     name = unquote(name)
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise ValueError(f"URL: expected one whose path ends with a name, got {shown(url)!r:.200}")
+        raise ValueError(f"URL: expected one whose path ends with a name, got {shown_url(url)!r:.200}")
     whole = host if port is None else f"{host}:{port}"
     encoded = quote(directory, safe="/%:@!$&'()*+,;=~")
     return Split(

@@ -26,7 +26,7 @@ from ..storage.transfer import write_at
 from .origin import MAX_FILES, require_names
 from .sparse import unnamed_file
 
-_TAIL_NBYTES = 1 << 16  # that hold the end record, and the directory of most archives
+TAIL_NBYTES = 1 << 16  # that hold the end record, and the directory of most archives
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _MAX_EXTRA_NBYTES = 64  # of a local header, that are fetched with it
 _MAX_RATIO = 1032  # of deflate
@@ -102,9 +102,20 @@ class ZipMember:
             whole = memoryview(archive.need([]))
             self.backing = Backing(name, row.file_size, self._fetch, memory=whole[start : start + row.file_size])
             return
-        self._fd = unnamed_file()
-        os.ftruncate(self._fd, row.file_size)
-        self.backing = Backing(name, row.file_size, self._decode, self._fd)
+        self.backing = Backing(name, row.file_size, self._decode, self._file)
+
+    def _file(self) -> int:
+        """Return the descriptor of the file that is decoded into; made by the first call."""
+        with self._lock:
+            if self._fd < 0:
+                fd = unnamed_file()
+                try:
+                    os.ftruncate(fd, self._row.file_size)
+                except BaseException:
+                    os.close(fd)
+                    raise
+                self._fd = fd
+            return self._fd
 
     def _fetch(self, spans: Spans) -> None:
         if self._archive.is_partial:
@@ -114,6 +125,7 @@ class ZipMember:
 
     def _decode(self, spans: Spans) -> None:
         """Decode the member, all of it: deflate has no place to begin in the middle."""
+        self._file()
         with self._lock:
             if self._is_decoded:
                 return
@@ -149,13 +161,14 @@ class ZipMember:
             os.close(fd)
 
 
-class _File(io.RawIOBase):
+class ArchiveFile(io.RawIOBase):
     """An archive as `zipfile` reads one."""
 
     def __init__(self, archive: MappedFile) -> None:
         self._archive, self._at = archive, 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """See io.RawIOBase."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._archive.nbytes}[whence]
         if base + offset < 0:
             raise OSError(None, "seek before the beginning")
@@ -163,12 +176,15 @@ class _File(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
+        """See io.RawIOBase."""
         return self._at
 
     def seekable(self) -> bool:
+        """See io.RawIOBase."""
         return True
 
     def read(self, nbytes: int = -1) -> bytes:
+        """See io.RawIOBase."""
         left = max(0, self._archive.nbytes - self._at)
         nbytes = left if nbytes is None or nbytes < 0 else min(nbytes, left)
         data = memoryview(self._archive.need([(self._at, nbytes)]))
@@ -178,9 +194,9 @@ class _File(io.RawIOBase):
 
 def _members(archive: MappedFile, path: str) -> dict[str, tuple[zipfile.ZipInfo, int]]:
     """Return the files of an archive: name -> (row of the directory, offset of the data)."""
-    archive.need([(max(0, archive.nbytes - _TAIL_NBYTES), _TAIL_NBYTES)])
+    archive.need([(max(0, archive.nbytes - TAIL_NBYTES), TAIL_NBYTES)])
     try:
-        with zipfile.ZipFile(_File(archive)) as opened:
+        with zipfile.ZipFile(ArchiveFile(archive)) as opened:
             rows, end = opened.infolist(), opened.start_dir
     except (zipfile.BadZipFile, struct.error, EOFError, UnicodeDecodeError, ValueError, OverflowError) as error:
         if isinstance(error, FormatError):

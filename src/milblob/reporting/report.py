@@ -10,6 +10,7 @@ from ..analysis.sides import Side
 from ..arguments import as_path, require_calls, require_flags
 from ..model.lazy import LazyTensor
 from ..progress import Progress, ProgressCounter
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result
 from ..selection import Select, require_selected, selector
@@ -64,6 +65,7 @@ def report(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> ReportFile:
     """Write one HTML file about a model, or about two: a map of its bytes, its weights, its findings, what differs.
 
@@ -82,7 +84,7 @@ def report(
         force: replace the file if it exists.
         progress: called as each weight has been read (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
-        storage_options: for the file system of each URL (docs/remote.md).
+        storage_options, cache: for the file system of each URL (docs/remote.md).
 
     Returns:
         ReportFile.

@@ -15,6 +15,7 @@ from ..mirrored import shown
 from ..model.lazy import LazyTensor, dtype_text
 from ..model.model import Model
 from ..progress import Progress
+from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result
 from ..selection import Select, choose, selector
@@ -101,6 +102,7 @@ def convert(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    cache: CacheLike = None,
 ) -> ConvertReport:
     """Write the tensors of models and files of arrays in another format, without loss.
 

@@ -3,23 +3,23 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from .. import _codec
 from ..analysis.hash import content_hash
 from ..arguments import as_path, require_calls, require_flags
 from ..errors import DestinationExistsError, MilblobError
-from ..mirrored import is_url
+from ..mirrored import is_url, shown_url
 from ..model.manifest import NAME, find_root_model
 from ..model.package import Package, resolve
 from ..program.scan import ProgramScan
 from ..progress import Progress
-from ..remote.http import HttpFile, HttpOrigin
+from ..remote.directories import open_directory
+from ..remote.http import HttpOrigin
 from ..remote.mirror import COMPILED_NAMES
-from ..remote.origin import Version, as_options
-from ..remote.urls import shown, split
+from ..remote.origin import RemoteDirectory, RemoteFile, Version
 from ..results import Result
 from ..storage import paths
 from ..storage.beneath import Location
@@ -29,7 +29,6 @@ from ..storage.temporary import remove_tree
 from ..storage.transfer import write_at
 
 _STATE = ".state.json"
-_PIECE_NBYTES = 1 << 23
 _MAX_MODELS = 1000
 
 
@@ -94,29 +93,26 @@ def download(
     if not isinstance(source, str) or not is_url(source):
         raise ValueError(f"source: expected a URL, got {source!r:.200}")
     folder = as_path(destination)
-    fetcher: _Fetcher = _Http(source, storage_options) if _is_http(source) else _FileSystem(source, storage_options)
-    target = os.path.join(folder, fetcher.name)
-    if paths.is_there(target) and not force:
-        raise DestinationExistsError(target)
-    os.makedirs(folder, exist_ok=True)
-    staging = os.path.join(folder, f".milblob-{fetcher.name}.download")
-    os.makedirs(staging, exist_ok=True)
-    with _locked(staging):
-        made = os.path.join(staging, fetcher.name)
-        work = _Work(made, staging, progress)
-        fetcher.fetch_all(work)
-        work.remove_others()
-        digest = ""
-        with contextlib.suppress(MilblobError, NotImplementedError):  # a part of a model, or something else
-            digest = content_hash(made).model
-        work.forget()  # what `place` leaves in the staging directory is the replaced model
-        place(made, target, force=force)
-        remove_tree(staging)
-    return Download(target, shown(source), work.files, work.nbytes, work.fetched, digest)
-
-
-def _is_http(source: str) -> bool:
-    return source.partition("://")[0].lower() in ("http", "https") and "::" not in source
+    origin, name = open_directory(source, storage_options)
+    with contextlib.closing(origin):
+        target = os.path.join(folder, name)
+        if paths.is_there(target) and not force:
+            raise DestinationExistsError(target)
+        os.makedirs(folder, exist_ok=True)
+        staging = os.path.join(folder, f".milblob-{name}.download")
+        os.makedirs(staging, exist_ok=True)
+        with _locked(staging):
+            made = os.path.join(staging, name)
+            work = _Work(made, staging, progress)
+            _Fetcher(origin, name, work).fetch_all()
+            work.remove_others()
+            digest = ""
+            with contextlib.suppress(MilblobError, NotImplementedError):  # a part of a model, or something else
+                digest = content_hash(made).model
+            work.forget()  # what `place` leaves in the staging directory is the replaced model
+            place(made, target, force=force)
+            remove_tree(staging)
+    return Download(target, shown_url(source), work.files, work.nbytes, work.fetched, digest)
 
 
 @contextlib.contextmanager
@@ -128,9 +124,6 @@ def _locked(staging: str) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-Save = Callable[[int, int, Version | None, Callable[[int, int], None]], Version]
 
 
 class _Work:
@@ -171,7 +164,7 @@ class _Work:
             with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(folder)
 
-    def fetch(self, relative: str, save: Save) -> None:
+    def fetch(self, relative: str, file: RemoteFile) -> None:
         """Fetch one file, from where it ended before."""
         path = os.path.join(self.staging, *relative.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -182,33 +175,27 @@ class _Work:
                 os.ftruncate(fd, 0)  # of an unknown version: its end must not become the end of another
                 begin, version = 0, None
             self._wanted.add(path)
-            before = begin
-
-            def count(done: int, total: int) -> None:
-                if self._progress is not None:
-                    self._progress(relative, done, total)
-
-            version = self._save(relative, save, fd, begin, version, count)
+            found = self._save(relative, file, fd, begin, version)
             os.fsync(fd)
-            self.files, self.nbytes = self.files + 1, self.nbytes + version.nbytes
-            self.fetched += max(0, version.nbytes - before)
+            self.files, self.nbytes = self.files + 1, self.nbytes + found.nbytes
+            self.fetched += max(0, found.nbytes - begin)
         finally:
             os.close(fd)
 
-    def _save(
-        self, relative: str, save: Save, fd: int, begin: int, version: Version | None, count: Callable[[int, int], None]
-    ) -> Version:
+    def _save(self, relative: str, file: RemoteFile, fd: int, begin: int, version: Version | None) -> Version:
         def noted(done: int, total: int) -> None:
-            count(done, total)
+            self._note(relative, file.version)
+            if self._progress is not None:
+                self._progress(relative, done, total)
 
         try:
-            found = save(fd, begin, version, noted)
+            found = file.save(fd, begin, version, noted)
         except MilblobError as error:
             if version is None or error.code != "changed-file":
                 raise
             os.ftruncate(fd, 0)  # another version than before: from the beginning
-            found = save(fd, 0, None, noted)
-        self.note(relative, found)
+            found = file.save(fd, 0, None, noted)
+        self._note(relative, found)
         return found
 
     def _known(self, relative: str) -> Version | None:
@@ -217,7 +204,7 @@ class _Work:
             return None
         return Version(row[0], str(row[1]), str(row[2]))
 
-    def note(self, relative: str, version: Version) -> None:
+    def _note(self, relative: str, version: Version) -> None:
         """Remember the version that a local file is of."""
         if self._state.get(relative) != list(version):
             self._state[relative] = list(version)
@@ -232,104 +219,58 @@ class _Work:
 
 
 class _Fetcher:
-    """Knows the files of a remote model.
+    """Fetches every file of a remote model: those that its directory lists, or those that the model names."""
 
-    Attributes:
-        name: of the model.
-    """
+    def __init__(self, origin: RemoteDirectory, name: str, work: _Work) -> None:
+        self._origin, self._name, self._work = origin, name, work
 
-    name: str
-
-    def fetch_all(self, work: _Work) -> None:
+    def fetch_all(self) -> None:
         """Fetch every file."""
-        raise NotImplementedError
-
-
-class _FileSystem(_Fetcher):
-    def __init__(self, source: str, options: dict[str, Any] | None) -> None:
-        from ..remote.filesystem import open_origin
-
-        self._origin, self.name = open_origin(source, as_options(options))
-
-    def fetch_all(self, work: _Work) -> None:
-        for relative, file in self._origin.files(self.name).items():
-
-            def save(
-                fd: int, begin: int, version: Version | None, progress: Callable[[int, int], None], file: Any = file
-            ) -> Version:
-                now: Version = file.current()
-                if version is not None:
-                    version.require_same(now, file.name)
-                work.note(relative, now)  # noqa: B023 - called before the next one
-                for offset in range(begin, now.nbytes, _PIECE_NBYTES):
-                    data = file.read(offset, min(_PIECE_NBYTES, now.nbytes - offset))
-                    write_at(fd, [data], offset)
-                    progress(offset + len(data), now.nbytes)
-                os.ftruncate(fd, now.nbytes)
-                return now
-
-            work.fetch(relative, save)
-
-
-class _Http(_Fetcher):
-    def __init__(self, source: str, options: dict[str, Any] | None) -> None:
-        url = split(source)
-        self._origin, self.name = HttpOrigin(url, as_options(options)), url.name
-
-    def fetch_all(self, work: _Work) -> None:
-        try:
-            self._fetch_all(work, os.path.join(work.staging, self.name))
-        finally:
-            self._origin.close()
-
-    def _fetch_all(self, work: _Work, root: str) -> None:
-        if self.name.endswith(".mlmodelc"):
-            self._fetch_compiled(work, self.name)
-        elif not self.name.endswith(".mlpackage"):
-            self._fetch(work, self.name)
-            return
+        if not isinstance(self._origin, HttpOrigin):
+            for relative, file in self._origin.files(self._name).items():
+                self._work.fetch(relative, file)
+        elif self._name.endswith((".mlmodelc", ".mlpackage")):
+            self._fetch_model(os.path.join(self._work.staging, self._name))
         else:
-            self._fetch(work, f"{self.name}/{NAME}")
-            model = os.path.relpath(find_root_model(Location(root)).path, work.staging)
-            self._fetch(work, model.replace(os.sep, "/"))
-        package = Package(root)
-        with contextlib.closing(package):
+            self._fetch(self._name)
+
+    def _fetch_model(self, root: str) -> None:
+        if self._name.endswith(".mlmodelc"):
+            self._fetch_compiled(self._name)
+        else:
+            self._fetch(f"{self._name}/{NAME}")
+            self._fetch(self._relative(find_root_model(Location(root)).path))
+        with contextlib.closing(Package(root)) as package:
             wanted: dict[str, None] = {}
             for source in package.sources:
                 scan = ProgramScan(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
                 for constant in scan.constants:
                     if constant.storage == _codec.BLOB:
-                        place = resolve(source.directory, constant.text).path
-                        wanted[os.path.relpath(place, work.staging).replace(os.sep, "/")] = None
+                        wanted[self._relative(resolve(source.directory, constant.text).path)] = None
         for relative in wanted:
-            self._fetch(work, relative)
+            self._fetch(relative)
 
-    def _fetch_compiled(self, work: _Work, relative: str) -> None:
-        found = [name for name in COMPILED_NAMES if self._fetch(work, f"{relative}/{name}", is_needed=False)]
+    def _relative(self, path: str) -> str:
+        return os.path.relpath(path, self._work.staging).replace(os.sep, "/")
+
+    def _fetch_compiled(self, relative: str) -> None:
+        found = [name for name in COMPILED_NAMES if self._fetch(f"{relative}/{name}", is_needed=False)]
         if "model.mil" in found:
             return
         for number in range(_MAX_MODELS):
-            before = work.files
-            self._fetch_compiled(work, f"{relative}/model{number}") if relative.count("/model") < 16 else None
-            if work.files == before:
+            before = self._work.files
+            self._fetch_compiled(f"{relative}/model{number}") if relative.count("/model") < 16 else None
+            if self._work.files == before:
                 break
 
-    def _fetch(self, work: _Work, relative: str, is_needed: bool = True) -> bool:
-        file: HttpFile = self._origin.named(relative)
-
-        def save(fd: int, begin: int, version: Version | None, progress: Callable[[int, int], None]) -> Version:
-            def noted(done: int, total: int) -> None:
-                work.note(relative, file.version)
-                progress(done, total)
-
-            return file.save(fd, begin, version, noted)
-
+    def _fetch(self, relative: str, is_needed: bool = True) -> bool:
+        """Fetch a file by its name; return whether there is one."""
         try:
-            work.fetch(relative, save)
+            self._work.fetch(relative, cast("HttpOrigin", self._origin).named(relative))
         except FileNotFoundError:
             if is_needed:
                 raise
-            path = os.path.join(work.staging, *relative.split("/"))
+            path = os.path.join(self._work.staging, *relative.split("/"))
             with contextlib.suppress(OSError):
                 os.unlink(path)
                 os.rmdir(os.path.dirname(path))

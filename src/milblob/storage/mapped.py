@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from .._codec import Buffer
+from ..arguments import as_path
 from ..errors import FormatError
 from ..mirrored import FILES, Backing, Spans, shown
 from . import paths
@@ -41,6 +42,7 @@ class Opened:
     """Base of objects that hold open files: like a file object, they cannot be copied or pickled."""
 
     path: str | None
+    _kept: Callable[[], Any] | None = None
 
     def keep(self, mirror: Any, owner: Any = None) -> None:
         """Keep what represents a remote source as long as its bytes may be asked for, and call the model by its name.
@@ -54,9 +56,8 @@ class Opened:
 
     def release(self) -> None:
         """Close what `keep` keeps, if anything."""
-        kept = getattr(self, "_kept", None)
-        if kept is not None:
-            kept()
+        if self._kept is not None:
+            self._kept()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse, with advice in the message."""
@@ -103,7 +104,8 @@ class MappedFile:
             small_nbytes: read files of fewer bytes in any case.
 
         Raises:
-            OSError: the file cannot be opened or read. ResolveError: a Location that escapes.
+            OSError: the file cannot be opened or read. ResolveError: a Location that escapes. ValueError: a path with a
+                NUL; a URL.
             FormatError: not a regular file, a Git LFS pointer, or it shrank while it was read.
             BufferError: a strided buffer. TypeError: any other object.
         """
@@ -131,7 +133,7 @@ class MappedFile:
             self.fd = source.open()  # closed by `close`, or when this object goes
             data = take()
         elif isinstance(source, str | os.PathLike):
-            path = os.fsdecode(source)
+            path = as_path(source)
             self.name = name or path
             self.fd = os.open(path, OPEN_FLAGS)
             data = take()
@@ -167,8 +169,8 @@ class MappedFile:
             raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name, code="not-a-model")
         self.identity, self.changed_ns = (status.st_dev, status.st_ino), status.st_mtime_ns
         if FILES and (backing := FILES.get(self.identity)) is not None:
-            os.close(self.fd)
-            self.fd = -1 if backing.fd < 0 else os.dup(backing.fd)
+            self.__del__()
+            self.fd = -1 if backing.file is None else os.dup(backing.file())
             self._backing, self.is_partial, self.name = backing, True, backing.name
             return backing.nbytes
         return status.st_size
@@ -276,7 +278,8 @@ class MappedFile:
             offset outside the file, a file that has shrunk.
         """
         last = self.nbytes - nbytes
-        self.need([(offset, nbytes) for offset in offsets])
+        if self.is_partial:
+            self.need([(offset, nbytes) for offset in offsets])
         with self._held() as fd:
             if fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
                 return None
@@ -320,9 +323,8 @@ class MappedFile:
             yield self._name_of(fd) if fd >= 0 else None
 
     def _name_of(self, fd: int) -> str | None:
-        path = f"/proc/self/fd/{fd}"
-        if self._backing is not None:  # a file without a name
-            return path if sys.platform == "linux" else None
+        if self._backing is not None:  # a file without a name, or of a cache that may remove it
+            return None
         try:
             real = final_path(fd)
             status = os.stat(real)  # of a removed file, readlink gives a path that leads nowhere
@@ -330,7 +332,7 @@ class MappedFile:
             return None
         if (status.st_dev, status.st_ino) != self.identity:
             return None
-        return real if sys.platform == "win32" else path
+        return real if sys.platform == "win32" else f"/proc/self/fd/{fd}"
 
     def map_private(self) -> mmap.mmap | None:
         """Map the file once more, to write to the mapping: a page that is written becomes a copy of this process.

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from .._codec import exchange
+from ..arguments import as_path
 from ..errors import DestinationExistsError
 from . import mounts, owners, paths
 from .disk import describe_full, naming, nbytes_on_disk, opened, sizes, sync, sync_directory, sync_tree
@@ -149,7 +150,7 @@ class NewFile(Whole):
         self._name: str | None = None
         self._inode = 0  # once it is complete
         self._pid = os.getpid()
-        self.path, old = _destination(path, force, locked)
+        self.path, old = _destination(as_path(path), force, locked)
         self._force, self._sync, self._locked, self._held = force, sync, locked, held
         directory = os.path.dirname(self.path) or "."
         sweep(directory)
@@ -239,7 +240,7 @@ class NewDirectory(Whole):
         self._fd = -1
         self._is_complete = False
         self._pid = os.getpid()
-        path = path.rstrip("/\\") or path
+        path = as_path(path).rstrip("/\\") or path
         self.path, self._replace, self._locked = _resolved(path), replace, locked
         old = paths.status(self.path, follow=False)
         if old is not None and not (replace and stat.S_ISDIR(old.st_mode)):
