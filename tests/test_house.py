@@ -104,6 +104,7 @@ def foreign_privates(tree):
 THEIRS = {
     "load._load_file_value",
     "parser._actions",
+    "os._exit",
     "argparse._SubParsersAction",
 }  # argparse has no public list of them
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .analysis.limits import Failure
     from .analysis.statistics import Statistics, StatisticsReport, statistics
     from .analysis.tensor_diff import Figures, TensorDiff
+    from .batching.batch import batch
+    from .batching.report import BatchFailure, BatchItem, BatchReport
     from .blobs.reader import RECORD, BlobReader, BlobRecord
     from .blobs.writer import BlobWriter
     from .chunking.chunk import chunk
@@ -88,6 +90,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RECORD",
+    "BatchFailure",
+    "BatchItem",
+    "BatchReport",
     "Binding",
     "BlobReader",
     "BlobRecord",
@@ -167,6 +172,7 @@ __all__ = [
     "Variable",
     "VerifyReport",
     "WeightReport",
+    "batch",
     "check",
     "chunk",
     "compress",
@@ -209,6 +215,8 @@ _LATER = {
         "analysis.hash": ("ContentHash", "content_hash"),
         "analysis.limits": ("Failure",),
         "analysis.statistics": ("Statistics", "StatisticsReport", "statistics"),
+        "batching.batch": ("batch",),
+        "batching.report": ("BatchFailure", "BatchItem", "BatchReport"),
         "blobs.reader": ("RECORD", "BlobReader", "BlobRecord"),
         "blobs.writer": ("BlobWriter",),
         "chunking.chunk": ("chunk",),

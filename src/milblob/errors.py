@@ -193,6 +193,24 @@ def _short(name: str) -> str:
     return name if len(name) <= 120 else name[:100] + "..." + name[-17:]
 
 
+def message_of(error: BaseException) -> str | None:
+    """Return the message of an error that input may cause; None for one that is a bug, or no error at all."""
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    if isinstance(error, RecursionError):
+        return "input: expected less nesting, got more than Python can follow"
+    if isinstance(error, KeyError):
+        return str(error.args[0]) if error.args else "unknown name"
+    if isinstance(error, OSError):
+        file = f": {shown(str(error.filename))}" if error.filename is not None else ""
+        return f"{error.strerror}{file}" if error.strerror else str(error)
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):  # an extra that is missing
+        return str(error)
+    if isinstance(error, MilblobError | ValueError | TypeError | NotImplementedError | LookupError | OverflowError):
+        return str(error)
+    return None
+
+
 class DestinationExistsError(FileExistsError):
     """There is already something at a destination, and `force` was not given.
 

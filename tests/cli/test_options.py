@@ -86,7 +86,7 @@ def test_dry_run_has_one_letter_everywhere(cli):
         text = cli(*name.split(), "--help")[1]
         assert ("--dry-run" in text) == ("-n, --dry-run" in text), name
         if name not in ("info", "tvm"):
-            makes_values = ["--max-nbytes"] if name != "recover" else []
+            makes_values = ["--max-nbytes"] if name not in ("recover", "batch") else []  # those of its command
             for option in ("-q, --quiet", "-v, --verbose", "--json", *makes_values):
                 assert option in text, (name, option)
 

@@ -23,7 +23,7 @@ NAMED = {
     ("formats/params.py", "open_params", "map_settled"), ("formats/safetensors.py", "open_arrays", "MappedFile"),
     ("running/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
     ("tvm/check.py", "check_params", "map_settled"),
-    ("aimodel/asset.py", "Asset.__init__", "map_settled"),
+    ("aimodel/asset.py", "Asset.__init__", "map_settled"), ("cli/several.py", "_list_of", "open"),
 }  # fmt: skip
 # A Location: opening it is the check that it stays inside.
 BENEATH = {
@@ -47,8 +47,12 @@ COMPARED = {
     ("formats/npy.py", "open_array.load", "MappedFile"), ("model/editable.py", "EditableModel.writable", "os.open"),
     ("rewrite/tasks.py", "SourceFile.open", "MappedFile"),
 }  # fmt: skip
-# A file that milblob makes, a directory that it locks, or the system's; the first bytes, which choose who opens the file.
+# A file that milblob makes, a directory that it locks, or the system's; the first bytes, which choose who opens the file; the bytes
+# that are hashed.
 OTHERS = {
+    ("batching/files.py", "_spans", "open"), ("batching/find.py", "_is_library", "tarfile.open"), ("batching/find.py", "_is_model_file", "open"),
+    ("batching/find.py", "_is_zipped_model", "zipfile.ZipFile"), ("batching/journal.py", "BatchJournal.__init__", "os.open"),
+    ("batching/journal.py", "BatchJournal._read", "open"),
     ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/commands/run.py", "save", "zipfile.ZipFile"), ("cli/commands/run.py", "save", "open"),
     ("compat/modelpackage.py", "ModelPackage._write", "Path(unfinished).write_text"), ("formats/npy_dir.py", "save", "open"),
     ("model/editable.py", "EditableModel._lock", "os.open"), ("reporting/page.py", "library", "open"), ("reporting/page.py", "_part", "open"),

@@ -26,6 +26,7 @@ FOLDERS = [
     "running",
     "onnxmltools",
     "compat",
+    "batching",
     "reporting",
     "plot",
     "cli",

@@ -256,7 +256,7 @@ NO_MODEL = {
     "unpack_tensor": "bytes of a value: fuzz_tensor.c", "write_weights": "arrays", "info": "no argument",
     "onnx.compile": "with onnx.parse_mil", "onnx.convert_topology": "with onnx.convert", "onnx.Weights": "with onnx.convert",
     "onnx.decoded": "a weight of a conversion", "onnx.register_converter": "code", "onnx.supported": "no model",
-    "download": "a server: tests/remote", "onnx.register_shape_calculator": "code", "onnx.unregister": "code", "tvm.write_params": "arrays",
+    "download": "a server: tests/remote", "batch": "calls others: tests/batching", "onnx.register_shape_calculator": "code", "onnx.unregister": "code", "tvm.write_params": "arrays",
 }  # fmt: skip
 
 COMMANDS = {
@@ -270,6 +270,7 @@ COMMANDS = {
     "match": ["M", "B", "-o", "O/mapping.json"], "match as JSON": ["M", "B", "--json"],
     "convert constants": ["M", "-o", "O/a.npz", "--constants", "--unpack"], "convert to a directory": ["M", "-o", "O/a", "--stored"],
     "convert": ["M", "-o", "O/a.safetensors"], "convert for TVM": ["M", "-o", "O/a.params"], "convert to a weight file": ["M", "-o", "O/w.bin", "--listing", "O/w.json"],
+    "batch": ["hash", "--dense", "--", "M", "--into", "O/results"], "batch of copies": ["repack", "--gc", "--", "M", "D", "--into", "O/copies"],
     "check": ["M", "--values"], "check of two": ["M", "D", "--json"], "check for SARIF": ["M", "--sarif"],
      "refit": ["M", "V", "--cast", "-o", "O/r.mlpackage"], "refit with a base": ["M", "B", "--base", "B", "-n"],
     "refit with the model": ["D", "M", "-n"],

@@ -17,11 +17,6 @@ def add_output(parser: Any, *names: str, metavar: str = "OUT", **more: Any) -> N
     parser.add_argument(*names, metavar=metavar, **more).is_output = True
 
 
-def add_models(parser: Parser) -> None:
-    """Add one model or several, which `several.run_each` goes through."""
-    parser.add_argument("models", metavar="MODEL", nargs="+", help=ANY)
-
-
 def add_selection(parser: Parser) -> None:
     """Add -k and -f, which `selection.kept` applies."""
     add_select(parser)

@@ -26,6 +26,7 @@ COMMANDS = {
     "chunk": "cut a model into packages that run one after another",
     "join": "make one package of packages that run one after another",
     "to-onnx": "convert a model to ONNX, its weights by reference",
+    "batch": "run one command for each of many models, and resume",
     "run": "compute a model's outputs, by onnxruntime",
     "verify": "check whether two models predict the same",
     "tvm": "archives in TVM's Model Library Format",
@@ -58,6 +59,7 @@ _OTHER_WORDS = {
     **dict.fromkeys(("update", "set", "replace", "load"), ("refit",)),
     **dict.fromkeys(("copy", "cp", "cast", "dedupe", "decompress"), ("repack",)),
     **dict.fromkeys(("html",), ("report",)),
+    **dict.fromkeys(("all", "map", "many"), ("batch",)),
     **dict.fromkeys(("download", "fetch"), ("ls URL --download DIR",)),
 }
 """Words that people type for a command, and what they mean."""
@@ -74,6 +76,9 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     names: tuple[str, ...] = ()
+
+    def load(self) -> None:
+        """Add the options of a command that has none yet."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error and the command for help; exit status 2."""
@@ -134,6 +139,13 @@ def commands_of(parser: argparse.ArgumentParser) -> list[tuple[str, CommandParse
             command.load()
             found.append((name, command))
             found += [(f"{name} {inner}", one) for inner, one in commands_of(command)]
+    return found
+
+
+def parser_of(name: str) -> CommandParser:
+    """Return the parser of one command, with its options; no other command is imported."""
+    found: CommandParser = _subcommands(_parser())[0].choices[name]
+    found.load()
     return found
 
 

@@ -19,6 +19,17 @@ _SOURCES = ("model", "models", "sources", "a", "b", "weights")
 
 def add_sources(parser: options.Parser, *names: str) -> None:
     """Add --storage-option to a command; `names` are the arguments that are sources."""
+    add_storage_options(parser)
+    parser.set_defaults(remote_sources=names)
+
+
+def add_storage_options(parser: options.Parser, *, is_each: bool = False) -> None:
+    """Add --storage-option, --download and --cache.
+
+    Args:
+        parser: of the command.
+        is_each: the command opens its sources one after another, with `local_source`.
+    """
     description = "for the file system of a URL, such as anon=true; VALUE is JSON or text; may be repeated"
     parser.add_argument(
         "--storage-option",
@@ -37,7 +48,7 @@ def add_sources(parser: options.Parser, *names: str) -> None:
     parser.add_argument("--cache", metavar="DIR", help=description)
     description = f"what --cache may take on disk, such as 2G; default {DEFAULT_NBYTES >> 30}G; the oldest goes first"
     parser.add_argument("--cache-size", metavar="SIZE", type=options.size, help=description)
-    parser.set_defaults(remote_sources=names)
+    parser.set_defaults(is_each=is_each)
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -59,38 +70,55 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
         ValueError: options without a URL; a URL where the command takes local files only. As
             `remote.mirror.open_mirror`.
     """
+    if getattr(arguments, "is_each", False):
+        yield
+        return
     names = getattr(arguments, "remote_sources", ())
     _require_local({name: value for name, value in vars(arguments).items() if name in _SOURCES and name not in names})
     given = {name: getattr(arguments, name) for name in names}
     every = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
-    for text in every:
-        if isinstance(text, str):
-            as_source(text)
-    stored = dict(getattr(arguments, "storage_options", ()))
-    if getattr(arguments, "cache_size", None) is not None and arguments.cache is None:
-        raise ValueError("--cache-size: expected --cache DIR, whose size it is, got none")
-    if not stored and not any(map(is_remote, every)):
-        yield
-        return
-    from ..remote.mirror import local
-
-    if not any(map(is_remote, every)):
-        raise ValueError(f"--storage-option: expected a URL, which it is for, got {every[0]}")
-    cache = (
-        None
-        if arguments.cache is None
-        else Cache(arguments.cache, DEFAULT_NBYTES if arguments.cache_size is None else arguments.cache_size)
-    )
+    check_options(arguments, every)
     with contextlib.ExitStack() as stack:
 
         def opened(text: Any) -> Any:
-            if arguments.download is not None and is_url(text):
-                return _downloaded(text, stored, arguments)
-            return stack.enter_context(local(text, stored, arguments.max_nbytes, cache)) if is_remote(text) else text
+            return stack.enter_context(local_source(text, arguments)) if is_remote(text) else text
 
         for name, value in given.items():
             setattr(arguments, name, list(map(opened, value)) if isinstance(value, list) else opened(value))
         yield
+
+
+def check_options(arguments: Namespace, sources: list[Any]) -> None:
+    """Raise ValueError if a source is no path and no URL, or options are given without what they are for."""
+    for text in sources:
+        if isinstance(text, str):
+            as_source(text)
+    if getattr(arguments, "cache_size", None) is not None and arguments.cache is None:
+        raise ValueError("--cache-size: expected --cache DIR, whose size it is, got none")
+    if getattr(arguments, "storage_options", ()) and not any(map(is_remote, sources)):
+        raise ValueError(f"--storage-option: expected a URL, which it is for, got {sources[0]}")
+
+
+@contextlib.contextmanager
+def local_source(text: str, arguments: Namespace) -> Iterator[str]:
+    """Yield the local path that represents a URL or zip archive, until the block ends; of any other path, itself.
+
+    Raises:
+        As `remote.mirror.open_mirror`, and `download`.
+    """
+    if not is_remote(text) or not hasattr(arguments, "storage_options"):
+        yield text
+        return
+    stored = dict(arguments.storage_options)
+    if arguments.download is not None and is_url(text):
+        yield _downloaded(text, stored, arguments)
+        return
+    from ..remote.mirror import local
+
+    size = DEFAULT_NBYTES if arguments.cache_size is None else arguments.cache_size
+    cache = None if arguments.cache is None else Cache(arguments.cache, size)
+    with local(text, stored if is_url(text) else None, arguments.max_nbytes, cache) as path:
+        yield path
 
 
 def _require_local(given: dict[str, Any]) -> None:

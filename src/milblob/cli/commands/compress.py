@@ -112,6 +112,41 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    report = _compress(arguments)
+    if isinstance(report, int):
+        return report
+    is_idle = _is_idle(report, arguments)
+    if is_idle:  # printed with -q and --json too: the command did nothing
+        output.say(f"no weight compressed: {_reasons(report, arguments.sqnr)}")
+    if arguments.json:
+        output.print_json(report.to_dict())
+        return _EXIT_IDLE if is_idle else 0
+    if report.weights and (arguments.dry_run or arguments.verbose):
+        _print_weights(report)
+    if arguments.verbose:
+        for name, reason in report.skipped:
+            output.say(f"{name} left as it is: {reason}")
+    if not arguments.quiet:
+        _summary(report)
+    return _EXIT_IDLE if is_idle else 0
+
+
+def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    """Compress one model, and print nothing; see `several.run_each`."""
+    arguments = Namespace(**{**vars(arguments), "model": path})
+    report = _compress(arguments)
+    if isinstance(report, int):
+        return report, None
+    return _EXIT_IDLE if _is_idle(report, arguments) else 0, report.to_dict()
+
+
+def _is_idle(report: CompressReport, arguments: Namespace) -> bool:
+    """Whether nothing was compressed. If every weight is left as it is, a size or a plan is met; a quality is not."""
+    return not report.weights and (arguments.sqnr is not None or not report.kept)
+
+
+def _compress(arguments: Namespace) -> CompressReport | int:
+    """Compress `arguments.model`; of --frontier, print it and return the exit status."""
     ways = (*compress_goals.KINDS, *(name for kind in _KINDS for name in kind))
     compress_config.apply(arguments, has_way=any(_is_given(arguments, name) for name in ways))
     given, named = _new_values(arguments), _named(arguments)
@@ -128,27 +163,12 @@ def run(arguments: Namespace) -> int:
     complete_first(arguments, arguments.model)
     check_select(arguments, arguments.model)
     with shown(arguments) as progress, _extras(arguments) as extras:
-        report = compress(
+        return compress(
             arguments.model, arguments.output, compress_goals.goal(arguments, extras.pop("errors")) or recipe,
             scope=_scope(arguments, named), guidance=Guidance(**given, importance=extras.pop("importance")),
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
             save_plan=arguments.save_plan, **extras,
         )  # fmt: skip
-    # If every weight is left as it is, a size or a plan is met. A quality is not: it asks to compress.
-    is_idle = not report.weights and (arguments.sqnr is not None or not report.kept)
-    if is_idle:  # printed with -q and --json too: the command did nothing
-        output.say(f"no weight compressed: {_reasons(report, arguments.sqnr)}")
-    if arguments.json:
-        output.print_json(report.to_dict())
-        return _EXIT_IDLE if is_idle else 0
-    if report.weights and (arguments.dry_run or arguments.verbose):
-        _print_weights(report)
-    if arguments.verbose:
-        for name, reason in report.skipped:
-            output.say(f"{name} left as it is: {reason}")
-    if not arguments.quiet:
-        _summary(report)
-    return _EXIT_IDLE if is_idle else 0
 
 
 @contextlib.contextmanager

@@ -1,13 +1,15 @@
 """milblob convert: tensors of models, weight files and files of arrays to another format, lossless."""
 
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 from ...rewrite.convert import ConvertReport, convert
 from ...wording import some
 from .. import options
 from ..saving import MAX_NAMES, say_written
 from ..selection import say_unmatched
-from ..sources import add_sources
+from ..several import add_finding, found_in
+from ..sources import add_sources, local_sources
 from ..terminal import output
 from ..terminal.progress import shown
 
@@ -20,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "a model, weight file or listing; .safetensors, .npz, .npy, .params, .gguf, .onnx, directory of .npy, archive "
         "of TVM, .aimodel; several become one"
     )
-    parser.add_argument("sources", metavar="SOURCE", nargs="+", help=what)
+    parser.add_argument("sources", metavar="SOURCE", nargs="*", help=what)
     target = "file.safetensors, file.npz, file.params, directory/ or weight.bin, with weight.json"
     options.add_output(parser, "-o", "--output", required=True, help=target)
     options.add_selection(parser)
@@ -36,6 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     tvm = "version of TVM that wrote, or is to read, a .params file, such as 0.14; default: 0.23 or later"
     parser.add_argument("--tvm", metavar="VERSION", help=tvm)
     options.add_force(parser)
+    add_finding(parser)
     add_sources(parser, "sources")
     options.add_reporting(
         parser, verbose="name each tensor that was written", json="print what was written as one JSON object"
@@ -44,9 +47,25 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    sources = arguments.sources
+    arguments.sources = [found.path for found in found_in(arguments, arguments.sources)]
+    if not arguments.sources:
+        raise ValueError(f"expected SOURCE or --files-from FILE, got neither; {arguments.usage}")
+    with local_sources(arguments):
+        report = _convert(arguments.sources, arguments)
+        say_unmatched(arguments, report.unmatched, " and ".join(arguments.sources))
+        _say_left(arguments, report)
+        say_written(arguments, report)
+    return 0
+
+
+def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
+    """Convert one model, and print nothing; see `several.run_each`."""
+    return 0, _convert([path], arguments).to_dict()
+
+
+def _convert(sources: list[str], arguments: Namespace) -> ConvertReport:
     with shown(arguments) as progress:
-        report = convert(
+        return convert(
             sources[0] if len(sources) == 1 else sources,
             arguments.output,
             select=arguments.select or None,
@@ -63,10 +82,6 @@ def run(arguments: Namespace) -> int:
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
-    say_unmatched(arguments, report.unmatched, " and ".join(sources))
-    _say_left(arguments, report)
-    say_written(arguments, report)
-    return 0
 
 
 def _dtypes(given: list[str]) -> dict[str, str]:

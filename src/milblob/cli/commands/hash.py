@@ -8,8 +8,7 @@ from ...analysis.hash import content_hash, tensor_hashes
 from ...formats.read import array_kind, has_views
 from .. import options
 from ..selection import describe_filter, open_chosen
-from ..several import run_each
-from ..sources import add_sources
+from ..several import add_models, run_each
 from ..terminal import output
 from ..terminal.progress import shown
 
@@ -18,10 +17,9 @@ EXAMPLES = ("hash Model.mlpackage -q", "hash Model.mlpackage -k 'head*'")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    options.add_models(parser)
+    add_models(parser)
     options.add_selection(parser)
     parser.add_argument("--dense", action="store_true", help="hash compressed weights by their decoded values")
-    add_sources(parser, "models")
     options.add_reporting(
         parser, quiet="print only the model's hash, no progress", verbose="every tensor constant, not only the weights"
     )
@@ -29,10 +27,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command. With -k or -f it prints no hash of the model, because it does not read all tensors."""
-    return run_each(arguments, _hash, is_headed=not arguments.quiet)  # the line has the path
+    return run_each(arguments, run_one, is_headed=not arguments.quiet)  # the line has the path
 
 
-def _hash(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    """Run the command for one model; see `several.run_each`."""
     filtered = bool(describe_filter(arguments))
     with ExitStack() as stack:
         has_constants = array_kind(path) is None or has_views(path)

@@ -15,8 +15,7 @@ from ...model.rows import Listed
 from ...program.compression import scheme_of
 from .. import options
 from ..selection import describe_filter, open_chosen
-from ..several import run_each
-from ..sources import add_sources
+from ..several import add_models, run_each
 from ..terminal import consumers, output, tables
 from ..terminal.patterns import fold, scopes
 from ..terminal.tables import LAST, Column
@@ -52,14 +51,13 @@ EXAMPLES = ("ls Model.mlpackage --pattern", "ls Model.mlpackage -k '*bias' --sor
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    options.add_models(parser)
+    add_models(parser)
     options.add_selection(parser)
     options.add_views(parser)
     fold = "fold names that differ only in numbers into one row"
     parser.add_argument("-p", "--pattern", action="store_true", help=fold)
     keys = f"{', '.join(_ORDERS)}; default: file, the model's own order"
     parser.add_argument("-s", "--sort", metavar="KEY", choices=_ORDERS, default="file", help=keys)
-    add_sources(parser, "models")
     options.add_reporting(parser, quiet="no totals", verbose="also show function, operation, offset and file")
 
 

@@ -69,6 +69,23 @@ def _split(text: str) -> str | int:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    report = _repack(arguments.models, arguments)
+    if arguments.json:
+        output.print_json(report.to_dict())
+        return 0
+    if arguments.dry_run or arguments.verbose:
+        _print_plan(report, arguments.verbose)
+    if not arguments.quiet:
+        _summary(report)
+    return 0
+
+
+def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
+    """Repack one model, and print nothing; see `several.run_each`."""
+    return 0, _repack([path], arguments).to_dict()
+
+
+def _repack(models: list[str], arguments: Namespace) -> RepackReport:
     options: dict[str, Any] = {
         "cast": _casts(arguments.cast), "dedupe": arguments.dedupe, "gc": arguments.gc,
         "externalize": arguments.externalize, "inline": arguments.inline, "split": arguments.split,
@@ -78,18 +95,10 @@ def run(arguments: Namespace) -> int:
         "max_nbytes": arguments.max_nbytes,
     }  # fmt: skip
     _check_use(arguments)
-    complete_first(arguments, *arguments.models)
-    check_select(arguments, *arguments.models)
+    complete_first(arguments, *models)
+    check_select(arguments, *models)
     with shown(arguments) as progress:
-        report = repack(arguments.models, arguments.output, dry_run=arguments.dry_run, progress=progress, **options)
-    if arguments.json:
-        output.print_json(report.to_dict())
-        return 0
-    if arguments.dry_run or arguments.verbose:
-        _print_plan(report, arguments.verbose)
-    if not arguments.quiet:
-        _summary(report)
-    return 0
+        return repack(models, arguments.output, dry_run=arguments.dry_run, progress=progress, **options)
 
 
 def _check_use(arguments: Namespace) -> None:

@@ -12,7 +12,7 @@ from ...model.tensor import Tensor
 from ...program.compression import Compression, scheme_of
 from .. import options
 from ..selection import find
-from ..sources import add_sources
+from ..several import add_many, run_each
 from ..terminal import consumers, output, tables
 from ..terminal.tables import LAST, Column
 from ..terminal.values import show_values
@@ -30,10 +30,10 @@ EXAMPLES = ("show Model.mlpackage", "show Model.mlpackage head_weight")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=options.ANY)
     parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
     parser.add_argument("-f", "--function", metavar="NAME", help="the function that the tensor belongs to")
-    add_sources(parser, "model")
+    add_many(parser)
     options.add_reporting(
         parser,
         quiet="read no values; omit user-defined metadata",
@@ -42,39 +42,45 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Run the command."""
-    kind = array_kind(arguments.model)
+    """Run the command. With --files-from, a single argument is the name of a tensor."""
+    if arguments.files_from is not None and arguments.name is None:
+        arguments.model, arguments.name = None, arguments.model
+    arguments.models = [] if arguments.model is None else [arguments.model]
+    return run_each(arguments, _show)
+
+
+def _show(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    kind = array_kind(path)
     if kind is not None:
         from . import show_arrays
 
-        return show_arrays.run(arguments, kind)
+        return show_arrays.show(path, arguments, kind)
     if arguments.name is None:
         if arguments.function is not None:
             raise ValueError(f"-f: expected NAME too, a tensor of the function, got only {arguments.function}")
-        with opening.open_model(arguments.model) as model:
+        with opening.open_model(path) as model:
             document = _describe_model(model)
-            if arguments.json:
-                output.print_json(document)
-            else:
-                _print_model(document, arguments)
-        return 0
-    model, tensor = find(arguments.model, arguments.name, arguments.function, arguments.max_nbytes)
+        if arguments.json:
+            return 0, document
+        _print_model(document, arguments)
+        return 0, None
+    model, tensor = find(path, arguments.name, arguments.function, arguments.max_nbytes)
     with model:
-        _show_tensor(tensor, arguments)
-    return 0
+        return _show_tensor(tensor, arguments)
 
 
 # ------------------------------------------------------------------------------------------------------------ a tensor
 
 
-def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
+def _show_tensor(tensor: Tensor, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     place = _place(tensor)
     if arguments.quiet and not arguments.json:
         tables.print_pairs(_place_rows(tensor, place))
-        return
+        return 0, None
     compressed = tensor.compression.to_dict() if tensor.compression else None
     parts = {"parts": {key: part.name for key, part in tensor.parts.items()}, "compressed": compressed}
-    show_values(tensor, arguments, {**place, **parts}, _place_rows(tensor, place), lambda: _print_parts(tensor))
+    rows = _place_rows(tensor, place)
+    return show_values(tensor, arguments, {**place, **parts}, rows, lambda: _print_parts(tensor))
 
 
 def _place(tensor: Tensor) -> dict[str, Any]:

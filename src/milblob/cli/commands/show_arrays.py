@@ -15,33 +15,31 @@ from ..terminal.values import show_values
 from .ls import array_row
 
 
-def run(arguments: Namespace, kind: str) -> int:
+def show(path: str, arguments: Namespace, kind: str) -> tuple[int, dict[str, Any] | None]:
     """Show what `array_kind` calls `kind`.
 
     Raises:
         ValueError: -f, which arrays have no use for.
     """
-    if arguments.function is not None and not has_views(arguments.model):
-        raise ValueError(f"{arguments.model}: expected a model, which -f is about")
+    if arguments.function is not None and not has_views(path):
+        raise ValueError(f"{path}: expected a model, which -f is about")
     with ExitStack() as stack:
         if arguments.name is None:
-            _show_file(stack, arguments, kind)
-        else:
-            name = arguments.name if arguments.function is None else f"{arguments.function}/{arguments.name}"
-            _show_array(find_array(stack, arguments.model, name, arguments.max_nbytes), arguments)
-    return 0
+            return _show_file(stack, path, arguments, kind)
+        name = arguments.name if arguments.function is None else f"{arguments.function}/{arguments.name}"
+        return _show_array(find_array(stack, path, name, arguments.max_nbytes), path, arguments)
 
 
-def _show_file(stack: ExitStack, arguments: Namespace, kind: str) -> None:
-    arrays = stack.enter_context(open_arrays(arguments.model, max_nbytes=arguments.max_nbytes))
-    rows = [array_row(name, arrays[name], arguments.model) for name in arrays]
+def _show_file(stack: ExitStack, path: str, arguments: Namespace, kind: str) -> tuple[int, dict[str, Any] | None]:
+    arrays = stack.enter_context(open_arrays(path, max_nbytes=arguments.max_nbytes))
+    rows = [array_row(name, arrays[name], path) for name in arrays]
     nbytes = sum(row.nbytes or 0 for row in rows)
-    document: dict[str, Any] = {"path": arguments.model, "kind": kind, "tensors": len(rows), "nbytes": nbytes}
-    lines = [("file", f"{arguments.model} ({kind})"), ("tensors", str(len(rows))), ("size", output.size(nbytes))]
+    document: dict[str, Any] = {"path": path, "kind": kind, "tensors": len(rows), "nbytes": nbytes}
+    lines = [("file", f"{path} ({kind})"), ("tensors", str(len(rows))), ("size", output.size(nbytes))]
     if kind == "archive":
         from ...tvm.library import open as open_library
 
-        library = stack.enter_context(open_library(arguments.model, max_nbytes=arguments.max_nbytes))
+        library = stack.enter_context(open_library(path, max_nbytes=arguments.max_nbytes))
         document["library"] = library_document(library)
         lines[1:1] = library_rows(library)
     if kind == "aimodel":
@@ -50,13 +48,13 @@ def _show_file(stack: ExitStack, arguments: Namespace, kind: str) -> None:
         document.update(asset_document(arrays))
         lines += asset_rows(arrays)
     if arguments.json:
-        output.print_json(document)
-    else:
-        tables.print_pairs(lines)
+        return 0, document
+    tables.print_pairs(lines)
+    return 0, None
 
 
-def _show_array(array: LazyTensor, arguments: Namespace) -> None:
-    row = array_row(array.name, array, arguments.model)
+def _show_array(array: LazyTensor, path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    row = array_row(array.name, array, path)
     document = {key: value for key, value in row._asdict().items() if key in _KEYS}
     more: list[tuple[str, str]] = []
     if hasattr(array, "consumers"):
@@ -68,8 +66,8 @@ def _show_array(array: LazyTensor, arguments: Namespace) -> None:
         document["tvm_dtype"] = array.dtype_text
     if arguments.quiet and not arguments.json:
         tables.print_pairs(_place_rows(row) + more)
-    else:
-        show_values(array, arguments, document, _place_rows(row) + more)
+        return 0, None
+    return show_values(array, arguments, document, _place_rows(row) + more)
 
 
 _KEYS = ("name", "dtype", "shape", "nbytes", "file", "offset")

@@ -14,8 +14,7 @@ from ...program.compression import Compression
 from ...progress import ProgressCounter
 from .. import options
 from ..selection import describe_filter, open_chosen
-from ..several import run_each
-from ..sources import add_sources
+from ..several import add_models, run_each
 from ..terminal import output, tables
 from ..terminal.figures import histogram_json, print_histogram, short, to_dict, totals_by
 from ..terminal.patterns import scopes
@@ -65,7 +64,7 @@ EXAMPLES = ("stats Model.mlpackage --sort absmax", "stats Model.mlpackage --woul
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    options.add_models(parser)
+    add_models(parser)
     options.add_selection(parser)
     options.add_views(parser)
     overflow = "list only tensors with finite values that overflow float16; exit status 1 if there are any"
@@ -73,7 +72,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--histogram", action="store_true", help="also print a histogram of each tensor")
     keys = f"{', '.join(_KEYS)}; default: file, the model's own order; figures with the largest first"
     parser.add_argument("-s", "--sort", metavar="KEY", choices=_KEYS, default="file", help=keys)
-    add_sources(parser, "models")
     options.add_reporting(parser, quiet="no totals, no progress", verbose="more columns")
 
 
@@ -109,10 +107,11 @@ class _Row(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    return run_each(arguments, _judge)
+    return run_each(arguments, run_one)
 
 
-def _judge(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    """Run the command for one model; see `several.run_each`."""
     with ExitStack() as stack:
         opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
         chosen = opened.tensors

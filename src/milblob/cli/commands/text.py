@@ -13,7 +13,7 @@ from ...model.text import neighbourhood, write_text
 from ...program.view import Operation
 from ...program.write_text import WEIGHTS
 from .. import options
-from ..sources import add_sources
+from ..several import add_models, run_each
 from ..terminal import output, tables
 
 EXAMPLES = ("text Model.mlpackage", "text Model.mlpackage --op logits --around 2")
@@ -31,14 +31,13 @@ _STYLES = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel or model.mil")
+    add_models(parser, ".mlpackage, .mlmodelc, .mlmodel or model.mil")
     parser.add_argument("-f", "--function", metavar="NAME", help="only this function")
     parser.add_argument("--op", metavar="NAME", help="only the operations around this one, by the name of an output")
     description = "how many steps from it, along inputs and outputs; default: 1"
     parser.add_argument("--around", metavar="N", type=options.count, help=description)
     description = "immediates of ten elements or more: none, head, all; default: all, head with --op or on a terminal"
     parser.add_argument("--weights", metavar="HOW", choices=tuple(WEIGHTS), help=description)
-    add_sources(parser, "model")
     options.add_reporting(
         parser,
         quiet="check that text can hold the model, print nothing",
@@ -55,13 +54,16 @@ def run(arguments: Namespace) -> int:
     """
     if arguments.around is not None and arguments.op is None:
         raise ValueError("--around: expected --op NAME, around which operations are shown")
-    if arguments.json and arguments.weights is not None:
+    if (arguments.json or arguments.json_lines) and arguments.weights is not None:
         raise ValueError(f"--weights: expected none with --json, which prints no values, got {arguments.weights}")
+    return run_each(arguments, _write, is_headed=not arguments.quiet)
+
+
+def _write(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     around = 1 if arguments.around is None else arguments.around
-    with opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as model:
+    with opening.open_model(path, max_nbytes=arguments.max_nbytes) as model:
         if arguments.json:
-            output.print_json(_document(model, arguments, around))
-            return 0
+            return 0, _document(model, path, arguments, around)
         on_terminal = tables.terminal_width() is not None
         weights = arguments.weights or ("all" if arguments.verbose else None)
         if weights is None:
@@ -71,12 +73,12 @@ def run(arguments: Namespace) -> int:
         write_text(model, write, function=arguments.function, operation=arguments.op, around=around, weights=weights)
         if sink is not None:
             sink.finish()
-    return 0
+    return 0, None
 
 
-def _document(model: Model, arguments: Namespace, around: int) -> dict[str, Any]:
+def _document(model: Model, path: str, arguments: Namespace, around: int) -> dict[str, Any]:
     """What --json prints: the operations of each function, or those around one."""
-    document: dict[str, Any] = {"path": arguments.model, "kind": model.kind}
+    document: dict[str, Any] = {"path": path, "kind": model.kind}
     if arguments.op is not None:
         found = neighbourhood(model, arguments.op, around, arguments.function)
         return {**document, "operations": [_row(op) for op in found]}

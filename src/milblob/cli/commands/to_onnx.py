@@ -4,13 +4,15 @@ import json
 import os
 import warnings
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from ... import onnx
 from ...model import open as opening
 from .. import options
 from ..inputs import add_function
-from ..sources import add_sources
+from ..several import add_models, found_in, run_each
+from ..sources import check_options, local_source
 from ..terminal import output
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ _EXIT_FINDINGS = 1
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc or .mlmodel with an ML Program")
+    add_models(parser, ".mlpackage, .mlmodelc or .mlmodel with an ML Program; several with --coverage")
     options.add_output(parser, "-o", "--output", help="the new .onnx file")
     add_function(parser)
     modes = (
@@ -41,7 +43,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     description = "write nothing, list the operations without a converter; exit status 1 if there are any"
     parser.add_argument("--coverage", action="store_true", help=description)
     options.add_force(parser, "replace files that exist")
-    add_sources(parser, "model")
     options.add_reporting(
         parser,
         quiet="no message",
@@ -53,26 +54,48 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     if arguments.coverage:
-        return _coverage(arguments)
+        _require_unused(arguments)
+        return run_each(arguments, run_one)
     if arguments.output is None:
         raise ValueError("expected -o OUT, the name of an .onnx file, or --coverage, got neither")
-    model = _convert(arguments)
-    graph, nbytes = model.graph, os.path.getsize(arguments.output)
+    found = list(islice(found_in(arguments, arguments.models), 2))
+    if len(found) != 1:
+        got = "several" if found else "none"
+        raise ValueError(f"expected one model, got {got} (`milblob batch to-onnx` converts each of several)")
+    first = found[0]
+    arguments.json = arguments.json or arguments.json_lines
+    check_options(arguments, [first.path])
+    with local_source(first.path, arguments) as path:
+        model = _convert(path, arguments)
     if arguments.json:
-        result = {
-            "path": arguments.output,
-            "nbytes": nbytes,
-            "opset": arguments.opset,
-            "weights": arguments.weights or "reference",
-            "compressed": arguments.compressed or "keep",
-            "precision": arguments.precision or "keep",
-            "inputs": [value.name for value in graph.inputs],
-            "outputs": [value.name for value in graph.outputs],
-            "nodes": len(graph),
-            "metadata": dict(model.metadata_props),
-        }
-        output.print_json(result)
+        (output.print_json_line if arguments.json_lines else output.print_json)(_document(model, arguments))
         return 0
+    _print(model, arguments)
+    return 0
+
+
+def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    """Convert one model, and print nothing; or list the operations without a converter. See `several.run_each`."""
+    return _coverage(path, arguments) if arguments.coverage else (0, _document(_convert(path, arguments), arguments))
+
+
+def _document(model: "ir.Model", arguments: Namespace) -> dict[str, Any]:
+    graph = model.graph
+    return {
+        "path": arguments.output,
+        "nbytes": os.path.getsize(arguments.output),
+        "opset": arguments.opset,
+        "weights": arguments.weights or "reference",
+        "compressed": arguments.compressed or "keep",
+        "precision": arguments.precision or "keep",
+        "inputs": [value.name for value in graph.inputs],
+        "outputs": [value.name for value in graph.outputs],
+        "nodes": len(graph),
+        "metadata": dict(model.metadata_props),
+    }
+
+
+def _print(model: "ir.Model", arguments: Namespace) -> None:
     copied = json.loads(model.metadata_props.get("milblob.copied", "[]"))
     if arguments.verbose:
         for row in copied:
@@ -83,15 +106,14 @@ def run(arguments: Namespace) -> int:
     if not arguments.quiet:
         if arguments.zipmap and "milblob.classifier" not in model.metadata_props:
             output.say("--zipmap has no effect: the model is not a classifier")
-        nodes = output.plural(len(graph), "node")
+        nodes, nbytes = output.plural(len(model.graph), "node"), os.path.getsize(arguments.output)
         output.say(f"{nodes}, opset {arguments.opset}, {output.size(nbytes)}, to {arguments.output}")
-    return 0
 
 
-def _convert(arguments: Namespace) -> "ir.Model":
+def _convert(path: str, arguments: Namespace) -> "ir.Model":
     """Convert and write; warnings become messages, which -q hides. Raises: as `milblob.onnx.convert`."""
     with (
-        opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as source,
+        opening.open_model(path, max_nbytes=arguments.max_nbytes) as source,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always", UserWarning)
@@ -111,24 +133,28 @@ def _convert(arguments: Namespace) -> "ir.Model":
     return model
 
 
-def _coverage(arguments: Namespace) -> int:
-    """List the operations without a converter."""
+def _require_unused(arguments: Namespace) -> None:
+    """Refuse options that --coverage has no use for."""
     if arguments.output is not None:
         raise ValueError(f"-o: expected none with --coverage, which writes nothing, got {arguments.output}")
     for option in ("weights", "compressed", "zipmap", "precision", "force"):
         if getattr(arguments, option):
             raise ValueError(f"--{option}: expected none with --coverage, which writes nothing, got one")
-    with opening.open_model(arguments.model, max_nbytes=arguments.max_nbytes) as source:
+
+
+def _coverage(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    with opening.open_model(path, max_nbytes=arguments.max_nbytes) as source:
         lacking = onnx.coverage(source, function=arguments.function, opset=arguments.opset)
         decoded = onnx.decoded(source, function=arguments.function, opset=arguments.opset)
+    status = _EXIT_FINDINGS if lacking else 0
     if arguments.json:
-        output.print_json({"path": arguments.model, "unsupported": lacking, "decoded": decoded})
-    elif lacking:
+        return status, {"path": path, "unsupported": lacking, "decoded": decoded}
+    if lacking:
         for type, count in lacking.items():
             print(f"{count:>6}  {output.escape(type)}")
     elif not arguments.quiet:
         output.say("every operation has a converter")
-    if decoded and not arguments.json and not arguments.quiet:
+    if decoded and not arguments.quiet:
         weights, verb = output.plural(len(decoded), "weight"), "is" if len(decoded) == 1 else "are"
         output.say(
             f"{weights} cannot be kept compressed and {verb} decoded"
@@ -136,4 +162,4 @@ def _coverage(arguments: Namespace) -> int:
         )
         for name, why in decoded.items() if arguments.verbose else ():
             output.say(f"{name}: {why}")
-    return _EXIT_FINDINGS if lacking else 0
+    return status, None

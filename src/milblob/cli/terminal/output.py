@@ -65,6 +65,12 @@ def print_json(document: Any) -> None:
     print("\n".join(map(_escaped_json, text.split("\n"))))
 
 
+def print_json_line(document: Any) -> None:
+    """Print one JSON document on one line, as `print_json` does, so that it is there for the reader of a pipe."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
+    print(_escaped_json(shown(json.dumps(document, ensure_ascii=encoding != "utf8"))), flush=True)
+
+
 def _escaped_json(line: str) -> str:
     """Return a line of JSON with its unprintable characters as escapes, those beyond 16 bits as two."""
     if line.isprintable():

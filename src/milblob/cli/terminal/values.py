@@ -10,7 +10,8 @@ from ...analysis.statistics import Statistics, statistics
 from ...dtypes import DType
 from ...errors import MilblobError
 from ...model.lazy import LazyTensor
-from . import output, tables
+from . import tables
+from .failures import report
 from .figures import histogram_json, number, plain, print_histogram
 
 _FIRST_COUNT, _FIRST_COUNT_VERBOSE = 8, 64
@@ -32,7 +33,7 @@ def show_values(
     document: dict[str, Any],
     place: list[tuple[str, str]],
     parts: Callable[[], None] = lambda: None,
-) -> None:
+) -> tuple[int, dict[str, Any] | None]:
     """Show a tensor: where it is, and its values, as -v, -q and --json ask.
 
     Args:
@@ -41,8 +42,11 @@ def show_values(
         document: what --json prints besides the values. place: the same as rows.
         parts: prints what comes between place and values.
 
+    Returns:
+        The exit status, and the document for --json. With --json, values that cannot be read are reported here.
+
     Raises:
-        MilblobError: the values cannot be read. Everything else has been shown then.
+        MilblobError: the values cannot be read, without --json. Everything else has been shown then.
     """
     summary, failure, first = None, None, []
     try:
@@ -51,15 +55,16 @@ def show_values(
     except MilblobError as error:
         failure = error
     if arguments.json:
-        output.print_json({**document, "values": None if summary is None else _values_json(summary, first)})
-    else:
-        tables.print_pairs(place)
-        parts()
+        status = 0 if failure is None else report(failure)
+        return status, {**document, "values": None if summary is None else _values_json(summary, first)}
+    tables.print_pairs(place)
+    parts()
     if failure is not None:  # its place is known and printed; exit status 2 reports that there are no values
         raise failure
-    if summary is not None and not arguments.json:
+    if summary is not None:
         print()
         _print_statistics(summary, first)
+    return 0, None
 
 
 def _values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
