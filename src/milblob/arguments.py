@@ -1,5 +1,6 @@
 """Checks of the arguments of public functions, with milblob's own messages."""
 
+import contextlib
 import operator
 import os
 import sys
@@ -47,12 +48,12 @@ def as_integer(what: str, value: Any, expected: str = "an integer") -> int:
     """Return a number of any integer type as an int.
 
     Raises:
-        TypeError: it is something else, for example a float, even a whole one.
+        TypeError: it is something else, for example a float, even a whole one, or True.
     """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{what}: expected {expected}, got {type(value).__name__}") from None
+    if not isinstance(value, _FLAGS) and hasattr(value, "__index__"):
+        with contextlib.suppress(TypeError):  # an array has __index__, and raises
+            return operator.index(value)
+    raise TypeError(f"{what}: expected {expected}, got {type(value).__name__}")
 
 
 def as_count(what: str, value: Any, least: int = 0, *, nbits: int | None = None, expected: str = "an integer") -> int:

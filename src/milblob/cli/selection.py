@@ -5,13 +5,14 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 
 from ..closeness import ambiguous, unknown
+from ..formats.opening import open_source
 from ..formats.read import array_kind, has_views, open_arrays
-from ..formats.selecting import ChosenTensors, check_function, is_in, open_tensors
+from ..formats.selecting import ChosenTensors, is_in, open_tensors, require_function
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
-from ..selection import choose
+from ..selection import choose, selector
 from ..storage.mapped import closed_on_error
 from .terminal import output
 
@@ -55,7 +56,7 @@ def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None 
         if name in arrays:
             break
     if name not in arrays:
-        raise KeyError(unknown("array", name, arrays, source))
+        raise KeyError(unknown("array", name, arrays, source) + _advice(source, name, arrays))
     return arrays[name]
 
 
@@ -95,17 +96,20 @@ def check_select(arguments: Namespace, *sources: str, stored: bool | None = None
     Raises:
         SelectionError: none matches. As opening them does.
     """
-    if not arguments.select:
-        return
     names: dict[str, None] = {}
+    unmatched = list(arguments.select)
     for source in sources:
         is_model = array_kind(source) is None
         views = _VIEWS if is_model or has_views(source) else _VIEWS[:1]
         for constants, parts in views if stored is None or not is_model else [(False, stored)]:
+            if not unmatched:
+                return
             with ExitStack() as stack:
-                opened = open_tensors(stack, source, constants=constants, stored=parts, max_nbytes=arguments.max_nbytes)
-                names.update(dict.fromkeys(opened.tensors))
-    kept(names, arguments, " and ".join(sources))
+                opened = open_source(stack, source, constants=constants, stored=parts, max_nbytes=arguments.max_nbytes)
+                names.update(dict.fromkeys(opened))
+            unmatched = [glob for glob in unmatched if not any(map(selector(glob), names))]
+    if unmatched:
+        kept(names, arguments, " and ".join(sources))
 
 
 def describe_filter(arguments: Namespace) -> str:
@@ -130,7 +134,7 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
         model = opening.open_model(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
         with closed_on_error(model):
             if function is not None:
-                check_function(model, function)
+                require_function(model.functions, function, model.path)
             tensor = _lookup(model, name, function)
             if tensor is not None:
                 return model, tensor
@@ -138,7 +142,14 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
         model.close()
         if model.kind == "blob":
             break
-    raise KeyError(unknown("tensor", name, known, source if function is None else f"function {function} of {source}"))
+    where = source if function is None else f"function {function} of {source}"
+    raise KeyError(unknown("tensor", name, known, where) + _advice(source, name, known))
+
+
+def _advice(source: str, name: str, known: Iterable[str]) -> str:
+    """Return what to do with a glob where a name is expected, "" if nothing matches it."""
+    count = sum(map(selector(name), known))
+    return f"; it is a glob, which milblob ls {source} -k '{name}' takes (it lists {count:,})" if count else ""
 
 
 def _lookup(model: Model, name: str, function: str | None) -> Tensor | None:

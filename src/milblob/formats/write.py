@@ -87,8 +87,10 @@ def save(
         >>> len(np.load("weights.npz").files)
         69
     """
-    path = as_path(destination)
+    if isinstance(destination, Mapping) and not isinstance(tensors, Mapping):
+        raise TypeError("save: expected tensors, then the destination, got them the other way round")
     require("tensors", tensors, Mapping, "a mapping of names to arrays")
+    path = as_path(destination)
     require_flags(packed=packed, force=force)
     require_calls(progress=progress)
     row = format_written(path)

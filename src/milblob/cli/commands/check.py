@@ -14,6 +14,7 @@ from ..terminal import output, tables
 from ..terminal.progress import shown
 
 _EXIT_FINDINGS, _EXIT_ERROR = 1, 2
+_MAX_ALIKE = 20  # findings with one code that are printed: a truncated file has one for each weight
 
 EXAMPLES = ("check Model.mlpackage --values", "check *.mlpackage -q")
 
@@ -25,7 +26,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
     options.add_codes(parser)
     add_sources(parser, "models")
-    options.add_reporting(parser, quiet="no notes, no summaries, no progress", verbose="count the findings by code")
+    options.add_reporting(
+        parser, quiet="no notes, no summaries, no progress", verbose="all findings of each code, and their number"
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -64,9 +67,17 @@ def run(arguments: Namespace) -> int:
             totals = {f"{severity}s": counts[severity] for severity in ("error", "warning", "note")}
             results.append({"path": path, **totals, "findings": [finding.to_dict() for finding in findings]})
             continue
+        printed: Counter[str] = Counter()
         for finding in findings:
             if finding.severity != "note" or not arguments.quiet:
-                line = _shorter(str(finding), mirrored.shown(path))
+                kind = f"{finding.severity}[{finding.code}]"
+                printed[kind] += 1
+                if arguments.verbose or printed[kind] <= _MAX_ALIKE:
+                    line = _shorter(str(finding), mirrored.shown(path))
+                    tables.print_text(f"{path}: {line}" if prefixed else line)
+        for kind, count in printed.items():
+            if not arguments.verbose and count > _MAX_ALIKE:
+                line = f"{kind} {count - _MAX_ALIKE:,} more (-v prints all)"
                 tables.print_text(f"{path}: {line}" if prefixed else line)
         if not arguments.quiet:
             tables.print_text(f"{path}: {findings.summary}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...refitting.recover import recover
 from .. import options
-from ..completing import say_completed
+from ..recovery import say_completed
 from ..several import run_each
 from ..terminal import output
 

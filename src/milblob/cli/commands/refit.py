@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from ...refitting.refit import RefitReport, refit
 from ...wording import some
 from .. import names, options
-from ..completing import complete_first
+from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown

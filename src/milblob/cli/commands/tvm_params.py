@@ -17,7 +17,7 @@ from ...tvm import Library
 from ...tvm import open as open_library
 from ...tvm.arrays import named_parameters
 from .. import options
-from ..completing import complete_first
+from ..recovery import complete_first
 from ..saving import say_written
 from ..selection import check_select, kept
 from ..terminal.progress import shown
