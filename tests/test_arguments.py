@@ -343,12 +343,12 @@ def test_what_is_taken():
 
 
 @pytest.mark.parametrize("value", [True, np.False_, np.array([1, 2]), 3.0])
-def test_no_integers(value):
+def test_integers_only(value):
     with pytest.raises(TypeError, match="^n: expected an integer, got "):
         as_integer("n", value)
 
 
-def test_a_size_that_is_no_number():
+def test_a_size_must_be_a_number():
     with pytest.raises(TypeError, match="^size: expected bytes, or a text such as '40MB', got bool$"):
         milblob.Goal(size=True)
 

@@ -34,11 +34,7 @@ def require_flags(**flags: object) -> None:
 
 
 def require_calls(**functions: object) -> None:
-    """Refuse callbacks that are not callable; None: no callback.
-
-    Raises:
-        TypeError: one is something else.
-    """
+    """Refuse callbacks that are not callable; None: no callback. Raises: TypeError: one is something else."""
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name}: expected a function, got {type(function).__name__}")

@@ -153,11 +153,7 @@ def listing_of(path: str, listing: str | os.PathLike[str] | None = None) -> str:
 
 
 def format_written(path: str) -> Format:
-    """Return the format of a file to be written, by its name.
-
-    Raises:
-        ValueError: none is written there.
-    """
+    """Return the format of a file to be written, by its name. Raises: ValueError: none is written there."""
     suffix = os.path.splitext(path)[1].lower()
     if path.rstrip("/\\").lower().endswith(_MODELS):
         message = "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one"

@@ -46,11 +46,7 @@ class Stamp(NamedTuple):
     hash: str
 
     def require(self, weights: MappedFile) -> None:
-        """Refuse any other weight file.
-
-        Raises:
-            FormatError: another size, or another hash in the header.
-        """
+        """Refuse any other weight file. Raises: FormatError: another size, or another hash in the header."""
         data = memoryview(weights.need([(0, HASH_AT + HASH_NBYTES)]))
         found = bytes(data[HASH_AT : HASH_AT + HASH_NBYTES]).hex()
         if (data.nbytes, found) != self or not int(found, 16):

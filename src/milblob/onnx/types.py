@@ -41,11 +41,7 @@ BY_TEXT: dict[str, ir.DataType] = {
 
 
 def onnx_dtype(dtype: DType | int) -> ir.DataType:
-    """Return the ONNX element type of a MIL one.
-
-    Raises:
-        UnsupportedError: a number that milblob does not know.
-    """
+    """Return the ONNX element type of a MIL one. Raises: UnsupportedError: a number that milblob does not know."""
     found = None if isinstance(dtype, int) else _ONNX.get(dtype)
     if found is None:
         raise UnsupportedError(f"element type: expected one that ONNX has, got {dtype}")

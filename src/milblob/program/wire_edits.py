@@ -422,20 +422,17 @@ def field_start(buffer: _codec.Buffer, number: int, span: Span, what: str) -> in
     return start
 
 
-def function_edits(
-    buffer: _codec.Buffer, program: Span, description: Span | None, keep: Collection[str], default: str | None = None
-) -> list[Edit]:
-    """Drop functions of a Program, and their entries in the ModelDescription.
+def function_edits(buffer: _codec.Buffer, program: Span, description: Span | None, keep: Collection[str]) -> list[Edit]:
+    """Drop functions of a Program, and their entries in the ModelDescription. One that is left alone is the default.
 
     Args:
         buffer: the model file.
         program: span of the Program.
         description: span of the ModelDescription, if any.
         keep: names of the functions to keep.
-        default: the new default function; required if the old one is dropped and several are kept.
 
     Raises:
-        ProgramError: a name in `keep` is not a function, `keep` is empty, or no function is the default.
+        ProgramError: a name in `keep` is not a function, `keep` is empty, or several without the default function.
     """
     wanted, found = set(keep), []
     edits = []
@@ -455,14 +452,10 @@ def function_edits(
     edits += [_removal(f) for f in listed if text_of(buffer, f.span, 1) not in wanted]
     defaults = [f for f in described if f.number == _DESCRIPTION_DEFAULT and f.wire == _BYTES]
     old = text_of(buffer, description, _DESCRIPTION_DEFAULT) if description is not None else ""
-    new = old if default is None else default
-    if default is None and old not in wanted and len(wanted) == 1:
-        (new,) = wanted  # the one function that is kept
-    elif default is None and old not in wanted:
-        message = f"default function: expected a new one in place of {old!r}, got none"
-        raise ProgramError(message, file=buffer.name)
-    if new not in wanted:
-        raise ProgramError(f"default function: expected one that is kept, got {new!r}", file=buffer.name)
+    if old not in wanted and len(wanted) > 1:
+        message = f"functions to keep: expected one, or several with the default function {old!r}"
+        raise ProgramError(f"{message}, got {', '.join(sorted(wanted))}", file=buffer.name)
+    new = old if old in wanted else next(iter(wanted))
     if new != old and defaults:
         edits.append(Edit(defaults[-1].start, defaults[-1].end - defaults[-1].start, field(_DESCRIPTION_DEFAULT, new)))
     elif new != old:  # after the description of a kept function

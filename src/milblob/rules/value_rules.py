@@ -39,11 +39,7 @@ class _Types:
 
 
 def value_breaches(value: Value) -> Iterator[Breach]:
-    """Yield the breaches of a value and the values inside it.
-
-    Raises:
-        FormatError: bytes that are malformed.
-    """
+    """Yield the breaches of a value and the values inside it. Raises: FormatError: bytes that are malformed."""
     return _breaches(value, None, "MIL015", _Types())
 
 
