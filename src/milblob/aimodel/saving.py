@@ -10,7 +10,7 @@ from ..rewrite.copying import copy_entry, new_file, set_mode, walk
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
-from ..storage.locks import lock, unlock
+from ..storage.locks import locked_directory
 from ..storage.output import NewDirectory, NewFile, described
 from ..storage.transfer import write_at
 from .asset import BYTECODE, HASH, METADATA, Asset
@@ -102,12 +102,7 @@ def _require_alone(path: str) -> None:
 
 def _change(asset: Asset, new: NewBytecode) -> None:
     root = paths.real(asset.path or "")
-    fd = -1
-    if os.name != "nt":  # no lock of a directory there; the files themselves are locked
-        fd = os.open(root, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        if fd >= 0:
-            lock(fd, root)
+    with locked_directory(root):
         pending.require_none(root)  # of a writer that has died since the bundle was opened
         asset.mapping.require_named()
         patches = [journal.Patch(BYTECODE, change.offset, change.data) for change in new.changes or []]
@@ -119,10 +114,6 @@ def _change(asset: Asset, new: NewBytecode) -> None:
             hashed = _hash_change(root, digest)
             (patches if isinstance(hashed, journal.Patch) else replacements).append(hashed)  # type: ignore[arg-type]
         journal.commit(root, "", patches, replacements)
-    finally:
-        if fd >= 0:
-            unlock(fd)
-            os.close(fd)
 
 
 def _hash_change(root: str, digest: bytes) -> journal.Patch | journal.Replacement:
