@@ -19,13 +19,6 @@ from .emit import Piece, Span, sha256, size_of, write
 _PARTS = frozenset([BYTECODE, HASH, METADATA])
 
 
-class BytecodeChange(NamedTuple):
-    """New bytes at an offset of the bytecode, which keeps its size."""
-
-    offset: int
-    data: Piece
-
-
 class NewBytecode(NamedTuple):
     """The bytecode as it will be.
 
@@ -35,10 +28,10 @@ class NewBytecode(NamedTuple):
     """
 
     pieces: list[Piece]
-    changes: list[BytecodeChange] | None
+    changes: list[journal.Patch] | None
 
 
-def patched(nbytes: int, changes: list[BytecodeChange]) -> NewBytecode:
+def patched(nbytes: int, changes: list[journal.Patch]) -> NewBytecode:
     """Return a file of `nbytes` bytes with changes at their offsets, which do not overlap."""
     pieces: list[Piece] = []
     at = 0
@@ -105,7 +98,7 @@ def _change(asset: Asset, new: NewBytecode) -> None:
     with locked_directory(root):
         pending.require_none(root)  # of a writer that has died since the bundle was opened
         asset.mapping.require_named()
-        patches = [journal.Patch(BYTECODE, change.offset, change.data) for change in new.changes or []]
+        patches = list(new.changes or [])
         replacements = []
         if new.changes is None:
             replacements.append(journal.Replacement(BYTECODE, lambda file: write(asset.mapping, new.pieces, file)))

@@ -44,11 +44,6 @@ def open_tensors(
 ) -> ChosenTensors:
     """Open a model or a file of arrays, and choose the tensors of a function.
 
-    Args:
-        stack, max_nbytes, options: as for `open_source`.
-        source: a path or an open Model.
-        function: only tensors of this function.
-
     Raises:
         ValueError: a function of arrays, which have none. KeyError: no function has this name. As `open_source`.
     """

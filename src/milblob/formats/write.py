@@ -128,11 +128,6 @@ def save_as(
 def require_use(path: str, row: Format, **given: bool) -> None:
     """Refuse options that a format has no use for.
 
-    Args:
-        path: of the file to be written, for the message.
-        row: its format.
-        given: the names of options, and whether each was given.
-
     Raises:
         ValueError: there is one.
     """

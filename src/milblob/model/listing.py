@@ -84,10 +84,6 @@ def is_listing(head: bytes) -> bool:
 def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row], Stamp | None]:
     """Read a listing in JSON.
 
-    Args:
-        data: the document, bytes or str.
-        file: where it comes from, for messages.
-
     Returns:
         (name of the weight file, relative to the listing; the rows; size and hash of the weight file, which older
         listings lack).

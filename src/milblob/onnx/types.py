@@ -64,10 +64,6 @@ def tensor_type(declared: ValueType | None) -> TensorType:
 def onnx_shape(declared: TensorType, name: str) -> ir.Shape | None:
     """Return the shape of a value; an open dimension is named after the value and its axis.
 
-    Args:
-        declared: its type.
-        name: of the value.
-
     Returns:
         None if not even the rank is known.
 
