@@ -67,18 +67,7 @@ def run(arguments: Namespace) -> int:
             totals = {f"{severity}s": counts[severity] for severity in ("error", "warning", "note")}
             results.append({"path": path, **totals, "findings": [finding.to_dict() for finding in findings]})
             continue
-        printed: Counter[str] = Counter()
-        for finding in findings:
-            if finding.severity != "note" or not arguments.quiet:
-                kind = f"{finding.severity}[{finding.code}]"
-                printed[kind] += 1
-                if arguments.verbose or printed[kind] <= _MAX_ALIKE:
-                    line = _shorter(str(finding), mirrored.shown(path))
-                    tables.print_text(f"{path}: {line}" if prefixed else line)
-        for kind, count in printed.items():
-            if not arguments.verbose and count > _MAX_ALIKE:
-                line = f"{kind} {count - _MAX_ALIKE:,} more (-v prints all)"
-                tables.print_text(f"{path}: {line}" if prefixed else line)
+        _print_findings(path, findings, arguments, f"{path}: " * prefixed)
         if not arguments.quiet:
             tables.print_text(f"{path}: {findings.summary}")
         if arguments.verbose:
@@ -91,6 +80,20 @@ def run(arguments: Namespace) -> int:
 
         output.print_json(log(checked, failures))
     return status
+
+
+def _print_findings(path: str, findings: CheckReport, arguments: Namespace, prefix: str) -> None:
+    """Print the findings, without -v at most `_MAX_ALIKE` of each kind."""
+    counts = Counter[str]()
+    for finding in findings:
+        if finding.severity != "note" or not arguments.quiet:
+            kind = f"{finding.severity}[{finding.code}]"
+            counts[kind] += 1
+            if arguments.verbose or counts[kind] <= _MAX_ALIKE:
+                tables.print_text(f"{prefix}{_shorter(str(finding), mirrored.shown(path))}")
+    for kind, count in counts.items():
+        if not arguments.verbose and count > _MAX_ALIKE:
+            tables.print_text(f"{prefix}{kind} {count - _MAX_ALIKE:,} more (-v prints all)")
 
 
 def _shorter(text: str, path: str) -> str:
