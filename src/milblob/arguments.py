@@ -1,15 +1,13 @@
 """Checks of the arguments of public functions, with milblob's own messages."""
 
-import contextlib
 import operator
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-_FLAGS = (bool, np.bool_)
+if TYPE_CHECKING:  # a function imports it; the help of a command needs none of it
+    import numpy as np
 
 
 def require(what: str, value: object, kind: Any, expected: str) -> None:
@@ -29,8 +27,11 @@ def require_flags(**flags: object) -> None:
         TypeError: one is something else.
     """
     for name, value in flags.items():
-        if not isinstance(value, _FLAGS):
-            raise TypeError(f"{name}: expected True or False, got {value!r}")
+        if not isinstance(value, bool):
+            import numpy as np
+
+            if not isinstance(value, np.bool_):
+                raise TypeError(f"{name}: expected True or False, got {value!r}")
 
 
 def require_calls(**functions: object) -> None:
@@ -46,9 +47,11 @@ def as_integer(what: str, value: Any, expected: str = "an integer") -> int:
     Raises:
         TypeError: it is something else, for example a float, even a whole one, or True.
     """
-    if not isinstance(value, _FLAGS) and hasattr(value, "__index__"):
-        with contextlib.suppress(TypeError):  # an array has __index__, and raises
+    try:
+        if not isinstance(value, bool):
             return operator.index(value)
+    except TypeError:
+        pass
     raise TypeError(f"{what}: expected {expected}, got {type(value).__name__}")
 
 
@@ -106,6 +109,8 @@ def array_of(values: Any) -> "np.ndarray[Any, Any]":
         TypeError: a masked array with masked elements: NumPy would take the values under the mask. A path: NumPy would
             make one object of it.
     """
+    import numpy as np
+
     if isinstance(values, os.PathLike):
         raise TypeError(f"array: expected values, got the path {os.fspath(values)!r:.200}; milblob.load reads a file")
     if hasattr(values, "detach") and hasattr(values, "untyped_storage"):

@@ -57,7 +57,7 @@ OTHERS = {
     ("rewrite/repack.py", "_lock", "os.open"), ("threads.py", "_quota", "open"), ("threads.py", "_quota_of.words", "open"),
     ("rewrite/download.py", "_Work.__init__", "open"), ("rewrite/download.py", "_Work.fetch", "os.open"), ("rewrite/download.py", "_Work.note", "os.open"),
     ("rewrite/download.py", "_locked", "os.open"), ("remote/zips.py", "_members", "zipfile.ZipFile"), ("remote/mirror.py", "open_mirror", "MappedFile"),
-    ("tvm/edit.py", "_change_directory", "os.open"), ("aimodel/saving.py", "_change", "os.open"),
+
 }  # fmt: skip
 # Is it a link? Nothing is opened because of the answer: links are copied as links, or refused in what is written.
 LOOKED = {

@@ -27,7 +27,13 @@ _BROKEN = (MilblobError, OSError)  # the rest of `check` has reported these alre
 
 
 def check_values(found: Findings, package: Package, progress: Progress | None = None) -> None:
-    """Report what is wrong with the values of a model; what cannot be read is skipped, since `check` reports that."""
+    """Read every stored tensor of a model and report what is wrong with the values.
+
+    Args:
+        found: takes the findings.
+        package: an open model. What cannot be read is skipped: `check` reports that.
+        progress: called as each tensor has been looked at (see `Progress`).
+    """
     counter = ProgressCounter(progress)
     steps = _steps(found, package, counter)
     while (tensor := _next(found, steps)) is not None:

@@ -35,14 +35,22 @@ class SourceFile(NamedTuple):
         return cls(os.path.abspath(str(mapping.name)), device, inode, mapping.nbytes, cast(int, mapping.changed_ns))
 
     def open(self) -> MappedFile:
-        """Map it. Raises: FormatError: the file was replaced or written to."""
+        """Map it.
+
+        Raises:
+            FormatError: the file was replaced or written to.
+        """
         mapping = MappedFile(self.path)
         with closed_on_error(mapping):
             self.require_same(mapping.fd)
         return mapping
 
     def require_same(self, fd: int) -> None:
-        """Refuse another file, or one that has changed since it was opened. Raises: FormatError."""
+        """Refuse another file, or one that has changed since it was opened.
+
+        Raises:
+            FormatError.
+        """
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) != self[1:]:
             message = "file: expected the one that was planned for, unchanged, got another or a changed one"

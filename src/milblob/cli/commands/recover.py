@@ -3,7 +3,6 @@
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from ...refitting.recover import recover
 from .. import options
 from ..recovery import say_completed
 from ..several import run_each
@@ -27,6 +26,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _recover(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
+    from ...refitting.recover import recover
+
     report = recover(path)
     for change in report.changes:
         say_completed(arguments, path, change)
