@@ -337,9 +337,20 @@ def test_numbers_of_a_writer(tmp_path):
 
 def test_what_is_taken():
     require_flags(a=True, b=False, c=np.True_, d=np.bool_(0))
-    assert [as_integer("n", value) for value in (3, True, np.uint64(3), np.array(3))] == [3, 1, 3, 3]
+    assert [as_integer("n", value) for value in (3, np.uint64(3), np.array(3))] == [3, 3, 3]
     assert [as_count("n", value, 3, nbits=8) for value in (3, np.uint64(255), np.array(3))] == [3, 255, 3]
-    assert as_count("n", True) == 1 and as_count("n", 10**30) == 10**30
+    assert as_count("n", 10**30) == 10**30
+
+
+@pytest.mark.parametrize("value", [True, np.False_, np.array([1, 2]), 3.0])
+def test_integers_only(value):
+    with pytest.raises(TypeError, match="^n: expected an integer, got "):
+        as_integer("n", value)
+
+
+def test_a_size_must_be_a_number():
+    with pytest.raises(TypeError, match="^size: expected bytes, or a text such as '40MB', got bool$"):
+        milblob.Goal(size=True)
 
 
 @pytest.mark.parametrize("value", [-1, 0, -(10**30), np.int8(-128), 2**31, 10**30, np.uint64(2**64 - 1)])

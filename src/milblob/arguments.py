@@ -4,13 +4,12 @@ import operator
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from .mirrored import is_url, shown_url
 
-_FLAGS = (bool, np.bool_)
+if TYPE_CHECKING:  # a function imports it; the help of a command needs none of it
+    import numpy as np
 
 
 def require(what: str, value: object, kind: Any, expected: str) -> None:
@@ -30,16 +29,15 @@ def require_flags(**flags: object) -> None:
         TypeError: one is something else.
     """
     for name, value in flags.items():
-        if not isinstance(value, _FLAGS):
-            raise TypeError(f"{name}: expected True or False, got {value!r}")
+        if not isinstance(value, bool):
+            import numpy as np
+
+            if not isinstance(value, np.bool_):
+                raise TypeError(f"{name}: expected True or False, got {value!r}")
 
 
 def require_calls(**functions: object) -> None:
-    """Refuse callbacks that are not callable; None: no callback.
-
-    Raises:
-        TypeError: one is something else.
-    """
+    """Refuse callbacks that are not callable; None: no callback. Raises: TypeError: one is something else."""
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name}: expected a function, got {type(function).__name__}")
@@ -49,12 +47,14 @@ def as_integer(what: str, value: Any, expected: str = "an integer") -> int:
     """Return a number of any integer type as an int.
 
     Raises:
-        TypeError: it is something else, for example a float, even a whole one.
+        TypeError: it is something else, for example a float, even a whole one, or True.
     """
     try:
-        return operator.index(value)
+        if not isinstance(value, bool):
+            return operator.index(value)
     except TypeError:
-        raise TypeError(f"{what}: expected {expected}, got {type(value).__name__}") from None
+        pass
+    raise TypeError(f"{what}: expected {expected}, got {type(value).__name__}")
 
 
 def as_count(what: str, value: Any, least: int = 0, *, nbits: int | None = None, expected: str = "an integer") -> int:
@@ -130,6 +130,8 @@ def array_of(values: Any) -> "np.ndarray[Any, Any]":
         TypeError: a masked array with masked elements: NumPy would take the values under the mask. A path: NumPy would
             make one object of it.
     """
+    import numpy as np
+
     if isinstance(values, os.PathLike):
         raise TypeError(f"array: expected values, got the path {os.fspath(values)!r:.200}; milblob.load reads a file")
     if hasattr(values, "detach") and hasattr(values, "untyped_storage"):

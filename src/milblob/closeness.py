@@ -6,12 +6,13 @@ from collections.abc import Iterable
 _MAX_NCHARS = 200  # of a name that is compared: difflib takes the product of both lengths
 _MAX_COMPARED = 200  # names compared letter by letter; the rest is judged by the words that they share
 _MIN_RATIO = 0.6
+_MAX_CLOSE = 3
 _MAX_LISTED = 8  # names that a message lists where none is like the one that was asked for
 _WORDS = r"[A-Za-z]{2,}|\d+"  # compiled with its first use
 
 
-def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return up to `count` of the known names that are most like a name, the most similar first.
+def close_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three of the known names that are most like a name, the most similar first.
 
     The time is bounded: a hundred thousand names take some hundredths of a second, for any names.
     """
@@ -27,8 +28,8 @@ def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     import heapq
 
     candidates = heapq.nlargest(_MAX_COMPARED, (other for other in known if len(other) <= _MAX_NCHARS), key=shared)
-    found = [other for other in candidates if len(name) > 2 and name.lower() in other.lower()][:count]
-    return found or difflib.get_close_matches(name, candidates, n=count, cutoff=_MIN_RATIO)
+    found = [other for other in candidates if len(name) > 2 and name.lower() in other.lower()][:_MAX_CLOSE]
+    return found or difflib.get_close_matches(name, candidates, n=_MAX_CLOSE, cutoff=_MIN_RATIO)
 
 
 def hint(name: str, known: Iterable[str]) -> str:

@@ -38,11 +38,6 @@ def selector(select: Select) -> Callable[[str], bool]:
 def choose(names: Iterable[str], select: Select, where: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the names that are selected, in their order, and the globs that none of them matches.
 
-    Args:
-        names: to choose from.
-        select: see `Select`.
-        where: the owner of the names, for the message.
-
     Raises:
         SelectionError: nothing is selected, with close matches. As `selector`.
     """

@@ -28,6 +28,11 @@ def bounded(text: str) -> str:
     return f"{text[: MAX_NCHARS * 3 // 4]}... ({len(text):,} characters) ...{text[-MAX_NCHARS // 5 :]}"
 
 
+def abbreviated(text: str) -> str:
+    """Return a name, or a short list, of a length that fits a message; those from files may have any length."""
+    return text if len(text) <= 120 else text[:100] + "..." + text[-17:]
+
+
 def some(names: Iterable[str], most: int = MAX_NAMES) -> str:
     """Return some of the names, and how many more there are."""
     found = list(names)

@@ -3,13 +3,15 @@
 import json
 import os
 import pathlib
+import shutil
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 import milblob
+from milblob.cli import main
 from milblob.rules.catalog import RULES
-from paths import DATA
+from paths import DATA, DEMO
 from sound_models import sound_model, write
 
 # What the SARIF 2.1.0 schema requires of each object that milblob writes, and the values that it lists.
@@ -189,3 +191,15 @@ def test_sarif_of_sound_models_and_of_none(cli, tmp_path):
 def test_one_form_of_output(broken, cli):
     status, out, err = cli("check", broken, "--sarif", "--json")
     assert (status, out) == (2, "") and "expected --json or --sarif, got both" in err
+
+
+def test_many_findings_alike(tmp_path, capsys):
+    shutil.copytree(DEMO, tmp_path / "m.mlpackage")
+    os.truncate(next(tmp_path.rglob("*.bin")), 1000)
+    found = [finding for finding in milblob.check(tmp_path / "m.mlpackage") if finding.code == "reference"]
+    assert main(["check", str(tmp_path / "m.mlpackage")]) == 1
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error[reference]")]
+    assert len(printed) == 21 and printed[20] == f"error[reference] {len(found) - 20} more (-v prints all)"
+    assert main(["check", str(tmp_path / "m.mlpackage"), "-v"]) == 1
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error[reference]")]
+    assert len(printed) == len(found) > 60

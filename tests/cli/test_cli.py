@@ -270,6 +270,7 @@ def test_show_unknown_names(cli):
     status, out, err = cli("show", DEMO, "head_wieght")
     assert (status, out) == (2, "")
     assert "did you mean head_weight" in err
+    assert "it is a glob, which milblob ls" in cli("show", DEMO, "head*")[2]
     assert "ambiguous" in cli("show", FUNCTIONS, "base_weight")[2]
     assert cli("show", FUNCTIONS, "base_weight", "-f", "beta")[0] == 0
     assert "has no function 'alhpa'; did you mean alpha?" in cli("show", FUNCTIONS, "base_weight", "-f", "alhpa")[2]

@@ -205,8 +205,8 @@ def test_refusals(cli, tmp_path):
     for argv, words in {
         (npz, npz, "--force"): "expected a place outside",
         (npz, tmp_path / "x.txt"): "expected .npz, .safetensors, .params, .bin or a directory",
-        (npz, tmp_path / "x.npz", "-f", "main"): "expected a model, which function, constants and stored are about",
-        (npz, tmp_path / "x.npz", "--stored"): "expected a model, which function, constants and stored are about",
+        (npz, tmp_path / "x.npz", "-f", "main"): "expected a model, which function is about",
+        (npz, tmp_path / "x.npz", "--stored"): "expected a model, which constants and stored are about",
         (npz, tmp_path / "x.npz", "-k", "v*"): f"-k v*: no tensor in {npz} matches",
         (npz, tmp_path / "x.mlpackage"): "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one",
         (npz, tmp_path / "x.npz", "--align", "4096"): "expected a weight file",

@@ -85,6 +85,37 @@ def test_version_and_help_import_no_numpy():
         assert not imported & {"numpy", "milblob._codec", "importlib.metadata", "json", "dataclasses"}
 
 
+IMPORT_NUMPY = {
+    "check",
+    "compress",
+    "convert",
+    "diff",
+    "hash",
+    "repack",
+    "show",
+    "stats",
+    "text",
+    "to-onnx",
+    "tvm check",
+}
+"""Commands whose modules import what they run before they run it; the others import it then."""
+
+
+def test_the_help_of_a_command_imports_no_numpy():
+    code = """
+        from milblob.cli.parser import _parser, _subcommands
+        for name in sys.argv[1:]:
+            parser = _parser()
+            for word in name.split():
+                [parser] = [action.choices[word] for action in _subcommands(parser)]
+                parser.load()
+        print(*sys.modules)
+    """
+    quick = [name for name in NAMES if name not in IMPORT_NUMPY]
+    assert len(quick) > 12
+    assert not set(run_child(code, *quick).split()) & {"numpy", "milblob._codec"}
+
+
 @pytest.mark.parametrize("argv", [[], ["tvm"]])
 def test_without_a_command_the_help_is_printed(cli, argv):
     assert cli(*argv) == cli(*argv, "--help") and cli(*argv)[0] == 0

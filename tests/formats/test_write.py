@@ -247,3 +247,9 @@ def test_the_same_tensors_give_the_same_npz(tmp_path):
     npz.save(made(["a", "b"]), str(tmp_path / "1.npz"))
     npz.save(made(["a", "b"]), str(tmp_path / "2.npz"))
     assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
+
+
+def test_arguments_in_the_wrong_order(tmp_path):
+    with pytest.raises(TypeError, match="^save: expected tensors, then the destination, got them the other way round$"):
+        milblob.save(tmp_path / "w.npz", {"w": np.ones(3)})
+    assert not any(tmp_path.iterdir())

@@ -463,9 +463,7 @@ def test_function_inputs_stand_in_for_a_description():
     tensor_type(names.type, "STRING")
     names.length.constant.size = 2
     tensor_type(function.inputs.add(name="table").type.dictionaryType.keyType, "STRING")
-    output = schema.NamedValueType(name="y")
-    tensor_type(output.type, "FLOAT32", 1, 10)
-    metadata = Metadata.from_function(function.inputs, [output], opset={"main": function.opset}, spec_version=9)
+    metadata = Metadata.from_function(function.inputs, opset={"main": function.opset})
     assert lines(metadata) == {
         "x": "multiArray float16 [1, 128, ?]",
         "scalar": "multiArray int32 []",
@@ -475,10 +473,9 @@ def test_function_inputs_stand_in_for_a_description():
         "future": "multiArray unknown [1]",
         "names": "sequence string [2]",
         "table": "dictionary string",
-        "y": "multiArray float32 [1, 10]",
     }
     assert [feature.name for feature in metadata.states] == ["kv"]
-    assert (metadata.opset, metadata.spec_version) == ("ios18", 9)
+    assert metadata.opset == "ios18"
     with_info = Metadata.from_function([], opset="ios18", build_info={"coremltools-version": "9.0"})
     assert (with_info.producer, with_info.opset) == ("coremltools 9.0", "ios18")
 

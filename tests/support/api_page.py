@@ -29,6 +29,8 @@ small files.
 """
 TITLES = {"function": "Functions", "class": "Classes", "error": "Errors", "attribute": "Constants"}
 
+_INTERNAL = "for milblob's own modules"  # in the docstring of a member that only other folders of milblob use
+
 
 def kind_of(name, found):
     """Return in which group of the page a public name is."""
@@ -121,7 +123,9 @@ def members(found):
         if name.startswith("_") or not (member.is_function or (member.is_attribute and "property" in member.labels)):
             continue
         member = member.final_target if member.is_alias else member
-        if member.docstring is not None and (member.parent is found or member.parent.name not in milblob.__all__):
+        if member.docstring is None or _INTERNAL in " ".join(member.docstring.value.lower().split()):
+            continue
+        if member.parent is found or member.parent.name not in milblob.__all__:
             yield name, member
 
 

@@ -20,7 +20,8 @@ def lines():
     """The rows: the operation, its ONNX operators, the first ONNX opset where that is not 18, and its limits."""
     from milblob.onnx import registry
 
-    own = registry.builtins()
+    registry.load()
+    own = {type: max(rows, key=lambda row: row.since_opset) for type, rows in registry._converters.items()}
     rows = ["| operation | in ONNX | limits |", "|---|---|---|"]
     for type in all_operations():
         entry = own.get(type)

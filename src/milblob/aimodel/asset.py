@@ -126,7 +126,7 @@ class Asset(Opened, Arrays[AssetTensor]):
         return os.path.join(self._place, name) if self.is_directory else None
 
     def companion(self, name: str, most: int = 1 << 20) -> bytes | None:
-        """Return the bytes of another file of the bundle; None if it has none.
+        """Return the bytes of another file of the bundle, None if it has none; for milblob's own modules.
 
         Raises:
             FormatError: it is longer. OSError: it cannot be read.

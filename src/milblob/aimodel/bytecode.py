@@ -161,11 +161,7 @@ class Bytecode:
         return next((section for section in self.sections if section.id == number), None)
 
     def string(self, number: int) -> str:
-        """Return a string; bytes that are not UTF-8 come as lone surrogates.
-
-        Raises:
-            FormatError: no such string.
-        """
+        """Return a string; bytes that are not UTF-8 come as lone surrogates. Raises: FormatError: no such string."""
         if number >= len(self.strings):
             raise self._wrong(f"string: expected a number below {len(self.strings)}, got {number}")
         offset, nbytes = self.strings[number].tolist()
@@ -274,11 +270,7 @@ class Bytecode:
         return self._numbers(self.types, number, "type")
 
     def tensor_kind(self, number: int) -> TensorKind | None:
-        """Return the tensor that a type is; None of another type.
-
-        Raises:
-            FormatError: it is broken.
-        """
+        """Return the tensor that a type is; None of another type. Raises: FormatError: it is broken."""
         if number not in self._kinds:
             self._kinds[number] = self._read_kind(number)
         return self._kinds[number]

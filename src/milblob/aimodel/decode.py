@@ -65,10 +65,6 @@ class AssetDecoder:
     def dense(self, op: int, links: int = 0) -> Dense:
         """Return the decoder of an operation's values; the same object on each call.
 
-        Args:
-            op: the operation.
-            links: operations that use this one.
-
         Raises:
             UnsupportedError: an operation, or types, that milblob does not decode; they are named.
             FormatError: parts that do not fit each other.

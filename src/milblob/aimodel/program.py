@@ -261,11 +261,7 @@ class AssetProgram:
         return rows["value"].tolist(), rows["op"].tolist(), rows["next_use"].tolist()
 
     def result(self, op: int) -> int:
-        """Return the value that an operation makes.
-
-        Raises:
-            FormatError: it makes none or several.
-        """
+        """Return the value that an operation makes. Raises: FormatError: it makes none or several."""
         if self._result_counts[op] != 1:
             message = f"results of {self.bytecode.op_name(op)}: expected 1, got {self.bytecode.ops['result_count'][op]}"
             raise FormatError(message, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)

@@ -15,14 +15,15 @@ from ..refitting.pairs import How
 from ..refitting.problems import Problems
 from ..refitting.refit_report import RefitReport, Refitted
 from ..rewrite.destination import is_in_place
+from ..storage.journal import Patch
 from ..storage.journal_format import Later
 from ..values.tensorvalue import stored_bytes
 from ..wording import some
-from .asset import Asset
+from .asset import BYTECODE, Asset
 from .codes import DENSE, RESOURCE
 from .emit import ALIGNMENT, Emitter, NewResource, varint
 from .program import StoredConstant
-from .saving import BytecodeChange, NewBytecode, patched, require_target, save
+from .saving import NewBytecode, patched, require_target, save
 from .tensors import AssetTensor
 
 INLINE_COUNT = 256
@@ -162,7 +163,7 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
     apart: list[_Value] = []
     for value in values:
         (whole if len(value.targets) == len(value.users) and _are_alike(value) else apart).append(value)
-    changes: list[BytecodeChange] = []
+    changes: list[Patch] = []
     grown: list[_Value] = []
     for value in whole:
         row = next(iter(value.targets.values()))
@@ -170,7 +171,8 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
         if nbytes != value.stored.nbytes or (value.stored.is_splat and prod(row.values.shape) > 1):
             grown.append(value)  # one element was repeated
         else:
-            changes.append(BytecodeChange(value.stored.offset, Later(nbytes, partial(_bytes_of, asset, row))))
+            later = Later(nbytes, partial(_bytes_of, asset, row))
+            changes.append(Patch(BYTECODE, value.stored.offset, later))
     if not apart and not grown:
         return patched(asset.mapping.nbytes, changes)
     emitter = Emitter(asset.program.bytecode)

@@ -10,20 +10,13 @@ from ..rewrite.copying import copy_entry, new_file, set_mode, walk
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
-from ..storage.locks import lock, unlock
+from ..storage.locks import locked_directory
 from ..storage.output import NewDirectory, NewFile, described
 from ..storage.transfer import write_at
 from .asset import BYTECODE, HASH, METADATA, Asset
 from .emit import Piece, Span, sha256, size_of, write
 
 _PARTS = frozenset([BYTECODE, HASH, METADATA])
-
-
-class BytecodeChange(NamedTuple):
-    """New bytes at an offset of the bytecode, which keeps its size."""
-
-    offset: int
-    data: Piece
 
 
 class NewBytecode(NamedTuple):
@@ -35,10 +28,10 @@ class NewBytecode(NamedTuple):
     """
 
     pieces: list[Piece]
-    changes: list[BytecodeChange] | None
+    changes: list[journal.Patch] | None
 
 
-def patched(nbytes: int, changes: list[BytecodeChange]) -> NewBytecode:
+def patched(nbytes: int, changes: list[journal.Patch]) -> NewBytecode:
     """Return a file of `nbytes` bytes with changes at their offsets, which do not overlap."""
     pieces: list[Piece] = []
     at = 0
@@ -102,15 +95,10 @@ def _require_alone(path: str) -> None:
 
 def _change(asset: Asset, new: NewBytecode) -> None:
     root = paths.real(asset.path or "")
-    fd = -1
-    if os.name != "nt":  # no lock of a directory there; the files themselves are locked
-        fd = os.open(root, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        if fd >= 0:
-            lock(fd, root)
+    with locked_directory(root):
         pending.require_none(root)  # of a writer that has died since the bundle was opened
         asset.mapping.require_named()
-        patches = [journal.Patch(BYTECODE, change.offset, change.data) for change in new.changes or []]
+        patches = list(new.changes or [])
         replacements = []
         if new.changes is None:
             replacements.append(journal.Replacement(BYTECODE, lambda file: write(asset.mapping, new.pieces, file)))
@@ -119,10 +107,6 @@ def _change(asset: Asset, new: NewBytecode) -> None:
             hashed = _hash_change(root, digest)
             (patches if isinstance(hashed, journal.Patch) else replacements).append(hashed)  # type: ignore[arg-type]
         journal.commit(root, "", patches, replacements)
-    finally:
-        if fd >= 0:
-            unlock(fd)
-            os.close(fd)
 
 
 def _hash_change(root: str, digest: bytes) -> journal.Patch | journal.Replacement:

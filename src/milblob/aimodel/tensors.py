@@ -12,8 +12,8 @@ from ..errors import MilblobError, UnsupportedError
 from ..model.lazy import LazyTensor
 from ..model.places import Place
 from ..program.compression import Compression, describe
-from ..values.arrays import copy_into, require_fit
-from ..values.dense import Dense, Packed, pack, read, read_key
+from ..values.arrays import copy_into
+from ..values.dense import Dense, Packed, pack, read_key, read_to
 from ..values.tensorvalue import MAX_RANK
 from .codes import short_family
 from .decode import AssetDecoder
@@ -111,10 +111,7 @@ class ComputedPlace(ConstantPlace):
         with self.naming():
             dense = self.dense()
             self.account()
-            if out is None:
-                return read(dense)
-            require_fit(out, dense.dtype.numpy, dense.shape)
-            return read(dense, out) if out.flags.carray else copy_into(out, read(dense))
+            return read_to(dense, out)
 
     def packed(self) -> Packed:
         """See Place."""

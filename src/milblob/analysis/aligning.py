@@ -45,11 +45,7 @@ class FunctionPair(NamedTuple):
 
 
 class Alignment:
-    """The operations of two models, found on first access.
-
-    Args:
-        a, b: the models.
-    """
+    """The operations of two models, found on first access."""
 
     def __init__(self, a: Model, b: Model) -> None:
         self.models = a, b

@@ -31,13 +31,7 @@ _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 def check_sizes(found: Findings, source: Source, scan: ProgramScan, weights: Sequence[Compressed]) -> None:
-    """Report compressed weights that take more bytes than dense ones would, and large values in the Program.
-
-    Args:
-        found: takes the findings.
-        source, scan: the Program.
-        weights: the compressed weights, `ProgramScan.ends`.
-    """
+    """Report compressed weights that take more bytes than dense ones would, and large values in the Program."""
     stored = [list(weight.stored()) for weight in weights]
     shares = Counter(part for parts in stored for part in parts)
     for weight, parts in zip(weights, stored, strict=True):
@@ -93,14 +87,7 @@ def check_permissions(found: Findings, paths: Iterable[str]) -> None:
 
 
 def check_strays(found: Findings, root: str, files: Iterable[str], items: Iterable[str]) -> None:
-    """Report files of a package that are no part of an item of its manifest.
-
-    Args:
-        found: takes the findings.
-        root: the package.
-        files: paths of all its files.
-        items: paths of the manifest's items, from the Data folder on.
-    """
+    """Report files of a package that are no part of an item of its manifest."""
     known = [os.path.join(root, "Data", os.path.normpath(item)) for item in items]
     for path in files:
         name = os.path.basename(path)

@@ -135,11 +135,7 @@ class _Pairing:
         return {name: tensor for name, tensor in self.spare[number].tensors.items() if name not in done}
 
     def follow(self, mapping: Mapping[str, Names]) -> None:
-        """Add the pairs of a mapping.
-
-        Raises:
-            KeyError, ValueError: see `diff`.
-        """
+        """Add the pairs of a mapping. Raises: KeyError, ValueError: see `diff`."""
         for old, value in mapping.items():
             ours = self._find(0, old)
             if ours in self.pairs:
@@ -415,11 +411,7 @@ def _same_readers(pairing: _Pairing, old: Mapping[str, LazyTensor], new: Mapping
 
 
 def of_function(pairs: Pairs, a: Side, b: Side, function: str) -> Pairs:
-    """Keep the pairs with a tensor of a function.
-
-    Raises:
-        KeyError: neither side has it.
-    """
+    """Keep the pairs with a tensor of a function. Raises: KeyError: neither side has it."""
 
     def is_in(side: Side, name: str | None) -> bool:
         tensor = side.tensors[name] if name is not None else None

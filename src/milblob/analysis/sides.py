@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from ..arguments import array_of, as_path, require
 from ..dtypes import dtype_of
-from ..formats.read import has_views, is_array_file, open_arrays
+from ..formats.opening import open_source
+from ..formats.read import has_views, is_array_file
 from ..formats.weights import with_notes
 from ..mirrored import shown
 from ..model.lazy import LazyTensor
@@ -50,15 +51,12 @@ class Side(NamedTuple):
                 require("names of arrays", name, str, "str")
             arrays = source if isinstance(source, Arrays) else None
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays", arrays)
-        if isinstance(source, str | os.PathLike) and is_arrays(source):
-            stored = stored and has_views(as_path(source))
-            arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, stored=stored))
-            return cls({name: arrays[name] for name in arrays}, None, shown(as_path(source)), arrays)
-        if (other := model_opener(source)) is not None:  # a buffer or file object that holds the bytecode of a bundle
-            arrays = stack.enter_context(other(source, stored=stored, max_nbytes=max_nbytes))
-            return cls({name: arrays[name] for name in arrays}, None, "bundle in memory", arrays)
-        model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
-        return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
+        path = as_path(source) if isinstance(source, str | os.PathLike) else None
+        stored = stored and (path is None or not is_array_file(path) or has_views(path))
+        opened = open_source(stack, source, stored=stored, max_nbytes=max_nbytes)
+        if isinstance(opened, Model):
+            return cls(dict(with_notes(opened, opened)), opened, opened.path or "model in memory")
+        return cls({n: opened[n] for n in opened}, None, "bundle in memory" if path is None else shown(path), opened)
 
     @property
     def has_program(self) -> bool:

@@ -41,9 +41,6 @@ class _Record(NamedTuple):
 class Appended:
     """New records to append to a copy of a weight file.
 
-    Args:
-        reader: the file, open for as long as records are added.
-
     Raises:
         FormatError: as `end_of_records`.
     """

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..extras import require
-from ..formats.read import SUFFIXES, open_arrays
-from ..model import open as opening
 from . import options
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..onnx import Session, SessionInput
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -48,6 +45,7 @@ def open_session(path: str | list[str], arguments: Namespace, **more: Any) -> "S
         As `milblob.Session`, and opening the model.
     """
     from .. import Session
+    from ..model import open as opening
 
     if not isinstance(path, str):
         if len(path) > 1:
@@ -85,6 +83,8 @@ def read_inputs(arguments: Namespace, ports: "Mapping[str, SessionInput]") -> di
 
 def read_arrays(path: str, arguments: Namespace) -> dict[str, "np.ndarray[Any, Any]"]:
     """Return all arrays of a file."""
+    from ..formats.read import open_arrays
+
     with open_arrays(path, max_nbytes=arguments.max_nbytes) as arrays:
         return {name: array.read() for name, array in arrays.items()}
 
@@ -97,6 +97,8 @@ def _read_all(file: str, arguments: Namespace) -> dict[str, Any]:
 
 
 def _read_one(file: str, port: "SessionInput | None", arguments: Namespace) -> Any:
+    from ..formats.read import SUFFIXES, open_arrays
+
     if file.lower().endswith(_IMAGES):
         return _read_image(file, port)
     path, colon, key = file.rpartition(":")
@@ -114,6 +116,8 @@ def _read_one(file: str, port: "SessionInput | None", arguments: Namespace) -> A
 
 def _read_image(file: str, port: "SessionInput | None") -> Any:
     """Open a picture, upright, in the colours that an input takes; its size is not changed."""
+    from ..extras import require
+
     require("PIL")
     from PIL import Image, ImageOps
 

@@ -204,7 +204,7 @@ def _parser() -> CommandParser:
         description="Inspect and change Core ML models, weight files and TVM's files of parameters.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action="version", version=f"milblob {VERSION}", help="print the version and exit")
     description = "print a script that completes commands, options, files and names of tensors, and exit"
     parser.add_argument("--completion", action=_Completion, choices=SHELLS, help=description)
     add_commands(parser, COMMANDS)
@@ -231,10 +231,4 @@ class _Completion(argparse.Action):
         from .shells import script
 
         print(script(whole_parser(), shell))
-        parser.exit()
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        print(f"milblob {VERSION}")
         parser.exit()

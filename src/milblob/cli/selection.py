@@ -3,17 +3,17 @@
 from argparse import Namespace
 from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from ..closeness import ambiguous, unknown
-from ..formats.read import array_kind, has_views, open_arrays
-from ..formats.selecting import ChosenTensors, check_function, is_in, open_tensors
-from ..model import open as opening
-from ..model.lazy import LazyTensor
-from ..model.model import Model
-from ..model.tensor import Tensor
-from ..selection import choose
-from ..storage.mapped import closed_on_error
+from ..selection import choose, selector
 from .terminal import output
+
+if TYPE_CHECKING:
+    from ..formats.selecting import ChosenTensors
+    from ..model.lazy import LazyTensor
+    from ..model.model import Model
+    from ..model.tensor import Tensor
 
 _VIEWS = ((False, False), (False, True), (True, False), (True, True))
 """`constants` and `stored` of every view of a model, the usual one first."""
@@ -26,7 +26,7 @@ def open_chosen(
     *,
     constants: bool = False,
     stored: bool = False,
-) -> ChosenTensors:
+) -> "ChosenTensors":
     """Open a model or a file of arrays, and choose from it.
 
     Args:
@@ -38,24 +38,28 @@ def open_chosen(
     Raises:
         ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
     """
+    from ..formats.selecting import open_tensors
+
     opened = open_tensors(
         stack, source, function=arguments.function, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes
     )
     return opened.only(kept(opened.tensors, arguments, source))
 
 
-def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> LazyTensor:
+def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> "LazyTensor":
     """Open a file of arrays, and return the one of this name; of a format with views, in the first that has it.
 
     Raises:
         KeyError: there is none. As opening it does.
     """
+    from ..formats.read import has_views, open_arrays
+
     for constants, stored in _VIEWS if has_views(source) else _VIEWS[:1]:
         arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, constants=constants, stored=stored))
         if name in arrays:
             break
     if name not in arrays:
-        raise KeyError(unknown("array", name, arrays, source))
+        raise KeyError(unknown("array", name, arrays, source) + _advice(source, name, arrays))
     return arrays[name]
 
 
@@ -95,17 +99,23 @@ def check_select(arguments: Namespace, *sources: str, stored: bool | None = None
     Raises:
         SelectionError: none matches. As opening them does.
     """
-    if not arguments.select:
-        return
+    from ..formats.opening import open_source
+    from ..formats.read import array_kind, has_views
+
     names: dict[str, None] = {}
+    unmatched = list(arguments.select)
     for source in sources:
         is_model = array_kind(source) is None
         views = _VIEWS if is_model or has_views(source) else _VIEWS[:1]
         for constants, parts in views if stored is None or not is_model else [(False, stored)]:
+            if not unmatched:
+                return
             with ExitStack() as stack:
-                opened = open_tensors(stack, source, constants=constants, stored=parts, max_nbytes=arguments.max_nbytes)
-                names.update(dict.fromkeys(opened.tensors))
-    kept(names, arguments, " and ".join(sources))
+                opened = open_source(stack, source, constants=constants, stored=parts, max_nbytes=arguments.max_nbytes)
+                names.update(dict.fromkeys(opened))
+            unmatched = [glob for glob in unmatched if not any(map(selector(glob), names))]
+    if unmatched:
+        kept(names, arguments, " and ".join(sources))
 
 
 def describe_filter(arguments: Namespace) -> str:
@@ -116,7 +126,7 @@ def describe_filter(arguments: Namespace) -> str:
     return " ".join(words)
 
 
-def find(source: str, name: str, function: str | None, max_nbytes: int | None = None) -> tuple[Model, Tensor]:
+def find(source: str, name: str, function: str | None, max_nbytes: int | None = None) -> "tuple[Model, Tensor]":
     """Open a model in the first view that has a tensor of this name: weights, stored parts, every constant.
 
     Returns:
@@ -125,12 +135,16 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
     Raises:
         KeyError: no view has it, or several tensors could be meant.
     """
+    from ..formats.selecting import is_in, require_function
+    from ..model import open as opening
+    from ..storage.mapped import closed_on_error
+
     known: dict[str, None] = {}
     for constants, stored in _VIEWS:
         model = opening.open_model(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
         with closed_on_error(model):
             if function is not None:
-                check_function(model, function)
+                require_function(model.functions, function, model.path)
             tensor = _lookup(model, name, function)
             if tensor is not None:
                 return model, tensor
@@ -138,10 +152,19 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
         model.close()
         if model.kind == "blob":
             break
-    raise KeyError(unknown("tensor", name, known, source if function is None else f"function {function} of {source}"))
+    where = source if function is None else f"function {function} of {source}"
+    raise KeyError(unknown("tensor", name, known, where) + _advice(source, name, known))
 
 
-def _lookup(model: Model, name: str, function: str | None) -> Tensor | None:
+def _advice(source: str, name: str, known: Iterable[str]) -> str:
+    """Return what to do with a glob where a name is expected, "" if nothing matches it."""
+    count = sum(map(selector(name), known))
+    return f"; it is a glob, which milblob ls {source} -k '{name}' takes (it lists {count:,})" if count else ""
+
+
+def _lookup(model: "Model", name: str, function: str | None) -> "Tensor | None":
+    from ..formats.selecting import is_in
+
     if function is not None:
         inside = [t for t in model.values() if is_in(t, function)]
         exact = [t for t in inside if t.name == name] or [t for t in inside if t.name.endswith(f"/{name}")]

@@ -16,7 +16,7 @@ import operator
 import sys
 import threading
 import warnings
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, NamedTuple, Self
 
 from ..errors import UnsupportedError
@@ -94,9 +94,7 @@ class Installation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with _lock:
             if self._is_first and _current is self:
                 uninstall()

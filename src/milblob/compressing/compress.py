@@ -166,10 +166,10 @@ def compress(
     Args:
         source: a .mlpackage or a .mlmodelc; or an MLModel of coremltools, whose package is read.
         destination: where the result goes. May be `source` itself, which is then replaced.
-        recipe: how: a Linear, Palette or Prune, a sum of them, its name ("int8", "int4", "palette4", ...: see
-            `recipe_names`), its dict or JSON; or a Goal, which chooses recipes; or a CompressPlan (such as the `plan`
-            of a report, or `CompressPlan.load("plan.json")`), which names the recipe of each weight, small ones too.
-            None if `scope` has recipes, or `guidance` has weights.
+        recipe: how: a Linear, Palette or Prune, a sum of them, its name ("int8", "uint8", "int4", "uint4", "unique",
+            "palette1" to "palette8" but 5 and 7), its dict or JSON; or a Goal, which chooses recipes; or a CompressPlan
+            (such as the `plan` of a report, or `CompressPlan.load("plan.json")`), which names the recipe of each
+            weight, small ones too. None if `scope` has recipes, or `guidance` has weights.
         scope: which weights. Not with a plan.
         guidance: new values, and the importance of elements.
         nan: "skip": weights with NaN or infinity are left as they are, and the report lists them. "keep": Palette and

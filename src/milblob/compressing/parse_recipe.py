@@ -25,11 +25,6 @@ _NAMED: dict[str, Recipe] = {
 }
 
 
-def recipe_names() -> tuple[str, ...]:
-    """Return the names of recipes that `as_recipe` knows."""
-    return tuple(_NAMED)
-
-
 def as_recipe(value: Any) -> Recipe:
     """Return a recipe that is given as such, by its name ("int8"), as its dict or as its JSON.
 

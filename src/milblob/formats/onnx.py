@@ -92,11 +92,7 @@ class OnnxArray(LazyTensor):
 
     @property
     def mil_dtype(self) -> DType:  # type: ignore[override]
-        """DType of the values.
-
-        Raises:
-            UnsupportedError: MIL has no such element type.
-        """
+        """DType of the values. Raises: UnsupportedError: MIL has no such element type."""
         return self.place.dtype
 
     @property

@@ -101,12 +101,6 @@ class ExternalFiles:
     def find(self, name: str, entries: Mapping[str, str], note: str, needed: int) -> External:
         """Return where the elements of a tensor are.
 
-        Args:
-            name: of the tensor.
-            entries: key -> value of its external data.
-            note: what it has under REFERENCE; "" for nothing.
-            needed: bytes that its elements take.
-
         Raises:
             FormatError: no place, or one of another size. That its file cannot be opened is raised when it is read.
         """

@@ -25,7 +25,6 @@ from ..values.arrays import copy_into
 from ..wording import escape, shortened
 from .params_codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
 
-SUFFIX = ".params"
 LIST_MAGIC, TENSOR_MAGIC = 0xF7E58D4F05049CB7, 0xDD5E40F096B4A13F
 MAGIC = struct.pack("<Q", LIST_MAGIC)
 _HEAD = struct.Struct("<QQQ")
@@ -49,11 +48,7 @@ class ParameterPlace(Place):
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        """See Place.
-
-        Raises:
-            UnsupportedError: MIL has no such element type.
-        """
+        """See Place. Raises: UnsupportedError: MIL has no such element type."""
         return self._parameter.mil_dtype
 
     @property

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..arguments import as_path
 from ..errors import FormatError, UnsupportedError
+from ..mirrored import shown
 from ..model.identify import identify
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays
@@ -92,7 +93,7 @@ def _open(path: str, max_nbytes: int | None, tvm: str | None, constants: bool, s
     if row.open_model:
         options |= {"constants": constants, "stored": stored}
     elif constants or stored:
-        raise ValueError(f"{path}: expected a model, which constants and stored are about")
+        raise ValueError(f"{shown(path)}: expected a model, which constants and stored are about")
     found: Arrays[LazyTensor] = row.function("open")(path, max_nbytes=max_nbytes, **options)
     return found
 

@@ -2,20 +2,19 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..closeness import unknown
 from ..mirrored import shown
-from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
-from ..model.tensor import Tensor
-from .read import array_kind, has_views, open_arrays
+from .opening import open_source
+from .read import array_kind
 
 
-def is_in(tensor: Tensor, function: str) -> bool:
+def is_in(tensor: Any, function: str) -> bool:
     """Whether a tensor belongs to a function; in a pipeline the function may be named without its model."""
-    return tensor.function == function or tensor.function.rpartition("/")[2] == function
+    return function in (tensor.function, tensor.function.rpartition("/")[2])
 
 
 class ChosenTensors(NamedTuple):
@@ -41,54 +40,25 @@ class ChosenTensors(NamedTuple):
 
 
 def open_tensors(
-    stack: ExitStack,
-    source: str | Model,
-    *,
-    function: str | None = None,
-    constants: bool = False,
-    stored: bool = False,
-    tvm: str | None = None,
-    max_nbytes: int | None = None,
+    stack: ExitStack, source: str | Model, *, function: str | None = None, max_nbytes: int | None = None, **options: Any
 ) -> ChosenTensors:
-    """Open a model or a file of arrays.
-
-    Args:
-        stack: closes what is opened here.
-        source: a path or an open Model.
-        function: only tensors of this function.
-        constants, stored: as for `milblob.open`.
-        tvm: see `open_arrays`.
-        max_nbytes: as for `milblob.open`.
+    """Open a model or a file of arrays, and choose the tensors of a function.
 
     Raises:
-        ValueError: options that arrays, or an open Model, have no use for. KeyError: no function has this name. As
-            opening it does.
+        ValueError: a function of arrays, which have none. KeyError: no function has this name. As `open_source`.
     """
-    if isinstance(source, Model):
-        if constants or stored or max_nbytes is not None:
-            raise ValueError("constants, stored and max_nbytes: expected none of an open model, which has its own")
-        return _of_model(source, str(source.path), function)
-    kind = array_kind(source)
-    if kind is None:
-        model = opening.open_model(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
-        return _of_model(stack.enter_context(model), shown(source), function)
-    if (function is not None or constants or stored) and not has_views(source):
-        raise ValueError(f"{shown(source)}: expected a model, which function, constants and stored are about")
-    options: dict[str, Any] = {"tvm": tvm, "constants": constants, "stored": stored}
-    arrays: Any = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes, **options))
-    if function is None:
-        return ChosenTensors(shown(source), kind, arrays, None)
-    require_function(arrays.functions, function, shown(source))
-    names = [name for name in arrays if arrays[name].function == function]
-    return ChosenTensors(shown(source), kind, Selected(arrays, names), None)
-
-
-def _of_model(model: Model, path: str, function: str | None) -> ChosenTensors:
-    if function is None:
-        return ChosenTensors(path, model.kind, model.tensors, model)
-    check_function(model, function)
-    names = [tensor.name for tensor in model.values() if is_in(tensor, function)]
-    return ChosenTensors(path, model.kind, Selected(model.tensors, names), model)
+    opened = open_source(stack, source, max_nbytes=max_nbytes, **options)
+    model = opened if isinstance(opened, Model) else None
+    kind = model.kind if model is not None else cast(str, array_kind(cast(str, source)))
+    path = str(source.path) if isinstance(source, Model) else shown(source)
+    tensors: Mapping[str, LazyTensor] = opened if model is None else model.tensors
+    if function is not None:
+        functions = getattr(opened, "functions", None)
+        if functions is None:
+            raise ValueError(f"{path}: expected a model, which function is about")
+        require_function(functions, function, path)
+        tensors = Selected(tensors, [name for name, tensor in opened.items() if is_in(tensor, function)])
+    return ChosenTensors(path, kind, tensors, model)
 
 
 class Selected(Mapping[str, LazyTensor]):
@@ -111,11 +81,6 @@ class Selected(Mapping[str, LazyTensor]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def check_function(model: Model, wanted: str) -> None:
-    """Refuse a name that no function of the model has. Raises: KeyError: with close matches."""
-    require_function(model.functions, wanted, model.path)
 
 
 def require_function(functions: Iterable[str], wanted: str, where: str | None) -> None:

@@ -87,8 +87,10 @@ def save(
         >>> len(np.load("weights.npz").files)
         69
     """
-    path = as_path(destination)
+    if isinstance(destination, Mapping) and not isinstance(tensors, Mapping):
+        raise TypeError("save: expected tensors, then the destination, got them the other way round")
     require("tensors", tensors, Mapping, "a mapping of names to arrays")
+    path = as_path(destination)
     require_flags(packed=packed, force=force)
     require_calls(progress=progress)
     row = format_written(path)
@@ -126,11 +128,6 @@ def save_as(
 def require_use(path: str, row: Format, **given: bool) -> None:
     """Refuse options that a format has no use for.
 
-    Args:
-        path: of the file to be written, for the message.
-        row: its format.
-        given: the names of options, and whether each was given.
-
     Raises:
         ValueError: there is one.
     """
@@ -151,11 +148,7 @@ def listing_of(path: str, listing: str | os.PathLike[str] | None = None) -> str:
 
 
 def format_written(path: str) -> Format:
-    """Return the format of a file to be written, by its name.
-
-    Raises:
-        ValueError: none is written there.
-    """
+    """Return the format of a file to be written, by its name. Raises: ValueError: none is written there."""
     suffix = os.path.splitext(path)[1].lower()
     if path.rstrip("/\\").lower().endswith(_MODELS):
         message = "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one"

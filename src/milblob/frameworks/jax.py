@@ -7,10 +7,11 @@ import numpy as np
 
 from ..dtypes import DType
 from ..extras import require
+from ..formats.opening import open_source
 from ..model.lazy import LazyTensor
 from ..remote.cache import CacheLike
 from ..selection import Select
-from .memory import Array, bytes_as_integers, chosen, open_tensors, refuse
+from .memory import Array, bytes_as_integers, chosen, refuse
 
 
 def load(
@@ -50,7 +51,7 @@ def load(
     require("jax")
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
     with contextlib.ExitStack() as stack:
-        tensors = open_tensors(stack, source, **options, storage_options=storage_options, cache=cache)
+        tensors = open_source(stack, source, **options, storage_options=storage_options, cache=cache)
         return {name: of_array(tensor.read(), tensor, device) for name, tensor in chosen(tensors, select).items()}
 
 

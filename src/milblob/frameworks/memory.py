@@ -1,27 +1,19 @@
 """The values of tensors in memory that a framework may write to, without a copy where the file can be mapped."""
 
 import mmap
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from ..arguments import as_path, require_flags
 from ..errors import UnsupportedError
-from ..formats.read import has_views, is_array_file, open_arrays
-from ..mirrored import is_remote
+from ..formats.opening import Tensors
 from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
-from ..model.model import Model
-from ..model.open import open as open_any
 from ..model.places import RecordPlace
-from ..model.stored import Arrays
-from ..remote.cache import CacheLike
 from ..selection import Select, choose
 from ..storage.mapped import MappedFile
 
 Array = np.ndarray[Any, Any]
-Tensors = Model | Arrays[LazyTensor]
 
 
 class WritableArrays:
@@ -62,42 +54,6 @@ class WritableArrays:
         else:
             mapping.check_size()
         return found[1]
-
-
-def open_tensors(
-    stack: ExitStack,
-    source: Any,
-    *,
-    constants: bool = False,
-    stored: bool = False,
-    mmap: bool = True,
-    max_nbytes: int | None = None,
-    storage_options: dict[str, Any] | None = None,
-    cache: CacheLike = None,
-) -> Tensors:
-    """Open a model or a file of arrays; see `milblob.open` for the options.
-
-    Args:
-        stack: closes what is opened here.
-        source: what `milblob.open` or `milblob.open_arrays` takes, or what they returned.
-
-    Raises:
-        As they do; ValueError: options for a source that is open.
-    """
-    if isinstance(source, Model | Arrays):
-        if constants or stored or not mmap or max_nbytes is not None or storage_options or cache:
-            raise ValueError("source: expected a path with these options, got an open model, which has its own")
-        return source
-    if storage_options or is_remote(source):
-        from ..remote.mirror import local
-
-        source = stack.enter_context(local(source, storage_options, max_nbytes, cache))
-    if isinstance(source, str) or hasattr(source, "__fspath__"):
-        path = as_path(source)
-        if is_array_file(path) and not has_views(path):
-            require_flags(mmap=mmap)
-            return stack.enter_context(open_arrays(path, max_nbytes=max_nbytes, constants=constants, stored=stored))
-    return stack.enter_context(open_any(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes))
 
 
 def chosen(tensors: Tensors, select: Select) -> dict[str, LazyTensor]:

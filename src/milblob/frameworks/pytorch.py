@@ -10,10 +10,11 @@ from ..closeness import hint
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..extras import require
+from ..formats.opening import open_source
 from ..model.lazy import LazyTensor
 from ..remote.cache import CacheLike
 from ..selection import Select
-from .memory import Array, WritableArrays, bytes_as_integers, chosen, open_tensors, refuse
+from .memory import Array, WritableArrays, bytes_as_integers, chosen, refuse
 
 _VIEWED = {DType.BFLOAT16: "int16", DType.FLOAT8E4M3FN: "uint8", DType.FLOAT8E5M2: "uint8"}
 """Types that NumPy lacks -> the type of the same size under which PyTorch takes their bits."""
@@ -63,7 +64,7 @@ def load(
     require_flags(writable=writable)
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
     with contextlib.ExitStack() as stack:
-        tensors = open_tensors(stack, source, **options, storage_options=storage_options, cache=cache)
+        tensors = open_source(stack, source, **options, storage_options=storage_options, cache=cache)
         memory = WritableArrays()
         with contextlib.nullcontext() if writable else torch.inference_mode():
             return {
@@ -142,7 +143,7 @@ def load_into(
     given = as_mapping("mapping", mapping, "a mapping from names in the module to names in the model")
     state = module.state_dict()
     with contextlib.ExitStack() as stack:
-        opened = open_tensors(
+        opened = open_source(
             stack,
             source,
             constants=constants,

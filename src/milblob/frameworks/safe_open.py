@@ -11,13 +11,14 @@ import numpy as np
 from ..closeness import unknown
 from ..dtypes import DType
 from ..extras import require
+from ..formats.opening import open_source
 from ..formats.safetensors import CODES
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.places import RecordPlace
 from ..model.tensor import Tensor
 from ..remote.cache import CacheLike
-from .memory import Array, WritableArrays, open_tensors
+from .memory import Array, WritableArrays
 
 Item = int | slice | EllipsisType | list[int]
 Index = Item | tuple[Item, ...]
@@ -75,7 +76,7 @@ class safe_open:  # noqa: N801  the name that it replaces
         self._framework, self._device = framework, device
         self._stack = ExitStack()
         try:
-            self._tensors: Any = open_tensors(
+            self._tensors: Any = open_source(
                 self._stack, filename, constants=constants, stored=stored, mmap=backend == "mmap",
                 max_nbytes=max_nbytes, storage_options=storage_options, cache=cache,
             )  # fmt: skip

@@ -326,11 +326,7 @@ class Pruner:
 
 
 class _Kept:
-    """Sums of parts, cached at the first call while there is room: memory does not grow with the array.
-
-    Args:
-        work: computes those of a part.
-    """
+    """Sums of parts, cached at the first call while there is room: memory does not grow with the array."""
 
     def __init__(self, work: Callable[[_Part], Array]) -> None:
         self._work = work

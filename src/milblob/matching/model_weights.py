@@ -35,9 +35,6 @@ class Convolution(NamedTuple):
 class ModelWeights(dict[str, LazyTensor]):
     """The weights of a model by name, and its small constants; compressed weights in their dense form.
 
-    Args:
-        tensors: those of the model that may be weights.
-
     Attributes:
         members: the weights of each blob, by the first of them. first_of: the first one, by each of them.
     """

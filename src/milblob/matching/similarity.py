@@ -17,6 +17,7 @@ from ..model.lazy import LazyTensor
 from .checkpoint import Checkpoint
 from .derivations.layouts import Layout, Values
 from .ownership import Ownership
+from .steps.renderings import normalized
 from .steps.same_elements import affordable_layouts, moved_elements
 
 _MIN_COUNT = 16  # of elements; smaller tensors look alike by accident
@@ -193,13 +194,8 @@ def _is_decoded(tensor: LazyTensor) -> bool:
 
 
 def _sketches(tensors: list[Any], positions: Values) -> Values:
-    """Return samples of each tensor, centred on their mean and scaled to length 1; zeros if constant."""
+    """Return samples of each tensor, `normalized`."""
     rows = np.empty((len(tensors), len(positions)))
     for row, tensor in zip(rows, tensors, strict=True):
         row[:] = Elements(tensor).sample(positions)
-    rows[~np.isfinite(rows)] = 0
-    scale = np.abs(rows).max(axis=1, initial=0, keepdims=True)
-    rows /= np.where(scale > 0, scale, 1)
-    rows -= rows.mean(axis=1, keepdims=True)
-    norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
-    return np.asarray(rows / np.where(norms > 1e-9, norms, np.inf))
+    return normalized(rows)

@@ -18,9 +18,6 @@ def decoder(package: Package, source: Source) -> Decode:
     """Return a function that decodes an output of a constexpr operation: `decode(view, operation, number)`.
 
     The first call scans the Program of the view again, which holds no model that is no longer used.
-
-    Args:
-        package, source: the model, and which of its Programs it is.
     """
     programs: list[OpenProgram] = []
     rows: dict[tuple[int, int], Any] = {}

@@ -259,7 +259,7 @@ class EditableModel(Model):
             finally:
                 self._release()
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 class Functions(Mapping[str, "Function"]):
-    """The functions of a model, in Program order: a mapping from their names. Each is made on access.
-
-    Args:
-        programs: of the model.
-    """
+    """The functions of a model, in Program order: a mapping from their names. Each is made on access."""
 
     def __init__(self, programs: Sequence[OpenProgram]) -> None:
         self._programs = programs

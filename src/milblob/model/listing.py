@@ -46,11 +46,7 @@ class Stamp(NamedTuple):
     hash: str
 
     def require(self, weights: MappedFile) -> None:
-        """Refuse any other weight file.
-
-        Raises:
-            FormatError: another size, or another hash in the header.
-        """
+        """Refuse any other weight file. Raises: FormatError: another size, or another hash in the header."""
         data = memoryview(weights.need([(0, HASH_AT + HASH_NBYTES)]))
         found = bytes(data[HASH_AT : HASH_AT + HASH_NBYTES]).hex()
         if (data.nbytes, found) != self or not int(found, 16):
@@ -87,10 +83,6 @@ def is_listing(head: bytes) -> bool:
 
 def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row], Stamp | None]:
     """Read a listing in JSON.
-
-    Args:
-        data: the document, bytes or str.
-        file: where it comes from, for messages.
 
     Returns:
         (name of the weight file, relative to the listing; the rows; size and hash of the weight file, which older

@@ -194,21 +194,17 @@ class Metadata:
     def from_function(
         cls,
         inputs: Iterable[Any],
-        outputs: Iterable[Any] = (),
         *,
         opset: str | Mapping[str, str] = "",
         build_info: Mapping[str, str] | None = None,
-        spec_version: int = 0,
     ) -> "Metadata":
         """Make metadata from the inputs of a MIL function, for a model without a better source.
 
         Args:
             inputs: NamedValueType messages (Function.inputs), ours or coremltools'. States among them become `states`.
                 In a Program an image is a tensor, and there are neither descriptions nor bounds of flexible axes.
-            outputs: NamedValueType messages of the values that its block returns, if the caller has looked them up.
             opset: that of the function, or function -> opset.
             build_info: the Program's buildInfo (see `read_build_info`).
-            spec_version: if known.
 
         Raises:
             FormatError: a type that no model input has (a tuple, a list of lists), or a rank that is not the number of
@@ -216,10 +212,8 @@ class Metadata:
         """
         features = [_from_named_type(named) for named in inputs]
         return cls(
-            spec_version=spec_version,
             producer=_producer({}, build_info),
             inputs=tuple(f for f in features if f.type != "state"),
-            outputs=tuple(_from_named_type(named) for named in outputs),
             states=tuple(f for f in features if f.type == "state"),
             **_opset_fields(opset),
         )

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Container, ItemsView, Iterator, ValuesView
 from collections.abc import Mapping as MappingABC
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, cast
 
 import numpy as np
@@ -313,9 +312,7 @@ class Model(Opened, MappingABC[str, Tensor]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -20,20 +20,6 @@ if TYPE_CHECKING:
 @overload
 def open(
     source: Any,
-    mode: Literal["r"] = "r",
-    *,
-    constants: bool = False,
-    stored: bool = False,
-    mmap: bool = True,
-    max_nbytes: int | None = None,
-    storage_options: dict[str, Any] | None = None,
-    cache: "CacheLike" = None,
-) -> Model: ...
-
-
-@overload
-def open(
-    source: Any,
     mode: Literal["r+"],
     *,
     constants: bool = False,
@@ -48,7 +34,7 @@ def open(
 @overload
 def open(
     source: Any,
-    mode: str,
+    mode: str = "r",
     *,
     constants: bool = False,
     stored: bool = False,

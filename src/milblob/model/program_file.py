@@ -20,10 +20,6 @@ def require_edits(program: OpenProgram) -> None:
 def edited_file(program: OpenProgram, edits: Iterable[Edit]) -> Spliced:
     """Return what the whole file becomes: a model file, or MIL text.
 
-    Args:
-        program: of a model.
-        edits: of the bytes of its scan.
-
     Raises:
         As `splice` and `splice_text`.
     """

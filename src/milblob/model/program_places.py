@@ -9,8 +9,7 @@ from ..dtypes import BY_MIL_CODE, DType
 from ..errors import FormatError
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
-from ..values.arrays import copy_into, require_fit
-from ..values.dense import Dense, read, read_key
+from ..values.dense import Dense, read_key, read_to
 from ..values.tensorvalue import undeclared, unpack_at
 from .open_program import OpenProgram
 from .places import Array, ModelPlace, Place, RecordPlace, Shape, with_assigned
@@ -110,10 +109,7 @@ class ChainPlace(ModelPlace):
         with self.naming():
             dense = self.dense()
             self.account()
-            if out is None:
-                return read(dense)
-            require_fit(out, dense.dtype.numpy, dense.shape)
-            return read(dense, out) if out.flags.carray else copy_into(out, read(dense))
+            return read_to(dense, out)
 
     def read_key(self, key: Any) -> Any:
         """See Place."""

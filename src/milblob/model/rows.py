@@ -53,12 +53,7 @@ class Table(Protocol):
 
 
 class Rows:
-    """The rows of some tables, one after the other.
-
-    Args:
-        tables: of a model.
-        names: those to list; None: all.
-    """
+    """The rows of some tables, one after the other."""
 
     def __init__(self, tables: Iterable[Table], names: Container[str] | None = None) -> None:
         self.listed: list[Listed] = []

@@ -137,11 +137,7 @@ class ProgramTensors(Mapping[str, Tensor]):
 
 
 class RecordTensors(Mapping[str, Tensor]):
-    """The records of a bare weight file as tensors `#0`, `#1`, ...; made on access.
-
-    Args:
-        package: the file. reader: its reader.
-    """
+    """The records of a bare weight file as tensors `#0`, `#1`, ...; made on access."""
 
     has_short_names = False
 

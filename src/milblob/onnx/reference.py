@@ -38,11 +38,7 @@ class WeightReference(ir.ExternalTensor):
         self._buffer: Any = mapping.live()
 
     def held(self) -> "ir.Tensor[Any] | ir.PackedTensor[Any]":
-        """Return the tensor as one in memory: a view of the mapped bytes.
-
-        Raises:
-            FormatError: the file has shrunk.
-        """
+        """Return the tensor as one in memory: a view of the mapped bytes. Raises: FormatError: the file has shrunk."""
         if self.mapping.buffer is not None:  # else its model is closed
             self.mapping.check_size()
         data = np.frombuffer(self._buffer, np.uint8, self.nbytes, self.start)

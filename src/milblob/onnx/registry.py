@@ -168,12 +168,6 @@ def supported() -> frozenset[str]:
     return frozenset(_converters) | frozenset(_users) | {"const"}
 
 
-def builtins() -> dict[str, ConverterEntry]:
-    """Return milblob's own converters by operation, each the newest; docs/onnx.md is made of this."""
-    load()
-    return {type: max(entries, key=lambda entry: entry.since_opset) for type, entries in sorted(_converters.items())}
-
-
 @cache
 def load() -> None:
     """Import every module of `ops`, which register themselves; once, for looking them up takes time."""

@@ -105,11 +105,7 @@ def _refer(tensor: Any, location: str, offset: int, data: Any) -> None:
 
 
 def serialized(proto: Any, path: str, hint: str) -> bytes:
-    """Return the bytes of a message.
-
-    Raises:
-        UnsupportedError: more than protobuf holds.
-    """
+    """Return the bytes of a message. Raises: UnsupportedError: more than protobuf holds."""
     if proto.ByteSize() > _MAX_MESSAGE_NBYTES:
         message = f"message: expected less than 2 GiB in one file, got {proto.ByteSize()} bytes; {hint}"
         raise UnsupportedError(message, file=path)

@@ -41,11 +41,7 @@ BY_TEXT: dict[str, ir.DataType] = {
 
 
 def onnx_dtype(dtype: DType | int) -> ir.DataType:
-    """Return the ONNX element type of a MIL one.
-
-    Raises:
-        UnsupportedError: a number that milblob does not know.
-    """
+    """Return the ONNX element type of a MIL one. Raises: UnsupportedError: a number that milblob does not know."""
     found = None if isinstance(dtype, int) else _ONNX.get(dtype)
     if found is None:
         raise UnsupportedError(f"element type: expected one that ONNX has, got {dtype}")
@@ -67,10 +63,6 @@ def tensor_type(declared: ValueType | None) -> TensorType:
 
 def onnx_shape(declared: TensorType, name: str) -> ir.Shape | None:
     """Return the shape of a value; an open dimension is named after the value and its axis.
-
-    Args:
-        declared: its type.
-        name: of the value.
 
     Returns:
         None if not even the rank is known.

@@ -55,11 +55,7 @@ class _Converted:
         self._made: dict[int, ir.Model] = {}
 
     def at(self, opset: int) -> ir.Model:
-        """Return it in an opset.
-
-        Raises:
-            As `milblob.onnx.convert` and `lower`.
-        """
+        """Return it in an opset. Raises: as `milblob.onnx.convert` and `lower`."""
         if opset not in self._made:
             path = getattr(self._model, "package_path", None) or self._model  # an MLModel has one
             options: dict[str, Any] = {"function": self._function, "converters": self._converters}

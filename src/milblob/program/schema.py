@@ -36,97 +36,65 @@ DATA_TYPES: Final[Mapping[str, int]] = {
 }  # fmt: skip
 """MIL's enum DataType, name -> MIL code, as a descriptor needs it. The facts about each dtype are in dtype.h."""
 
-# A field is (name, number, type, label). Label: "" for one value, "repeated", "map" (the key is a string), or the name
-# of the oneof it belongs to. A type in lower case is a scalar; any other is a message or an enum of the same package,
-# or of another one if it starts with a dot. A dotted message name is nested, and its parent stands above it.
 _Fields = tuple[tuple[str, int, str, str], ...]
 
-_MIL: Final[Mapping[str, _Fields]] = {
-    "Program": (
-        ("version", 1, "int64", ""),
-        ("functions", 2, "Function", "map"),
-        ("docString", 3, "string", ""),
-        ("attributes", 4, "Value", "map"),
-    ),
-    "Function": (
-        ("inputs", 1, "NamedValueType", "repeated"),
-        ("opset", 2, "string", ""),
-        ("block_specializations", 3, "Block", "map"),
-        ("attributes", 4, "Value", "map"),
-    ),
-    "Block": (
-        ("inputs", 1, "NamedValueType", "repeated"),
-        ("outputs", 2, "string", "repeated"),
-        ("operations", 3, "Operation", "repeated"),
-        ("attributes", 4, "Value", "map"),
-    ),
-    "Argument": (("arguments", 1, "Argument.Binding", "repeated"),),
-    "Argument.Binding": (("name", 1, "string", "binding"), ("value", 2, "Value", "binding")),
-    "Operation": (
-        ("type", 1, "string", ""),
-        ("inputs", 2, "Argument", "map"),
-        ("outputs", 3, "NamedValueType", "repeated"),
-        ("blocks", 4, "Block", "repeated"),
-        ("attributes", 5, "Value", "map"),
-    ),
-    "NamedValueType": (("name", 1, "string", ""), ("type", 2, "ValueType", "")),
-    "ValueType": (
-        ("tensorType", 1, "TensorType", "type"),
-        ("listType", 2, "ListType", "type"),
-        ("tupleType", 3, "TupleType", "type"),
-        ("dictionaryType", 4, "DictionaryType", "type"),
-        ("stateType", 5, "StateType", "type"),
-    ),
-    "TensorType": (
-        ("dataType", 1, "DataType", ""),
-        ("rank", 2, "int64", ""),
-        ("dimensions", 3, "Dimension", "repeated"),
-        ("attributes", 4, "Value", "map"),
-    ),
-    "TupleType": (("types", 1, "ValueType", "repeated"),),
-    "ListType": (("type", 1, "ValueType", ""), ("length", 2, "Dimension", "")),
-    "DictionaryType": (("keyType", 1, "ValueType", ""), ("valueType", 2, "ValueType", "")),
-    "StateType": (("wrappedType", 1, "ValueType", ""),),
-    "Dimension": (
-        ("constant", 1, "Dimension.ConstantDimension", "dimension"),
-        ("unknown", 2, "Dimension.UnknownDimension", "dimension"),
-    ),
-    "Dimension.ConstantDimension": (("size", 1, "uint64", ""),),
-    "Dimension.UnknownDimension": (("variadic", 1, "bool", ""),),
-    "Value": (
-        ("docString", 1, "string", ""),
-        ("type", 2, "ValueType", ""),
-        ("immediateValue", 3, "Value.ImmediateValue", "value"),
-        ("blobFileValue", 5, "Value.BlobFileValue", "value"),
-    ),
-    "Value.ImmediateValue": (
-        ("tensor", 1, "TensorValue", "value"),
-        ("tuple", 2, "TupleValue", "value"),
-        ("list", 3, "ListValue", "value"),
-        ("dictionary", 4, "DictionaryValue", "value"),
-    ),
-    "Value.BlobFileValue": (("fileName", 1, "string", ""), ("offset", 2, "uint64", "")),
-    "TensorValue": (
-        ("floats", 1, "TensorValue.RepeatedFloats", "value"),
-        ("ints", 2, "TensorValue.RepeatedInts", "value"),
-        ("bools", 3, "TensorValue.RepeatedBools", "value"),
-        ("strings", 4, "TensorValue.RepeatedStrings", "value"),
-        ("longInts", 5, "TensorValue.RepeatedLongInts", "value"),
-        ("doubles", 6, "TensorValue.RepeatedDoubles", "value"),
-        ("bytes", 7, "TensorValue.RepeatedBytes", "value"),
-    ),
-    "TensorValue.RepeatedFloats": (("values", 1, "float", "repeated"),),
-    "TensorValue.RepeatedDoubles": (("values", 1, "double", "repeated"),),
-    "TensorValue.RepeatedInts": (("values", 1, "int32", "repeated"),),
-    "TensorValue.RepeatedLongInts": (("values", 1, "int64", "repeated"),),
-    "TensorValue.RepeatedBools": (("values", 1, "bool", "repeated"),),
-    "TensorValue.RepeatedStrings": (("values", 1, "string", "repeated"),),
-    "TensorValue.RepeatedBytes": (("values", 1, "bytes", ""),),
-    "TupleValue": (("values", 1, "Value", "repeated"),),
-    "ListValue": (("values", 1, "Value", "repeated"),),
-    "DictionaryValue": (("values", 1, "DictionaryValue.KeyValuePair", "repeated"),),
-    "DictionaryValue.KeyValuePair": (("key", 1, "Value", ""), ("value", 2, "Value", "")),
-}
+
+def _messages(text: str) -> dict[str, _Fields]:
+    """Read a table of messages: name -> (name, number, type, label) of each field.
+
+    A field is its name, number, type and label. Label: none for one value, "repeated", "map" (the key is a string), or
+    the name of the oneof it belongs to. A type in lower case is a scalar; any other is a message or an enum of the same
+    package, or of another one if it starts with a dot. A dotted message name is nested, and its parent stands above it.
+    """
+    found: dict[str, _Fields] = {}
+    for line in text.strip().replace(",\n", ",").splitlines():
+        name, _, fields = line.partition(":")
+        rows = [(*field.split(), "")[:4] for field in fields.split(",") if field]
+        found[name] = tuple((field, int(number), type_name, label) for field, number, type_name, label in rows)
+    return found
+
+
+_MIL: Final[Mapping[str, _Fields]] = _messages("""
+Program: version 1 int64, functions 2 Function map, docString 3 string, attributes 4 Value map
+Function: inputs 1 NamedValueType repeated, opset 2 string, block_specializations 3 Block map, attributes 4 Value map
+Block: inputs 1 NamedValueType repeated, outputs 2 string repeated, operations 3 Operation repeated,
+    attributes 4 Value map
+Argument: arguments 1 Argument.Binding repeated
+Argument.Binding: name 1 string binding, value 2 Value binding
+Operation: type 1 string, inputs 2 Argument map, outputs 3 NamedValueType repeated, blocks 4 Block repeated,
+    attributes 5 Value map
+NamedValueType: name 1 string, type 2 ValueType
+ValueType: tensorType 1 TensorType type, listType 2 ListType type, tupleType 3 TupleType type,
+    dictionaryType 4 DictionaryType type, stateType 5 StateType type
+TensorType: dataType 1 DataType, rank 2 int64, dimensions 3 Dimension repeated, attributes 4 Value map
+TupleType: types 1 ValueType repeated
+ListType: type 1 ValueType, length 2 Dimension
+DictionaryType: keyType 1 ValueType, valueType 2 ValueType
+StateType: wrappedType 1 ValueType
+Dimension: constant 1 Dimension.ConstantDimension dimension, unknown 2 Dimension.UnknownDimension dimension
+Dimension.ConstantDimension: size 1 uint64
+Dimension.UnknownDimension: variadic 1 bool
+Value: docString 1 string, type 2 ValueType, immediateValue 3 Value.ImmediateValue value,
+    blobFileValue 5 Value.BlobFileValue value
+Value.ImmediateValue: tensor 1 TensorValue value, tuple 2 TupleValue value, list 3 ListValue value,
+    dictionary 4 DictionaryValue value
+Value.BlobFileValue: fileName 1 string, offset 2 uint64
+TensorValue: floats 1 TensorValue.RepeatedFloats value, ints 2 TensorValue.RepeatedInts value,
+    bools 3 TensorValue.RepeatedBools value, strings 4 TensorValue.RepeatedStrings value,
+    longInts 5 TensorValue.RepeatedLongInts value, doubles 6 TensorValue.RepeatedDoubles value,
+    bytes 7 TensorValue.RepeatedBytes value
+TensorValue.RepeatedFloats: values 1 float repeated
+TensorValue.RepeatedDoubles: values 1 double repeated
+TensorValue.RepeatedInts: values 1 int32 repeated
+TensorValue.RepeatedLongInts: values 1 int64 repeated
+TensorValue.RepeatedBools: values 1 bool repeated
+TensorValue.RepeatedStrings: values 1 string repeated
+TensorValue.RepeatedBytes: values 1 bytes
+TupleValue: values 1 Value repeated
+ListValue: values 1 Value repeated
+DictionaryValue: values 1 DictionaryValue.KeyValuePair repeated
+DictionaryValue.KeyValuePair: key 1 Value, value 2 Value
+""")
 
 # The types of a Model. All have name and number, so that `WhichOneof("Type")` names unsupported models too; the
 # messages of types that milblob does not read have no fields here, and keep their content as unknown fields.
@@ -173,96 +141,45 @@ _MODEL_TYPES: Final = (
 MODEL_TYPES: Final[Mapping[int, str]] = {number: name for number, name, _ in _MODEL_TYPES}
 """Field number -> name of everything a Model can be (its oneof `Type`); 502 is mlProgram."""
 
-_MODEL: Final[Mapping[str, _Fields]] = {
-    "Model": (
-        ("specificationVersion", 1, "int32", ""),
-        ("description", 2, "ModelDescription", ""),
-        ("isUpdatable", 10, "bool", ""),
-        *((name, number, type_name, "Type") for number, name, type_name in _MODEL_TYPES),
-    ),
-    "Pipeline": (("models", 1, "Model", "repeated"), ("names", 2, "string", "repeated")),
-    "PipelineClassifier": (("pipeline", 1, "Pipeline", ""),),
-    "PipelineRegressor": (("pipeline", 1, "Pipeline", ""),),
-    "SerializedModel": (("identifier", 1, "string", ""), ("model", 2, "bytes", "")),
-    "ModelDescription": (
-        ("functions", 20, "FunctionDescription", "repeated"),
-        ("defaultFunctionName", 21, "string", ""),
-        ("metadata", 100, "Metadata", ""),
-        ("input", 1, "FeatureDescription", "repeated"),
-        ("output", 10, "FeatureDescription", "repeated"),
-        ("state", 13, "FeatureDescription", "repeated"),
-        ("predictedFeatureName", 11, "string", ""),
-        ("predictedProbabilitiesName", 12, "string", ""),
-        ("trainingInput", 50, "FeatureDescription", "repeated"),
-    ),
-    "FunctionDescription": (
-        ("name", 1, "string", ""),
-        ("input", 2, "FeatureDescription", "repeated"),
-        ("output", 3, "FeatureDescription", "repeated"),
-        ("state", 6, "FeatureDescription", "repeated"),
-        ("predictedFeatureName", 4, "string", ""),
-        ("predictedProbabilitiesName", 5, "string", ""),
-    ),
-    "Metadata": (
-        ("shortDescription", 1, "string", ""),
-        ("versionString", 2, "string", ""),
-        ("author", 3, "string", ""),
-        ("license", 4, "string", ""),
-        ("userDefined", 100, "string", "map"),
-    ),
-    "FeatureDescription": (
-        ("name", 1, "string", ""),
-        ("shortDescription", 2, "string", ""),
-        ("type", 3, "FeatureType", ""),
-    ),
-    "FeatureType": (
-        ("int64Type", 1, "Int64FeatureType", "Type"),
-        ("doubleType", 2, "DoubleFeatureType", "Type"),
-        ("stringType", 3, "StringFeatureType", "Type"),
-        ("imageType", 4, "ImageFeatureType", "Type"),
-        ("multiArrayType", 5, "ArrayFeatureType", "Type"),
-        ("dictionaryType", 6, "DictionaryFeatureType", "Type"),
-        ("sequenceType", 7, "SequenceFeatureType", "Type"),
-        ("stateType", 8, "StateFeatureType", "Type"),
-        ("isOptional", 1000, "bool", ""),
-    ),
-    "Int64FeatureType": (),
-    "DoubleFeatureType": (),
-    "StringFeatureType": (),
-    "SizeRange": (("lowerBound", 1, "uint64", ""), ("upperBound", 2, "int64", "")),
-    "ImageFeatureType": (
-        ("width", 1, "int64", ""),
-        ("height", 2, "int64", ""),
-        ("enumeratedSizes", 21, "ImageFeatureType.EnumeratedImageSizes", "SizeFlexibility"),
-        ("imageSizeRange", 31, "ImageFeatureType.ImageSizeRange", "SizeFlexibility"),
-        ("colorSpace", 3, "ImageFeatureType.ColorSpace", ""),
-    ),
-    "ImageFeatureType.ImageSize": (("width", 1, "uint64", ""), ("height", 2, "uint64", "")),
-    "ImageFeatureType.EnumeratedImageSizes": (("sizes", 1, "ImageFeatureType.ImageSize", "repeated"),),
-    "ImageFeatureType.ImageSizeRange": (("widthRange", 1, "SizeRange", ""), ("heightRange", 2, "SizeRange", "")),
-    "ArrayFeatureType": (
-        ("shape", 1, "int64", "repeated"),
-        ("dataType", 2, "ArrayFeatureType.ArrayDataType", ""),
-        ("enumeratedShapes", 21, "ArrayFeatureType.EnumeratedShapes", "ShapeFlexibility"),
-        ("shapeRange", 31, "ArrayFeatureType.ShapeRange", "ShapeFlexibility"),
-        ("intDefaultValue", 41, "int32", "defaultOptionalValue"),
-        ("floatDefaultValue", 51, "float", "defaultOptionalValue"),
-        ("doubleDefaultValue", 61, "double", "defaultOptionalValue"),
-    ),
-    "ArrayFeatureType.Shape": (("shape", 1, "int64", "repeated"),),
-    "ArrayFeatureType.EnumeratedShapes": (("shapes", 1, "ArrayFeatureType.Shape", "repeated"),),
-    "ArrayFeatureType.ShapeRange": (("sizeRanges", 1, "SizeRange", "repeated"),),
-    "DictionaryFeatureType": (
-        ("int64KeyType", 1, "Int64FeatureType", "KeyType"),
-        ("stringKeyType", 2, "StringFeatureType", "KeyType"),
-    ),
-    "SequenceFeatureType": (
-        ("int64Type", 1, "Int64FeatureType", "Type"),
-        ("stringType", 3, "StringFeatureType", "Type"),
-        ("sizeRange", 101, "SizeRange", ""),
-    ),
-    "StateFeatureType": (("arrayType", 1, "ArrayFeatureType", "Type"),),
-}
+_MODEL: Final[Mapping[str, _Fields]] = _messages("""
+Model: specificationVersion 1 int32, description 2 ModelDescription, isUpdatable 10 bool
+Pipeline: models 1 Model repeated, names 2 string repeated
+PipelineClassifier: pipeline 1 Pipeline
+PipelineRegressor: pipeline 1 Pipeline
+SerializedModel: identifier 1 string, model 2 bytes
+ModelDescription: functions 20 FunctionDescription repeated, defaultFunctionName 21 string, metadata 100 Metadata,
+    input 1 FeatureDescription repeated, output 10 FeatureDescription repeated, state 13 FeatureDescription repeated,
+    predictedFeatureName 11 string, predictedProbabilitiesName 12 string, trainingInput 50 FeatureDescription repeated
+FunctionDescription: name 1 string, input 2 FeatureDescription repeated, output 3 FeatureDescription repeated,
+    state 6 FeatureDescription repeated, predictedFeatureName 4 string, predictedProbabilitiesName 5 string
+Metadata: shortDescription 1 string, versionString 2 string, author 3 string, license 4 string,
+    userDefined 100 string map
+FeatureDescription: name 1 string, shortDescription 2 string, type 3 FeatureType
+FeatureType: int64Type 1 Int64FeatureType Type, doubleType 2 DoubleFeatureType Type,
+    stringType 3 StringFeatureType Type, imageType 4 ImageFeatureType Type, multiArrayType 5 ArrayFeatureType Type,
+    dictionaryType 6 DictionaryFeatureType Type, sequenceType 7 SequenceFeatureType Type,
+    stateType 8 StateFeatureType Type, isOptional 1000 bool
+Int64FeatureType:
+DoubleFeatureType:
+StringFeatureType:
+SizeRange: lowerBound 1 uint64, upperBound 2 int64
+ImageFeatureType: width 1 int64, height 2 int64,
+    enumeratedSizes 21 ImageFeatureType.EnumeratedImageSizes SizeFlexibility,
+    imageSizeRange 31 ImageFeatureType.ImageSizeRange SizeFlexibility, colorSpace 3 ImageFeatureType.ColorSpace
+ImageFeatureType.ImageSize: width 1 uint64, height 2 uint64
+ImageFeatureType.EnumeratedImageSizes: sizes 1 ImageFeatureType.ImageSize repeated
+ImageFeatureType.ImageSizeRange: widthRange 1 SizeRange, heightRange 2 SizeRange
+ArrayFeatureType: shape 1 int64 repeated, dataType 2 ArrayFeatureType.ArrayDataType,
+    enumeratedShapes 21 ArrayFeatureType.EnumeratedShapes ShapeFlexibility,
+    shapeRange 31 ArrayFeatureType.ShapeRange ShapeFlexibility, intDefaultValue 41 int32 defaultOptionalValue,
+    floatDefaultValue 51 float defaultOptionalValue, doubleDefaultValue 61 double defaultOptionalValue
+ArrayFeatureType.Shape: shape 1 int64 repeated
+ArrayFeatureType.EnumeratedShapes: shapes 1 ArrayFeatureType.Shape repeated
+ArrayFeatureType.ShapeRange: sizeRanges 1 SizeRange repeated
+DictionaryFeatureType: int64KeyType 1 Int64FeatureType KeyType, stringKeyType 2 StringFeatureType KeyType
+SequenceFeatureType: int64Type 1 Int64FeatureType Type, stringType 3 StringFeatureType Type, sizeRange 101 SizeRange
+StateFeatureType: arrayType 1 ArrayFeatureType Type
+""")
 
 _ENUMS: Final[Mapping[str, Mapping[str, int]]] = {
     "DataType": DATA_TYPES,
@@ -283,7 +200,11 @@ _ROOT: Final = "CoreML.Specification"
 _PACKAGES: Final[Mapping[str, Mapping[str, _Fields]]] = {
     ".MILSpec": _MIL,
     ".CoreMLModels": {t.rpartition(".")[2]: () for _, _, t in _MODEL_TYPES if t.startswith(".CoreMLModels.")},
-    "": {**{t: () for _, _, t in _MODEL_TYPES if t in OPAQUE}, **_MODEL},
+    "": {
+        **{t: () for _, _, t in _MODEL_TYPES if t in OPAQUE},
+        **_MODEL,
+        "Model": (*_MODEL["Model"], *((name, number, t, "Type") for number, name, t in _MODEL_TYPES)),
+    },
 }
 
 MESSAGES: Final[Mapping[str, str]] = {

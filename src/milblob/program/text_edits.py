@@ -171,11 +171,7 @@ class _Writing:
         return all(self._block(old.block, new.block) for (_, old), (_, new) in pairs)
 
     def require_same(self, text: _codec.Buffer) -> None:
-        """Refuse a text that does not parse to the edited Program.
-
-        Raises:
-            FormatError.
-        """
+        """Refuse a text that does not parse to the edited Program. Raises: FormatError."""
         data = parse_text(text)
         view = ProgramView(_codec.Buffer(data, text.name), (0, len(data)))
         good = view.graph.counts == self._new.graph.counts

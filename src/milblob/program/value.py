@@ -214,11 +214,7 @@ class Value:
 
 
 def text_at(buffer: _codec.Buffer, span: Span) -> str:
-    """Return text from the Program's bytes.
-
-    Raises:
-        FormatError: not UTF-8.
-    """
+    """Return text from the Program's bytes. Raises: FormatError: not UTF-8."""
     try:
         return bytes(memoryview(buffer)[span[0] : sum(span)]).decode()
     except UnicodeDecodeError as error:
@@ -227,11 +223,7 @@ def text_at(buffer: _codec.Buffer, span: Span) -> str:
 
 
 def type_at(buffer: _codec.Buffer, span: Span) -> ValueType | None:
-    """Read the ValueType at a place in a buffer.
-
-    Raises:
-        FormatError: malformed, or nested too deep.
-    """
+    """Read the ValueType at a place in a buffer. Raises: FormatError: malformed, or nested too deep."""
     offset, nbytes = span
     try:
         return read_type(bytes(memoryview(buffer)[offset : offset + nbytes]))

@@ -167,11 +167,7 @@ class ProgramView:
         return cast("np.ndarray[Any, Any]", self.place(value).read())
 
     def decode(self, operation: "Operation", number: int) -> "np.ndarray[Any, Any]":
-        """Return the dense values of an output of a constexpr operation.
-
-        Args:
-            number: of the output.
-        """
+        """Return the dense values of an output of a constexpr operation."""
         raise ResolveError(
             f"{operation.type}: expected a model to decode it, got a Program alone", where=operation.path
         )

@@ -1,7 +1,8 @@
 """Edits of a model file that change a reference, a value, a type, an operation or the set of functions.
 
-Every function returns `Edit`s for `splice`, as small as they can be, and none where nothing changes. Edits of different
-parts of one Value (its type, its content) do not overlap; `combined` merges edits safely.
+Every function returns `Edit`s for `splice`, as small as they can be, and none where nothing changes; `buffer` is the
+scanned bytes. Edits of different parts of one Value (its type, its content) do not overlap; `combined` merges edits
+safely.
 """
 
 import re
@@ -145,7 +146,6 @@ def reference_edit(buffer: _codec.Buffer, constant: _codec.Constant, file_name: 
     Only the fields of the BlobFileValue that change are written; its unknown fields are kept.
 
     Args:
-        buffer: the scanned bytes.
         constant: with storage BLOB.
         offset: of the record's metadata.
 
@@ -176,7 +176,6 @@ def value_edit(
     Its type, docString and unknown fields are kept.
 
     Args:
-        buffer: the scanned bytes.
         constant: a row of the scan.
         reference: (file name, offset of the metadata).
         tensor: a serialized TensorValue instead, any buffer.
@@ -214,7 +213,6 @@ def type_edits(buffer: _codec.Buffer, target: _codec.Constant | _codec.Op, dtype
     """Declare another dtype: of a constant's Value, and of the output of the `const` operation that yields it.
 
     Args:
-        buffer: the scanned bytes.
         target: a constant; or an operation, for the output that its row is about.
 
     Raises:
@@ -273,7 +271,6 @@ def rewritten_operation(
     """Give an operation another type and other parameters; its name, its outputs and everything else are kept.
 
     Args:
-        buffer: the scanned bytes.
         op: a row of the scan.
         gone: keys of inputs and attributes to remove.
         new: (INPUTS or ATTRIBUTES, map entry) of each to add.
@@ -304,7 +301,6 @@ def followed_operation(
     """Insert new operations after one of a block.
 
     Args:
-        buffer: the scanned bytes.
         op: a row of the scan.
         inside: edits inside that operation; this edit replaces them.
         new: serialized operations.
@@ -322,7 +318,6 @@ def preceded_operation(buffer: _codec.Buffer, op: _codec.Op, edit: Edit, new: It
     """Put new operations before one of a block, which changes too.
 
     Args:
-        buffer: the scanned bytes.
         op: a row of the scan.
         edit: replaces the whole operation.
         new: serialized operations, in order.
@@ -386,7 +381,6 @@ def copied_constant(
     """Return a copy of a `const` operation, serialized, with another name and other values of the same type.
 
     Args:
-        buffer: the scanned bytes.
         constant: the operation's `val`.
         name: of the new operation and of its output.
         reference, tensor: the values, as for `value_edit`.
@@ -422,20 +416,11 @@ def field_start(buffer: _codec.Buffer, number: int, span: Span, what: str) -> in
     return start
 
 
-def function_edits(
-    buffer: _codec.Buffer, program: Span, description: Span | None, keep: Collection[str], default: str | None = None
-) -> list[Edit]:
-    """Drop functions of a Program, and their entries in the ModelDescription.
-
-    Args:
-        buffer: the model file.
-        program: span of the Program.
-        description: span of the ModelDescription, if any.
-        keep: names of the functions to keep.
-        default: the new default function; required if the old one is dropped and several are kept.
+def function_edits(buffer: _codec.Buffer, program: Span, description: Span | None, keep: Collection[str]) -> list[Edit]:
+    """Drop functions of a Program, and their entries in the ModelDescription. One that is left alone is the default.
 
     Raises:
-        ProgramError: a name in `keep` is not a function, `keep` is empty, or no function is the default.
+        ProgramError: a name in `keep` is not a function, `keep` is empty, or several without the default function.
     """
     wanted, found = set(keep), []
     edits = []
@@ -455,14 +440,10 @@ def function_edits(
     edits += [_removal(f) for f in listed if text_of(buffer, f.span, 1) not in wanted]
     defaults = [f for f in described if f.number == _DESCRIPTION_DEFAULT and f.wire == _BYTES]
     old = text_of(buffer, description, _DESCRIPTION_DEFAULT) if description is not None else ""
-    new = old if default is None else default
-    if default is None and old not in wanted and len(wanted) == 1:
-        (new,) = wanted  # the one function that is kept
-    elif default is None and old not in wanted:
-        message = f"default function: expected a new one in place of {old!r}, got none"
-        raise ProgramError(message, file=buffer.name)
-    if new not in wanted:
-        raise ProgramError(f"default function: expected one that is kept, got {new!r}", file=buffer.name)
+    if old not in wanted and len(wanted) > 1:
+        message = f"functions to keep: expected one, or several with the default function {old!r}"
+        raise ProgramError(f"{message}, got {', '.join(sorted(wanted))}", file=buffer.name)
+    new = old if old in wanted else next(iter(wanted))
     if new != old and defaults:
         edits.append(Edit(defaults[-1].start, defaults[-1].end - defaults[-1].start, field(_DESCRIPTION_DEFAULT, new)))
     elif new != old:  # after the description of a kept function

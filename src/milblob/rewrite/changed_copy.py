@@ -38,13 +38,7 @@ Changed = Mapping[MappedFile, Callable[[int], object]]
 
 
 def copy_changed(root: str, name: str, target: str, changed: Changed, files: OpenFiles) -> None:
-    """Copy a file of a model, or write its changed copy; the owner can write to it. As `copy_entry`.
-
-    Args:
-        root, name, target: as for `copy_entry`.
-        changed: what changes.
-        files: all files of the model.
-    """
+    """Copy a file of a model, or write its changed copy; the owner can write to it. As `copy_entry`."""
     held = files.find(os.path.join(root, name))
     if held is None or held not in changed:
         copy_entry(root, name, target, held=held, least=stat.S_IWUSR)

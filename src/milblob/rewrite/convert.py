@@ -211,11 +211,7 @@ def written(
 
 
 def _sources(source: Any) -> list[str | Model]:
-    """Return every source as a path or an open Model.
-
-    Raises:
-        TypeError: something else. ValueError: an empty list.
-    """
+    """Return every source as a path or an open Model. Raises: TypeError: something else. ValueError: an empty list."""
     if isinstance(source, list | tuple) and not source:
         raise ValueError("source: expected at least one, got none")
     found: list[str | Model] = []

@@ -44,11 +44,7 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
 
 
 class OpenFiles:
-    """The files of a model that are open, found by what they are: a name may lead to another file or be a link by now.
-
-    Args:
-        mappings: the open files.
-    """
+    """The open files of a model, found by what they are: a name may lead to another file or be a link by now."""
 
     def __init__(self, mappings: Iterable[MappedFile]) -> None:
         self._files = {_identity(os.fstat(mapped.fd)): mapped for mapped in mappings}

@@ -98,11 +98,7 @@ class Identities:
         self._by_contents: dict[Any, int] = {}
 
     def of(self, part: Any, place: Callable[[Any], Any]) -> int:
-        """Return the number of a Compressed or of a stored part.
-
-        Args:
-            place: a function that returns the location of a stored part.
-        """
+        """Return the number of a Compressed or of a stored part."""
         found = self._numbers.get(part)
         if found is None:
             if isinstance(part, Compressed):

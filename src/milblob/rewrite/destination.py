@@ -60,11 +60,7 @@ def require_destination(sources: list[str], kind: str, destination: str, force: 
 
 
 def require_outside(source: str, target: str) -> None:
-    """Refuse an output that is a model, lies inside it, or contains it.
-
-    Raises:
-        ValueError: it does.
-    """
+    """Refuse an output that is a model, lies inside it, or contains it. Raises: ValueError: it does."""
     real_source, real_target = os.path.realpath(source), os.path.realpath(target)
     inside = real_target == real_source or real_target.startswith(real_source + os.sep)
     around = paths.is_directory(real_target) and real_source.startswith(real_target.rstrip(os.sep) + os.sep)

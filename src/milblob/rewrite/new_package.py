@@ -100,11 +100,7 @@ class NewRecords:
         return lay_out(self.items, 64).get(WEIGHT_FILE, ([], 64))[1]
 
     def require_same(self) -> None:
-        """Refuse a file that was written to since it was opened.
-
-        Raises:
-            FormatError.
-        """
+        """Refuse a file that was written to since it was opened. Raises: FormatError."""
         for origin, mapping in self.origins.items():
             origin.require_same(mapping.fd)
 

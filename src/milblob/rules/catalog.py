@@ -3,7 +3,10 @@
 `rules_program.breaches` compares a Program with them, `rules/description_rules.py` the model's description.
 """
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
+
+from ..wording import abbreviated
 
 Severity = Literal["error", "warning", "note"]
 
@@ -122,9 +125,9 @@ class Breach(NamedTuple):
 
 def quoted(name: str) -> str:
     """A name for a message; those from files may have any length."""
-    return repr(shortened(name))
+    return repr(abbreviated(name))
 
 
-def shortened(text: str) -> str:
-    """Text for a message, of a length that fits one."""
-    return text if len(text) <= 120 else text[:100] + "..." + text[-17:]
+def listed(names: Iterable[str]) -> str:
+    """Names for a message, in order, of a length that fits one."""
+    return abbreviated(", ".join(sorted(names)) or "none")

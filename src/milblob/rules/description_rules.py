@@ -6,7 +6,8 @@ from typing import Any
 from ..dtypes import DType
 from ..program import schema
 from ..program.types import DictionaryType, ListType, StateType, TensorType, ValueType
-from .catalog import Breach, quoted, shortened
+from ..wording import abbreviated
+from .catalog import Breach, listed, quoted
 from .program_rules import Signature
 from .type_rules import brief
 
@@ -67,21 +68,21 @@ def description_breaches(
                 yield from check.function(function, signatures[function.name], function.name)
         if description.defaultFunctionName not in named:
             message = (
-                f"default function: expected one of {_listed(named)}, got {quoted(description.defaultFunctionName)}"
+                f"default function: expected one of {listed(named)}, got {quoted(description.defaultFunctionName)}"
             )
             yield Breach("MIL046", message, prefix + "description")
     elif "main" in signatures and len(signatures) == 1:
         yield from check.function(description, signatures["main"], "main")
     else:
         message = "functions of a description that names none: expected main alone"
-        yield Breach("MIL046", f"{message}, got {_listed(signatures)}", prefix + "description")
+        yield Breach("MIL046", f"{message}, got {listed(signatures)}", prefix + "description")
     outputs = {feature.name for feature in description.output} | {
         f.name for one in description.functions for f in one.output
     }
     for field in ("predictedFeatureName", "predictedProbabilitiesName"):
         name = getattr(description, field)
         if name and name not in outputs:
-            message = f"{field}: expected one of the outputs {_listed(outputs)}, got {quoted(name)}"
+            message = f"{field}: expected one of the outputs {listed(outputs)}, got {quoted(name)}"
             yield Breach("MIL045", message, prefix + "description")
 
 
@@ -91,10 +92,6 @@ def _needed(opset: str) -> int:
     if number == opset or not number.isascii() or not number.isdecimal() or len(number) > 3:
         return 0
     return int(number) - _FIRST_OPSET + _FIRST_ML_PROGRAM
-
-
-def _listed(names: Iterable[str]) -> str:
-    return shortened(", ".join(sorted(names)) or "none")
 
 
 class _Description:
@@ -116,7 +113,7 @@ class _Description:
         """Yield a breach if two collections of names differ."""
         due, have = sorted(expected), sorted(got)
         if due != have:
-            message = f"{what}: expected {_listed(due)}, got {_listed(have)}"
+            message = f"{what}: expected {listed(due)}, got {listed(have)}"
             yield Breach(rule, message, f"{self._prefix}description{where}")
 
     def function(self, description: Any, signature: Signature, name: str) -> Iterator[Breach]:
@@ -130,7 +127,7 @@ class _Description:
         if signature.outputs is not None:
             groups.insert(1, ("output", description.output, dict(signature.outputs)))
         for what, features, variables in groups:
-            message = f"{what}s of the function {shortened(name)}"
+            message = f"{what}s of the function {abbreviated(name)}"
             named = [feature.name for feature in features]
             yield from self.same_names("MIL041", message, variables, named, "")
             for feature in features:
@@ -225,7 +222,7 @@ def _within(size: int, bounds: Range) -> bool:
 
 def _ranges(ranges: list[Range]) -> str:
     words = (str(least) if least == most else f"{least}..{'' if most is None else most}" for least, most in ranges)
-    return shortened(f"[{', '.join(words)}]")
+    return abbreviated(f"[{', '.join(words)}]")
 
 
 def _image(image: Any, declared: ValueType | None, what: str) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..dtypes import DType
 from ..program.types import ListType, StateType, TensorType, ValueType
-from .catalog import quoted, shortened
+from .catalog import listed, quoted
 from .type_rules import brief
 
 _FREE = ("custom_layer",)  # any arguments; and operations of a dialect, which have a dot in their names
@@ -187,7 +187,7 @@ def operation_breaches(
     have = {key for key, _ in arguments}
     for key, argument in known.items():
         if not argument.is_optional and key not in have:
-            yield "MIL027", f"arguments of {name}: expected {key} among them, got {_listed(have)}"
+            yield "MIL027", f"arguments of {name}: expected {key} among them, got {listed(have)}"
 
 
 def _unknown(
@@ -197,7 +197,7 @@ def _unknown(
         if key in arguments:
             message = f"argument {key} of {name}: expected an opset that has it, {newer} or newer"
             return "MIL026", f"{message}, got {operations.opsets[opset]}"
-    return "MIL025", f"argument of {name}: expected one of {_listed(known)}, got {quoted(key)}"
+    return "MIL025", f"argument of {name}: expected one of {listed(known)}, got {quoted(key)}"
 
 
 def _argument(
@@ -226,7 +226,7 @@ def _argument(
             got = f"got {declared.dtype.mil_text}"
             newer = _taking(operations, name, opset, key, declared.dtype)
             if newer is None:
-                yield "MIL029", f"expected {_listed(d.mil_text for d in argument.dtypes)}, {got}"
+                yield "MIL029", f"expected {listed(d.mil_text for d in argument.dtypes)}, {got}"
             else:
                 message = f"expected an opset in which it is taken, {newer} or newer"
                 yield "MIL030", f"{message}, {got} in {operations.opsets[opset]}"
@@ -242,7 +242,3 @@ def _taking(operations: OperationTable, name: str, opset: int, key: str, dtype: 
 
 def _text(dtype: DType | int) -> str:
     return dtype.mil_text if isinstance(dtype, DType) else f"number {dtype}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return shortened(", ".join(sorted(names)) or "none")

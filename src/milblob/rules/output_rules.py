@@ -36,12 +36,7 @@ _REDUCED = (
 
 
 def outputs_of(kind: str, arguments: Arguments) -> tuple[ValueType, ...] | None:
-    """Return the types of an operation's outputs: open where its inputs leave them open; None if nothing is known.
-
-    Args:
-        kind: the type of the operation.
-        arguments: as for `operation_breaches`.
-    """
+    """Return the types of an operation's outputs: open where its inputs leave them open; None if nothing is known."""
     make = MAKERS.get(kind)
     if make is None:
         return None

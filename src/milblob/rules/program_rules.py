@@ -10,7 +10,8 @@ from ..dtypes import DType
 from ..program.types import DictionaryType, StateType, TensorType, ValueType, read_type
 from ..program.value import Value
 from ..program.view import Block, Function, Operation, ProgramView
-from .catalog import Breach, quoted, shortened
+from ..wording import abbreviated
+from .catalog import Breach, quoted
 from .constexpr_rules import WITH_MASKS, constexpr_breaches
 from .operation_rules import BLOCKS, Bound, newer_dtypes, operation_breaches, opset_index, table
 from .output_rules import outputs_of
@@ -123,7 +124,7 @@ class _Walk:
                 yield breach
         blocks = function.blocks
         if function.opset not in blocks:
-            have = shortened(", ".join(map(quoted, sorted(blocks))) or "none")
+            have = abbreviated(", ".join(map(quoted, sorted(blocks))) or "none")
             message = f"block specialization: expected one for the opset {quoted(function.opset)}, got {have}"
             yield Breach("MIL006", message, where)
         self._visible = {}
@@ -447,5 +448,5 @@ def _agree(what: str, expected: list[ValueType | None], got: list[ValueType | No
 
 def _listed(variables: Sequence[tuple[str, ValueType | None]]) -> str:
     first = islice(variables, 20)  # the rest does not fit into a message
-    words = (shortened(name) if one is None else f"{brief(one)} {shortened(name)}" for name, one in first)
-    return shortened(", ".join(words) or "none")
+    words = (abbreviated(name) if one is None else f"{brief(one)} {abbreviated(name)}" for name, one in first)
+    return abbreviated(", ".join(words) or "none")

@@ -7,7 +7,7 @@ from itertools import islice
 
 from ..dtypes import DType
 from ..program.types import DictionaryType, ListType, StateType, TensorType, TupleType, ValueType
-from .catalog import shortened
+from ..wording import abbreviated
 
 _MAX_BREACHES = 20  # that are reported of one type
 
@@ -65,7 +65,7 @@ def brief(declared: ValueType | None, depth: int = 4) -> str:
     elif isinstance(declared, TupleType) and len(declared.members) > 6:
         inner.append("...")
     name = {ListType: "list", TupleType: "tuple", DictionaryType: "dict", StateType: "state"}[type(declared)]
-    return shortened(f"{name}<{', '.join(inner)}>")
+    return abbreviated(f"{name}<{', '.join(inner)}>")
 
 
 def dtypes_of(declared: ValueType | None) -> frozenset[DType]:

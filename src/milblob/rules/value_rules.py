@@ -8,7 +8,8 @@ from ..dtypes import DType
 from ..errors import MilblobError
 from ..program.types import DictionaryType, ListType, TensorType, TupleType, ValueType
 from ..program.value import Value
-from .catalog import Breach, shortened
+from ..wording import abbreviated
+from .catalog import Breach
 from .type_rules import brief, fits, is_known, type_breaches
 
 _KINDS = {TensorType: "tensor", ListType: "list", TupleType: "tuple", DictionaryType: "dictionary"}
@@ -39,11 +40,7 @@ class _Types:
 
 
 def value_breaches(value: Value) -> Iterator[Breach]:
-    """Yield the breaches of a value and the values inside it.
-
-    Raises:
-        FormatError: bytes that are malformed.
-    """
+    """Yield the breaches of a value and the values inside it. Raises: FormatError: bytes that are malformed."""
     return _breaches(value, None, "MIL015", _Types())
 
 
@@ -98,7 +95,7 @@ def _tensor(value: Value, declared: TensorType) -> Iterator[Breach]:
     except MilblobError as error:
         yield Breach("MIL016", error.what, value.path, error.offset)
     except (ValueError, OverflowError) as error:
-        message = f"shape {shortened(str(declared.shape))}: expected one that an array can have, got {error}"
+        message = f"shape {abbreviated(str(declared.shape))}: expected one that an array can have, got {error}"
         yield Breach("MIL016", message, value.path)
 
 
@@ -127,5 +124,5 @@ def _pairs(value: Value, declared: DictionaryType, types: _Types) -> Iterator[Br
         except (MilblobError, TypeError, ValueError, OverflowError):
             continue  # no key that compares: the type or the value is reported
         if not is_new:
-            message = f"key of a dictionary: expected one that is not there yet, got {shortened(repr(read))}"
+            message = f"key of a dictionary: expected one that is not there yet, got {abbreviated(repr(read))}"
             yield Breach("MIL019", message, pair[0].path)

@@ -35,11 +35,7 @@ class _Product(NamedTuple):
 
 
 class InputMoments:
-    """Asks a graph for mean squares, and takes them from its outputs.
-
-    Args:
-        weights: names of initializers.
-    """
+    """Asks a graph for mean squares, and takes them from its outputs."""
 
     def __init__(self, weights: Iterable[str]) -> None:
         self._weights = list(weights)

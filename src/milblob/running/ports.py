@@ -268,11 +268,7 @@ def _range(given: Any) -> tuple[int, int | None]:
 
 
 def input_of(argument: Any, metadata: Mapping[str, str], file: str | None, is_optional: bool = False) -> SessionInput:
-    """Return the input that an argument of an onnxruntime session is.
-
-    Raises:
-        UnsupportedError: no tensor.
-    """
+    """Return the input that an argument of an onnxruntime session is. Raises: UnsupportedError: no tensor."""
     name, shape = argument.name, _shape(argument, file)
     flexible = read_json(metadata, "milblob.shapes", file).get(name, {})
     color_space = _color_space(name, shape, metadata, file)
@@ -288,11 +284,7 @@ def input_of(argument: Any, metadata: Mapping[str, str], file: str | None, is_op
 
 
 def output_of(argument: Any, metadata: Mapping[str, str], file: str | None) -> SessionOutput:
-    """Return the output that an argument of an onnxruntime session is.
-
-    Raises:
-        UnsupportedError: no tensor.
-    """
+    """Return the output that an argument of an onnxruntime session is. Raises: UnsupportedError: no tensor."""
     name = argument.name
     roles = read_json(metadata, "milblob.classifier", file)
     classes: tuple[Any, ...] = ()

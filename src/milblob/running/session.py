@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from math import prod
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -339,9 +338,7 @@ class Session(Opened):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

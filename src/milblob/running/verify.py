@@ -290,11 +290,7 @@ class _Differences:
 
 
 def _require_alike(first: Session, second: Session) -> None:
-    """Refuse models that have not the same inputs, outputs and states.
-
-    Raises:
-        ValueError: they have not.
-    """
+    """Refuse models that have not the same inputs, outputs and states. Raises: ValueError: they have not."""
     for what in ("inputs", "outputs", "states"):
         a, b = getattr(first, what), getattr(second, what)
         sides = {"A": [name for name in a if name not in b], "B": [name for name in b if name not in a]}

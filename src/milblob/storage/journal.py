@@ -37,7 +37,7 @@ from .journal_format import (
     join,
     nbytes_of,
 )
-from .locks import is_named, lock
+from .locks import is_named, lock, locked_directory
 from .output import NewFile
 from .pending import Pending
 from .temporary import sweep
@@ -477,10 +477,8 @@ def _wait(stack: contextlib.ExitStack, model: str, path: str, fds: dict[str, int
         try:
             if not paths.is_directory(model):
                 fds[model] = stack.enter_context(_locked(model, os.path.dirname(model)))
-            elif os.name != "nt":  # no lock of a directory there; the files themselves are locked below
-                fd = os.open(model, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-                stack.callback(os.close, fd)
-                lock(fd, model)
+            else:
+                stack.enter_context(locked_directory(model))
         except BlockingIOError:
             if time.monotonic() > end:
                 raise

@@ -43,6 +43,25 @@ def unlock(fd: int) -> None:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+@contextlib.contextmanager
+def locked_directory(path: str) -> Iterator[None]:
+    """Hold the writers' lock of a directory; on Windows, which has none of directories, that of its files is enough.
+
+    Raises:
+        As `lock`; OSError: it cannot be opened.
+    """
+    if os.name == "nt":
+        yield
+        return
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        lock(fd, path)
+        yield
+    finally:
+        unlock(fd)
+        os.close(fd)
+
+
 def take(fd: int) -> None:
     """Take the lock of a descriptor.
 

@@ -45,7 +45,7 @@ class Opened:
     _kept: Callable[[], Any] | None = None
 
     def keep(self, mirror: Any, owner: Any = None) -> None:
-        """Keep what represents a remote source as long as its bytes may be asked for, and call the model by its name.
+        """Keep a mirror while its bytes may be asked for, and call the model by its name; for milblob's own modules.
 
         Args:
             mirror: a `remote.mirror.Mirror`; closed when `owner` goes, or by `release`.
@@ -55,7 +55,7 @@ class Opened:
         self.path = mirror.name
 
     def release(self) -> None:
-        """Close what `keep` keeps, if anything."""
+        """Close what `keep` keeps, if anything; for milblob's own modules."""
         if self._kept is not None:
             self._kept()
 

@@ -11,7 +11,6 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from .._codec import exchange
@@ -67,9 +66,7 @@ class Whole:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
             self.commit()
         else:

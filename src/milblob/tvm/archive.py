@@ -191,11 +191,7 @@ class Archive:
 
     @property
     def mapping(self) -> MappedFile:
-        """The mapped tar, decompressed.
-
-        Raises:
-            ValueError: it is closed, or a directory.
-        """
+        """The mapped tar, decompressed. Raises: ValueError: it is closed, or a directory."""
         if self._mapping is None:
             raise ValueError("I/O operation on closed archive" + (f" {shown(self.path)}" if self.path else ""))
         return self._mapping

@@ -20,7 +20,7 @@ from ..rewrite.copying import new_file, set_mode
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
-from ..storage.locks import lock, unlock
+from ..storage.locks import locked_directory
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewFile
 from ..storage.transfer import copy_range, write_at
@@ -224,20 +224,11 @@ def _chunks(data: memoryview) -> Iterator[memoryview]:
 def _change_directory(library: "OpenLibrary", edits: list[_Edit]) -> None:
     """Change the files of a directory in place, all of them or none."""
     root = paths.real(library.path or "")
-    fd = -1
-    if os.name != "nt":  # no lock of a directory there; the files themselves are locked
-        fd = os.open(root, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        if fd >= 0:
-            lock(fd, root)
+    with locked_directory(root):
         pending.require_none(root)  # of a writer that has died since the archive was opened
         patches = [journal.Patch(edit.member, edit.parameter.offset, edit.data()) for edit in edits]
         for member in journal.commit(root, "", patches):
             library.archive.forget(member)
-    finally:
-        if fd >= 0:
-            unlock(fd)
-            os.close(fd)
     for module in library.modules.values():
         module.reload()
 

@@ -93,11 +93,7 @@ class ModuleGraph(NamedTuple):
 
 
 def dtype_nbytes(text: str) -> int:
-    """Return the bytes of one element, of TVM's name of a dtype.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """Return the bytes of one element, of TVM's name of a dtype. Raises: ValueError: it has none."""
     match = _DTYPE.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -109,11 +105,7 @@ def dtype_nbytes(text: str) -> int:
 
 
 def parse_graph(data: memoryview, file: str | None) -> ModuleGraph:
-    """Read a graph.
-
-    Raises:
-        FormatError: no JSON; lists whose lengths do not fit; indices that lead nowhere.
-    """
+    """Read a graph. Raises: FormatError: no JSON; lists whose lengths do not fit; indices that lead nowhere."""
     return _Parser(parse_json(data, "graph", file, unique=True), file).parse()
 
 

@@ -136,11 +136,6 @@ class ArchiveInfo(NamedTuple):
 def parse_metadata(data: memoryview, report: Report, offset: int, file: str | None) -> ArchiveInfo | None:
     """Read metadata.json.
 
-    Args:
-        data: its bytes.
-        report: where problems go.
-        offset: of its first byte, for messages. file: that holds it.
-
     Returns:
         ArchiveInfo; None if `report` gathers and there is nothing to be had.
 

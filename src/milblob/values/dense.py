@@ -9,6 +9,7 @@ from .. import _codec
 from ..dtypes import DType
 from ..threads import PIECE_NBYTES, each
 from . import parallel
+from .arrays import copy_into, require_fit
 from .tensorvalue import stored_bytes
 
 _RANK_COUNT = 1 << 20  # bits of a mask that are counted at a time
@@ -247,6 +248,14 @@ def read(
     else:
         each(fill, starts)
     return out
+
+
+def read_to(dense: Dense, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
+    """Compute all of `dense`, into an array of any memory order if one is given. Raises: as `require_fit`."""
+    if out is None:
+        return read(dense)
+    require_fit(out, dense.dtype.numpy, dense.shape)
+    return read(dense, out) if out.flags.carray else copy_into(out, read(dense))
 
 
 def read_key(dense: Dense, key: Any) -> Any:

@@ -15,6 +15,7 @@ from ..terminal import output, tables
 from ..terminal.progress import shown
 
 _EXIT_FINDINGS, _EXIT_ERROR = 1, 2
+_MAX_ALIKE = 20  # findings with one code that are printed: a truncated file has one for each weight
 
 EXAMPLES = ("check Model.mlpackage --values", "check *.mlpackage -q")
 
@@ -25,7 +26,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_models(parser, models)
     parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
     options.add_codes(parser)
-    options.add_reporting(parser, quiet="no notes, no summaries, no progress", verbose="count the findings by code")
+    options.add_reporting(
+        parser, quiet="no notes, no summaries, no progress", verbose="all findings of each code, and their number"
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -62,10 +65,7 @@ def _report(
     if arguments.json:
         return status, _document(path, findings)
     is_prefixed = arguments.quiet and arguments.is_several  # without a summary, each line names the model
-    for finding in findings:
-        if finding.severity != "note" or not arguments.quiet:
-            line = _shorter(str(finding), mirrored.shown(path))
-            tables.print_text(f"{path}: {line}" if is_prefixed else line)
+    _print_findings(path, findings, arguments, f"{path}: " * is_prefixed)
     if not arguments.quiet:
         tables.print_text(f"{path}: {findings.summary}")
     if arguments.verbose:
@@ -96,6 +96,20 @@ def _document(path: str, findings: CheckReport) -> dict[str, Any]:
     counts = Counter[str](finding.severity for finding in findings)
     totals = {f"{severity}s": counts[severity] for severity in ("error", "warning", "note")}
     return {"path": path, **totals, "findings": [finding.to_dict() for finding in findings]}
+
+
+def _print_findings(path: str, findings: CheckReport, arguments: Namespace, prefix: str) -> None:
+    """Print the findings, without -v at most `_MAX_ALIKE` of each kind."""
+    counts = Counter[str]()
+    for finding in findings:
+        if finding.severity != "note" or not arguments.quiet:
+            kind = f"{finding.severity}[{finding.code}]"
+            counts[kind] += 1
+            if arguments.verbose or counts[kind] <= _MAX_ALIKE:
+                tables.print_text(f"{prefix}{_shorter(str(finding), mirrored.shown(path))}")
+    for kind, count in counts.items():
+        if not arguments.verbose and count > _MAX_ALIKE:
+            tables.print_text(f"{prefix}{kind} {count - _MAX_ALIKE:,} more (-v prints all)")
 
 
 def _shorter(text: str, path: str) -> str:

@@ -14,8 +14,8 @@ from ...compressing.palette_recipe import Palette
 from ...compressing.prune_recipe import Prune
 from ...compressing.recipe import Joint, Recipe
 from .. import options
-from ..completing import complete_first
 from ..names import mapping
+from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown

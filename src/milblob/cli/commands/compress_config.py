@@ -4,16 +4,15 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...arguments import parse_nbytes
 from ...closeness import hint
-from ...compressing.linear_recipe import Linear
-from ...compressing.palette_recipe import Palette
-from ...compressing.parse_recipe import as_recipe
-from ...compressing.recipe import Joint, Recipe
 from ...errors import FormatError
 from ...jsontext import MAX_NBYTES, parse_json
+
+if TYPE_CHECKING:
+    from ...compressing.recipe import Recipe
 
 SHORT_NAMES = "int8, uint8, int4, uint4, unique, palette1, palette2, palette3, palette4, palette6, palette8"
 
@@ -77,12 +76,17 @@ def _toml(text: str, path: str) -> Any:
         raise FormatError(f"configuration: expected TOML, got {message}", file=path) from None
 
 
-def recipe(value: Any) -> Recipe:
+def recipe(value: Any) -> "Recipe":
     """Return the recipe that a value of the file means: a short name, a table, or a list of these for a joint recipe.
 
     Raises:
         TypeError, ValueError: it means none.
     """
+    from ...compressing.linear_recipe import Linear
+    from ...compressing.palette_recipe import Palette
+    from ...compressing.parse_recipe import as_recipe
+    from ...compressing.recipe import Joint
+
     if isinstance(value, str):
         if value in ("int8", "uint8", "int4", "uint4"):
             return Linear(value)
@@ -99,7 +103,7 @@ def recipe(value: Any) -> Recipe:
     return as_recipe(value)
 
 
-def _recipe_or_none(value: Any) -> Recipe | None:
+def _recipe_or_none(value: Any) -> "Recipe | None":
     return None if value is None or value == "none" else recipe(value)
 
 
@@ -120,7 +124,7 @@ def _table(of: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
     return parse
 
 
-def _recipes(value: Any) -> list[Recipe]:
+def _recipes(value: Any) -> "list[Recipe]":
     if not isinstance(value, list) or not value:
         raise TypeError("expected a list of recipes")
     return [recipe(one) for one in value]

@@ -3,15 +3,6 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
-from ... import decibels
-from ...compressing.compress_plan import CompressPlan
-from ...compressing.frontier import Frontier, compress_frontier
-from ...compressing.frontier_svg import short
-from ...compressing.options import Goal, Guidance, Scope
-from ...model import open as opening
-from ...rewrite.destination import require_outside
-from ...storage.output import NewFile
-from ...storage.transfer import write_at
 from ...wording import some
 from .. import options
 from ..selection import check_select
@@ -19,6 +10,9 @@ from ..terminal import output, tables
 from ..terminal.progress import shown
 
 if TYPE_CHECKING:
+    from ...compressing.compress_plan import CompressPlan
+    from ...compressing.frontier import Frontier
+    from ...compressing.options import Goal, Scope
     from ...onnx import OutputSensitivity
 
 _MAX_NAMES = 8
@@ -67,6 +61,9 @@ def check(arguments: Namespace) -> None:
     Raises:
         ValueError: there is one.
     """
+    from ...rewrite.destination import require_outside
+    from ...storage.output import NewFile
+
     has_goal = arguments.frontier is not None or any(getattr(arguments, name) is not None for name in GOALS)
     of_goals = (
         ("recipes of --config", arguments.recipes),
@@ -101,12 +98,15 @@ def check(arguments: Namespace) -> None:
             raise ValueError(f"{option}: expected none with --frontier, which compresses nothing, got one")
 
 
-def goal(arguments: Namespace, errors: "OutputSensitivity | None") -> Goal | CompressPlan | None:
+def goal(arguments: Namespace, errors: "OutputSensitivity | None") -> "Goal | CompressPlan | None":
     """Return the goal or the plan that the options describe; None without one.
 
     Raises:
         As `Goal` and `CompressPlan.load`.
     """
+    from ...compressing.compress_plan import CompressPlan
+    from ...compressing.options import Goal
+
     if arguments.plan is not None:
         return CompressPlan.load(arguments.plan)
     found = {name: getattr(arguments, name) for name in GOALS if getattr(arguments, name) is not None}
@@ -125,6 +125,8 @@ def calibration(arguments: Namespace) -> "OutputSensitivity | None":
     Raises:
         As `OutputSensitivity`, and opening the file.
     """
+    from ...model import open as opening
+
     if arguments.calibrate is None:
         return None
     from ... import OutputSensitivity
@@ -142,13 +144,18 @@ def say_unmeasured(errors: "OutputSensitivity | None") -> None:
         output.say(f"--calibrate: measured by their own error, for they cannot be replaced alone: {names}")
 
 
-def run_frontier(arguments: Namespace, scope: Scope, extras: dict[str, Any]) -> int:
+def run_frontier(arguments: Namespace, scope: "Scope", extras: dict[str, Any]) -> int:
     """Draw the frontier and print its table.
 
     Args:
         scope: which weights.
         extras: importance, errors, nan and recompress.
     """
+    from ...compressing.frontier import compress_frontier
+    from ...compressing.options import Guidance
+    from ...storage.output import NewFile
+    from ...storage.transfer import write_at
+
     check_select(arguments, arguments.model)
     with NewFile(arguments.frontier, force=arguments.force) as new:
         with shown(arguments) as progress:
@@ -172,7 +179,9 @@ def run_frontier(arguments: Namespace, scope: Scope, extras: dict[str, Any]) -> 
     return 0
 
 
-def _print(frontier: Frontier) -> None:
+def _print(frontier: "Frontier") -> None:
+    from ...compressing.frontier_svg import short
+
     rows = [
         (
             short(one.recipe),
@@ -187,6 +196,8 @@ def _print(frontier: Frontier) -> None:
 
 
 def _decibel(error: float) -> str:
+    from ... import decibels
+
     return f"{decibels.of_power(1.0, error):.1f} dB" if error > 0 else "exact"
 
 

@@ -4,10 +4,9 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from ...analysis.limits import Failure, Limits
-
 if TYPE_CHECKING:
     from ...analysis.diff import Diff
+    from ...analysis.limits import Failure, Limits
 
 
 def add(parser: ArgumentParser) -> None:
@@ -24,6 +23,8 @@ def _number(name: str) -> Callable[[str], float]:
     """Return the parser of a limit."""
 
     def parse(text: str) -> float:
+        from ...analysis.limits import Limits
+
         try:
             number = float(text)
             Limits(**{name: number}).require()
@@ -44,13 +45,15 @@ class Gate(NamedTuple):
         is_empty: whether there was no weight to judge.
     """
 
-    limits: Limits
-    failing: list[Failure]
+    limits: "Limits"
+    failing: "list[Failure]"
     is_empty: bool
 
     @classmethod
     def of(cls, arguments: Namespace, found: "Diff") -> Self | None:
         """Judge a comparison by the options; None if they set no limit."""
+        from ...analysis.limits import Limits
+
         limits = Limits(arguments.min_sqnr, arguments.min_cosine, arguments.max_abs)
         if limits == Limits():
             return None

@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ...about import info
 from .. import options
 from ..terminal import output
 
@@ -16,6 +15,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    from ...about import info
+
     found = info()
     if arguments.json:
         output.print_json(found.to_dict())

@@ -3,25 +3,24 @@
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
-from math import prod
-from typing import Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
-from ...errors import MilblobError, UnsupportedError
-from ...formats.selecting import ChosenTensors
-from ...model.lazy import LazyTensor, dtype_text
-from ...model.model import Model
-from ...model.rows import Listed
-from ...program.compression import scheme_of
+from ...errors import MilblobError
 from .. import options
 from ..selection import describe_filter, open_chosen
 from ..several import add_models, run_each
-from ..terminal import consumers, output, tables
+from ..terminal import output, tables
 from ..terminal.patterns import fold, scopes
 from ..terminal.tables import LAST, Column
 
+if TYPE_CHECKING:
+    from ...formats.selecting import ChosenTensors
+    from ...model.lazy import LazyTensor
+    from ...model.model import Model
+    from ...model.rows import Listed
+
 _MAX_SCOPES = 12
-_MORE: dict[str, Any] = {"function": "", "op": "", "file": None, "offset": None, "compression": None}
 _ORDERS = ("file", "name", "size", "dtype", "offset")
 _NAME, _COUNT, _DTYPE, _SHAPE = (
     Column("name", is_name=True),
@@ -67,6 +66,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    from ..terminal.listed import array_row
+
     with ExitStack() as stack:
         opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
         chosen = opened.tensors
@@ -92,24 +93,12 @@ def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     return 0, None
 
 
-def array_row(name: str, array: LazyTensor, path: str) -> Listed:
-    """What is listed of an array; also of one whose dtype or shape no array can have."""
-    shape: tuple[int | None, ...] = (None,)
-    with suppress(UnsupportedError):
-        shape = array.shape
-    count = None if None in shape else prod(shape)  # type: ignore[arg-type]
-    nbytes: int | None = None
-    with suppress(UnsupportedError):
-        nbytes = getattr(array, "stored_nbytes", None)
-        nbytes = array.nbytes if nbytes is None else nbytes
-    function, op, file, offset, compression = (getattr(array, key, default) for key, default in _MORE.items())
-    return Listed(name, dtype_text(array), shape, count, nbytes, function, op, file or path, offset, compression)
-
-
-def _readers(model: Model | None, rows: list[Listed], *, is_named: bool = True) -> list[str]:
+def _readers(model: "Model | None", rows: "list[Listed]", *, is_named: bool = True) -> list[str]:
     """Return the readers of each tensor; nothing for arrays, and "?" where the Program cannot be walked."""
     if model is None or model.kind == "blob":
         return []
+    from ..terminal import consumers
+
     found = []
     for row in rows:
         try:
@@ -119,7 +108,7 @@ def _readers(model: Model | None, rows: list[Listed], *, is_named: bool = True) 
     return found
 
 
-def _stored_once(arrays: Iterable[LazyTensor], rows: list[Listed]) -> int:
+def _stored_once(arrays: "Iterable[LazyTensor]", rows: "list[Listed]") -> int:
     """Return the total bytes of arrays; bytes that several arrays share count once, if the format records sharing."""
     pieces: dict[Any, int] = {}
     for number, (array, row) in enumerate(zip(arrays, rows, strict=True)):
@@ -128,7 +117,7 @@ def _stored_once(arrays: Iterable[LazyTensor], rows: list[Listed]) -> int:
     return sum(pieces.values())
 
 
-def _sorted(rows: list[Listed], order: str) -> list[Listed]:
+def _sorted(rows: "list[Listed]", order: str) -> "list[Listed]":
     if order == "name":
         return sorted(rows, key=lambda row: row.name)
     if order == "size":
@@ -140,7 +129,7 @@ def _sorted(rows: list[Listed], order: str) -> list[Listed]:
     return rows
 
 
-def _totals(rows: list[Listed], unique: int) -> dict[str, Any]:
+def _totals(rows: "list[Listed]", unique: int) -> dict[str, Any]:
     by_dtype: dict[str, dict[str, int]] = {}
     by_scope: dict[str, dict[str, int]] = {}
     for row, scope in zip(rows, scopes([row.name for row in rows]), strict=True):
@@ -159,11 +148,13 @@ def _totals(rows: list[Listed], unique: int) -> dict[str, Any]:
     }
 
 
-def _document(opened: ChosenTensors, rows: list[Listed], unique: int, arguments: Namespace) -> dict[str, Any]:
+def _document(opened: "ChosenTensors", rows: "list[Listed]", unique: int, arguments: Namespace) -> dict[str, Any]:
+    from ..terminal.listed import row_document
+
     document: dict[str, Any] = {
         "path": opened.path,
         "kind": opened.kind,
-        "tensors": [_row_document(row) for row in rows],
+        "tensors": [row_document(row) for row in rows],
         "totals": _totals(rows, unique),
     }
     if arguments.pattern:
@@ -180,14 +171,10 @@ def _document(opened: ChosenTensors, rows: list[Listed], unique: int, arguments:
     return document
 
 
-def _row_document(row: Listed) -> dict[str, Any]:
-    document = row._asdict() | {"compression": scheme_of(row)}
-    del document["element_count"]
-    return document
-
-
-def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:
+def _folded(rows: "list[Listed]", order: str) -> "list[tuple[str, list[Listed]]]":
     """Fold sorted rows. A group takes the place of its first member; ordered by size, by the sum of its members."""
+    from ...program.compression import scheme_of
+
     groups = fold([row.name for row in rows], [(row.dtype, row.shape, scheme_of(row)) for row in rows])
     folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
     if order == "size":
@@ -195,7 +182,7 @@ def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:
     return folded
 
 
-def _print_rows(rows: list[Listed], model: Model | None, verbose: bool) -> None:
+def _print_rows(rows: "list[Listed]", model: "Model | None", verbose: bool) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     columns = [_NAME, _DTYPE, _SHAPE, *_FIGURES]
     cells = [
@@ -232,7 +219,7 @@ def _fit(rows: list[tuple[str, ...]]) -> bool:
     return width is None or sum(max(map(len, cells)) + 2 for cells in zip(*rows, strict=True)) - 2 <= width
 
 
-def _print_patterns(rows: list[Listed], model: Model | None, order: str) -> None:
+def _print_patterns(rows: "list[Listed]", model: "Model | None", order: str) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     cells = []
     for pattern, members in _folded(rows, order):
@@ -259,7 +246,7 @@ def _print_patterns(rows: list[Listed], model: Model | None, order: str) -> None
         tables.print_table(columns, cells)
 
 
-def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
+def _print_totals(rows: "list[Listed]", unique: int, is_blob: bool) -> None:
     totals = _totals(rows, unique)
     groups = [("by dtype", totals["by_dtype"])]
     if not is_blob and len(totals["by_scope"]) < len(rows):
@@ -284,7 +271,7 @@ def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
         tables.print_text(f"Some are stored once for several tensors: the files hold {output.size(unique)}.")
 
 
-def _print_unlisted(model: Model) -> None:
+def _print_unlisted(model: "Model") -> None:
     count = model.unlisted_count
     if count:
         message = f"{output.plural(count, 'constant')} not listed: fewer than ten elements, bool or text"

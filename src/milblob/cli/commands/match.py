@@ -3,12 +3,8 @@
 import json
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from ...matching.match import match
-from ...matching.match_report import Matching, summary
-from ...rewrite.destination import require_outside
-from ...storage.output import NewFile
-from ...storage.transfer import write_at
 from ...wording import some
 from .. import options
 from ..selection import check_select
@@ -16,6 +12,10 @@ from ..sources import add_sources
 from ..terminal import output, tables
 from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
+
+if TYPE_CHECKING:
+    from ...matching.match_report import Matching
+    from ...storage.output import NewFile
 
 _EXIT_LEFT = 1
 _MAX_LEFT = 20
@@ -50,6 +50,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command: 0 if every weight of the model was found, 1 if not."""
+    from ...matching.match import match
+    from ...rewrite.destination import require_outside
+    from ...storage.transfer import write_at
+
     if arguments.output is not None:
         for source in (arguments.model, arguments.weights):
             require_outside(source, arguments.output)
@@ -75,14 +79,18 @@ def run(arguments: Namespace) -> int:
     return _EXIT_LEFT if found.ties or found.unmatched_names else 0
 
 
-def _new_file(arguments: Namespace) -> NewFile:
+def _new_file(arguments: Namespace) -> "NewFile":
     """Return the file of -o, before the work. Raises: ValueError: another suffix. As `NewFile`."""
+    from ...storage.output import NewFile
+
     if not arguments.output.lower().endswith(".json"):
         raise ValueError(f"output {arguments.output}: expected a name that ends in .json, got another")
     return NewFile(arguments.output, force=arguments.force)
 
 
-def _print(found: Matching, arguments: Namespace) -> None:
+def _print(found: "Matching", arguments: Namespace) -> None:
+    from ...matching.match_report import summary
+
     if arguments.quiet:
         left = found.unmatched_given + found.equal_given
         if left:  # input that is not used is always reported

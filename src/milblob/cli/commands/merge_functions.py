@@ -3,7 +3,6 @@
 import os
 from argparse import ArgumentParser, Namespace
 
-from ...rewrite import merge_functions
 from .. import options
 from ..terminal import output
 from ..terminal.progress import shown
@@ -30,6 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    from ...rewrite import merge_functions
+
     names = _names(arguments.models, arguments.names)
     with shown(arguments) as progress:
         merged = merge_functions.merge_functions(

@@ -3,9 +3,8 @@
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from ...refitting.recover import recover
 from .. import options
-from ..completing import say_completed
+from ..recovery import say_completed
 from ..several import run_each
 from ..terminal import output
 
@@ -27,6 +26,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _recover(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
+    from ...refitting.recover import recover
+
     report = recover(path)
     for change in report.changes:
         say_completed(arguments, path, change)

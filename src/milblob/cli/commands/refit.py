@@ -1,14 +1,17 @@
 """milblob refit: give weights of a model new values."""
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
-from ...refitting.refit import RefitReport, refit
 from ...wording import some
 from .. import names, options
-from ..completing import complete_first
+from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown
+
+if TYPE_CHECKING:
+    from ...refitting.refit import RefitReport
 
 _MAX_UNUSED = 20
 _COLUMNS = [
@@ -56,6 +59,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    from ...refitting.refit import refit
+
     complete_first(arguments, arguments.model)
     check_select(arguments, arguments.model)
     with shown(arguments) as progress:
@@ -85,7 +90,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def say_refit(report: RefitReport, arguments: Namespace) -> None:
+def say_refit(report: "RefitReport", arguments: Namespace) -> None:
     """Report the changes, and the input that was not used, as -v, -q and --json ask."""
     if arguments.verbose:
         for change in report.changes:
@@ -122,7 +127,7 @@ def _decibels(sqnr: float | None) -> str:
     return "none (zeros)" if sqnr is None else "inf dB" if sqnr == float("inf") else f"{sqnr:.1f} dB"
 
 
-def _summary(report: RefitReport) -> str:
+def _summary(report: "RefitReport") -> str:
     if not report.changes and report.unchanged:
         copy = "" if report.output == report.source else f"; a copy is at {report.output}" if report.done else ""
         return f"nothing changed{copy}"

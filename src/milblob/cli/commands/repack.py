@@ -8,7 +8,7 @@ from ...rewrite.changes import TensorChange
 from ...rewrite.repack import repack
 from ...rewrite.repack_report import RepackReport
 from .. import options
-from ..completing import complete_first
+from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown

@@ -1,13 +1,16 @@
 """milblob report: one HTML file about a model, or about two."""
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
-from ...reporting.report import ReportFile, report
 from .. import options
 from ..selection import check_select
 from ..sources import add_sources
 from ..terminal import output
 from ..terminal.progress import shown
+
+if TYPE_CHECKING:
+    from ...reporting.report import ReportFile
 
 _EXIT_FINDINGS = 1
 
@@ -34,6 +37,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command; status 1 if a weight could not be read."""
+    from ...reporting.report import report
+
     sources = [one for one in (arguments.model, arguments.other) if one is not None]
     check_select(arguments, *sources, stored=False)
     with shown(arguments) as progress:
@@ -56,7 +61,7 @@ def run(arguments: Namespace) -> int:
     return _EXIT_FINDINGS if written.unreadable else 0
 
 
-def _say(written: ReportFile, arguments: Namespace) -> None:
+def _say(written: "ReportFile", arguments: Namespace) -> None:
     for name, reason in written.unreadable.items():
         output.say(f"{name} was not read: {reason}")
     if arguments.quiet:

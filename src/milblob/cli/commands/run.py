@@ -6,17 +6,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...rewrite.destination import require_outside
-from ...storage import paths
-from ...storage.output import NewFile, together
 from .. import options
 from ..inputs import add_function, add_inputs, open_session, read_arrays, read_inputs, require_function_used
 from ..terminal import output, tables
 
 if TYPE_CHECKING:
     from ...onnx import Session
+    from ...storage.output import NewFile
 
 EXAMPLES = ("run Model.mlpackage -i tokens=tokens.npy", "run Model.mlpackage -i inputs.npz -o outputs.npz")
 _COLUMNS = (
@@ -46,6 +42,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    from ...storage import paths
+    from ...storage.output import NewFile, together
+
     targets = [path for path in (arguments.output, arguments.state_out) if path is not None]
     for target in targets:
         require_npz(arguments.model, target)
@@ -89,13 +88,17 @@ def run(arguments: Namespace) -> int:
 
 def require_npz(model: str, target: str) -> None:
     """Refuse an output that is not an .npz file or is inside the model. Raises: ValueError."""
+    from ...rewrite.destination import require_outside
+
     require_outside(model, target)
     if os.path.splitext(target)[1].lower() != ".npz":
         raise ValueError(f"output {target}: expected an .npz file, got another suffix")
 
 
-def save(new: NewFile, arrays: Mapping[str, Any]) -> None:
+def save(new: "NewFile", arrays: Mapping[str, Any]) -> None:
     """Write arrays, texts among them, to an .npz file that `numpy.load` reads without pickles."""
+    import numpy as np
+
     with open(new.fd, "wb", closefd=False) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for key, array in arrays.items():
             values = np.asarray(array)
@@ -106,6 +109,8 @@ def save(new: NewFile, arrays: Mapping[str, Any]) -> None:
 
 def _described(name: str, array: Any, session: "Session | None" = None) -> dict[str, Any]:
     """Return an array for JSON: dtype, shape, minimum and maximum; or a label with the likeliest classes."""
+    import numpy as np
+
     values = np.asarray(array)
     about: dict[str, Any] = {
         "name": name, "dtype": "text" if values.dtype == object else str(values.dtype), "shape": list(values.shape)

@@ -10,9 +10,9 @@ from ...model.lazy import LazyTensor
 from ...model.rows import Listed
 from ..selection import find_array
 from ..terminal import output, tables
+from ..terminal.listed import array_row
 from ..terminal.tvm_archive import library_document, library_rows
 from ..terminal.values import show_values
-from .ls import array_row
 
 
 def show(path: str, arguments: Namespace, kind: str) -> tuple[int, dict[str, Any] | None]:

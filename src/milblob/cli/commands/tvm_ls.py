@@ -2,15 +2,15 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...tvm import Library
-from ...tvm import open as open_library
 from .. import options
 from ..several import run_each
 from ..terminal import output, tables
 from ..terminal.tables import LAST, Column
-from ..terminal.tvm_archive import function_rows, library_document, library_rows, memory_rows, port_rows, storage_rows
+
+if TYPE_CHECKING:
+    from ...tvm import Library
 
 _MODULE, _SIZE = Column("module", is_name=True), Column("size", True)
 _MEMORY = [
@@ -42,6 +42,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    from ...tvm import open as open_library
+
     with open_library(path, max_nbytes=arguments.max_nbytes) as library:
         if arguments.json:
             return 0, _document(library, path)
@@ -49,7 +51,9 @@ def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     return 0, None
 
 
-def _document(library: Library, path: str) -> dict[str, Any]:
+def _document(library: "Library", path: str) -> dict[str, Any]:
+    from ..terminal.tvm_archive import library_document
+
     files = [
         {"name": file.name, "role": file.role, "module": file.module, "nbytes": file.nbytes, "offset": file.offset}
         for file in library.files
@@ -57,7 +61,9 @@ def _document(library: Library, path: str) -> dict[str, Any]:
     return {"path": path, **library_document(library), "files": files}
 
 
-def _print(library: Library, path: str, arguments: Namespace) -> None:
+def _print(library: "Library", path: str, arguments: Namespace) -> None:
+    from ..terminal.tvm_archive import function_rows, library_rows, memory_rows, port_rows, storage_rows
+
     modules = list(library.modules.values())
     tables.print_pairs([("archive", path), *library_rows(library)])
     _table(_MEMORY, memory_rows(modules))

@@ -3,25 +3,20 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from ...arguments import Names
 from ...closeness import unknown
-from ...formats.archive import is_archive
-from ...formats.read import open_arrays
-from ...formats.write import save
-from ...model.lazy import LazyTensor
-from ...refitting.refit import refit
-from ...rewrite.convert import written
-from ...rewrite.destination import require_outside
-from ...tvm import Library
-from ...tvm import open as open_library
-from ...tvm.arrays import named_parameters
 from .. import options
-from ..completing import complete_first
+from ..recovery import complete_first
 from ..saving import say_written
 from ..selection import check_select, kept
 from ..terminal.progress import shown
 from .refit import say_refit
+
+if TYPE_CHECKING:
+    from ...model.lazy import LazyTensor
+    from ...tvm import Library
 
 EXAMPLES = ("tvm params model.tar -o weights.npz", "tvm params model.tar --with parameters.npz -o retrained.tar")
 
@@ -47,12 +42,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    from ...formats.archive import is_archive
+
     if not is_archive(arguments.model):
         raise ValueError(f"{arguments.model}: expected an archive (.tar, .tar.gz or its directory), got something else")
     return _write_out(arguments) if arguments.new is None else _take_in(arguments)
 
 
 def _write_out(arguments: Namespace) -> int:
+    from ...formats.write import save
+    from ...rewrite.convert import written
+    from ...rewrite.destination import require_outside
+    from ...tvm import open as open_library
+
     target = arguments.output
     if target is None:
         raise ValueError("output: expected -o OUT, or --with NEW and the archive to change, got neither")
@@ -72,24 +74,28 @@ def _write_out(arguments: Namespace) -> int:
     return 0
 
 
-def _named(library: Library, module: str | None) -> dict[str, LazyTensor]:
+def _named(library: "Library", module: str | None) -> "dict[str, LazyTensor]":
     """The parameters: of one module by their own names, of all as `named_parameters` calls them.
 
     Raises:
         KeyError: no module is called that.
     """
+    from ...tvm.arrays import named_parameters
+
     if module is None:
         return {name: owner.params[key] for name, (owner, key) in named_parameters(library).items()}
     _require_module(library, module)
     return dict(library.modules[module].params)
 
 
-def _require_module(library: Library, module: str) -> None:
+def _require_module(library: "Library", module: str) -> None:
     if module not in library.modules:
         raise KeyError(unknown("module", module, library.modules, library.path))
 
 
 def _take_in(arguments: Namespace) -> int:
+    from ...refitting.refit import refit
+
     complete_first(arguments, arguments.model)
     check_select(arguments, arguments.model)
     with shown(arguments) as progress:
@@ -111,6 +117,9 @@ def _take_in(arguments: Namespace) -> int:
 
 def _mapping(arguments: Namespace) -> Mapping[str, Names]:
     """Where the arrays go: with -m to that module, if there are several."""
+    from ...formats.read import open_arrays
+    from ...tvm import open as open_library
+
     if arguments.module is None:
         return {}
     with open_library(arguments.model, max_nbytes=arguments.max_nbytes) as library:

@@ -5,9 +5,6 @@ from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...storage.output import NewFile
 from .. import options
 from ..inputs import add_function, add_inputs, open_session, read_inputs, require_function_used
 from ..terminal import output, tables
@@ -58,6 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     from ... import verify
+    from ...storage.output import NewFile
 
     if arguments.worst is not None:
         for model in (arguments.a, *arguments.b):
@@ -90,6 +88,8 @@ def run(arguments: Namespace) -> int:
 
 def _stacked(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Inputs as -i takes them: of several runs with an axis in front; of runs that are not alike, the last one's."""
+    import numpy as np
+
     arrays = [{name: np.asarray(value) for name, value in run.items()} for run in runs]
     shapes = [{name: array.shape for name, array in run.items()} for run in arrays]
     if len(arrays) == 1 or any(one != shapes[0] for one in shapes):

@@ -4,12 +4,14 @@ import json
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...mirrored import shown
-from ...program.compression import Compression
 from ...wording import escape as _escape
 from ...wording import plural as plural
+
+if TYPE_CHECKING:
+    from ...program.compression import Compression
 
 
 def escape(text: str) -> str:
@@ -42,14 +44,14 @@ def shape_text(shape: Iterable[int | None] | None) -> str:
     return "" if shape is None else f"[{', '.join('?' if n is None else str(n) for n in shape)}]"
 
 
-def type_words(dtype: str, compression: Compression | None, is_verbose: bool = False) -> str:
+def type_words(dtype: str, compression: "Compression | None", is_verbose: bool = False) -> str:
     """Return a dtype, and how a compressed weight is stored: "float16 as int4 /32"; verbose: by its operations."""
     if compression is None:
         return dtype
     return f"{dtype} as {chain_words(compression) if is_verbose else compression}"
 
 
-def chain_words(compression: Compression | None) -> str:
+def chain_words(compression: "Compression | None") -> str:
     """Return the operations that compute a weight, from the dense end inwards; "" if it is not compressed."""
     return "" if compression is None else " <- ".join(compression.operations or (compression.scheme,))
 

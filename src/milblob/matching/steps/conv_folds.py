@@ -75,9 +75,6 @@ class Fold(NamedTuple):
 class FoldFinder:
     """Finds folds in one model, of the arrays of one checkpoint.
 
-    Args:
-        checkpoint: the arrays. weights: of the model.
-
     Attributes:
         sqnr: in dB, of compressed weights whose fold was chosen.
     """

@@ -50,11 +50,7 @@ class _Affine(NamedTuple):
 
 
 class Expressions:
-    """Explains weights by the arrays of one checkpoint.
-
-    Args:
-        checkpoint: the arrays.
-    """
+    """Explains weights by the arrays of one checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint, self._given = checkpoint, checkpoint.floats

@@ -29,11 +29,7 @@ _FEW = 16  # rows that are looked up before all are
 
 
 class Gathers:
-    """The arrays of one checkpoint as tables.
-
-    Args:
-        checkpoint: the arrays.
-    """
+    """The arrays of one checkpoint as tables."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint, self._given = checkpoint, checkpoint.floats

@@ -31,12 +31,7 @@ _MAX_CLAIMS = 8
 
 
 class Numbers:
-    """Explains constants of one model.
-
-    Args:
-        checkpoint: its arrays may be the reason.
-        literals: of the network.
-    """
+    """Explains constants of one model."""
 
     def __init__(self, checkpoint: Checkpoint, literals: Literals) -> None:
         self._given = {name: tensor for name, tensor in checkpoint.arrays.items() if tensor.mil_dtype in BITS}

@@ -121,6 +121,18 @@ def correlate(a: Values, b: Values) -> bool:
 
 
 def _correlation(a: Values, b: Values) -> float:
-    x, y = (values.astype(np.float64) - values.mean(dtype=np.float64) for values in (a, b))
-    norm = math.sqrt(float((x * x).sum()) * float((y * y).sum()))
-    return float((x * y).sum()) / norm if norm > 0 and math.isfinite(norm) else 0.0
+    x, y = normalized(np.array([a, b], np.float64))
+    return float(x @ y)
+
+
+def normalized(rows: Values) -> Values:
+    """Return rows of samples, float64, each centred on its mean and scaled to length 1; zeros if constant.
+
+    The product of two of them is their correlation. What is not finite counts as 0; `rows` is overwritten.
+    """
+    rows[~np.isfinite(rows)] = 0
+    scale = np.abs(rows).max(axis=1, initial=0, keepdims=True)
+    rows /= np.where(scale > 0, scale, 1)
+    rows -= rows.mean(axis=1, keepdims=True)
+    norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+    return np.asarray(rows / np.where(norms > 1e-9, norms, np.inf))

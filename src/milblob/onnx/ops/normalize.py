@@ -20,8 +20,8 @@ def _vector(operator: Operator, g: ModelComponentContainer, key: str, fill: floa
     return g.full(shape, fill, g.dtype(x))
 
 
-def _epsilon(operator: Operator, default: float = 1e-5) -> float:
-    return float(operator.number("epsilon", default))
+def _epsilon(operator: Operator) -> float:
+    return float(operator.number("epsilon", 1e-5))
 
 
 @builtin("batch_norm", onnx="BatchNormalization")

@@ -1,11 +1,12 @@
 """Interrupted changes: completed before a command changes a model in place, and by `milblob recover`."""
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
-from ..refitting.recover import recover
-from ..rewrite.destination import is_in_place
-from ..storage.journal import Recovered
 from .terminal import output
+
+if TYPE_CHECKING:
+    from ..storage.journal import Recovered
 
 
 def complete_first(arguments: Namespace, *sources: str) -> None:
@@ -14,6 +15,9 @@ def complete_first(arguments: Namespace, *sources: str) -> None:
     Raises:
         As `milblob.recover`.
     """
+    from ..refitting.recover import recover
+    from ..rewrite.destination import is_in_place
+
     target = arguments.output
     if not arguments.dry_run and (target is None or is_in_place(list(sources), target)):
         for source in sources:
@@ -21,7 +25,7 @@ def complete_first(arguments: Namespace, *sources: str) -> None:
                 say_completed(arguments, source, change)
 
 
-def say_completed(arguments: Namespace, source: str, change: Recovered) -> None:
+def say_completed(arguments: Namespace, source: str, change: "Recovered") -> None:
     """Report that an interrupted change was completed; with -v name the files that it changed."""
     if not arguments.quiet:
         files = output.plural(len(change.files), "file")
