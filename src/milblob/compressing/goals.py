@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import _codec, decibels
-from ..arguments import in_unit_of
+from ..arguments import as_float, in_unit_of
 from ..closeness import hint
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
@@ -24,7 +24,7 @@ from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, chosen_
 from .linear_recipe import Linear
 from .options import Errors, Goal
 from .palette_recipe import Palette
-from .recipe import Recipe, as_float
+from .recipe import Recipe
 from .recompress import all_weights
 
 Array = np.ndarray[Any, Any]

@@ -1,0 +1,40 @@
+"""Prints the weights that take the form of another one."""
+
+import math
+from collections.abc import Sequence
+
+from ...rewrite.share import SharedWeight
+from . import output
+from .tables import LAST, Column, print_table
+
+_COLUMNS = [
+    Column("weight", is_name=True),
+    Column("shares", is_name=True),
+    Column("as", drop=LAST + 1),
+    Column("size", True, drop=1),
+    Column("SQNR", True),
+    Column("largest", True, drop=2),
+]
+
+
+def print_shared(shared: Sequence[SharedWeight]) -> None:
+    """Print a row for each weight, if there is one."""
+    if shared:
+        print()
+        print_table(_COLUMNS, [_cells(row) for row in shared])
+
+
+def say_shared(shared: Sequence[SharedWeight]) -> None:
+    """Say how many weights share, on stderr."""
+    near = [row.sqnr for row in shared if math.isfinite(row.sqnr)]
+    if not shared:
+        output.say("nothing to share: no weights have the same values in different forms")
+        return
+    exact = f"{output.plural(len(shared) - len(near), 'weight')} of equal values"
+    least = f", {len(near):,} nearly equal (least SQNR {min(near):.1f} dB)" if near else ""
+    output.say(f"shared: {exact}{least}")
+
+
+def _cells(row: SharedWeight) -> list[str]:
+    ratio = f"{row.sqnr:.1f}" if math.isfinite(row.sqnr) else "equal"
+    return [row.name, row.reference, row.op, output.size(row.nbytes), ratio, f"{row.max_abs:.3g}"]
