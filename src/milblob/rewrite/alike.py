@@ -1,12 +1,12 @@
 """Finds the weights of a model that have equal values in different forms, or nearly equal values.
 
-Samples select candidates among the weights of one dtype and shape. Equal weights then have equal hashes of their
-decoded values, those of `content_hash(dense=True)`; nearly equal ones are compared in full.
+Samples select candidates among the weights of one dtype and shape. Two candidates are compared in full; of more, those
+are equal whose decoded values have equal hashes, as of `content_hash(dense=True)`.
 """
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,19 +15,20 @@ from .. import _codec
 from ..analysis.hash import tensor_hashes
 from ..analysis.sides import Side
 from ..analysis.tensor_diff import Figures, measure
+from ..dtypes import DType
 from ..hashing import hash_bytes
 from ..matching.derivations.layouts import Layout
 from ..matching.match import match
 from ..matching.similarity import sampled
 from ..matching.steps.same_elements import moved_elements
-from ..model.elements import Elements, are_stored_alike
+from ..model.elements import Elements, are_stored_alike, have_equal_bits
 from ..model.lazy import LazyTensor
-from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.places import path_of
 from ..model.tensor import Tensor, make_tensor
 from ..program.cast_edits import FIRST_INPUTS, opset
 from ..program.compress_edits import consumer_refusal, refusal
+from ..wording import escape
 from .changes import Sharing
 from .decompress import Identities, is_end
 
@@ -104,12 +105,11 @@ def shareable(program: OpenProgram) -> Iterator[Tensor]:
     rows += [group for group in scan.groups if is_end(program, group)]
     for row in rows:
         tensor = make_tensor(program, scan.name_of(row), row)
-        if tensor.mil_dtype.is_float and None not in tensor.declared_shape and tensor.size:
+        if tensor.mil_dtype not in (DType.STRING, DType.BOOL) and None not in tensor.declared_shape and tensor.size:
             yield tensor
 
 
 def find_shared(
-    models: Sequence[Model],
     weights: Iterable[Tensor],
     sharing: Sharing,
     folder_of: Callable[[Tensor], Hashable],
@@ -122,7 +122,6 @@ def find_shared(
     the form of the reference.
 
     Args:
-        models: that have the weights.
         weights: as `shareable` yields them.
         sharing: what was asked for.
         folder_of: weights can share only if this is equal.
@@ -140,7 +139,7 @@ def find_shared(
         if len(forms) > 1 and (sharing.min_sqnr is not None or any(form.first.chain is not None for form in forms)):
             groups += _groups(forms, sharing.min_sqnr)
     if sharing.base is not None and sharing.min_sqnr is not None:
-        groups = _with_base(groups, models, sharing.base, sharing.min_sqnr, max_nbytes)
+        groups = _with_base(groups, sharing.base, sharing.min_sqnr, max_nbytes)
     return [shared for group in groups for shared in _resolved(group)]
 
 
@@ -175,18 +174,24 @@ def _groups(forms: list[_Form], min_sqnr: float | None) -> list[_Group]:
         buckets[row.tobytes()].append(number)
     classes: list[list[int]] = []
     for bucket in buckets.values():
-        if any(forms[number].first.chain is not None for number in bucket) and len(bucket) > 1:
-            by_hash: dict[str, list[int]] = defaultdict(list)
-            hashes = tensor_hashes([forms[number].first for number in bucket], dense=True)
-            for number, found in zip(bucket, hashes, strict=True):
-                by_hash[found].append(number)
-            classes += by_hash.values()
-        else:  # equal records are found as such
-            classes += ([number] for number in bucket)
+        firsts = [forms[number].first for number in bucket]
+        classes += ([bucket[index] for index in some] for some in _equal(firsts))
     members = [_Member([forms[number] for number in some]) for some in classes]
-    if min_sqnr is None:
+    if min_sqnr is None or not forms[0].first.mil_dtype.is_float:
         return [[member] for member in members if len(member.forms) > 1]
     return _near(members, rows[[some[0] for some in classes]], min_sqnr)
+
+
+def _equal(weights: list[Tensor]) -> Iterable[list[int]]:
+    """Put the indices of weights of equal values together. Records are not compared: equal ones are found as such."""
+    if len(weights) == 1 or all(weight.chain is None for weight in weights):
+        return [[index] for index in range(len(weights))]
+    if len(weights) == 2:  # faster than hashing both
+        return [[0, 1]] if have_equal_bits(*map(Elements, weights)) else [[0], [1]]
+    found: dict[str, list[int]] = defaultdict(list)
+    for index, digest in enumerate(tensor_hashes(weights, dense=True)):
+        found[digest].append(index)
+    return found.values()
 
 
 def _positions(size: int) -> np.ndarray[Any, Any]:
@@ -244,39 +249,32 @@ def _compared(weight: Tensor, reference: Tensor, min_sqnr: float) -> Figures | N
     return figures if is_near else None
 
 
-def _with_base(
-    groups: list[_Group], models: Sequence[Model], base: Any, min_sqnr: float, max_nbytes: int | None
-) -> list[_Group]:
+def _with_base(groups: list[_Group], base: Any, min_sqnr: float, max_nbytes: int | None) -> list[_Group]:
     """Make the member whose values are closest to the base the reference of each group.
 
     Raises:
         ValueError: no group has values of the base. As `match`.
     """
-    near = [group for group in groups if len(group) > 1]
-    if not near:
-        return groups
     with contextlib.ExitStack() as stack:
         side = Side.open(base, False, stack, max_nbytes)
-        origins = _origins(near, models, side, max_nbytes)
-        if not origins:
-            names = ", ".join(group[0].first.name for group in near[:3])
-            message = f"base: expected a tensor that one of the nearly equal weights was made from ({names}"
-            raise ValueError(f"{message}{', ...' * (len(near) > 3)}), got none in {side.words}")
+        near = [group[0].first for group in groups if len(group) > 1]
+        origins = _origins(near, side) if near else {}
+        if near and not origins:
+            names = ", ".join(weight.name for weight in near[:3]) + ", ..." * (len(near) > 3)
+            message = f"base: expected a tensor that one of the nearly equal weights was made from ({names})"
+            raise ValueError(escape(f"{message}, got none in {side.words}"))
         return [_by_base(group, origins.get(group[0].first), min_sqnr) for group in groups]
 
 
-def _origins(
-    groups: list[_Group], models: Sequence[Model], side: Side, max_nbytes: int | None
-) -> dict[Tensor, tuple[LazyTensor, Layout]]:
-    """Map the first weight of each group to the array that it was made from, and its layout."""
+def _origins(weights: list[Tensor], side: Side) -> dict[Tensor, tuple[LazyTensor, Layout]]:
+    """Map weights to the arrays that they were made from, and their layouts."""
+    names: dict[str, Tensor] = {}
+    for weight in weights:
+        names[weight.name if weight.name not in names else f"{weight.name}:{len(names)}"] = weight
     found = {}
-    for model in models:
-        firsts = {group[0].first.name: group[0].first for group in groups if group[0].first.package is model.package}
-        if not firsts:
-            continue
-        for row in match(model, side.tensors, select=firsts.__contains__, max_nbytes=max_nbytes).matches:
-            if not row.folded and row.how != "scaled":
-                found[firsts[row.name]] = side.tensors[row.given], row.layout
+    for row in match(names, side.tensors).matches:
+        if not row.folded and row.how != "scaled":
+            found[names[row.name]] = side.tensors[row.given], row.layout
     return found
 
 

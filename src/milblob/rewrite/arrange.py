@@ -101,7 +101,7 @@ def arrange(
         if options.decompress:
             choice.decompressions.update(_decompressions(model, choice))
         if options.share is not None:
-            shared = _shared(models, choice, sources, options.share, max_nbytes)
+            shared = _shared(model, choice, sources, options.share, max_nbytes)
         tensors = model.tensors.values()
         for tensor in sorted(tensors, key=_order) if options.canonical else tensors:
             change, reference = _arranged(tensor, choice, sources)
@@ -509,13 +509,11 @@ def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
 # ------------------------------------------------------------------------------------------------------- shared weights
 
 
-def _shared(
-    models: Sequence[Model], choice: _Choice, sources: _Sources, sharing: Sharing, max_nbytes: int | None
-) -> list[Shared]:
+def _shared(model: Model, choice: _Choice, sources: _Sources, sharing: Sharing, max_nbytes: int | None) -> list[Shared]:
     """Find the weights that take the form of another one; note them in the choice."""
-    every = (tensor for program in models[0].parts for tensor in shareable(program))
+    every = (tensor for program in model.parts for tensor in shareable(program))
     weights = [tensor for tensor in every if choice.is_kept(tensor) and choice.is_selected(tensor.name)]
-    shared = find_shared(models, weights, sharing, lambda tensor: sources.base(_program_of(tensor)), max_nbytes)
+    shared = find_shared(weights, sharing, lambda tensor: sources.base(_program_of(tensor)), max_nbytes)
     choice.shared = {row.weight.row for row in shared}
     choice.decompressions.update(plan_sharing(shared))
     return shared

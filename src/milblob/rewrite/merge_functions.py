@@ -337,7 +337,7 @@ def _shared(parts: list[_Part], sharing: Sharing, max_nbytes: int | None) -> lis
     """Find the weights that take the form of another one."""
     models = [part.model for part in parts if part.model is not None]
     weights = (weight for model in models for weight in shareable(model.parts[0]))
-    return find_shared(models, weights, sharing, lambda weight: None, max_nbytes)
+    return find_shared(weights, sharing, lambda weight: None, max_nbytes)
 
 
 def _described(shared: Shared, parts: list[_Part]) -> SharedWeight:
