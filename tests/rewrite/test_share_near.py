@@ -162,6 +162,7 @@ def test_a_small_form_replaces_a_dense_one(tmp_path, matrix):
     assert finite == {"w0_dense": False, "w0_int8": False, "w0_near": True}
 
 
+@pytest.mark.thorough
 @given(st.data())
 def test_families(tmp_path_factory, data):
     """Each weight near a reference shares with it: no pair is missed, none is too far apart. NumPy compares all pairs."""

@@ -198,7 +198,7 @@ def merge_functions(
         return report
     finally:
         for part in parts:
-            part.close()
+            (part.package if part.model is None else part.model).close()
 
 
 def _require_target(target: str, sources: list[str], force: bool) -> None:
@@ -258,10 +258,6 @@ class _Part:
             message = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
             raise ProgramError(message, file=self.path)
         return found
-
-    def close(self) -> None:
-        """Close its files."""
-        (self.package if self.model is None else self.model).close()
 
     @property
     def default(self) -> str:

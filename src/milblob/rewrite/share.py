@@ -37,7 +37,7 @@ class SharedWeight(Result):
         name: of the weight.
         reference: name of the other one.
         op: type of the operation that yields both: "const" if they are dense.
-        nbytes: stored for the weight before, some of which other weights may need.
+        nbytes: stored for the weight before; other weights may need a part of them.
         sqnr: in dB, of the reference's values against those of the weight; infinite if they are equal.
         max_abs: the largest difference of two elements.
 

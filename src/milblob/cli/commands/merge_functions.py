@@ -10,7 +10,7 @@ from ..terminal.progress import shown
 
 EXAMPLES = (
     "merge-functions prefill.mlpackage decode.mlpackage -o LLM.mlpackage",
-    "merge-functions prefill.mlpackage decode.mlpackage -o LLM.mlpackage --dedupe=values -v",
+    "merge-functions prefill.mlpackage decode.mlpackage -o LLM.mlpackage -v",
 )
 
 
@@ -56,12 +56,11 @@ def run(arguments: Namespace) -> int:
     if arguments.verbose or arguments.dry_run:
         sharing.print_shared(merged.shared)
     if not arguments.quiet:
-        if arguments.dedupe:
-            sharing.say_shared(merged.shared)
         shared = f", {output.size(merged.shared_nbytes)} shared" if merged.shared_nbytes else ""
         count = output.plural(len(merged.functions), "function")
         verb = "to" if merged.done else "would go to"
-        output.say(f"{count}, {output.size(merged.nbytes)} of weights{shared}, {verb} {merged.path}")
+        more = f"; {sharing.shared_message(merged.shared)}" if arguments.dedupe else ""
+        output.say(f"{count}, {output.size(merged.nbytes)} of weights{shared}, {verb} {merged.path}{more}")
     return 0
 
 

@@ -33,8 +33,7 @@ _PLAN = [
 
 EXAMPLES = (
     "repack Model.mlpackage -o Small.mlpackage --cast float32=float16",
-    "repack Model.mlpackage -o Small.mlpackage --dedupe=near --min-sqnr 60 --dry-run",
-    "repack Model.mlpackage -o Split.mlpackage --split 100K --dry-run",
+    "repack Model.mlpackage -o Small.mlpackage --dedupe=values --dry-run",
 )
 
 
@@ -103,9 +102,7 @@ def run(arguments: Namespace) -> int:
         _print_plan(report, arguments.verbose)
         sharing.print_shared(report.shared)
     if not arguments.quiet:
-        _summary(report)
-        if isinstance(arguments.dedupe, str):
-            sharing.say_shared(report.shared)
+        _summary(report, isinstance(arguments.dedupe, str))
         for found in verified:
             print_report(found)
     return status
@@ -174,7 +171,7 @@ def _place(change: TensorChange) -> str:
     return f"{change.file_after.rpartition('/')[2]} at {change.offset_after}"
 
 
-def _summary(report: RepackReport) -> None:
+def _summary(report: RepackReport, is_shared: bool) -> None:
     counts = ", ".join(f"{action} {count}" for action, count in sorted(report.counts().items()))
     lost = [("overflow", "too large"), ("nan", "NaN"), ("underflow", "to zero")]
     for key, words in lost:
@@ -182,8 +179,9 @@ def _summary(report: RepackReport) -> None:
         if total:
             counts += f", {output.plural(total, 'element')} {words}"
     verb = "to" if report.done else "would go to"
+    more = f"; {sharing.shared_message(report.shared)}" if is_shared else ""
     output.say(
         f"{output.plural(len(report.changes), 'tensor')}, {output.size(report.nbytes)} -> "
-        f"{output.size(report.nbytes_after)}{': ' + counts if counts else ''}, {verb} {report.output}"
+        f"{output.size(report.nbytes_after)}{': ' + counts if counts else ''}, {verb} {report.output}{more}"
     )
     output.say_stale(report.stale)

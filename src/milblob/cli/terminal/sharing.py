@@ -1,4 +1,4 @@
-"""Prints the weights that take the form of another one."""
+"""Text about the weights that take the form of another one."""
 
 import math
 from collections.abc import Sequence
@@ -24,15 +24,14 @@ def print_shared(shared: Sequence[SharedWeight]) -> None:
         print_table(_COLUMNS, [_cells(row) for row in shared])
 
 
-def say_shared(shared: Sequence[SharedWeight]) -> None:
-    """Say how many weights share, on stderr."""
+def shared_message(shared: Sequence[SharedWeight]) -> str:
+    """Return how many weights share, for the summary of a command."""
     near = [row.sqnr for row in shared if math.isfinite(row.sqnr)]
     if not shared:
-        output.say("nothing to share: no weights have the same values in different forms")
-        return
+        return "nothing to share: no weights have the same values in different forms"
     exact = f"{output.plural(len(shared) - len(near), 'weight')} of equal values"
-    least = f", {len(near):,} nearly equal (least SQNR {min(near):.1f} dB)" if near else ""
-    output.say(f"shared: {exact}{least}")
+    least = f" and {len(near):,} nearly equal, least SQNR {min(near):.1f} dB" if near else ""
+    return f"shared: {exact}{least}"
 
 
 def _cells(row: SharedWeight) -> list[str]:
