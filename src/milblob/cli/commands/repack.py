@@ -100,7 +100,9 @@ def run(arguments: Namespace) -> int:
         return status
     if arguments.dry_run or arguments.verbose:
         _print_plan(report, arguments.verbose)
-        sharing.print_shared(report.shared)
+        if report.shared:
+            print()
+            sharing.print_shared(report.shared)
     if not arguments.quiet:
         _summary(report, isinstance(arguments.dedupe, str))
         for found in verified:
@@ -167,7 +169,7 @@ def _print_plan(report: RepackReport, everything: bool) -> None:
 
 def _place(change: TensorChange) -> str:
     if change.file_after is None:
-        return "" if "drop" in change.actions else "the Program"
+        return "" if {"drop", "share"} & set(change.actions) else "the Program"
     return f"{change.file_after.rpartition('/')[2]} at {change.offset_after}"
 
 

@@ -20,7 +20,6 @@ _COLUMNS = [
 def print_shared(shared: Sequence[SharedWeight]) -> None:
     """Print a row for each weight, if there is one."""
     if shared:
-        print()
         print_table(_COLUMNS, [_cells(row) for row in shared])
 
 
@@ -29,9 +28,10 @@ def shared_message(shared: Sequence[SharedWeight]) -> str:
     near = [row.sqnr for row in shared if math.isfinite(row.sqnr)]
     if not shared:
         return "nothing to share: no weights have the same values in different forms"
-    exact = f"{output.plural(len(shared) - len(near), 'weight')} of equal values"
-    least = f" and {len(near):,} nearly equal, least SQNR {min(near):.1f} dB" if near else ""
-    return f"shared: {exact}{least}"
+    counts = [f"{output.plural(len(shared) - len(near), 'weight')} of equal values"] * (len(shared) > len(near))
+    if near:
+        counts.append(f"{output.plural(len(near), 'weight')} of nearly equal ones, least SQNR {min(near):.1f} dB")
+    return f"shared: {', '.join(counts)}"
 
 
 def _cells(row: SharedWeight) -> list[str]:
