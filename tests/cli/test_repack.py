@@ -187,11 +187,15 @@ def test_weights_that_share_are_listed(cli, tmp_path):
     expected = milblob.repack(both, target, dedupe="values", dry_run=True).shared
     status, out, err = cli(both, "-o", target, "--dedupe=values", "--dry-run")
     assert status == 0 and not target.exists() and expected
-    assert all(f"{row.name} " in out and row.reference in out for row in expected) and out.count("equal") == len(expected)
+    assert all(f"{row.name} " in out and row.reference in out for row in expected) and out.count("equal") == len(
+        expected
+    )
     assert f"shared: {len(expected)} weight" in err
     status, out, err = cli(both, "-o", target, "--dedupe=values", "--verify", "--json")
     document = json.loads(out)
-    assert status == 0 and len(document["shared"]) == len(expected) and all(row["is_same"] for row in document["verify"])
+    assert (
+        status == 0 and len(document["shared"]) == len(expected) and all(row["is_same"] for row in document["verify"])
+    )
     status, out, err = cli(both, "-o", tmp_path / "c.mlpackage", "--dedupe=values", "--verify")
     assert status == 0 and out.count("same: ") == 2
     status, _, err = cli(target, "-o", tmp_path / "d.mlpackage", "--dedupe=values")

@@ -119,12 +119,16 @@ def test_base_decides_which_values_remain(tmp_path, matrix):
     assert {row.reference for row in near_copy(source, tmp_path / "d.mlpackage").shared} == {"w0_a"}
 
 
-@pytest.mark.parametrize("base", [{}, {"up": np.zeros((3, 4), np.float32)}, {"up": "other"}], ids=["none", "shape", "values"])
+@pytest.mark.parametrize(
+    "base", [{}, {"up": np.zeros((3, 4), np.float32)}, {"up": "other"}], ids=["none", "shape", "values"]
+)
 def test_base_of_another_model_is_refused(tmp_path, matrix, base):
     rng = np.random.default_rng(1)
     base = {name: rng.standard_normal(forms.SHAPE) if isinstance(array, str) else array for name, array in base.items()}
     source = save(tmp_path / "a.mlpackage", {"a": matrix, "b": noisy(rng, matrix, 1e-5)})
-    with pytest.raises(ValueError, match=r"base: expected a tensor that one of the nearly equal weights was made from \(w0_a"):
+    with pytest.raises(
+        ValueError, match=r"base: expected a tensor that one of the nearly equal weights was made from \(w0_a"
+    ):
         milblob.repack(source, tmp_path / "b.mlpackage", dedupe="near", base=base)
     assert not (tmp_path / "b.mlpackage").exists()
 
@@ -144,7 +148,10 @@ def test_values_with_a_large_mean(tmp_path):
     """Scales of a norm: the noise is small beside the values, though not beside their distances from the mean."""
     rng = np.random.default_rng(1)
     scale = (1 + 0.01 * rng.standard_normal(forms.SHAPE)).astype(np.float32)
-    source = save(tmp_path / "a.mlpackage", {"a": scale, "b": (scale + 5e-4 * rng.standard_normal(scale.shape)).astype(np.float32)})
+    source = save(
+        tmp_path / "a.mlpackage",
+        {"a": scale, "b": (scale + 5e-4 * rng.standard_normal(scale.shape)).astype(np.float32)},
+    )
     assert len(near_copy(source, tmp_path / "b.mlpackage").shared) == 1
 
 
@@ -157,7 +164,9 @@ def test_a_small_form_replaces_a_dense_one(tmp_path, matrix):
     chosen = {"dense": made["dense"], "int8": made["int8"], "palette": made["palette"], **consts(arrays)}
     source = forms.save_forms(tmp_path / "a.mlpackage", [chosen], half=False)
     report = near_copy(source, tmp_path / "b.mlpackage")
-    assert {row.name: row.reference for row in report.shared} == dict.fromkeys(("w0_dense", "w0_int8", "w0_near"), "w0_palette")
+    assert {row.name: row.reference for row in report.shared} == dict.fromkeys(
+        ("w0_dense", "w0_int8", "w0_near"), "w0_palette"
+    )
     finite = {row.name: np.isfinite(row.sqnr) for row in report.shared}
     assert finite == {"w0_dense": False, "w0_int8": False, "w0_near": True}
 

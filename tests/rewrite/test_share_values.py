@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from cases import DENSE_CASES, dense_rows
 from dtype_values import assert_same
 from paths import DATA
 from peers import WITHOUT
-from repacking import FILE, findings, record_values, tree, values
+from repacking import FILE, findings, measured_repack, record_values, tree, values
 from text_models import compiled_of
 from thorough import some
 
@@ -19,6 +20,8 @@ ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 from coremltools.converters.mil import Builder as mb  # noqa: E402
 
 import equal_forms as forms  # noqa: E402
+from compress_coremltools import decompressed, theirs  # noqa: E402
+from language_models import transformer  # noqa: E402
 
 
 def shared_copy(source, target, **options):
@@ -71,7 +74,9 @@ def test_all_forms_of_ios18_become_the_smallest(tmp_path, zeros, half, smallest)
         least = min(tensor.nbytes for tensor in model.values())
         assert file_nbytes(tmp_path / "b.mlpackage") <= least  # a scale is in the Program
     assert_same_outputs(source, tmp_path / "b.mlpackage")
-    loaded = ct.models.MLModel(str(shutil.copytree(tmp_path / "b.mlpackage", tmp_path / "c.mlpackage")), skip_model_load=True)
+    loaded = ct.models.MLModel(
+        str(shutil.copytree(tmp_path / "b.mlpackage", tmp_path / "c.mlpackage")), skip_model_load=True
+    )
     assert loaded.get_spec().specificationVersion == 9
 
 
@@ -117,11 +122,12 @@ def test_other_matrices_are_kept(tmp_path):
     ]
     source = forms.save_forms(tmp_path / "a.mlpackage", matrices)
     report = shared_copy(source, tmp_path / "b.mlpackage")
-    assert sorted((row.name[:2], row.reference[:2]) for row in report.shared) == [(f"w{i}",) * 2 for i in (0, 0, 1, 1, 2, 2)]
+    assert sorted((row.name[:2], row.reference[:2]) for row in report.shared) == [
+        (f"w{i}",) * 2 for i in (0, 0, 1, 1, 2, 2)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------------ readers
-
 
 
 def test_an_operation_that_needs_a_const_keeps_the_dense_form(tmp_path):
@@ -152,7 +158,9 @@ def test_weights_in_nested_blocks(tmp_path):
             _false_fn=lambda: mb.mul(x=forms.product(x, inner(f"inner{number}"), number), y=np.float16(2)),
         )  # fmt: skip
 
-    source = forms.save_forms(tmp_path / "a.mlpackage", [{"palette": made["palette"]}, {"int8": made["int8"]}], reader=reader)
+    source = forms.save_forms(
+        tmp_path / "a.mlpackage", [{"palette": made["palette"]}, {"int8": made["int8"]}], reader=reader
+    )
     report = shared_copy(source, tmp_path / "b.mlpackage")
     assert len(report.shared) == 3
     assert_same_outputs(source, tmp_path / "b.mlpackage")
@@ -254,7 +262,40 @@ def test_merge_functions(tmp_path):
     assert milblob.diff(tmp_path / "plain.mlpackage", tmp_path / "m.mlpackage").is_same
     assert file_nbytes(tmp_path / "m.mlpackage") == file_nbytes(sources[1][0])
     assert_same_outputs(tmp_path / "plain.mlpackage", tmp_path / "m.mlpackage", "one", "two")
-    ct.models.MLModel(str(shutil.copytree(tmp_path / "m.mlpackage", tmp_path / "c.mlpackage")), function_name="two", skip_model_load=True)
+    ct.models.MLModel(
+        str(shutil.copytree(tmp_path / "m.mlpackage", tmp_path / "c.mlpackage")),
+        function_name="two",
+        skip_model_load=True,
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("half", [False, True])
+def test_prefill_and_decode_of_a_language_model(tmp_path, half):
+    """With caches as states: coremltools quantizes one graph, and stores the same values dense in the other one."""
+    decode = transformer(tmp_path / "whole.mlpackage", length=1, states=True, half=half)
+    prefill = transformer(tmp_path / "prefill_whole.mlpackage", length=6, states=True, half=half)
+    for name, path in (("decode", decode), ("prefill_small", prefill)):
+        assert theirs(path, [("linear", {"weight_threshold": 0})], tmp_path / f"{name}.mlpackage") is None
+    decompressed(tmp_path / "prefill_small.mlpackage", tmp_path / "prefill.mlpackage")
+    sources = [(tmp_path / f"{name}.mlpackage", name) for name in ("prefill", "decode")]
+    milblob.merge_functions(sources, tmp_path / "both.mlpackage")
+    report = milblob.merge_functions(sources, tmp_path / "out.mlpackage", dedupe="values")
+    assert len(report.shared) >= 4 * 4 and findings(tmp_path / "out.mlpackage") == []
+    assert file_nbytes(tmp_path / "out.mlpackage") < 1.2 * file_nbytes(tmp_path / "decode.mlpackage")
+    hashes = [milblob.content_hash(tmp_path / name, dense=True).model for name in ("both.mlpackage", "out.mlpackage")]
+    assert hashes[0] == hashes[1]
+    assert_same_outputs(tmp_path / "both.mlpackage", tmp_path / "out.mlpackage", "prefill", "decode")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is measured on Linux only")
+def test_memory_does_not_grow_with_the_weights(tmp_path):
+    """64 MiB dense beside 16 MiB of a palette: a few pieces are in memory at a time."""
+    milblob.merge_functions(both_forms(tmp_path, shape=(1 << 20, forms.SHAPE[1])), tmp_path / "both.mlpackage")
+    for how in ("values", "near"):
+        found = measured_repack(tmp_path / "both.mlpackage", tmp_path / f"{how}.mlpackage", dedupe=how)
+        assert found["share"] == 1
 
 
 # ------------------------------------------------------------------------------------------------------- options, bad input

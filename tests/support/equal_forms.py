@@ -40,7 +40,9 @@ def ios18(found, half=True):
 
     def lut(entries, indices, nbits):
         table = np.asarray(entries, number).reshape(1, 1, -1, 1)
-        return lambda name: mb.constexpr_lut_to_dense(indices=indices.astype(_numpy(f"uint{nbits}")), lut=table, name=name)
+        return lambda name: mb.constexpr_lut_to_dense(
+            indices=indices.astype(_numpy(f"uint{nbits}")), lut=table, name=name
+        )
 
     def blocks(dtype, down, across, offset=None):
         scale = np.full((down, across), 1 / 16, number)
@@ -113,7 +115,11 @@ def ios16(found, half=True):
 
     def affine(name):
         return mb.constexpr_affine_dequantize(
-            quantized_data=found.astype(np.int8), zero_point=np.int8(0), scale=number(1 / 16), axis=np.int32(0), name=name
+            quantized_data=found.astype(np.int8),
+            zero_point=np.int8(0),
+            scale=number(1 / 16),
+            axis=np.int32(0),
+            name=name,
         )
 
     def sparse(name):
