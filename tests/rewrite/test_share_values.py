@@ -12,7 +12,7 @@ from cases import DENSE_CASES, dense_rows
 from dtype_values import assert_same
 from paths import DATA
 from peers import WITHOUT
-from repacking import FILE, findings, measured_repack, record_values, tree, values
+from repacking import FILE, findings, measured_repack, record_values, tree
 from text_models import compiled_of
 from thorough import some
 
@@ -365,8 +365,14 @@ def test_weight_files_and_existing_destinations_are_refused(tmp_path):
     assert os.listdir(tmp_path / "b.mlpackage") == ["notes.txt"] and not (tmp_path / "c.mlpackage").exists()
 
 
-def test_pipeline(tmp_path):
-    source = shutil.copytree(DATA / "pipeline" / "model.mlpackage", tmp_path / "a.mlpackage")
-    report = milblob.repack(source, tmp_path / "b.mlpackage", dedupe="values")
-    before, after = values(source), values(tmp_path / "b.mlpackage")
-    assert report.shared == () and before.keys() == after.keys()
+@pytest.mark.thorough
+def test_models_of_a_pipeline_share(tmp_path):
+    """Products one after another, cut into a pipeline of three models with one form of the matrix each."""
+    made = forms.ios18(forms.codes(0.3))
+    made = {name: made[name] for name in ("dense", "palette", "int8 in blocks")}
+    source = forms.save_chain(tmp_path / "a.mlpackage", made)
+    milblob.chunk(source, tmp_path / "parts", parts=3, pipeline=True)
+    pipeline = tmp_path / "parts" / "a_pipeline.mlpackage"
+    report = shared_copy(pipeline, tmp_path / "b.mlpackage")
+    assert {row.reference for row in report.shared} == {f"model1/{forms.label('palette')}"}
+    assert len(report.shared) == 2 and set(ops(tmp_path / "b.mlpackage").values()) == {"constexpr_lut_to_dense"}

@@ -146,31 +146,46 @@ def product(x, weight, number):
     return mb.matmul(x=x, y=weight, transpose_y=True)
 
 
-def save_forms(path, matrices, target=ct.target.iOS18, half=True, reader=None, prefix=""):
-    """Save a package in which a matrix product reads each form of each matrix; return its path.
+def save_forms(path, matrices, target=ct.target.iOS18, half=True, reader=product):
+    """Save a package in which an operation reads each form of each matrix; return its path.
 
     Args:
         matrices: of each, form -> a function that makes it, as of `ios18`.
-        reader: a function of x, a weight and its number that makes another operation.
+        reader: a function of x, a weight and its number that makes the operation.
     """
-    kind = types.fp16 if half else types.fp32
 
-    @mb.program(input_specs=[mb.TensorSpec((1, SHAPE[1]), dtype=kind)], opset_version=target)
-    def program(x):
-        outputs = []
-        for number, forms in enumerate(matrices):
-            for form, make in forms.items():
-                weight = make(prefix + label(form, number))
-                outputs.append((reader or product)(x, weight, number))
+    def body(x):
+        outputs = [
+            reader(x, make(label(form, number)), number)
+            for number, forms in enumerate(matrices)
+            for form, make in forms.items()
+        ]
         return [mb.relu(x=one, name=f"out{place}") for place, one in enumerate(outputs)]
 
+    return _save(path, body, target, half)
+
+
+def save_chain(path, forms):
+    """Save a package in which each form of one matrix is read after the one before; return its path."""
+
+    def body(x):
+        for form, make in forms.items():
+            weight = make(label(form))
+            x = mb.matmul(x=mb.relu(x=product(x, weight, 0)), y=weight)
+        return x
+
+    return _save(path, body, ct.target.iOS18, True)
+
+
+def _save(path, body, target, half):
+    kind = types.fp16 if half else types.fp32
+    program = mb.program(input_specs=[mb.TensorSpec((1, SHAPE[1]), dtype=kind)], opset_version=target)(body)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         precision = ct.precision.FLOAT16 if half else ct.precision.FLOAT32
-        passes = ct.PassPipeline.EMPTY
         model = ct.convert(
             program, minimum_deployment_target=target, compute_precision=precision, skip_model_load=True,
-            pass_pipeline=passes,
+            pass_pipeline=ct.PassPipeline.EMPTY,
         )  # fmt: skip
         model.save(str(path))
     return path

@@ -98,15 +98,17 @@ def shareable(program: OpenProgram) -> Iterator[Tensor]:
     """Yield the weights of a Program that may share: compressed ones, and `const` operations in weight files."""
     scan = program.scan
     rows: list[Any] = [
-        row
-        for row in scan.constants
-        if row.storage == _codec.BLOB and row.op is not None and row.op.type == "const" and not scan.is_part(row)
+        row for row in scan.constants if row.storage == _codec.BLOB and _is_const(row) and not scan.is_part(row)
     ]
     rows += [group for group in scan.groups if is_end(program, group)]
     for row in rows:
         tensor = make_tensor(program, scan.name_of(row), row)
         if tensor.mil_dtype not in (DType.STRING, DType.BOOL) and None not in tensor.declared_shape and tensor.size:
             yield tensor
+
+
+def _is_const(row: _codec.Constant) -> bool:
+    return row.op is not None and row.op.type == "const" and row.key == "val" and not row.steps
 
 
 def find_shared(
