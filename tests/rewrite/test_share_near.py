@@ -171,6 +171,29 @@ def test_a_small_form_replaces_a_dense_one(tmp_path, matrix):
     assert finite == {"w0_dense": False, "w0_int8": False, "w0_near": True}
 
 
+def test_a_part_of_another_weight_keeps_its_values(tmp_path):
+    """A chain is read by an operation, and is the scale of another weight, whose values would change with it."""
+    number = np.float32
+    codes = np.arange(1, 25, dtype=np.int8).reshape(24, 1)
+    twin = (codes / 16 * (1 + 1e-5)).astype(number)
+
+    def scale(name):
+        return mb.constexpr_blockwise_shift_scale(data=codes, scale=np.full((1, 1), 1 / 16, number), name=name)
+
+    def reader(x, weight, place):
+        if place:
+            return mb.add(x=x, y=mb.reduce_sum(x=weight, axes=[0, 1]))
+        data = forms.codes(0.3).astype(np.int8)
+        scaled = mb.constexpr_blockwise_shift_scale(data=data, scale=weight, name="scaled")
+        return mb.add(x=forms.product(x, scaled, 0), y=mb.reduce_sum(x=weight, axes=[0, 1]))
+
+    matrices = [{"scale": scale}, consts({"twin": twin})]
+    source = forms.save_forms(tmp_path / "a.mlpackage", matrices, half=False, reader=reader)
+    assert near_copy(source, tmp_path / "b.mlpackage", base={"twin": twin}).shared == ()
+    [row] = near_copy(source, tmp_path / "c.mlpackage").shared
+    assert (row.name, row.reference) == ("w1_twin", "w0_scale")
+
+
 @pytest.mark.thorough
 @given(st.data())
 def test_families(tmp_path_factory, data):

@@ -314,6 +314,8 @@ def _resolved(group: _Group) -> Iterator[Shared]:
             if form is best or _has_same_parts(form.first, best.first):
                 continue  # equal records are shared as such
             for weight in form.weights:
+                if member.figures is not None and any(one.type.startswith("constexpr_") for one in weight.consumers):
+                    continue  # it is a part, too: another weight would get other values
                 if _accepts(weight, takes[weight], best):
                     yield Shared(weight, best.first, member.figures)
 
