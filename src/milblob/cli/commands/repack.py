@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ...arguments import NAN_POLICIES
+from ...model.model import Model
 from ...rewrite.changes import TensorChange
 from ...rewrite.destination import is_in_place
 from ...rewrite.repack import repack
@@ -112,9 +113,9 @@ def run(arguments: Namespace) -> int:
 
 def _verified(arguments: Namespace) -> "list[VerifyReport]":
     """Compare the outputs of the model and the result: of each function."""
-    from ... import open, verify
+    from ... import verify
 
-    with open(arguments.output) as model:
+    with Model(arguments.output) as model:
         names = list(model.functions)
     several = names if len(names) > 1 else [None]
     return [verify(arguments.models[0], arguments.output, function=name) for name in several]
