@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import milblob
+from milblob.rewrite import alike
 from paths import DATA
 from peers import WITHOUT
 from repacking import findings
@@ -153,6 +154,29 @@ def test_values_with_a_large_mean(tmp_path):
         {"a": scale, "b": (scale + 5e-4 * rng.standard_normal(scale.shape)).astype(np.float32)},
     )
     assert len(near_copy(source, tmp_path / "b.mlpackage").shared) == 1
+
+
+def test_weights_that_samples_do_not_distinguish(tmp_path, monkeypatch):
+    """All zero where they are sampled: each is compared with a few others in full, not with all."""
+    rng = np.random.default_rng(1)
+    arrays = {}
+    for number in range(30):
+        arrays[f"n{number}"] = np.zeros((64, 32), np.float32)
+        arrays[f"n{number}"][-5, :20] = rng.standard_normal(20)
+    arrays["near"] = arrays["n29"] * np.float32(1 + 1e-5)
+    calls = []
+    real = alike.measure
+    monkeypatch.setattr(alike, "measure", lambda a, b: calls.append(1) or real(a, b))
+    source = save(tmp_path / "a.mlpackage", arrays)
+    report = milblob.repack(source, tmp_path / "b.mlpackage", dedupe="near")
+    assert len(calls) <= 31 * 8 and report.shared == ()  # its neighbour was not among them
+    calls.clear()
+    milblob.repack(
+        save(tmp_path / "c.mlpackage", {"n29": arrays["n29"], "near": arrays["near"]}),
+        tmp_path / "d.mlpackage",
+        dedupe="near",
+    )
+    assert len(calls) == 1
 
 
 def test_a_small_form_replaces_a_dense_one(tmp_path, matrix):

@@ -35,6 +35,7 @@ from .decompress import Identities, is_end
 _STRETCHES, _STRETCH_COUNT = 8, 128  # of a sample: stretches, since a compressed weight decodes all between positions
 _SLACK_DB = 6.0  # how far the SQNR of a sample may be below that of the whole
 _ROWS = 512  # samples that are compared at a time
+_MAX_COMPARED = 8  # references that a weight is compared with in full, where samples do not distinguish them
 
 
 class Shared(NamedTuple):
@@ -220,7 +221,7 @@ def _near(members: list[_Member], rows: np.ndarray[Any, Any], min_sqnr: float) -
     by_shadow = np.argsort(shadows, kind="stable")
     ordered = shadows[by_shadow]
     ratio = 10 ** (-(min_sqnr - _SLACK_DB) / 20)  # of the norm of the noise to that of the values
-    free = np.ones(len(members), bool)
+    free, compared = np.ones(len(members), bool), np.zeros(len(members), int)
     groups = []
     for leader in sorted(range(len(members)), key=lambda number: min(form.rank for form in members[number].forms)):
         if not free[leader]:
@@ -232,10 +233,11 @@ def _near(members: list[_Member], rows: np.ndarray[Any, Any], min_sqnr: float) -
         high = int(np.searchsorted(ordered, shadows[leader] + reach, "right"))
         for begin in range(low, high, _ROWS):
             some = by_shadow[begin : min(begin + _ROWS, high)]
-            some = some[free[some]]
+            some = some[free[some] & (compared[some] < _MAX_COMPARED)]
             noise = np.linalg.norm(rows[some] - rows[leader], axis=1)
             for number in some[noise <= ratio * norms[some]]:
                 figures = _compared(members[number].first, members[leader].first, min_sqnr)
+                compared[number] += 1
                 if figures is not None:
                     group.append(members[number]._replace(figures=figures))
                     free[number] = False
