@@ -21,9 +21,9 @@ ARRAYS = {"a": np.ones(3, np.float32)}
 FLAGS = {
     "open": ("constants", "stored", "mmap"), "load": ("constants", "stored", "mmap"), "BlobReader": ("mmap",),
     "check": ("values",), "content_hash": ("dense",), "diff": ("names_only", "stored"),
-    "statistics": ("histogram", "distinct"), "merge_functions": ("force",), "join": ("force",),
+    "statistics": ("histogram", "distinct"), "merge_functions": ("force", "dry_run"), "join": ("force",),
     "chunk": ("pipeline", "force", "dry_run"), "refit": ("cast", "force", "dry_run"),
-    "repack": ("dedupe", "gc", "merge", "canonical", "decompress", "force", "dry_run"), "write_weights": ("force",),
+    "repack": ("gc", "merge", "canonical", "decompress", "force", "dry_run"), "write_weights": ("force",),
     "BlobWriter": ("sync",), "compress": ("recompress", "force", "dry_run"), "compress_frontier": ("recompress",),
 }  # fmt: skip
 FUNCTIONS = dict.fromkeys(

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.repack import repack
     from .rewrite.repack_report import RepackReport
+    from .rewrite.share import SharedWeight
     from .running.output_sensitivity import OutputSensitivity
     from .running.ports import SessionInput, SessionOutput
     from .running.session import Session, SessionState
@@ -159,6 +160,7 @@ __all__ = [
     "SessionInput",
     "SessionOutput",
     "SessionState",
+    "SharedWeight",
     "StateType",
     "Statistics",
     "StatisticsReport",
@@ -265,6 +267,7 @@ _LATER = {
         "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
         "rewrite.repack": ("repack",),
         "rewrite.repack_report": ("RepackReport",),
+        "rewrite.share": ("SharedWeight",),
         "storage.journal": ("Recovered",),
         "running.output_sensitivity": ("OutputSensitivity",),
         "running.ports": ("SessionInput", "SessionOutput"),

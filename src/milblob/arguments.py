@@ -1,5 +1,6 @@
 """Checks of the arguments of public functions, with milblob's own messages."""
 
+import math
 import operator
 import os
 import sys
@@ -210,6 +211,21 @@ def in_unit_of(given: int, nbytes: int) -> str:
     if nbytes == given:
         return given.text
     return f"{-(-nbytes * 100 >> _UNITS[given.unit]) / 100:.15g}{given.unit}"
+
+
+def require_number(name: str, value: Any) -> None:
+    """Refuse a value that is not a number. Raises: TypeError."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+
+
+def as_float(name: str, value: Any) -> float:
+    """Return a number as a float; an integer beyond all floats is infinite. Raises: TypeError: no number."""
+    require_number(name, value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def parse_nbytes(text: str) -> Nbytes:

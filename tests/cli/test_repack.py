@@ -7,6 +7,7 @@ import pytest
 
 import milblob
 from milblob.cli import main
+from peers import WITHOUT
 from repacking import (
     blobs_of,
     copy_of,
@@ -38,6 +39,8 @@ def cli(capsys):
 @pytest.mark.parametrize(("arguments", "options"), [
     ([], {}),
     (["--dedupe", "--gc"], {"dedupe": True, "gc": True}),
+    (["--dedupe=values"], {"dedupe": "values"}),
+    (["--dedupe=near", "--min-sqnr", "40"], {"dedupe": "near", "min_sqnr": 40}),
     (["--align", "4096", "--canonical"], {"align": 4096, "canonical": True}),
     (["--inline"], {"inline": True}),
     (["--inline", "500", "-k", "*weight*", "-k", "*bias*"], {"inline": 500, "select": ["*weight*", "*bias*"]}),
@@ -123,8 +126,12 @@ def test_casts(cli, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--align", "100"], "invalid choice: 100"),
-    (["-k", "head*"], "-k: expected --cast, --decompress, --externalize or --inline, which it selects for, got none"),
+    (["-k", "head*"], "-k: expected --cast, --decompress, --externalize, --inline or --dedupe=values, which it selects for,"),
     (["-k", "head*", "--dedupe"], "-k: expected --cast, "),
+    (["--dedupe=near", "--min-sqnr", "nan"], "min_sqnr: expected a number of dB above 0, got nan"),
+    (["--dedupe=values", "--min-sqnr", "60"], "min_sqnr: expected dedupe='near', which it is about, got 'values'"),
+    (["--dedupe=near", "--base", "nowhere.npz"], "nowhere.npz"),
+    (["--verify", "--dry-run"], "--verify: expected a result beside the model to compare with it, got none"),
     (["--overflow", "inf"], "--overflow: expected --cast, which it is about, got none"),
     (["--nan", "error"], "--nan: expected --cast, which it is about, got none"),
     (["--split", "lots"], "size: expected bytes, such as 64M or 2G, got 'lots'"),
@@ -168,3 +175,30 @@ def test_output_has_no_escapes_of_files(cli, tmp_path):
     source = package_of(tmp_path, {"main": [("w\x1b[31m", 11, [1], WEIGHTS, at)]}, {"weights/weight.bin": data})
     _, out, err = cli(source, "-o", tmp_path / "out.mlpackage", "-v", "--inline")
     assert "\x1b" not in out + err and "w\\x1b[31m" in out
+
+
+def test_weights_that_share_are_listed(cli, tmp_path):
+    """A dry run has a row for each with its SQNR; --verify runs both models; nothing to share is said."""
+    pytest.importorskip("onnxruntime", reason=WITHOUT["onnxruntime"])
+    source, target = fixture_path("matrix_chains", "model.mlpackage"), tmp_path / "b.mlpackage"
+    copy, both = tmp_path / "dense.mlpackage", tmp_path / "both.mlpackage"
+    milblob.repack(source, copy, decompress=True)
+    assert main(["merge-functions", str(source), str(copy), "-o", str(both), "-q"]) == 0
+    expected = milblob.repack(both, target, dedupe="values", dry_run=True).shared
+    status, out, err = cli(both, "-o", target, "--dedupe=values", "--dry-run")
+    assert status == 0 and not target.exists() and expected
+    assert all(f"{row.name} " in out and row.reference in out for row in expected) and out.count("equal") == len(
+        expected
+    )
+    assert f"shared: {len(expected)} weight" in err
+    status, out, err = cli(both, "-o", target, "--dedupe=values", "--verify", "--json")
+    document = json.loads(out)
+    assert (
+        status == 0 and len(document["shared"]) == len(expected) and all(row["is_same"] for row in document["verify"])
+    )
+    status, out, err = cli(both, "-o", tmp_path / "c.mlpackage", "--dedupe=values", "--verify")
+    assert status == 0 and out.count("same: ") == 2
+    status, _, err = cli(target, "-o", tmp_path / "d.mlpackage", "--dedupe=values")
+    assert status == 0 and "nothing to share: " in err
+    status, _, err = cli(both, "-o", both, "--force", "--dedupe=values", "--verify")
+    assert status == 2 and "--verify: expected a result beside the model" in err

@@ -534,7 +534,7 @@ def test_command(cli, pair, tmp_path):
     assert json.loads(out) == {
         "path": str(target),
         "functions": [{"name": p.stem, "source": str(p), "function": "main"} for p in pair],
-        "default": "first", "blobs": 4, "nbytes": 228, "shared_nbytes": 68,
+        "default": "first", "blobs": 4, "nbytes": 228, "shared_nbytes": 68, "shared": [], "done": True,
     }  # fmt: skip
     assert milblob.merge_functions(pair, target, force=True).to_dict() == json.loads(out)
     assert cli(pair[0], "-o", target, "--force", "--as", "main=only")[0] == 0

@@ -289,6 +289,7 @@ def test_report(tmp_path):
         "nbytes_after",
         "actions",
         "files",
+        "shared",
         "stale",
         "tensors",
     }

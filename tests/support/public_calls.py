@@ -204,6 +204,8 @@ CALLS = {
     "recover": lambda path, out: milblob.recover(path),
     "to_text with weights": lambda path, out: milblob.to_text(path, weights="all"),
     "repack": _repack(dedupe=True, cast={"float32": "float16"}),
+    "repack near": _repack(dedupe="near", min_sqnr=30, base={}),
+    "repack values": _repack(dedupe="values"),
     "repack dense": _repack(decompress=True, gc=True, canonical=True, align=4096),
     "repack inline": _repack(inline=True, nan="error", overflow="clamp", cast={"float16": "float32"}),
     "repack outside": _repack(externalize=1, split="function", merge=False),
@@ -215,6 +217,9 @@ CALLS = {
     "compress goal": _compress(bits=5.0),
     "compress_frontier": lambda path, out: milblob.compress_frontier(path, scope=milblob.Scope(min_size=8)),
     "merge_functions": lambda path, out: milblob.merge_functions([(path, "a"), (path, "b")], out / "merged.mlpackage"),
+    "merge_functions values": lambda path, out: milblob.merge_functions(
+        [(path, "a"), (path, "b")], out / "merged.mlpackage", dedupe="near", min_sqnr=30, base={}, dry_run=False
+    ),
     "merge_functions with another": lambda path, out: milblob.merge_functions(
         [(path, "a"), (LATE, "b")], out / "merged.mlpackage"
     ),
@@ -274,11 +279,13 @@ COMMANDS = {
     "check": ["M", "--values"], "check of two": ["M", "D", "--json"], "check for SARIF": ["M", "--sarif"],
      "refit": ["M", "V", "--cast", "-o", "O/r.mlpackage"], "refit with a base": ["M", "B", "--base", "B", "-n"],
     "refit with the model": ["D", "M", "-n"],
-    "repack": ["M", "-o", "O/r.mlpackage", "--cast", "float32=float16", "--gc", "--dedupe"], "repack plan": ["M", "-o", "O/r.mlpackage", "--decompress", "-n", "--json"],
+    "repack": ["M", "-o", "O/r.mlpackage", "--cast", "float32=float16", "--gc", "--dedupe"],
+    "repack near": ["M", "-o", "O/r.mlpackage", "--dedupe=near", "--min-sqnr", "30", "--verify"], "repack plan": ["M", "-o", "O/r.mlpackage", "--decompress", "-n", "--json"],
     "compress": ["M", "-o", "O/c.mlpackage", "--palette", "4", "--min-size", "8"], "compress plan": ["M", "-o", "O/c.mlpackage", "--bits", "6", "--min-size", "8", "--save-plan", "O/p.json"],
     "compress frontier": ["M", "--frontier", "O/f.svg", "--min-size", "8"],
     "chunk": ["M", "-o", "O/parts", "--parts", "2", "-v"], "join": ["M", "L", "-o", "O/m.mlpackage"],
     "merge-functions": ["M", "L", "-o", "O/m.mlpackage", "--as", f"{LATE}:main=other"],
+    "merge-functions values": ["M", "L", "-o", "O/m.mlpackage", "--as", f"{LATE}:main=other", "--dedupe=values", "-n"],
     "to-onnx": ["M", "-o", "O/m.onnx", "--weights", "copy"], "to-onnx coverage": ["M", "--coverage"], "to-onnx as JSON": ["M", "-o", "O/m.onnx", "--json", "--weights", "embed"],
     "run": ["M", "-i", "F", "-o", "O/a.npz"], "verify": ["M", "M", "--runs", "1", "--max-nbytes", "16MiB"],
     "tvm ls": ["ls", "M"], "tvm check": ["check", "M"], "tvm params": ["params", "M", "-o", "O/a.params"],

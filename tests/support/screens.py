@@ -16,6 +16,7 @@ import struct
 import tempfile
 from unittest import mock
 
+import milblob
 import tvm_archives
 from milblob.cli import main
 from milblob.cli.terminal import tables
@@ -34,6 +35,9 @@ def make_files(folder):
     for precision in ("float16", "float32"):
         model = DATA / f"opset_ios17_fp{precision[-2:]}" / "model.mlpackage"
         shutil.copytree(model, folder / f"{precision}.mlpackage")
+    shutil.copytree(DATA / "quant_int8_offset" / "model.mlpackage", folder / "decode.mlpackage")
+    shutil.copytree(DATA / "palette_scaled" / "model.mlpackage", folder / "palettized.mlpackage")
+    milblob.repack(folder / "decode.mlpackage", folder / "prefill.mlpackage", decompress=True)
     broken = shutil.copytree(DEMO, folder / "broken.mlpackage") / "Data/com.apple.CoreML/weights/weight.bin"
     data = bytearray(broken.read_bytes())
     struct.pack_into("<I", data, 9344, 0)

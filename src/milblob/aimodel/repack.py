@@ -77,6 +77,8 @@ def repack(
 
 def _require_options(options: Options) -> None:
     wrong = [name for name in _OTHERS if getattr(options, name) is not None]
+    if options.share is not None:
+        raise ValueError("dedupe: expected True for a bundle of Core AI, whose weights have no other forms, got values")
     wrong += [name for name in ("merge", "canonical", "decompress") if getattr(options, name)]
     if wrong or options.align != 64:
         raise ValueError(

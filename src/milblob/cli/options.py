@@ -62,6 +62,20 @@ def add_align(parser: Parser) -> None:
     parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=description)
 
 
+def add_dedupe(parser: Parser, description: str | None = None) -> None:
+    """Add --dedupe=values and =near with what they are about; with a description, also --dedupe alone."""
+    add = parser.add_argument
+    if description is not None:
+        add("--dedupe", action="store_const", const=True, default=False, help=description)
+    values = "weights of equal values share the smallest form that their readers accept"
+    add("--dedupe=values", dest="dedupe", action="store_const", const="values", default=False, help=values)
+    near = "nearly equal weights share one form, too"
+    add("--dedupe=near", dest="dedupe", action="store_const", const="near", default=False, help=near)
+    add("--min-sqnr", metavar="DB", type=float, help="with --dedupe=near: least SQNR of replaced values; default: 60")
+    base = "with --dedupe=near: the weights that the model was made from; the values nearest to them replace the others"
+    add("--base", metavar="WEIGHTS", help=base)
+
+
 def add_listing(parser: Parser) -> None:
     """Add --listing, for commands that write a bare weight file."""
     description = "listing of names and offsets: .json, or .mil for MIL text; default: named as the weight file"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import decibels
-from ..arguments import in_unit_of
+from ..arguments import as_float, in_unit_of
 from ..closeness import hint
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
@@ -21,7 +21,7 @@ from .linear_recipe import Linear
 from .measuring import Measured, Measurements, StoredWeights, measured, raw_nbytes, shares_of, units_of, values_of
 from .options import Errors, Goal
 from .palette_recipe import Palette
-from .recipe import Recipe, as_float
+from .recipe import Recipe
 
 Array = np.ndarray[Any, Any]
 

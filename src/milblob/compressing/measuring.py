@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import _codec
+from ..arguments import as_float
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
@@ -18,7 +19,7 @@ from ..wording import escape
 from .candidates import Candidate
 from .choosing import Choice
 from .options import Errors
-from .recipe import Recipe, as_float
+from .recipe import Recipe
 from .recompress import all_weights
 
 Array = np.ndarray[Any, Any]

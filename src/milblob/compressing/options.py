@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import Names, Nbytes, as_count, as_integer, as_mapping, parse_nbytes, require_calls
+from ..arguments import Names, Nbytes, as_count, as_float, as_integer, as_mapping, parse_nbytes, require_calls
 from ..selection import Select, selector
 from .parse_recipe import as_recipe
-from .recipe import Recipe, as_float, set_options
+from .recipe import Recipe, set_options
 
 Array = np.ndarray[Any, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import as_count, as_integer, require
+from ..arguments import as_count, as_integer, require, require_number
 from ..dtypes import DType, as_dtype
 from ..lossy import prune
 from ..lossy.unfit import UnfitError
@@ -17,7 +17,7 @@ from ..rewrite.parts import Loss, Part, Put, WeightParts
 from ..values.strided import Empty, computed, not_finite, selected, unpacked_mask
 from .not_finite import in_place_of, require_finite
 from .pieces import LINKED_OPSET, Pieces
-from .recipe import Recipe, require_number, require_one_of, set_options
+from .recipe import Recipe, require_one_of, set_options
 from .weight import Weight
 
 Array = np.ndarray[Any, Any]

@@ -1,7 +1,6 @@
 """The base of all recipes: data with repr, equality and a JSON form, applied to a weight; and sequences of recipes."""
 
 import json
-import math
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -212,21 +211,6 @@ def set_options(made: object, **values: Any) -> None:
     """Normalise options of a frozen dataclass while it is made."""
     for name, value in values.items():
         object.__setattr__(made, name, value)
-
-
-def require_number(name: str, value: Any) -> None:
-    """Refuse a value that is not a number. Raises: TypeError."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-
-
-def as_float(name: str, value: Any) -> float:
-    """Return a number as a float; an integer beyond all floats is infinite. Raises: TypeError: no number."""
-    require_number(name, value)
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def require_one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -5,7 +5,7 @@ Hungarian method) maximises the sum, and could give up a near-certain pair for s
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -193,9 +193,15 @@ def _is_decoded(tensor: LazyTensor) -> bool:
     return tensor.mil_dtype.is_sub_byte or tensor.place.is_computed
 
 
-def _sketches(tensors: list[Any], positions: Values) -> Values:
-    """Return samples of each tensor, `normalized`."""
+def sampled(tensors: Sequence[LazyTensor], positions: Values) -> Values:
+    """Return the elements of each tensor at some positions, a row for each tensor; zeros where they are not finite."""
     rows = np.empty((len(tensors), len(positions)))
     for row, tensor in zip(rows, tensors, strict=True):
         row[:] = Elements(tensor).sample(positions)
-    return normalized(rows)
+    rows[~np.isfinite(rows)] = 0
+    return rows
+
+
+def _sketches(tensors: list[Any], positions: Values) -> Values:
+    """Return samples of each tensor, `normalized`."""
+    return normalized(sampled(tensors, positions))

@@ -84,12 +84,14 @@ class Elements:
         if self._flat is not None:
             return np.asarray(self._flat[positions].astype(np.float64))
         order = np.argsort(positions)
+        ascending = positions[order]
         result = np.empty(len(positions))
         for begin in starts(self.count):
-            low, high = np.searchsorted(positions[order], (begin, begin + PIECE_COUNT))
-            if low < high:
-                piece = self.read(begin, min(PIECE_COUNT, self.count - begin))
-                result[order[low:high]] = piece[positions[order[low:high]] - begin]
+            low, high = np.searchsorted(ascending, (begin, begin + PIECE_COUNT))
+            if low < high:  # decode no more than the positions need
+                first = int(ascending[low]) & ~7
+                piece = self.read(first, int(ascending[high - 1]) + 1 - first)
+                result[order[low:high]] = piece[ascending[low:high] - first]
         return result
 
     @property

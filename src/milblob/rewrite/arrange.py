@@ -25,11 +25,13 @@ from ..storage.beneath import Location
 from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor, stored_bytes
 from ..wording import escape
-from .changes import WEIGHT_COUNT, Options, TensorChange, is_counted
+from .alike import Shared, find_shared, shareable
+from .changes import WEIGHT_COUNT, Options, Sharing, TensorChange, is_counted, set_places
 from .decompress import Decompression, Identities, plan_decompression
 from .layout import Records, WeightFile
 from .parts import CompressedWeight
 from .references import ConstexprWeight, DenseWeight, Edits, Reference, program_edits
+from .share import SharedWeight, plan_sharing, shared_changes
 from .tasks import CAST, COMPUTED, COPY, HELD, VALUE, Item
 
 _RAW_FIELDS = (FLOATS, DOUBLES, BYTES)
@@ -45,11 +47,13 @@ class Arrangement(NamedTuple):
         changes: one row per tensor, and one per record that nothing refers to.
         records: the contents of the result's weight files, and which of them are rewritten.
         edits: of each Program that changes.
+        shared: the weights that take the form of another one.
     """
 
     changes: list[TensorChange]
     records: Records
     edits: Edits
+    shared: tuple[SharedWeight, ...] = ()
 
 
 def arrange(
@@ -57,6 +61,7 @@ def arrange(
     options: Options,
     required: Iterable[str] = (),
     compressed: Iterable[CompressedWeight] = (),
+    max_nbytes: int | None = None,
 ) -> Arrangement:
     """Plan a repacked model.
 
@@ -65,6 +70,7 @@ def arrange(
         options: what was requested.
         required: names of files that the result must have if the source has them.
         compressed: weights that are compressed. The models are then opened with `constants=True`, too.
+        max_nbytes: as for `open`, of the base of weights that share.
 
     Raises:
         ProgramError: a cast after which an operation would not type-check; the consumer is named.
@@ -82,6 +88,7 @@ def arrange(
     constexprs: list[ConstexprWeight] = []
     sources = _Sources(model, records)
     choice = _Choice(options, _weights_of_parts(model), compressed)
+    shared: list[Shared] = []
     if model.kind == "blob":
         for other in models:
             changes += _file_changes(
@@ -93,6 +100,8 @@ def arrange(
             choice.decompressions[program] = plan_decompression(program, lambda group: group in choice.compressed)
         if options.decompress:
             choice.decompressions.update(_decompressions(model, choice))
+        if options.share is not None:
+            shared = _shared(model, choice, sources, options.share, max_nbytes)
         tensors = model.tensors.values()
         for tensor in sorted(tensors, key=_order) if options.canonical else tensors:
             change, reference = _arranged(tensor, choice, sources)
@@ -102,6 +111,8 @@ def arrange(
                 reference = None
             changes += [change] if change is not None else []
             references += [reference] if reference is not None else []
+        items = {(r.tensor.program, r.tensor.constant): r.item for r in references} if shared else {}
+        changes += shared_changes(shared, items)
         for weight in again:  # they were compressed before, in another way
             change = TensorChange(weight.tensor.name, weight.tensor.mil_dtype, 0, None, None)
             constexprs.append(_compressed(weight, change, sources))
@@ -125,11 +136,11 @@ def arrange(
                 records.split_by_size(options.split)
         records.lay_out(required)
     _require_no_weight_file(model, records)
-    _complete(changes, is_laid_out)
+    set_places(changes, is_laid_out)
     if not options.moves:
         return Arrangement(changes, records, {})
-    edits = program_edits(model, options.functions, references, choice.decompressions, weights, constexprs)
-    return Arrangement(changes, records, edits)
+    edits = program_edits(model, options.functions, references, choice.decompressions, weights, constexprs, shared)
+    return Arrangement(changes, records, edits, tuple(map(SharedWeight.of, shared)))
 
 
 def _order(tensor: Tensor) -> Any:
@@ -152,6 +163,7 @@ def _require_support(model: Model, options: Options) -> None:
         message = "functions: expected a package, got a compiled model, whose coremldata.bin names its functions too"
         raise UnsupportedError(f"{message} (repack the package, then compile it)", file=model.path)
     if model.kind == "blob":
+        asked += ["dedupe of values"] * (options.share is not None)
         asked += ["gc"] * options.gc + ["split"] * (options.split is not None)
         if asked:
             raise UnsupportedError(f"{asked[0]}: expected a model, got a weight file alone", file=model.path)
@@ -174,6 +186,7 @@ class _Choice:
     Attributes:
         compressed: these, by constant, or by the chain of what was compressed before.
         decompressions: of each Program.
+        shared: rows of the weights that take the form of another one.
         has_selected: whether `is_selected` was True of anything so far.
     """
 
@@ -183,6 +196,7 @@ class _Choice:
         self.options = options
         self.compressed = {weight.tensor.row: weight for weight in compressed}
         self.decompressions: dict[OpenProgram, Decompression] = {}
+        self.shared: set[Any] = set()
         self.has_selected = False
         self._weights_of = weights_of
 
@@ -345,6 +359,10 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
         change.dtype_after = target or change.dtype_after
     if constant in choice.compressed:
         return change, None
+    if constant in choice.shared:
+        change.actions.append("share")
+        change.nbytes_after, change.file_after, change.offset_after = 0, None, None
+        return change, None
     if change.actions and is_blob:
         tensor.read()  # raises if the record does not match what the Program declares
     item, value = None, None
@@ -488,6 +506,19 @@ def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
     return item
 
 
+# ------------------------------------------------------------------------------------------------------- shared weights
+
+
+def _shared(model: Model, choice: _Choice, sources: _Sources, sharing: Sharing, max_nbytes: int | None) -> list[Shared]:
+    """Find the weights that take the form of another one; note them in the choice."""
+    every = (tensor for program in model.parts for tensor in shareable(program))
+    weights = [tensor for tensor in every if choice.is_kept(tensor) and choice.is_selected(tensor.name)]
+    shared = find_shared(weights, sharing, lambda tensor: sources.base(_program_of(tensor)), max_nbytes)
+    choice.shared = {row.weight.row for row in shared}
+    choice.decompressions.update(plan_sharing(shared))
+    return shared
+
+
 # --------------------------------------------------------------------------------------------------- compressed weights
 
 
@@ -564,19 +595,3 @@ def _require_no_weight_file(model: Model, records: Records) -> None:
         message = "model file: expected one without a weight file, which has no place beside the result, got"
         room = "a .mlpackage" if model.kind == "mlmodel" else "a .mlmodelc"
         raise UnsupportedError(f"{message} {records.items[0].name!r} ({room} has room for both)", file=model.path)
-
-
-def _complete(changes: Iterable[TensorChange], is_laid_out: bool) -> None:
-    """Set the place and size of the value in the result in each row."""
-    counted: set[int] = set()
-    for change in changes:
-        item = change.item
-        if item is None:
-            continue
-        first = item.first
-        if first is not item:
-            change.actions.append("deduplicate")
-        if is_laid_out:
-            change.file_after, change.offset_after = first.file, first.offset
-        change.nbytes_after = 0 if id(first) in counted else first.target_nbytes
-        counted.add(id(first))

@@ -1,17 +1,21 @@
 """The options of a repack, and its actions on each tensor."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _codec
+from ..arguments import as_float, require_flags
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..results import plain
 from ..values.strided import ranges
 from .tasks import Item
+
+_MIN_SQNR = 60.0  # dB: a relative error of 0.001
 
 WEIGHT_COUNT = 10
 """The ecosystem's threshold: constants of this many elements are kept in the weight file."""
@@ -28,10 +32,44 @@ def is_counted(tensor: Tensor, is_part: bool) -> bool:
     return tensor.mil_dtype not in (DType.STRING, DType.BOOL) and tensor.size >= WEIGHT_COUNT
 
 
+class Sharing(NamedTuple):
+    """Which weights share the form of one of them.
+
+    Attributes:
+        min_sqnr: of nearly equal weights, in dB; None: only equal values.
+        base: the weights that a model was made from: those nearest to them are the reference. None for the smallest.
+    """
+
+    min_sqnr: float | None = None
+    base: Any = None
+
+
+def as_sharing(dedupe: bool | str, min_sqnr: float | None, base: Any) -> Sharing | None:
+    """Return what `dedupe` asks for beyond equal records, checked; None for nothing.
+
+    Raises:
+        ValueError: an unknown word, or an option that has no effect. TypeError: something else.
+    """
+    if isinstance(dedupe, str):
+        if dedupe not in ("values", "near"):
+            raise ValueError(f"dedupe: expected True, False, 'values' or 'near', got {dedupe!r}")
+    else:
+        require_flags(dedupe=dedupe)
+    if dedupe != "near":
+        for name in (name for name, value in (("min_sqnr", min_sqnr), ("base", base)) if value is not None):
+            raise ValueError(f"{name}: expected dedupe='near', which it is about, got {dedupe!r}")
+        return Sharing() if dedupe == "values" else None
+    least = _MIN_SQNR if min_sqnr is None else as_float("min_sqnr", min_sqnr)
+    if not 0 < least < math.inf:
+        raise ValueError(f"min_sqnr: expected a number of dB above 0, got {least}")
+    return Sharing(least, base)
+
+
 class Options(NamedTuple):
     """The options of `repack`; see there.
 
     Attributes:
+        share: with `dedupe`: which weights share beyond equal records.
         compress: whether weights are compressed: `arrange` is given their parts.
     """
 
@@ -50,6 +88,7 @@ class Options(NamedTuple):
     nan: str = "keep"
     decompress: bool = False
     compress: bool = False
+    share: Sharing | None = None
 
     def is_skipped(self, tensor: LazyTensor) -> bool:
         """Whether a cast leaves a tensor as it is because it has NaN."""
@@ -72,9 +111,9 @@ class TensorChange:
 
     Attributes:
         name: of the tensor; for a record that nothing refers to, the name of its file and "#n".
-        actions: "cast", "externalize", "inline", "deduplicate", "drop", "decompress", "compress"; none for a tensor
-            that is kept. A decompressed weight has a row after all tensors; its parts, which have rows of their own,
-            are dropped.
+        actions: "cast", "externalize", "inline", "deduplicate", "drop", "decompress", "compress", "share"; none for
+            a tensor that is kept. A compressed weight that becomes dense, or that shares, has a row after all tensors;
+            its parts, which have rows of their own, are dropped.
         dtype, dtype_after, nbytes, nbytes_after: of the stored values. nbytes_after is 0 for a tensor that shares its
             record with an earlier one.
         file, offset, file_after, offset_after: of the record, by name in the model; None for immediates.
@@ -112,3 +151,19 @@ class TensorChange:
 
     def __repr__(self) -> str:
         return f"<TensorChange {self.name!r}: {', '.join(self.actions) or 'keep'}>"
+
+
+def set_places(changes: Iterable[TensorChange], is_laid_out: bool) -> None:
+    """Set the place and size of the value in the result in each row."""
+    counted: set[int] = set()
+    for change in changes:
+        item = change.item
+        if item is None:
+            continue
+        first = item.first
+        if first is not item:
+            change.actions.append("deduplicate")
+        if is_laid_out:
+            change.file_after, change.offset_after = first.file, first.offset
+        change.nbytes_after = 0 if id(first) in counted else first.target_nbytes
+        counted.add(id(first))

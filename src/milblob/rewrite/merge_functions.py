@@ -4,23 +4,39 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias, cast
 
 from .. import _codec
 from ..arguments import as_path, require, require_calls, require_flags, source_of
 from ..errors import ProgramError, UnsupportedError
+from ..model.model import Model
+from ..model.open_program import OpenProgram
 from ..model.package import ML_PROGRAM, Package
+from ..model.tensor import Tensor
 from ..program.scan import ProgramScan
 from ..program.splice import Edit, Spliced, splice
-from ..program.wire_edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
+from ..program.wire_edits import (
+    combined,
+    field,
+    fields_of,
+    reference_edit,
+    removed_operation,
+    require_plain,
+    text_edit,
+    text_of,
+    varint,
+)
 from ..progress import Progress, ProgressCounter
 from ..results import Result
 from ..storage import paths
 from ..storage.mapped import closed_on_error
 from ..storage.output import NewDirectory
+from .alike import Shared, find_shared, shareable
+from .changes import Sharing, as_sharing
 from .destination import is_in_place, require_destination
 from .new_package import WEIGHT_FILE, Bytes, NewRecords, nbytes_of, reference_to, require_one_program, write_package
+from .share import SharedWeight, plan_sharing, sharing_edits
 from .tasks import Item
 
 _MULTI_FUNCTION_SPEC_VERSION = 9  # iOS 18: the first with multi-function models
@@ -71,6 +87,8 @@ class MergeReport(Result):
         blob_count: number of records in the new weight file.
         nbytes: bytes of their data.
         shared_nbytes: bytes saved because an equal blob was already stored.
+        shared: with `dedupe`: the weights that take the form of another one, by their names in the new package.
+        done: False for a dry run.
 
     Examples:
         >>> report = milblob.merge_functions([("states.mlpackage", "a"), ("states.mlpackage", "b")], "both.mlpackage")
@@ -84,6 +102,8 @@ class MergeReport(Result):
     blob_count: int
     nbytes: int
     shared_nbytes: int
+    shared: tuple[SharedWeight, ...] = ()
+    done: bool = True
 
     _keys: ClassVar = {"blob_count": "blobs"}
 
@@ -93,7 +113,11 @@ def merge_functions(
     destination: _Path,
     *,
     default: str | None = None,
+    dedupe: bool | str = True,
+    min_sqnr: float | None = None,
+    base: Any = None,
     force: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> MergeReport:
@@ -109,7 +133,10 @@ def merge_functions(
             `_<function>` if the model has several.
         destination: the new .mlpackage. Written atomically.
         default: name (in the new package) of the default function; default: that of the first source.
+        dedupe: "values" or "near": as for `repack`, across the sources. Equal records are always stored once.
+        min_sqnr, base: as for `repack`.
         force: replace a package that exists.
+        dry_run: plan only.
         progress: called as weights and files are written (see `Progress`).
         max_nbytes: as for `open`, of each source.
 
@@ -117,7 +144,7 @@ def merge_functions(
         UnsupportedError: a source that is a pipeline, a compiled model or not an ML Program, has an older opset or one
             different from the first source's, or has its Program split into several messages.
         ProgramError: a duplicate name, a name that MIL does not allow, or an unknown default function.
-        ValueError: no sources; `destination` is not a .mlpackage, or is (in) a source.
+        ValueError: no sources; `destination` is not a .mlpackage, or is (in) a source; a wrong `dedupe` or `min_sqnr`.
         FileExistsError: `destination` exists, and `force` is False, or it is not a package, or it has other files in
             it.
         FormatError, ResolveError, OSError: a source cannot be read or changed while it was read, or the output cannot
@@ -129,7 +156,10 @@ def merge_functions(
         ['a', 'b']
     """
     target = as_path(destination)
-    require_flags(force=force)
+    require_flags(force=force, dry_run=dry_run)
+    sharing = as_sharing(dedupe, min_sqnr, base)
+    if not dedupe:
+        raise ValueError(f"dedupe: expected True, 'values' or 'near', got {dedupe!r}; equal records are stored once")
     require_calls(progress=progress)
     require("default", default, str | None, "the name of a function")
     if isinstance(sources, str) or not isinstance(sources, Iterable):
@@ -144,14 +174,19 @@ def merge_functions(
     parts: list[_Part] = []
     try:
         for path, (_, names) in zip(names_of, given, strict=True):
-            parts.append(_Part(path, names, max_nbytes))
+            parts.append(_Part(path, names, max_nbytes, sharing is not None))
         _require_one_opset(parts)
         functions = _name_functions(parts)
         chosen = _choose_default(parts, functions, default)
-        records, file_nbytes = _arranged(parts)
+        shared = _shared(parts, sharing, max_nbytes) if sharing is not None else []
+        described = tuple(_described(row, parts) for row in shared)
+        records, file_nbytes = _arranged(parts, shared)
         items = records.items
         nbytes = sum(item.nbytes for item in items)
         shared_nbytes = sum(item.nbytes for item in records.every) - nbytes
+        report = MergeReport(target, functions, chosen, len(items), nbytes, shared_nbytes, described, not dry_run)
+        if dry_run:
+            return report
         model = list(_model(parts, chosen))
         counter = ProgressCounter(progress)
         counter.total_nbytes = nbytes + nbytes_of(model)
@@ -160,10 +195,10 @@ def merge_functions(
             write_package(directory.name, [(WEIGHT_FILE, items, file_nbytes)], model, counter)
             model.clear()  # it holds bytes of the sources
             records.require_same()
-        return MergeReport(target, functions, chosen, len(items), nbytes, shared_nbytes)
+        return report
     finally:
         for part in parts:
-            part.package.close()
+            (part.package if part.model is None else part.model).close()
 
 
 def _require_target(target: str, sources: list[str], force: bool) -> None:
@@ -178,13 +213,15 @@ def _require_target(target: str, sources: list[str], force: bool) -> None:
 class _Part:
     """One source: its files, its Program, and the new names of its functions."""
 
-    def __init__(self, path: str, names: str | Mapping[str, str], max_nbytes: int | None) -> None:
+    def __init__(self, path: str, names: str | Mapping[str, str], max_nbytes: int | None, is_shared: bool) -> None:
         self.path = path
         self.package = Package(path, max_nbytes=max_nbytes)
         with closed_on_error(self.package):
             self.source = require_one_program(self.package)
             self.buffer = self.source.mapping.live()
-            self.scan = ProgramScan(self.source.program[0], self.source.program[1:])
+            self.model = Model(self.package, stored=True, constants=True) if is_shared else None
+            scanned = None if self.model is None else self.model.parts[0].scan
+            self.scan = scanned or ProgramScan(self.source.program[0], self.source.program[1:])
             require_plain(self.scan, self.buffer)
             self.functions = [name for name, _, _ in self.scan.table.functions]
             self.described = fields_of(self.buffer, self.source.description) if self.source.description else []
@@ -292,25 +329,63 @@ def _choose_default(parts: list[_Part], functions: tuple[MergedFunction, ...], d
 # -------------------------------------------------------------------------------------------------------------- weights
 
 
-def _arranged(parts: list[_Part]) -> tuple[NewRecords, int]:
+def _shared(parts: list[_Part], sharing: Sharing, max_nbytes: int | None) -> list[Shared]:
+    """Find the weights that take the form of another one."""
+    models = [part.model for part in parts if part.model is not None]
+    weights = (weight for model in models for weight in shareable(model.parts[0]))
+    return find_shared(weights, sharing, lambda weight: None, max_nbytes)
+
+
+def _described(shared: Shared, parts: list[_Part]) -> SharedWeight:
+    """Describe a weight that shares, by the names in the new package."""
+    part_of = {id(part.package): part for part in parts}
+    count = sum(len(part.functions) for part in parts)
+
+    def name(weight: Tensor) -> str:
+        part = part_of[id(weight.package)]
+        own = weight.name.removeprefix(f"{weight.function}/") if len(part.functions) > 1 else weight.name
+        return f"{part.names[weight.function]}/{own}" if count > 1 else own
+
+    return replace(SharedWeight.of(shared), name=name(shared.weight), reference=name(shared.reference))
+
+
+def _arranged(parts: list[_Part], shared: list[Shared]) -> tuple[NewRecords, int]:
     """Lay out the records that the functions refer to, and make every reference to them an edit of its part.
+
+    Args:
+        shared: weights that take the form of another one.
 
     Returns:
         The records, each distinct one once, in order of first reference; the size of their file.
     """
     records = NewRecords()
     references: list[tuple[_Part, Any, Item]] = []
+    rows = {row.weight.row for row in shared}
+    removals = plan_sharing(shared)
     for part in parts:
         records.hold(part.package)
+        removal = removals.get(part.model.parts[0]) if part.model is not None else None
+        gone = removal.gone if removal is not None else set()
         references += (
             (part, constant, records.add(part.package, part.source, constant))
             for constant in part.scan.constants
             if constant.storage == _codec.BLOB
+            and constant not in rows
+            and (constant.op is None or constant.op.message not in gone)
         )
+        part.edits += (removed_operation(part.buffer, op) for op in (removal.removed if removal is not None else ()))
     records.share_equal()
     file_nbytes = records.lay_out()
     for part, constant, item in references:
         part.edits.append(reference_edit(part.buffer, constant, reference_to(), item.first.offset))
+
+    def place_of(stored: Tensor) -> tuple[str, int]:
+        program = cast(OpenProgram, stored.program)
+        return reference_to(), records.add(stored.package, program.source, stored.constant).first.offset
+
+    edits = sharing_edits(shared, place_of)
+    for part in parts if edits else ():
+        part.edits += edits.get(cast(Model, part.model).parts[0], ())
     return records, file_nbytes
 
 

@@ -21,8 +21,10 @@ from ..program.scan import Compressed
 from ..program.splice import Edit
 from ..program.wire_edits import combined, function_edits, reference_edit, removed_operation, value_edit
 from ..values.tensorvalue import pack_tensor
+from .alike import Shared
 from .decompress import Decompression, dense_edit
 from .parts import CompressedWeight
+from .share import sharing_edits
 from .tasks import Item
 
 Place = tuple[str, int]
@@ -87,6 +89,7 @@ def program_edits(
     decompressions: Mapping[OpenProgram, Decompression],
     weights: Sequence[DenseWeight],
     constexprs: Sequence[ConstexprWeight] = (),
+    shared: Sequence[Shared] = (),
 ) -> Edits:
     """Return the edits of a model's Programs; none for those that do not change.
 
@@ -97,6 +100,7 @@ def program_edits(
         decompressions: of its Programs.
         weights: that become dense.
         constexprs: weights that are compressed.
+        shared: weights that take the form of another one.
 
     Raises:
         ProgramError: a cast after which an operation would not type-check; no function is left.
@@ -124,6 +128,9 @@ def program_edits(
         ]  # fmt: skip
         gone = ("val",) if row.type == "const" else part_names(row.type)
         edits[program].append(constexpr_edit(program.scan, row, gone, parts.op, values, parts.links))
+    records = {(r.tensor.program, r.tensor.constant): cast(Item, r.item) for r in references} if shared else {}
+    for program, some in sharing_edits(shared, lambda part: _spelled(records[part.program, part.constant])).items():
+        edits[program] += some
     found = {key: combined(rows) for key, rows in edits.items()}
     return {key: rows for key, rows in found.items() if rows}
 

@@ -31,7 +31,7 @@ from ..storage.transfer import write_at
 from ..values.cast import OVERFLOW_POLICIES, CastCounts
 from .arrange import Arrangement, arrange
 from .canonical import canonical_model
-from .changes import WEIGHT_COUNT, Options, TensorChange
+from .changes import WEIGHT_COUNT, Options, TensorChange, as_sharing
 from .copying import OpenFiles, copy_entry, new_file, set_mode, walk, write_spliced
 from .destination import is_in_place, require_destination
 from .execute import add_counts, write_weight_files
@@ -52,7 +52,9 @@ def repack(
     destination: str | os.PathLike[str],
     *,
     cast: Any = None,
-    dedupe: bool = False,
+    dedupe: bool | str = False,
+    min_sqnr: float | None = None,
+    base: Any = None,
     gc: bool = False,
     externalize: int | bool | None = None,
     inline: int | bool | None = None,
@@ -88,6 +90,11 @@ def repack(
             float32 as float16 becomes a `constexpr_cast`: consumers see the same type and compute in float32 as before.
             Without `select`, vectors that would become one, and values inside other operations, are not cast.
         dedupe: keep one of several equal records. Equal means dtype, count and bytes; nothing is decided by a hash.
+            "values": also weights of the same values in different forms, such as a palette in another order or a dense
+            copy, get the smallest form that their readers accept. "near": also those that are nearly equal.
+        min_sqnr: with "near", the least signal-to-noise ratio of values that are replaced, in dB; default: 60.
+        base: with "near", the weights that the model was made from, as for `match`: the values nearest to them replace
+            the others; default: those that take the fewest bytes.
         gc: drop records that nothing refers to. (Records whose last reference is removed here are always dropped.)
         externalize: move immediates of at least this many elements to the weight file; True for 10. For systems before
             iOS 18 only the dtypes that coremltools puts there.
@@ -104,7 +111,8 @@ def repack(
             becomes a `const` of the same name, output and type, its values those that `Tensor.read` gives. What was
             only a part of it goes. Not together with `cast`: repack twice.
         select: glob, several, or a function of a name: the tensors that are cast, externalized, inlined or
-            decompressed. A stored part is selected by the name of its weight too.
+            decompressed, and the weights that may share beyond equal records. A stored part is selected by the name of
+            its weight too.
         functions: name, or several: the functions that the result has.
         overflow: what a cast does with a number that is too large: "error", "inf", "clamp" (largest finite number).
         nan: what a cast does with a tensor that has NaN: "keep": casts it, NaN remains NaN; "skip": leaves the tensor
@@ -133,9 +141,8 @@ def repack(
         (179904, 170688)
     """
     sources = _paths(source)
-    require_flags(
-        dedupe=dedupe, gc=gc, merge=merge, canonical=canonical, decompress=decompress, force=force, dry_run=dry_run
-    )
+    require_flags(gc=gc, merge=merge, canonical=canonical, decompress=decompress, force=force, dry_run=dry_run)
+    share = as_sharing(dedupe, min_sqnr, base)
     require_calls(progress=progress)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
@@ -143,7 +150,7 @@ def repack(
     options = Options(
         _casts(cast), bool(dedupe), bool(gc), _threshold("externalize", externalize), _threshold("inline", inline),
         _split(split), bool(merge), align, bool(canonical), is_selected, _names("functions", functions),
-        overflow, nan, bool(decompress),
+        overflow, nan, bool(decompress), share=share,
     )  # fmt: skip
     _require_options(options)
     row = format_of(sources[0])
@@ -238,6 +245,11 @@ def _require_options(options: Options) -> None:
         raise ValueError(f"inline: {message}, got {options.inline}")
     if options.decompress and options.cast:
         raise ValueError("decompress: expected it without cast, got both; the result can be cast")
+    if options.share is not None:
+        others = {"cast": bool(options.cast), "decompress": options.decompress}
+        others |= {"externalize": options.externalize is not None, "inline": options.inline is not None}
+        for name in (name for name, is_asked in others.items() if is_asked):
+            raise ValueError(f"{name}: expected it without dedupe of values, got both; the result can be repacked")
     if options.merge and options.split is not None:
         raise ValueError("merge: expected it without split, got both")
 
@@ -266,7 +278,7 @@ def repacking(
     """
     with contextlib.ExitStack() as stack:
         before = [os.stat(path) for path in sources]
-        constants = options.decompress or options.compress
+        constants = options.decompress or options.compress or options.share is not None
         constants = constants or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
         in_place = is_in_place(sources, destination)
         on_pending = complete if in_place and not dry_run else wait
@@ -291,6 +303,7 @@ def repacking(
             force,
             in_place,
             has_lock,
+            max_nbytes,
         )
         yield work
         if not dry_run:
@@ -306,6 +319,7 @@ class Repacking:
         outputs: that take their names together at the end, in this order.
         in_place: whether the result replaces the model.
         has_lock: whether the lock of the model is held for that.
+        max_nbytes: as for `open`.
     """
 
     models: list[Model]
@@ -319,6 +333,7 @@ class Repacking:
     force: bool
     in_place: bool
     has_lock: bool
+    max_nbytes: int | None = None
     _held: list[MappedFile] = field(default_factory=list)
     _origins: dict[SourceFile, MappedFile] = field(default_factory=dict)
 
@@ -338,7 +353,7 @@ class Repacking:
         """
         model = self.models[0]
         required = listed_files(self.sources[0]) if model.kind == "mlpackage" else []
-        arrangement = arrange(self.models, self.options, required, compressed)
+        arrangement = arrange(self.models, self.options, required, compressed, self.max_nbytes)
         records = arrangement.records
         for opened in self.models:
             self._held += opened.package.mappings
@@ -350,6 +365,7 @@ class Repacking:
             write(model, arrangement, computed)
         files = [RewrittenFile(name, len(items), nbytes) for name, (items, nbytes) in records.files.items()]
         report = self._report(arrangement.changes, files, not self.dry_run)
+        report = replace(report, shared=arrangement.shared)
         return replace(report, stale=_stale(model, report)) if model.kind == "mlmodelc" else report
 
     def _report(self, changes: list[TensorChange], files: list[RewrittenFile], done: bool) -> RepackReport:
@@ -535,7 +551,7 @@ def _lock(models: list[Model], destination: str, stack: contextlib.ExitStack) ->
 
 def _stale(model: Model, report: RepackReport) -> tuple[str, ...]:
     """Return the entries of a compiled model's description that no longer match its dtypes and operations."""
-    if not any({"cast", "compress", "decompress"} & set(change.actions) for change in report.changes):
+    if not any({"cast", "compress", "decompress", "share"} & set(change.actions) for change in report.changes):
         return ()
     try:
         document = read_json(Location(str(model.path)).beneath(_DESCRIPTION))

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..results import Result, least
 from .changes import TensorChange
+from .share import SharedWeight
 
 
 class RewrittenFile(NamedTuple):
@@ -27,6 +28,7 @@ class RepackReport(Result):
         done: False for a dry run.
         stale: entries of copied files of a compiled model that still describe the model before the change, such as
             "metadata.json: storagePrecision".
+        shared: with dedupe of values: the weights that take the form of another one.
 
     Examples:
         >>> report = milblob.repack("demo.mlpackage", "half.mlpackage", cast="float16")
@@ -42,6 +44,7 @@ class RepackReport(Result):
     nbytes_after: int
     done: bool
     stale: tuple[str, ...] = ()
+    shared: tuple[SharedWeight, ...] = ()
 
     _keys: ClassVar = {"changes": "tensors"}
 
@@ -61,7 +64,11 @@ class RepackReport(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; the counts of casts only if they were done."""
         tensors = [change.to_dict(self.done) for change in self.changes]
-        return super().to_dict() | {"actions": self.counts(), "tensors": tensors}
+        return super().to_dict() | {
+            "actions": self.counts(),
+            "tensors": tensors,
+            "shared": [row.to_dict() for row in self.shared],
+        }
 
     def _worst(self) -> list[str]:
         rows = least((row for row in self.changes if row.overflow), lambda row: -row.overflow)

@@ -4,7 +4,7 @@ import os
 from argparse import ArgumentParser, Namespace
 
 from .. import options
-from ..terminal import output
+from ..terminal import output, sharing
 from ..terminal.progress import shown
 
 EXAMPLES = (
@@ -21,7 +21,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     rename = "rename a function; MODEL=NAME where it has only one; may be repeated"
     parser.add_argument("--as", metavar="[MODEL:]FUNCTION=NAME", dest="names", action="append", default=[], help=rename)
     parser.add_argument("--default", metavar="NAME", help="the default function; default: that of the first model")
+    options.add_dedupe(parser)
     options.add_force(parser, "replace an existing package")
+    options.add_dry_run(parser, "report what would be done, write nothing")
     options.add_reporting(
         parser, verbose="print where each function comes from", json="print the result as one JSON object"
     )
@@ -37,7 +39,11 @@ def run(arguments: Namespace) -> int:
             list(zip(arguments.models, names, strict=True)),
             arguments.output,
             default=arguments.default,
+            dedupe=arguments.dedupe or True,
+            min_sqnr=arguments.min_sqnr,
+            base=arguments.base,
             force=arguments.force,
+            dry_run=arguments.dry_run,
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
@@ -48,10 +54,14 @@ def run(arguments: Namespace) -> int:
         for function in merged.functions:
             default = " (default)" if function.name == merged.default else ""
             output.say(f"{function.name}{default}: {function.function} of {function.source}")
+    if arguments.verbose or arguments.dry_run:
+        sharing.print_shared(merged.shared)
     if not arguments.quiet:
         shared = f", {output.size(merged.shared_nbytes)} shared" if merged.shared_nbytes else ""
         count = output.plural(len(merged.functions), "function")
-        output.say(f"{count}, {output.size(merged.nbytes)} of weights{shared}, to {merged.path}")
+        verb = "to" if merged.done else "would go to"
+        more = f"; {sharing.shared_message(merged.shared)}" if arguments.dedupe else ""
+        output.say(f"{count}, {output.size(merged.nbytes)} of weights{shared}, {verb} {merged.path}{more}")
     return 0
 
 

@@ -1,18 +1,26 @@
 """milblob repack: rewrite a model or weight files."""
 
 from argparse import ArgumentParser, Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...arguments import NAN_POLICIES
+from ...model.model import Model
 from ...rewrite.changes import TensorChange
+from ...rewrite.destination import is_in_place
 from ...rewrite.repack import repack
 from ...rewrite.repack_report import RepackReport
 from .. import options
 from ..recovery import complete_first
 from ..selection import check_select
-from ..terminal import output, tables
+from ..terminal import output, sharing, tables
 from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
+from .verify import print_report
+
+if TYPE_CHECKING:
+    from ... import VerifyReport
+
+_EXIT_DIFFERENT = 1
 
 _PLAN = [
     Column("name", is_name=True),
@@ -26,7 +34,7 @@ _PLAN = [
 
 EXAMPLES = (
     "repack Model.mlpackage -o Small.mlpackage --cast float32=float16",
-    "repack Model.mlpackage -o Split.mlpackage --split 100K --dry-run",
+    "repack Model.mlpackage -o Small.mlpackage --dedupe=values --dry-run",
 )
 
 
@@ -38,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_output(
         parser, "-o", "--output", required=True, help="the result; may be MODEL itself, which is then replaced"
     )
-    options.add_select(parser, "cast, externalize and inline only tensors whose name matches")
+    options.add_select(parser, "cast, externalize, inline or share only tensors whose name matches")
     functions = "keep only this function; may be repeated"
     add("-f", "--function", metavar="NAME", action="append", help=functions)
     casts = "store float32, float16 or bfloat16 weights as another of them; may be repeated"
@@ -48,7 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--nan", choices=NAN_POLICIES, default="keep", help="what a cast does with tensors that have NaN; default: keep"
     )
     add("--decompress", action="store_true", help="make compressed weights dense")
-    add("--dedupe", action="store_true", help="store equal weights once")
+    options.add_dedupe(parser, "store equal records once")
     add("--gc", action="store_true", help="drop records that nothing refers to")
     count: dict[str, Any] = {"metavar": "N", "nargs": "?", "type": int, "const": True}
     add("--externalize", **count, help="move values of N (10) or more elements to the weight file")
@@ -58,6 +66,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--merge", action="store_true", help="merge everything into one weight file")
     options.add_align(parser)
     add("--canonical", action="store_true", help="write canonical files: the same model gives the same bytes")
+    what = "then run MODEL and the result in onnxruntime, each function, and compare their outputs"
+    add("--verify", action="store_true", help=what)
     options.add_force(parser)
     options.add_dry_run(parser, "report what would be done, write nothing")
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every tensor, not only those that change")
@@ -70,24 +80,50 @@ def _split(text: str) -> str | int:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     report = _repack(arguments.models, arguments)
+    verified = _verified(arguments.models[0], arguments)
+    status = 0 if all(found.is_same for found in verified) else _EXIT_DIFFERENT
     if arguments.json:
-        output.print_json(report.to_dict())
-        return 0
+        output.print_json(_document(report, verified))
+        return status
     if arguments.dry_run or arguments.verbose:
         _print_plan(report, arguments.verbose)
+        if report.shared:
+            print()
+            sharing.print_shared(report.shared)
     if not arguments.quiet:
-        _summary(report)
-    return 0
+        _summary(report, isinstance(arguments.dedupe, str))
+        for found in verified:
+            print_report(found)
+    return status
 
 
 def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
     """Repack one model, and print nothing; see `several.run_each`."""
-    return 0, _repack([path], arguments).to_dict()
+    report = _repack([path], arguments)
+    verified = _verified(path, arguments)
+    return 0 if all(found.is_same for found in verified) else _EXIT_DIFFERENT, _document(report, verified)
+
+
+def _document(report: RepackReport, verified: "list[VerifyReport]") -> dict[str, Any]:
+    return report.to_dict() | ({"verify": [found.to_dict() for found in verified]} if verified else {})
+
+
+def _verified(path: str, arguments: Namespace) -> "list[VerifyReport]":
+    """With --verify, compare the outputs of the model and the result: of each function."""
+    if not arguments.verify:
+        return []
+    from ... import verify
+
+    with Model(arguments.output) as model:
+        names = list(model.functions)
+    several = names if len(names) > 1 else [None]
+    return [verify(path, arguments.output, function=name) for name in several]
 
 
 def _repack(models: list[str], arguments: Namespace) -> RepackReport:
     options: dict[str, Any] = {
         "cast": _casts(arguments.cast), "dedupe": arguments.dedupe, "gc": arguments.gc,
+        "min_sqnr": arguments.min_sqnr, "base": arguments.base,
         "externalize": arguments.externalize, "inline": arguments.inline, "split": arguments.split,
         "merge": arguments.merge, "align": arguments.align, "canonical": arguments.canonical,
         "select": arguments.select or None, "functions": arguments.function, "overflow": arguments.overflow,
@@ -107,9 +143,12 @@ def _check_use(arguments: Namespace) -> None:
     Raises:
         ValueError: there is one.
     """
-    selects = (arguments.cast, arguments.decompress, arguments.externalize is not None, arguments.inline is not None)
-    if arguments.select and not any(selects):
-        raise ValueError("-k: expected --cast, --decompress, --externalize or --inline, which it selects for, got none")
+    selects = [arguments.cast, arguments.decompress, arguments.externalize is not None, arguments.inline is not None]
+    if arguments.select and not any([*selects, isinstance(arguments.dedupe, str)]):
+        which = "--cast, --decompress, --externalize, --inline or --dedupe=values"
+        raise ValueError(f"-k: expected {which}, which it selects for, got none")
+    if arguments.verify and (arguments.dry_run or is_in_place(arguments.models, arguments.output)):
+        raise ValueError("--verify: expected a result beside the model to compare with it, got none")
     for option, value, default in (("--overflow", arguments.overflow, "error"), ("--nan", arguments.nan, "keep")):
         if value != default and not arguments.cast:
             raise ValueError(f"{option}: expected --cast, which it is about, got none")
@@ -147,11 +186,11 @@ def _print_plan(report: RepackReport, everything: bool) -> None:
 
 def _place(change: TensorChange) -> str:
     if change.file_after is None:
-        return "" if "drop" in change.actions else "the Program"
+        return "" if {"drop", "share"} & set(change.actions) else "the Program"
     return f"{change.file_after.rpartition('/')[2]} at {change.offset_after}"
 
 
-def _summary(report: RepackReport) -> None:
+def _summary(report: RepackReport, is_shared: bool) -> None:
     counts = ", ".join(f"{action} {count}" for action, count in sorted(report.counts().items()))
     lost = [("overflow", "too large"), ("nan", "NaN"), ("underflow", "to zero")]
     for key, words in lost:
@@ -159,8 +198,9 @@ def _summary(report: RepackReport) -> None:
         if total:
             counts += f", {output.plural(total, 'element')} {words}"
     verb = "to" if report.done else "would go to"
+    more = f"; {sharing.shared_message(report.shared)}" if is_shared else ""
     output.say(
         f"{output.plural(len(report.changes), 'tensor')}, {output.size(report.nbytes)} -> "
-        f"{output.size(report.nbytes_after)}{': ' + counts if counts else ''}, {verb} {report.output}"
+        f"{output.size(report.nbytes_after)}{': ' + counts if counts else ''}, {verb} {report.output}{more}"
     )
     output.say_stale(report.stale)

@@ -98,15 +98,20 @@ def _stacked(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print(found: "VerifyReport", arguments: Namespace) -> None:
-    tables.print_table(_COLUMNS, [_cells(one) for one in found.outputs])
-    print()
-    message = "same" if found.is_same else "different"
-    tables.print_text(f"{message}: {output.plural(found.runs, 'run')}, {_summary(found)}")
+    print_report(found)
     if arguments.verbose:
         how = "with the inputs given" if arguments.inputs else f"with random inputs of seed {arguments.seed or 0}"
         output.say(f"ran {found.a} and {found.b} {how}")
     if arguments.worst is not None:
         output.say(f"the inputs of the worst run to {arguments.worst}")
+
+
+def print_report(found: "VerifyReport") -> None:
+    """Print a row for each output, and a summary."""
+    tables.print_table(_COLUMNS, [_cells(one) for one in found.outputs])
+    print()
+    message = "same" if found.is_same else "different"
+    tables.print_text(f"{message}: {output.plural(found.runs, 'run')}, {_summary(found)}")
 
 
 def _summary(found: "VerifyReport") -> str:
