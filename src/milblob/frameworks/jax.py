@@ -1,6 +1,5 @@
 """Weights as arrays of JAX."""
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from ..dtypes import DType
 from ..extras import require
 from ..model.lazy import LazyTensor
 from ..selection import Select
-from .memory import Array, bytes_as_integers, chosen, open_tensors, refuse
+from .memory import Array, bytes_as_integers, opened, refuse
 
 
 def load(
@@ -47,9 +46,8 @@ def load(
     """
     require("jax")
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
-    with contextlib.ExitStack() as stack:
-        tensors = open_tensors(stack, source, **options, storage_options=storage_options)
-        return {name: of_array(tensor.read(), tensor, device) for name, tensor in chosen(tensors, select).items()}
+    with opened(source, select, **options, storage_options=storage_options) as tensors:
+        return {name: of_array(tensor.read(), tensor, device) for name, tensor in tensors.items()}
 
 
 def of_array(array: Array, tensor: LazyTensor, device: Any) -> Any:

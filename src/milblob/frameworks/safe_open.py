@@ -16,7 +16,8 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.places import RecordPlace
 from ..model.tensor import Tensor
-from .memory import Array, WritableArrays, open_tensors
+from ..model.writable import WritableArrays
+from .memory import Array, open_tensors
 
 Item = int | slice | EllipsisType | list[int]
 Index = Item | tuple[Item, ...]
