@@ -21,7 +21,7 @@ DTYPES = [dtype for dtype in DType if dtype is not DType.STRING]
 WIDE = [dtype for dtype in DTYPES if dtype.nbits > 16]
 FLOATS = [dtype for dtype in DTYPES if "FLOAT" in dtype.name]
 EACH = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.wheel]
 
 
 def random_values(dtype, count, seed=0):

@@ -12,6 +12,7 @@ from ..errors import MilblobError, UnsupportedError
 from ..results import Shown, short
 from ..wording import escape, sizes
 from .places import Place
+from .private import view_of_own
 
 _HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 """Whether NumPy exports read-only arrays by DLPack 1.0."""
@@ -145,9 +146,7 @@ class LazyTensor(Shown):
         is_versioned = max_version is not None and max_version >= (1, 0) and _HAS_VERSIONS
         values = None
         if is_versioned and not copy:
-            from .writable import view_of_own  # which imports this module
-
-            values = view_of_own(self)
+            values = view_of_own(self.place)
         if values is None:
             if copy is False:
                 raise BufferError(
