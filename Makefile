@@ -16,7 +16,7 @@ SANITIZED := build/sanitize
 WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
-.PHONY: help demo docs pages api test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize leaks figures bench performance build clean
+.PHONY: help demo docs pages api test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize wheel leaks figures bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -110,6 +110,9 @@ api: $(VENV)/.tools $(VENV)/.built ## print the public names and their members w
 figures: $(VENV)/.built $(VENV)/.tools ## how large milblob is: lines and classes of each folder, test cases, how far each call travels
 	@PYTHONPATH=tests/support $(PY) tests/figures.py
 
+wheel: $(VENV)/.wheel ## build sdist and wheel into dist, check them, and test them in clean environments of every CPython here; PYTHONS=paths of more
+	$(VENV)/wheel/$(notdir $(BIN))/python tests/wheel.py dist
+
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
 	$(PY) tests/leaks.py
 
@@ -171,6 +174,13 @@ $(VENV)/.aarch64: tests/support/aarch64.py | $(VENV)/.python
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.installed
 	$(PY) -m pip install --quiet --group docs
+	@touch $@
+
+# What builds and checks distributions, in an environment of its own.
+$(VENV)/.wheel: pyproject.toml | $(VENV)/.python
+	$(PY) -m venv --clear $(VENV)/wheel
+	$(VENV)/wheel/$(notdir $(BIN))/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(VENV)/wheel/$(notdir $(BIN))/python -m pip install --quiet --group wheel
 	@touch $@
 
 $(VENV)/.fuzzer: pyproject.toml | $(VENV)/.built

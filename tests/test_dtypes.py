@@ -12,6 +12,8 @@ from milblob import DType
 from milblob.dtypes import as_dtype
 from peers import WITHOUT
 
+pytestmark = pytest.mark.wheel
+
 
 def test_the_table():
     assert {member.name for member in DType} == set(reference.DTYPES)

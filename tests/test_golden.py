@@ -20,6 +20,8 @@ from dtype_values import NUMPY, assert_same, natural, tensor_value
 from paths import DATA
 from protobuf_programs import blocks_of, programs
 
+pytestmark = pytest.mark.wheel
+
 # milblob refuses what google's parser cuts to size: int32 from more than 32 bits, bool from other numbers than 0 and 1.
 REFUSED = {("wire/odd_numbers", "i"): "element 1", ("wire/odd_numbers", "b"): "element 0"}
 

@@ -349,7 +349,7 @@ STEPS = {
     "asarray": "np.asarray(model['fc_weight'])",
     "inline": "model['pick_indices_0'].read()",
     "out": "model['fc_weight'].read(out=np.empty(model['fc_weight'].shape, model['fc_weight'].dtype))",
-    "all": "milblob.model.model.read_all(model)",
+    "all": "milblob.model.reading.read_all(model)",
     "metadata": "model.metadata",
     "program": "model.program",
     "programs": "model.programs",

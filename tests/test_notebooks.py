@@ -26,6 +26,8 @@ def test_the_notebook_runs(path, tmp_path):
     assert all(output.output_type != "error" and output.get("name") != "stderr" for output in outputs)
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
     assert pictures == sum("milblob.plot." in cell.source for cell in code)
+    tables = [data["text/html"] for output in outputs if "text/html" in (data := output.get("data", {}))]
+    assert len(tables) == 1 and "<caption>Model</caption>" in tables[0] and "demo.mlpackage" in tables[0]
     assert "69 weights in report.html" in outputs[-1].text
 
 

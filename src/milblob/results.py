@@ -1,4 +1,4 @@
-"""The base of all results: as JSON, in one paragraph, and as HTML."""
+"""The base of all results: as JSON, in one paragraph, and as HTML; the last also of models and tensors."""
 
 import math
 import os
@@ -14,12 +14,35 @@ from .wording import escape
 _MAX_NCHARS = 80
 """Of one value in a repr."""
 _MAX_WORST = 3
+MAX_FIRST = 5
+"""Rows that a model or a file of arrays shows of its own."""
 _MAX_COUNTS = 32
 _SIMPLE = (bool, int, float, str, DType, tuple)
 
 
+class Shown:
+    """Base of what shows itself in notebooks, as a short table; values of weights are never read for it."""
+
+    __slots__ = ()
+
+    def _texts(self) -> list[tuple[str, str]]:
+        """Return (name, short text) of each row, not escaped for HTML."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        import html  # with its table of names
+
+        rows = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in self._texts())
+        return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Return the table and the repr by MIME type; IPython keeps those that it wants."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(Shown):
     """Base of everything that a function of milblob reports: frozen dataclasses.
 
     `repr` has at most a paragraph for any number of weights: it gives the length of long lists, and shows the three
@@ -58,13 +81,6 @@ class Result:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in self._texts())})"
-
-    def _repr_html_(self) -> str:
-        """Return the same as a table, for notebooks."""
-        import html  # with its table of names
-
-        rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._texts())
-        return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
 
 
 def ambiguous(result: Result, attribute: str) -> NoReturn:

@@ -45,6 +45,11 @@ def shortened(lines: list[str], most: int) -> list[str]:
     return [*lines[:most], f"and {len(lines) - most:,} more"] if len(lines) > most else lines
 
 
+def sizes(shape: Iterable[int | None]) -> str:
+    """Return a shape as text, "[32, ?]" where a size is None."""
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
 def plural(count: int, noun: str) -> str:
     """Return "1 tensor", "2 tensors"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -21,7 +21,11 @@ DTYPES = [dtype for dtype in DType if dtype is not DType.STRING]
 WIDE = [dtype for dtype in DTYPES if dtype.nbits > 16]
 FLOATS = [dtype for dtype in DTYPES if "FLOAT" in dtype.name]
 EACH = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [
+    pytest.mark.filterwarnings("error"),
+    pytest.mark.filterwarnings("ignore:Type google:DeprecationWarning"),  # protobuf 4 with Python 3.12
+    pytest.mark.wheel,
+]
 
 
 def random_values(dtype, count, seed=0):

@@ -22,6 +22,8 @@ from dtype_values import natural
 from milblob.storage.mapped import MappedFile
 from paths import DATA
 
+pytestmark = pytest.mark.wheel
+
 FLOATS = np.arange(40, dtype="<f4")
 NIBBLES = natural(np.arange(37, dtype=np.uint8) % 16, "UINT4")
 DATA_BYTES, (AT_FLOATS, AT_NIBBLES, AT_EMPTY) = blob_file(

@@ -22,6 +22,8 @@ from paths import DATA, ROOT
 from peers import WITHOUT
 from thorough import some
 
+pytestmark = pytest.mark.wheel
+
 SOURCES = pathlib.Path(milblob.__file__).parents[1]
 """Where what is tested is imported from: src/, or an installed wheel."""
 DEMO = str(paths.DEMO)

@@ -11,8 +11,11 @@ import pytest
 import milblob
 from milblob.cli import main
 from paths import DEMO
+from shells import fish_completes, zsh_completes
 
 pytest.importorskip("shtab", reason="no completion is tested")
+
+HOSTILE = ["$(touch pwned)", "`touch pwned`", "(touch pwned)", "a b", "*", "w;touch pwned", "\x1b[31m", "w/ok", "größe"]
 
 
 def printed(cli, shell):
@@ -22,20 +25,32 @@ def printed(cli, shell):
 
 
 @pytest.fixture
-def complete(cli, tmp_path):
-    """What bash offers for the last of some words, in a directory with a model."""
-    if shutil.which("bash") is None:
-        pytest.skip("bash is not installed: its completion is not tested")
-    script = tmp_path / "milblob.bash"
-    script.write_text(printed(cli, "bash"))
+def folder(tmp_path):
+    """A directory with a model, and `milblob` on the path of `environment`."""
     folder = tmp_path / "work"
     folder.mkdir()
     shutil.copytree(DEMO, folder / "demo.mlpackage")
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    command = bin_folder / "milblob"
+    command = tmp_path / "bin" / "milblob"
+    command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m milblob "$@"\n')
     command.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def environment(folder):
+    source = os.pathsep.join(p for p in (str(milblob.__path__[0] + "/.."), os.environ.get("PYTHONPATH")) if p)
+    path = f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": source}
+
+
+@pytest.fixture
+def complete(cli, folder, environment):
+    """What bash offers for the last of some words."""
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed: its completion is not tested")
+    script = folder.parent / "milblob.bash"
+    script.write_text(printed(cli, "bash"))
 
     def run(*words):
         code = """
@@ -44,8 +59,6 @@ def complete(cli, tmp_path):
             _shtab_milblob "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
             printf '%s\\n' "${COMPREPLY[@]}"
         """
-        source = os.pathsep.join(p for p in (str(milblob.__path__[0] + "/.."), os.environ.get("PYTHONPATH")) if p)
-        environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": source}
         argv = ["bash", "--norc", "-c", code, "bash", str(script), "milblob", *words]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder, env=environment)
         assert done.stderr == ""
@@ -71,17 +84,7 @@ def test_bash_completes_names_of_tensors(complete):
 
 
 def test_hostile_names_are_not_completed(complete):
-    names = {
-        "$(touch pwned)": 1,
-        "`touch pwned`": 1,
-        "a b": 1,
-        "*": 1,
-        "w;touch pwned": 1,
-        "\x1b[31m": 1,
-        "w/ok": 1,
-        "größe": 1,
-    }
-    np.savez(complete.folder / "w.npz", **{name: np.float32([value]) for name, value in names.items()})
+    np.savez(complete.folder / "w.npz", **{name: np.float32([1]) for name in HOSTILE})
     assert complete("ls", "w.npz", "-k", "") == ["w/ok", "größe"]
     assert sorted(path.name for path in complete.folder.iterdir()) == ["demo.mlpackage", "w.npz"]
 
@@ -94,6 +97,38 @@ def test_the_script_of_another_shell_is_sound(cli, shell, tmp_path):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed: its completion is not run")
     subprocess.run([shell, "-n", script], check=True)
+
+
+LINES = [
+    ("milblob re", {"recover", "refit", "repack", "report"}),
+    ("milblob tvm p", {"params"}),
+    ("milblob compress demo.mlpackage --min", {"--min-sparsity", "--min-size"}),
+    ("milblob ls demo.mlpackage --sort ", {"file", "name", "size", "dtype", "offset"}),
+    ("milblob ls dem", {"demo.mlpackage"}),
+    ("milblob ls demo.mlpackage -k layers_3_mlp_up", {"layers_3_mlp_up_weight", "layers_3_mlp_up_bias"}),
+    ("milblob show demo.mlpackage head", {"head_weight", "head_bias"}),
+    ("milblob convert -o demo.mlpackage -k head", set()),  # no model is read
+    ("milblob ls 'a b.npz' -k ", {"w/ok", "größe"}),  # no name that a shell would not take as it is
+]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize(("line", "expected"), [pytest.param(*row, id=row[0]) for row in LINES])
+def test_another_shell_completes(cli, shell, line, expected, folder, environment):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed: its completion is not run")
+    np.savez(folder / "a b.npz", **{name: np.float32([1]) for name in HOSTILE})
+    complete = zsh_completes if shell == "zsh" else fish_completes
+    found = complete(printed(cli, shell), line, folder, environment)
+    assert {name.rstrip("/") for name in found} == expected
+    assert sorted(path.name for path in folder.iterdir()) == ["a b.npz", "demo.mlpackage"]
+
+
+def test_fish_completes_the_value_after_an_equals_sign(cli, folder, environment):
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed: its completion is not run")
+    found = fish_completes(printed(cli, "fish"), "milblob ls demo.mlpackage --select=head_b", folder, environment)
+    assert found == ["--select=head_bias"]
 
 
 @pytest.mark.parametrize("words", [[], [""], ["ls"], ["ls", "none.mlpackage", "-k", ""], ["ls", __file__, "-k", ""]])

@@ -10,6 +10,8 @@ from children import run_child
 from milblob import FormatError, _codec
 from thorough import sized
 
+pytestmark = pytest.mark.wheel
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
 F16, F32 = np.dtype("<f2"), np.dtype("<f4")
 KINDS = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import milblob
-from milblob.frameworks.memory import WritableArrays
+from milblob.model.writable import WritableArrays
 from paths import DATA, DEMO
 from peers import WITHOUT
 

@@ -1,13 +1,20 @@
 """Tensors as other libraries take them: in one piece, never item by item."""
 
+import ctypes
+import pathlib
+import shutil
+import sys
+
 import numpy as np
 import pytest
 
 import milblob
 from milblob.formats.read import open_arrays
-from milblob.model.lazy import LazyTensor
+from milblob.model.lazy import _HAS_VERSIONS, LazyTensor
 from paths import DATA, DEMO
 from peers import WITHOUT
+
+pytestmark = pytest.mark.wheel
 
 
 @pytest.fixture
@@ -57,10 +64,51 @@ def test_dlpack_arguments():
     with milblob.open(DEMO) as model:
         tensor = model["head_bias"]
         assert "dltensor" in repr(tensor.__dlpack__())
-        assert "dltensor_versioned" in repr(tensor.__dlpack__(max_version=(1, 0)))
+        assert ("dltensor_versioned" in repr(tensor.__dlpack__(max_version=(1, 0)))) is _HAS_VERSIONS
         assert "dltensor" in repr(tensor.__dlpack__(copy=True))
         with pytest.raises(BufferError, match=r"head_bias: expected a copy to be allowed, got copy=False; np\.asarray"):
             tensor.__dlpack__(copy=False)
+
+
+@pytest.mark.skipif(not _HAS_VERSIONS, reason="NumPy 2.1 and later export arrays that are read-only")
+def test_dlpack_shares_what_is_stored_and_never_changes_the_file(tmp_path):
+    package = shutil.copytree(DEMO, tmp_path / "demo.mlpackage")
+    expected = milblob.load(DEMO)["head_weight"]
+    with milblob.open(package) as model:
+        tensor = model["head_weight"]
+        shared, copied = np.from_dlpack(tensor), np.from_dlpack(tensor, copy=True)
+        assert not shared.flags.writeable and copied.flags.writeable
+        assert np.array_equal(shared, expected) and np.array_equal(copied, expected)
+        if sys.platform == "linux":
+            assert mapped_file(shared).endswith("weight.bin") and not mapped_file(copied).endswith(".bin")
+        copied[:] = 7
+        ctypes.memset(shared.ctypes.data, 1, shared.nbytes)  # as PyTorch does, which ignores that it is read-only
+        assert not np.array_equal(shared, expected)
+        for again in (tensor.read(), np.from_dlpack(tensor), np.from_dlpack(tensor, copy=False)):
+            assert np.array_equal(again, expected)
+    assert np.array_equal(np.asarray(milblob.load(package)["head_weight"]), expected)
+    del model
+    assert shared[0, 0] == shared[-1, -1]  # valid after closing
+
+
+def mapped_file(array):
+    """The file whose mapping an array is in, as Linux reports it; "" or "[heap]" of other memory."""
+    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+        low, high = (int(end, 16) for end in line.split()[0].split("-"))
+        if low <= array.ctypes.data < high:
+            return "".join(line.split()[5:])
+    raise AssertionError("array: expected in a mapping, got none")
+
+
+@pytest.mark.skipif(not _HAS_VERSIONS, reason="NumPy 2.1 and later export arrays that are read-only")
+def test_dlpack_without_a_copy_is_refused_where_it_needs_one(tmp_path):
+    np.savez(tmp_path / "w.npz", w=np.arange(12, dtype=np.float32).reshape(3, 4))
+    with open_arrays(tmp_path / "w.npz") as arrays, pytest.raises(BufferError, match="w: expected a copy"):
+        np.from_dlpack(arrays["w"], copy=False)
+    with milblob.open(DATA / "palette_4bit/model.mlpackage") as model:
+        tensor = next(tensor for tensor in model.values() if tensor.compression)
+        decoded = np.from_dlpack(tensor, copy=False)  # computed for the caller
+        assert decoded.flags.writeable and np.array_equal(decoded, tensor.read())
 
 
 def test_the_error_for_bfloat16_names_an_alternative():

@@ -23,6 +23,8 @@ from dtype_values import FIELD, assert_same, tensor_value
 from paths import DATA
 from protobuf_programs import LONG, add_const, add_op, as_model, new_program, set_type
 
+pytestmark = pytest.mark.wheel
+
 PACKAGE = DATA / "opset_ios18_fp32" / "model.mlpackage"
 COMPILED = DATA / "opset_ios18_fp32" / "model.mlmodelc"
 

@@ -11,6 +11,8 @@ from paths import DATA
 from peers import WITHOUT
 from protobuf_programs import LONG, add_const, as_model, new_program
 
+pytestmark = pytest.mark.wheel
+
 
 @pytest.mark.parametrize("name", MODEL_CASES)
 @pytest.mark.sample(16)
@@ -22,8 +24,10 @@ def test_program_is_the_message(name):
     message = schema.parse("Model", data)
     with milblob.open(path) as model:
         if message.WhichOneof("Type") == "mlProgram":
-            assert model.program == message.mlProgram
-            assert model.programs == {"": model.program}
+            assert model.program.SerializeToString(deterministic=True) == message.mlProgram.SerializeToString(
+                deterministic=True
+            )  # to older protobufs, messages with a NaN are unequal
+            assert list(model.programs) == [""] and model.programs[""] is model.program
             assert model.program is model.program
             names = list(model)
             model.program.Clear()  # yours to change: the tensors do not follow

@@ -23,6 +23,8 @@ from milblob.storage.beneath import Location
 from paths import DATA
 from protobuf_programs import LONG, add_const, as_model, new_program, set_type
 
+pytestmark = pytest.mark.wheel
+
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"
 COMPILED = DATA / "opset_ios16_fp16" / "model.mlmodelc"
 MODEL_FILE = PACKAGE / "Data" / "com.apple.CoreML" / "model.mlmodel"

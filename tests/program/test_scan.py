@@ -16,6 +16,8 @@ from milblob.program.scan import Compressed, ProgramScan
 from protobuf_programs import LONG, add_const, add_op, as_model, blocks_of, new_program, programs, set_type, set_value
 from thorough import some
 
+pytestmark = pytest.mark.wheel
+
 F32, U8, STRING = 11, 31, 2
 
 

@@ -15,6 +15,8 @@ from milblob.program import schema
 from paths import ROOT
 from peers import WITHOUT
 
+pytestmark = pytest.mark.wheel
+
 
 def run(code: str) -> str:
     """Run code in a new interpreter with this one's import path; return what it prints."""

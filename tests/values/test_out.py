@@ -12,6 +12,8 @@ from dtype_values import NUMERIC, NUMPY, accepted, draw, tensor_value
 from milblob import BlobReader, FormatError, _codec, pack_tensor, unpack_tensor
 from paths import DATA
 
+pytestmark = pytest.mark.wheel
+
 SUB_BYTE = ["UINT1", "UINT2", "UINT3", "UINT4", "UINT6", "INT4"]
 
 

@@ -30,6 +30,8 @@ from milblob import DType, pack_tensor, unpack_tensor
 from milblob.program import schema
 from peers import WITHOUT
 
+pytestmark = pytest.mark.wheel
+
 NUMBER = {name: number for number, name in reference.FIELDS.items()}
 COUNTS = [*range(131), 255, 256, 257, 1000, 4095, 4096, 4097, 4099]
 

@@ -343,11 +343,12 @@ MB_KERNEL uint32_t mb_narrow_moments(uint32_t mil_code, const uint16_t *patterns
 MB_KERNEL void mb_narrow_bins(uint32_t mil_code, const uint16_t *patterns, const uint64_t *counts, uint32_t found, const double *edges,
                               uint32_t edge_count, uint64_t *bins) {
     memset(bins, 0, (edge_count + 1) * sizeof *bins);
+    uint32_t bin = 0; /* of the pattern before: patterns rise, so their values are neighbours and few leave the bin */
     for (uint32_t i = 0; i < found; i++) {
         const double value = mb_narrow_value(mil_code, patterns[i]);
         if ((mb_f64_bits(value) & MB_F64_ABS) >= MB_F64_INF) continue;
-        uint32_t bin = 0;
         while (bin < edge_count && value >= edges[bin]) bin++;
+        while (bin > 0 && value < edges[bin - 1]) bin--;
         bins[bin] += counts[i];
     }
 }

@@ -10,17 +10,24 @@
 #include <errno.h>
 
 #if (defined(__linux__) && (defined(_GNU_SOURCE) || defined(_DEFAULT_SOURCE))) || defined(__APPLE__)
-#include <sys/stat.h>
-#define MB_HAS_LSTAT
+#include <unistd.h>
+#define MB_HAS_READLINK
 #endif
 
 enum { MB_PATH_NBYTES = 8192 }; /* twice what a system call takes, so that too long a path fails there and not here */
 
-#if defined(MB_HAS_LSTAT)
-/* Whether a name exists, a link counting as itself: 1, 0 or the negative errno. Only "no such file" counts as no. */
+#if defined(MB_HAS_READLINK)
+/* Whether a name exists, a link counting as itself: 1, 0 or the negative errno. Only "no such file" counts as no. This is
+ * readlink and not lstat, whose symbol is newer than the C library of many systems: glibc 2.33. */
 static inline int mb_is_there(const char *path) {
-    struct stat status;
-    if (lstat(path, &status) == 0) return 1;
+    char first;
+    if (readlink(path, &first, 1) >= 0 || errno == EINVAL) return 1; /* a link; something else */
+    return errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
+}
+
+/* Whether a name leads to a directory: 1, 0 or the negative errno. The path ends with a slash. */
+static inline int mb_is_directory(const char *path) {
+    if (access(path, F_OK) == 0) return 1;
     return errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
 }
 #endif
@@ -30,9 +37,9 @@ static inline int mb_is_there(const char *path) {
  * in   path: absolute, no slash at its end unless it is the root; name: one component
  * out  bytes of `path` that are the directory where `name` is (1 for the root); those of `path` and one more if it is
  *      beside `path`; 0 if there is none; or the negative errno: of a place that cannot be examined, ENAMETOOLONG, or
- *      ENOSYS without lstat                                                                                          */
+ *      ENOSYS without readlink                                                                                          */
 static inline int64_t mb_look_above(const char *path, const char *name) {
-#if defined(MB_HAS_LSTAT)
+#if defined(MB_HAS_READLINK)
     char asked[MB_PATH_NBYTES];
     const size_t whole = strlen(path), name_nbytes = strlen(name) + 1;
     size_t end = whole;
@@ -54,12 +61,10 @@ static inline int64_t mb_look_above(const char *path, const char *name) {
             const int beside = mb_is_there(asked);
             if (beside < 0) return beside;
             if (beside > 0) {
-                struct stat status;
-                if (stat(path, &status) != 0) {
-                    if (errno != ENOENT && errno != ENOTDIR) return -errno;
-                    return (int64_t)whole + 1;
-                }
-                if (!S_ISDIR(status.st_mode)) return (int64_t)whole + 1;
+                memcpy(asked, path, end);
+                memcpy(asked + end, "/", 2);
+                const int is_directory = mb_is_directory(asked);
+                if (is_directory <= 0) return is_directory < 0 ? is_directory : (int64_t)whole + 1;
             }
         }
         end = above;

@@ -286,16 +286,16 @@ def _of_pieces(
 ) -> Statistics:
     narrow = dtype.nbits <= 16
     moments, number, is_exact, bins = _narrow(pieces, dtype, histogram) if narrow else _wide(pieces, dtype, distinct)
-    found = _from_moments(moments, dtype, shape, number, is_exact)
     if histogram and not narrow:
+        low, high = _ends(moments, dtype)
         bins = ()
-        if found.min is not None:
-            second = Histogram(found.min, found.max)
+        if low is not None:
+            second = Histogram(low, high)
             again = dense_pieces(source) if isinstance(source, LazyTensor) else array_pieces(source, dtype)
             for piece in again:
                 second.add(np.ndarray((piece.count,), dtype.numpy, piece.buffer, piece.offset))  # type: ignore[arg-type]
             bins = second.bins()
-    return replace(found, histogram=bins) if histogram else found
+    return _from_moments(moments, dtype, shape, number, is_exact, bins)
 
 
 def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_codec.Moments, int, bool, Any]:
@@ -362,7 +362,7 @@ def _ends(moments: _codec.Moments, dtype: Any) -> tuple[Any, Any]:
 
 
 def _from_moments(
-    moments: _codec.Moments, dtype: Any, shape: tuple[int, ...], distinct: int | None, is_exact: bool
+    moments: _codec.Moments, dtype: Any, shape: tuple[int, ...], distinct: int | None, is_exact: bool, histogram: Any
 ) -> Statistics:
     count, nans, positive, negative, zeros, negative_zeros, subnormals, overflows = moments.counts
     total, low, spread, spread_low = moments.sums
@@ -393,6 +393,7 @@ def _from_moments(
         float16_overflows=overflows,
         distinct=None if distinct is None else min(distinct, count),  # an estimate may be more
         is_distinct_exact=is_exact,
+        histogram=histogram,
         spread=spread + spread_low,
     )
 

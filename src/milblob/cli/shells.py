@@ -21,7 +21,8 @@ _FUNCTIONS = {
 }}""",
     "fish": f"""function _milblob_names
   set -l given (commandline -opc)
-  milblob {NAMES} $given[2..-1] (commandline -ct) 2>/dev/null
+  set -l begin (commandline -ct | string replace -r '^--[^=]*=' '')
+  milblob {NAMES} $given[2..-1] "$begin" 2>/dev/null
 end""",
 }
 _TENSORS = {"bash": "_milblob_names", "zsh": "_milblob_names", "fish": "(_milblob_names)", "preamble": _FUNCTIONS}

@@ -1,17 +1,15 @@
 """Weights as arrays of JAX."""
 
-import contextlib
 from typing import Any
 
 import numpy as np
 
 from ..dtypes import DType
 from ..extras import require
-from ..formats.opening import open_source
 from ..model.lazy import LazyTensor
 from ..remote.cache import CacheLike
 from ..selection import Select
-from .memory import Array, bytes_as_integers, chosen, refuse
+from .memory import Array, bytes_as_integers, opened, refuse
 
 
 def load(
@@ -50,9 +48,8 @@ def load(
     """
     require("jax")
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
-    with contextlib.ExitStack() as stack:
-        tensors = open_source(stack, source, **options, storage_options=storage_options, cache=cache)
-        return {name: of_array(tensor.read(), tensor, device) for name, tensor in chosen(tensors, select).items()}
+    with opened(source, select, **options, storage_options=storage_options, cache=cache) as tensors:
+        return {name: of_array(tensor.read(), tensor, device) for name, tensor in tensors.items()}
 
 
 def of_array(array: Array, tensor: LazyTensor, device: Any) -> Any:

@@ -1,59 +1,44 @@
-"""The values of tensors in memory that a framework may write to, without a copy where the file can be mapped."""
+"""What the frameworks share: sources are opened, tensors are chosen, dtypes below a byte are widened."""
 
-import mmap
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
 from ..errors import UnsupportedError
-from ..formats.opening import Tensors
+from ..formats.opening import Tensors, open_source
 from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
-from ..model.places import RecordPlace
+from ..remote.cache import CacheLike
 from ..selection import Select, choose
-from ..storage.mapped import MappedFile
 
 Array = np.ndarray[Any, Any]
 
 
-class WritableArrays:
-    """Arrays that can be written, of tensors of open files.
+@contextmanager
+def opened(
+    source: Any,
+    select: Select,
+    *,
+    constants: bool,
+    stored: bool = False,
+    mmap: bool,
+    max_nbytes: int | None,
+    storage_options: dict[str, Any] | None,
+    cache: CacheLike,
+) -> Iterator[dict[str, LazyTensor]]:
+    """Open a model or a file of arrays for as long as the block runs, and yield the tensors that are selected.
 
-    Where a weight file is mapped and holds the values, an array is a view of a second mapping of that file, private and
-    copy-on-write: its pages are those of the file until one is written, which makes a copy of that page for this
-    process alone. There is one such mapping for each file, so two arrays of one tensor share their memory. All others
-    are copies.
+    Raises:
+        As `open_source` and `chosen`.
     """
-
-    def __init__(self) -> None:
-        """Begin without any mapping."""
-        self._maps: dict[int, tuple[MappedFile, mmap.mmap | None]] = {}
-
-    def array(self, tensor: LazyTensor) -> Array:
-        """Return the values of a tensor: C-contiguous, aligned and writable; never memory that milblob reads from.
-
-        Raises:
-            As `Tensor.read`.
-        """
-        place = tensor.place
-        if isinstance(place, RecordPlace) and not place.dtype.is_sub_byte:
-            with place.naming():
-                reader, record = place.record()
-                mapped = self._map(reader.mapping)
-                dtype = place.dtype.numpy
-                if mapped is not None and record.count and record.data_offset % dtype.itemsize == 0:
-                    return np.ndarray(tensor.shape, dtype, mapped, record.data_offset)
-        values = tensor.read()
-        is_own = (place.is_computed or place.dtype.is_sub_byte) and values.flags.carray
-        return values if is_own else np.array(values, order="C")
-
-    def _map(self, mapping: MappedFile) -> mmap.mmap | None:
-        found = self._maps.get(id(mapping))
-        if found is None:  # with the mapping itself, so that no other object gets its id
-            found = self._maps[id(mapping)] = mapping, mapping.map_private()
-        else:
-            mapping.check_size()
-        return found[1]
+    with ExitStack() as stack:
+        tensors = open_source(
+            stack, source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes,
+            storage_options=storage_options, cache=cache,
+        )  # fmt: skip
+        yield chosen(tensors, select)
 
 
 def chosen(tensors: Tensors, select: Select) -> dict[str, LazyTensor]:

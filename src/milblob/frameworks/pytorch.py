@@ -10,11 +10,11 @@ from ..closeness import hint
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..extras import require
-from ..formats.opening import open_source
 from ..model.lazy import LazyTensor
+from ..model.writable import WritableArrays
 from ..remote.cache import CacheLike
 from ..selection import Select
-from .memory import Array, WritableArrays, bytes_as_integers, chosen, refuse
+from .memory import Array, bytes_as_integers, opened, refuse
 
 _VIEWED = {DType.BFLOAT16: "int16", DType.FLOAT8E4M3FN: "uint8", DType.FLOAT8E5M2: "uint8"}
 """Types that NumPy lacks -> the type of the same size under which PyTorch takes their bits."""
@@ -63,14 +63,10 @@ def load(
     torch = require("torch")
     require_flags(writable=writable)
     options: dict[str, Any] = {"constants": constants, "stored": stored, "mmap": mmap, "max_nbytes": max_nbytes}
-    with contextlib.ExitStack() as stack:
-        tensors = open_source(stack, source, **options, storage_options=storage_options, cache=cache)
-        memory = WritableArrays()
+    with opened(source, select, **options, storage_options=storage_options, cache=cache) as tensors:
+        arrays = WritableArrays().arrays(tensors)
         with contextlib.nullcontext() if writable else torch.inference_mode():
-            return {
-                name: of_array(torch, memory.array(tensor), tensor, device)
-                for name, tensor in chosen(tensors, select).items()
-            }
+            return {name: of_array(torch, array, tensors[name], device) for name, array in arrays}
 
 
 def of_array(torch: Any, array: Array, tensor: LazyTensor, device: Any) -> Any:
@@ -142,17 +138,8 @@ def load_into(
         raise TypeError(f"module: expected a torch.nn.Module, got {type(module).__name__}")
     given = as_mapping("mapping", mapping, "a mapping from names in the module to names in the model")
     state = module.state_dict()
-    with contextlib.ExitStack() as stack:
-        opened = open_source(
-            stack,
-            source,
-            constants=constants,
-            mmap=mmap,
-            max_nbytes=max_nbytes,
-            storage_options=storage_options,
-            cache=cache,
-        )
-        tensors = chosen(opened, select)
+    options: dict[str, Any] = {"constants": constants, "mmap": mmap, "max_nbytes": max_nbytes}
+    with opened(source, select, **options, storage_options=storage_options, cache=cache) as tensors:
         named = _named(state, tensors, given)
         unexpected = sorted(tensors.keys() - named.values())
         missing = _missing(state, named)

@@ -17,8 +17,9 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.places import RecordPlace
 from ..model.tensor import Tensor
+from ..model.writable import WritableArrays
 from ..remote.cache import CacheLike
-from .memory import Array, WritableArrays
+from .memory import Array
 
 Item = int | slice | EllipsisType | list[int]
 Index = Item | tuple[Item, ...]

@@ -95,6 +95,11 @@ class Elements:
         return result
 
     @property
+    def values(self) -> np.ndarray[Any, Any] | None:
+        """The array of all elements where it is in memory or mapped; None for compressed weights and packed ones."""
+        return None if self._flat is None else self._flat.reshape(self.shape)
+
+    @property
     def stored(self) -> np.ndarray[Any, Any] | None:
         """The bytes of all elements as in a weight file; None for compressed weights."""
         if self._packed is not None:

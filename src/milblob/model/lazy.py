@@ -1,5 +1,6 @@
 """The common base of tensors of models and arrays of other files: a name, a place, and values read on demand."""
 
+import contextlib
 from collections.abc import Iterator
 from math import prod
 from typing import Any
@@ -7,12 +8,17 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import UnsupportedError
-from ..wording import escape
+from ..errors import MilblobError, UnsupportedError
+from ..results import Shown, short
+from ..wording import escape, sizes
 from .places import Place
+from .private import view_of_own
+
+_HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+"""Whether NumPy exports read-only arrays by DLPack 1.0."""
 
 
-class LazyTensor:
+class LazyTensor(Shown):
     """A tensor that is not read yet.
 
     `np.asarray(t)`, `t[...]` and `t.read()` give the values.
@@ -120,23 +126,46 @@ class LazyTensor:
     ) -> Any:
         """Export the values as DLPack does, for `torch.as_tensor` and the like, which would else read item by item.
 
-        Always a copy: PyTorch ignores that an array is read-only, and writing to a mapped file would end the process.
+        A consumer that asks for version 1.0 or later, whose tensors may be read-only, gets values that are stored as
+        they are without a copy, marked as read-only: a private, copy-on-write mapping of the file. PyTorch ignores the
+        mark; what it writes changes that tensor only. Values that are computed are in new memory. All others, and all
+        for older consumers, are copied.
+
+        Args:
+            copy: True: always copy. False: raise if the values must be copied.
 
         Raises:
-            BufferError: a dtype that NumPy does not export, such as bfloat16; or copy=False.
+            BufferError: a dtype that NumPy does not export, such as bfloat16; a copy where copy=False. As `read`.
         """
-        if copy is False:
-            raise BufferError(f"{self.name}: expected a copy to be allowed, got copy=False; np.asarray gives a view")
         if self.dtype.isbuiltin != 1 or self.dtype.kind == "O":
             how = ""
             if self.mil_dtype in (DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2):
                 bits = f"int{self.mil_dtype.nbits}"
                 how = f"; use torch.from_numpy(t.read().view('{bits}')).view(torch.{self.dtype.name})"
             raise BufferError(f"{self.name}: expected a dtype that NumPy exports, got {self.mil_dtype}{how}")
-        values = np.array(self.read())
-        if max_version is None:
+        is_versioned = max_version is not None and max_version >= (1, 0) and _HAS_VERSIONS
+        values = None
+        if is_versioned and not copy:
+            values = view_of_own(self.place)
+        if values is None:
+            if copy is False:
+                raise BufferError(
+                    f"{self.name}: expected a copy to be allowed, got copy=False; np.asarray gives a view"
+                )
+            values = np.array(self.read())
+        if not is_versioned:
             return values.__dlpack__(stream=stream)
         return values.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)  # type: ignore[call-arg,unused-ignore]
+
+    def _texts(self) -> list[tuple[str, str]]:
+        texts = [("name", short(self.name)), ("dtype", str(self.mil_dtype)), ("shape", sizes(self._shape))]
+        if None not in self._shape and self.mil_dtype is not DType.STRING:
+            with contextlib.suppress(MilblobError):  # a part whose shape is open
+                texts.append(("stored bytes", f"{self.nbytes:,}"))
+        return texts
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {short(self.name)}: {self.mil_dtype} {sizes(self._shape)}>"
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU

@@ -1,22 +1,20 @@
 """A model as a mapping from names to tensors, and milblob.load."""
 
 import os
+from collections import Counter
 from collections.abc import Container, ItemsView, Iterator, ValuesView
 from collections.abc import Mapping as MappingABC
-from typing import TYPE_CHECKING, Any, Never, Self, cast
-
-import numpy as np
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from .. import _codec
 from ..arguments import require_flags
-from ..blobs.reader import BlobReader
-from ..dtypes import BY_BLOB_CODE
 from ..errors import MilblobError, UnsupportedError
-from ..mirrored import FILES, shown
+from ..mirrored import shown
+from ..results import MAX_FIRST, Shown, short
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import Opened
-from ..values.tensorvalue import MAX_RANK
 from .functions import Functions
 from .manifest import read_json
 from .open_program import OpenProgram
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_TAILS = 32  # prefixes that may be left out of a name; a limit for hostile names with a million slashes
 
 
-class Model(Opened, MappingABC[str, Tensor]):
+class Model(Shown, Opened, MappingABC[str, Tensor]):
     """An open model: a mapping from names to `Tensor`. Made by `milblob.open`.
 
     Attributes:
@@ -319,6 +317,24 @@ class Model(Opened, MappingABC[str, Tensor]):
         state = "closed" if self.package.closed else f"{len(self)} tensors"
         return f"<Model {self.path or 'buffer'} ({self.kind}): {state}>"
 
+    def _texts(self) -> list[tuple[str, str]]:
+        texts = [("path", short(self.path or "buffer")), ("kind", self.kind)]
+        if self.package.closed:
+            return [*texts, ("state", "closed")]
+        try:
+            listed = self.rows().listed
+        except (MilblobError, OSError) as error:
+            return [*texts, ("error", short(str(error)))]
+        dtypes = Counter(row.dtype for row in listed)
+        largest = nlargest(MAX_FIRST, listed, key=lambda row: row.nbytes or 0)
+        return [
+            *texts,
+            ("tensors", f"{len(listed):,}"),
+            ("stored bytes", f"{sum(row.nbytes or 0 for row in listed):,}"),
+            ("dtypes", ", ".join(f"{count:,} {dtype}" for dtype, count in dtypes.most_common())),
+            *[(f"largest {at}", f"{short(row.name)}: {row.summary}") for at, row in enumerate(largest, 1)],
+        ]
+
 
 class _Values(ValuesView[Tensor]):
     """Goes through the tensors without a look at their names."""
@@ -336,73 +352,6 @@ class _Items(ItemsView[str, Tensor]):
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return ((tensor.name, tensor) for tensor in self._mapping.made())
-
-
-def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
-    """Read every tensor of an open model. RecordTensors are looked up file by file, in one C call each."""
-    blobs = model.package.blobs
-    if blobs is not None and not blobs.mapping.is_partial and not model.package.assigned:
-        return _read_weight_file(model, blobs)
-    if FILES:  # of remote models
-        from .fetching import fetch
-
-        fetch(model.values())
-    result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another
-    by_file: dict[int, tuple[BlobReader, list[Tensor]]] = {}
-    readers: dict[tuple[OpenProgram, str], BlobReader] = {}
-    for name, tensor in model.items():
-        constant = tensor.constant
-        if constant is None or constant.storage != _codec.BLOB:
-            result[name] = tensor.read()
-            continue
-        program = cast(OpenProgram, tensor.program)
-        key = (program, constant.text)
-        reader = readers.get(key)
-        if reader is None:
-            try:
-                reader = readers[key] = model.package.reader(program.source, constant.text)
-            except MilblobError as error:
-                error.where = error.where or tensor.where
-                raise
-        by_file.setdefault(id(reader), (reader, []))[1].append(tensor)
-    for reader, tensors in by_file.values():
-        _read_blobs(reader, tensors, result)
-    return result
-
-
-def _read_weight_file(model: Model, reader: BlobReader) -> dict[str, Any]:
-    """As `read_all`, of a bare weight file, whose index is its tensors."""
-    index = reader.index
-    view = memoryview(reader.mapping.check_size())
-    columns = (index[name].tolist() for name in ("data_offset", "count", "blob_code"))
-    return {
-        name: np.ndarray((count,), dtype.numpy, view, start)
-        if (dtype := BY_BLOB_CODE[code]).nbits >= 8
-        else model[name].read()
-        for name, start, count, code in zip(model, *columns, strict=True)
-    }
-
-
-def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any]) -> None:
-    view = memoryview(reader.mapping.check_range(0, 0))
-    records, good, error = reader.records_at([cast(int, t.offset) for t in tensors])
-    if error is not None:
-        error.where = tensors[good].where
-        raise error
-    starts, counts, codes = (records[name].tolist() for name in ("data_offset", "count", "blob_code"))
-    for tensor, start, count, code in zip(tensors, starts, counts, codes, strict=True):
-        dtype = tensor.mil_dtype
-        # The common case costs one comparison: the record matches what the Program declares. NumPy accepts any shape
-        # with as many elements as a file can hold, unless it is empty or has too many dimensions.
-        if (
-            code == dtype.blob_code
-            and 0 < count == tensor.constant.count
-            and dtype.nbits >= 8
-            and tensor.ndim <= MAX_RANK
-        ):
-            result[tensor.name] = np.ndarray(tensor.declared_shape, dtype.numpy, view, start)  # type: ignore[arg-type]
-        else:
-            result[tensor.name] = tensor.read()
 
 
 def _decoder(package: Package, source: Any) -> Any:

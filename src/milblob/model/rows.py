@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import MilblobError
 from ..program.compression import Compression
+from ..wording import sizes
 from .tensor import Tensor
 
 
@@ -33,6 +34,12 @@ class Listed(NamedTuple):
     def nbits(self) -> str:
         """Stored bits per element, as text."""
         return f"{8 * self.nbytes / self.element_count:.4g}" if self.element_count and self.nbytes is not None else "-"
+
+    @property
+    def summary(self) -> str:
+        """Dtype, shape, stored bytes and compression as text."""
+        nbytes = "" if self.nbytes is None else f", {self.nbytes:,} bytes"
+        return f"{self.dtype} {sizes(self.shape)}{nbytes}{f', {self.compression!s}' * bool(self.compression)}"
 
 
 class Table(Protocol):

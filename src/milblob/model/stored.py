@@ -1,6 +1,7 @@
 """Arrays of other formats that are not read yet: dtype and shape of each, and its elements in place."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from math import prod
 from typing import Any, Self, TypeVar, cast
 
@@ -12,6 +13,7 @@ from ..budget import Budget
 from ..dtypes import DType, as_dtype, dtype_of
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
+from ..results import MAX_FIRST, Shown, short
 from ..storage.mapped import MappedFile
 from ..values.arrays import copy_into
 from ..values.dense import Packed
@@ -166,11 +168,8 @@ class StoredArray(LazyTensor):
             self._place.stretch = mapping, offset, nbytes
         return self
 
-    def __repr__(self) -> str:
-        return f"<StoredArray {self.name!r}: {self.mil_dtype} [{', '.join(map(str, self.shape))}]>"
 
-
-class Arrays(Mapping[str, _A]):
+class Arrays(Shown, Mapping[str, _A]):
     """The arrays of a file by name, in its order. Each array is looked up on first access.
 
     A context manager. Closing ends reading; arrays that were read remain valid.
@@ -206,6 +205,9 @@ class Arrays(Mapping[str, _A]):
 
     def __repr__(self) -> str:
         return f"<Arrays: {len(self):,} arrays>"
+
+    def _texts(self) -> list[tuple[str, str]]:
+        return [("arrays", f"{len(self):,}"), ("first", "; ".join(map(short, islice(self, MAX_FIRST))))]
 
     def close(self) -> None:
         """Close the file."""

@@ -10,6 +10,7 @@ from ..dtypes import BY_MIL_CODE, DType
 from ..errors import MilblobError
 from ..mirrored import shown
 from ..program.scan import Compressed, Parts
+from ..results import short
 from .lazy import LazyTensor
 from .open_program import OpenProgram
 from .package import Package
@@ -221,10 +222,15 @@ class Tensor(LazyTensor):
         """Path in the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``; the name in a blob file."""
         return self.name if self.program is None else self.program.scan.path(self.op_row, self.constant)
 
+    def _texts(self) -> list[tuple[str, str]]:
+        compression = self.compression
+        rows: list[tuple[str, Any]] = [("compression", compression and str(compression)), ("function", self.function)]
+        rows += [("operation", self.op), ("file", self.file), ("record at byte", self.offset)]
+        return super()._texts() + [(name, short(value)) for name, value in rows if value not in (None, "")]
+
     def __repr__(self) -> str:
-        shape = ", ".join("?" if size is None else str(size) for size in self._shape)
         scheme = f", {found.scheme}" if (found := self.compression) else ""
-        return f"<Tensor {self.name!r}: {self.mil_dtype} [{shape}]{scheme}>"
+        return f"{super().__repr__()[:-1]}{scheme}>"
 
 
 def make_tensor(program: OpenProgram, name: str, row: Any, known: tuple[DType, Shape] | None = None) -> Tensor:

@@ -75,17 +75,17 @@ def examine(tensor: LazyTensor) -> Examined:
 
 def _examined(tensor: LazyTensor) -> Examined:
     dtype = tensor.mil_dtype
-    elements = None
+    elements = Elements(tensor)
     sampled = None
     is_narrow = dtype.nbits <= 16
-    if tensor.size > MAX_EXACT_COUNT:
-        elements = Elements(tensor)
+    if elements.count > MAX_EXACT_COUNT:
         values = sample(elements, _SAMPLE_COUNT)
         sampled = values.size
         found = statistics(values, dtype, histogram=is_narrow)
+    elif elements.values is not None:  # read once, for everything below
+        found = statistics(elements.values, dtype, histogram=is_narrow)
     else:
         found = statistics(tensor, histogram=is_narrow)
-    elements = elements or Elements(tensor)
     bins, count = found.histogram, found.count
     low, high = ends(found)
     if not is_narrow and low is not None:
@@ -123,21 +123,22 @@ def channel_ranges(elements: Elements) -> list[Any] | None:
     length, shown = min(each, _CHANNEL_COUNT), min(channels, _CHANNELS)
     indices = [at * (channels - 1) // (shown - 1) for at in range(shown)]
     start = (each - length) // 2
-    if elements.stored is not None and not elements.dtype.is_sub_byte:  # the values are in memory, or mapped
-        part = elements.read(0, elements.count).reshape(channels, each)[indices, start : start + length]
+    values = elements.values
+    if values is not None:
+        part = values.reshape(channels, each)[indices, start : start + length]
     else:
         part = np.concatenate([_run(elements, index * each + start, length) for index in indices])
     with np.errstate(all="ignore"):  # signalling NaNs
-        values = part.reshape(shown, length).astype(np.float64 if elements.dtype.nbits > 16 else np.float32)
+        wide = part.reshape(shown, length).astype(np.float64 if elements.dtype.nbits > 16 else np.float32)
         extremes = np.empty((2, shown))
-        values.min(1, out=extremes[0])
-        values.max(1, out=extremes[1])
+        np.minimum.reduce(wide, 1, out=extremes[0])
+        np.maximum.reduce(wide, 1, out=extremes[1])
         unknown = None
         if not np.isfinite(extremes).all():
-            is_finite = np.isfinite(values)
+            is_finite = np.isfinite(wide)
             unknown = ~is_finite.any(1)
-            np.min(values, axis=1, where=is_finite, initial=np.inf, out=extremes[0])
-            np.max(values, axis=1, where=is_finite, initial=-np.inf, out=extremes[1])
+            np.min(wide, axis=1, where=is_finite, initial=np.inf, out=extremes[0])
+            np.max(wide, axis=1, where=is_finite, initial=-np.inf, out=extremes[1])
             if unknown.all():
                 return None
     least, most = float(extremes[0].min()), float(extremes[1].max())

@@ -334,14 +334,17 @@ class MappedFile:
             return None
         return real if sys.platform == "win32" else f"/proc/self/fd/{fd}"
 
-    def map_private(self) -> mmap.mmap | None:
+    def map_private(self, begin: int = 0, nbytes: int | None = None) -> mmap.mmap | None:
         """Map the file once more, to write to the mapping: a page that is written becomes a copy of this process.
 
         The file never changes, nor do arrays over `buffer`. Closing this object leaves the new mapping as it is.
 
+        Args:
+            begin, nbytes: the bytes that are needed; None: all from `begin` on.
+
         Returns:
-            As many bytes as `buffer` has, at the same offsets. None where no file is mapped: a buffer, a remote file, a
-            file that was read whole.
+            The bytes of the file from `begin`, rounded down to a multiple of mmap.ALLOCATIONGRANULARITY. None where no
+            file is mapped: a buffer, a remote file, a file that was read whole.
 
         Raises:
             ValueError: it is closed. FormatError: the file has shrunk. OSError: it cannot be mapped.
@@ -349,11 +352,12 @@ class MappedFile:
         if self.is_partial or self._mmap is None:
             return None
         with self.held() as fd:
-            nbytes = self.check_size().nbytes
+            end = self.check_size().nbytes if nbytes is None else begin + nbytes
+            start = begin - begin % mmap.ALLOCATIONGRANULARITY
             if sys.platform == "linux":  # memory is not reserved for pages that are never written
                 flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
-                return mmap.mmap(fd, nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-            return mmap.mmap(fd, nbytes, access=mmap.ACCESS_COPY)
+                return mmap.mmap(fd, end - start, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=start)
+            return mmap.mmap(fd, end - start, access=mmap.ACCESS_COPY, offset=start)
 
     def require_named(self) -> None:
         """Refuse a file whose name now leads to another one: for outputs that refer to the file by that name.
