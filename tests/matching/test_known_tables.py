@@ -39,6 +39,7 @@ KNOWN = {
     "grid": np.stack(np.meshgrid(np.linspace(-1, 1, 14), np.linspace(-1, 1, 14)), -1)[None],
     "causal mask": np.where(np.tri(16) > 0, 0, -1e4), "mask": np.where(RNG.random((4, 49, 49)) > 0.5, 0, -100),
     "ALiBi": 2.0 ** -np.arange(1, 9)[:, None, None] * -np.arange(32)[None, None], "zeros": np.zeros((8, 8)),
+    "frequencies": angles(2, 64)[1, :32][None, :, None], "frequencies of Llama 3": angles(2, 128, 5e5)[1, :64],
     "anchors": np.stack(np.meshgrid(np.arange(20) + 0.5, np.arange(20) + 0.5), -1).reshape(-1, 2),
 }  # fmt: skip
 UNKNOWN = {
@@ -47,7 +48,8 @@ UNKNOWN = {
     "nearly ones": 1 + RNG.normal(size=(64, 64)) * 1e-2, "equal rows": np.repeat(RNG.normal(size=(1, 64)), 50, 0),
     "learnt frequencies": np.sin(np.outer(np.arange(64), RNG.normal(size=32))), "scaled": np.cos(angles(64, 32)) * 1.2345,
     "learnt amplitudes": np.cos(angles(64, 32)) * RNG.normal(size=32), "angles of a grid": grid_of(angles(8, 16), 8),
-    "learnt slopes": RNG.normal(size=8)[:, None] * np.arange(32), "scaled range": np.arange(50) * 0.7391,
+    "series": np.sort(RNG.random(32))[::-1] / 0.999, "series not from 1": 0.7 * 0.9 ** np.arange(32),
+    "nearly a series": 0.8 ** (np.arange(32) + 0.02 * (np.arange(32) > 3)), "learnt slopes": RNG.normal(size=8)[:, None] * np.arange(32), "scaled range": np.arange(50) * 0.7391,
 }  # fmt: skip
 DTYPES = [DType.FLOAT32, DType.FLOAT16]
 

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 
+import adapters
 import milblob
 import tvm_archives
 from paths import DATA, DEMO
@@ -28,6 +29,7 @@ def examples_of(name, found, url):
 def make_folder(folder):
     """Put the files that examples read into a folder."""
     shutil.copytree(DEMO, folder / "demo.mlpackage")
+    adapters.make_files(folder)
     for name in MODELS:
         shutil.copytree(DATA / name / "model.mlpackage", folder / f"{name.partition('_')[0]}.mlpackage")
     shutil.copytree(DATA / "aimodel" / "conv_f16.aimodel", folder / "demo.aimodel")

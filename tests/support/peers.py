@@ -16,6 +16,7 @@ _UNTESTED = {
     "onnx": "ONNX models are not made or read by its own library",
     "onnxmltools": "conversion through ONNXMLTools is not run",
     "onnxruntime": "converted models are not run",
+    "peft": "merged adapters are not compared with those of PEFT",
     "playwright": "reports are not opened in a browser: drawing, sorting, filtering, colours, keyboard and policy",
     "pty": "what milblob prints to a terminal is not tested",
     "rich": "progress bars of rich are not tested",
@@ -24,6 +25,7 @@ _UNTESTED = {
     "sklearn": "palettes are not compared with those of scikit-learn",
     "sphinx": "the site is not built",
     "torch": "that torch takes tensors, and weights read as tensors of torch, are not tested",
+    "transformers": "adapters are not merged into real architectures",
 }
 WITHOUT = {name: f"{name} is not installed: {words}" for name, words in _UNTESTED.items()}
 """Package -> the reason to skip a test without it."""

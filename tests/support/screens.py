@@ -16,6 +16,7 @@ import struct
 import tempfile
 from unittest import mock
 
+import adapters
 import milblob
 import tvm_archives
 from milblob.cli import main
@@ -42,6 +43,7 @@ def make_files(folder):
     data = bytearray(broken.read_bytes())
     struct.pack_into("<I", data, 9344, 0)
     broken.write_bytes(bytes(data[:-100]))
+    adapters.make_files(folder)
     tvm_archives.make(folder / "model.tar", tvm_archives.files_of())
 
 

@@ -1,6 +1,6 @@
 """The result of a search: how each weight of a model follows from the arrays of a checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,10 @@ class Claim(NamedTuple):
 
     derivation: Derivation | None
     readers: tuple[str, ...] = ()
+
+    def sources(self) -> Iterator[str]:
+        """Yield the names of the arrays that the values follow from."""
+        return iter(()) if self.derivation is None else self.derivation.sources()
 
 
 class Origin(NamedTuple):

@@ -1,21 +1,27 @@
 """Assignment to a tensor: checks of new values, the place of its stored bytes, and the conversion to bytes."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from .. import _codec
 from ..arguments import array_of
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, UnsupportedError
 from ..storage.mapped import MappedFile
-from ..values.cast import CastCounts, cast_array, is_castable
+from ..threads import ordered
+from ..values.cast import CastCounts, cast_array, convert_into, is_castable
+from ..values.dense import read as read_dense
 from ..values.tensorvalue import pack_tensor, stored_bytes
 from ..wording import escape
+from .lazy import LazyTensor
 from .open_program import OpenProgram
 from .places import RecordPlace
 from .program_file import require_edits
 from .tensor import Tensor
 
+_PIECE_COUNT = 1 << 20  # elements of values that are computed and written at a time
 _ONE_BYTE = (DType.INT8, DType.UINT8)
 
 
@@ -131,3 +137,42 @@ def encode(
         kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
         raise kind(f"{tensor.name}: {error}") from None
     return data, array, counts
+
+
+def encoded_pieces(
+    tensor: Tensor, values: LazyTensor, *, can_cast: bool, overflow: str
+) -> Iterator[tuple[Any, CastCounts]]:
+    """Yield the stored bytes of values that are computed, in order and a piece at a time, with the counts of each cast.
+
+    Args:
+        tensor: of a weight file, dense, of floats.
+        values: whose `place.is_computed`; known to fit.
+        can_cast, overflow: as `refit`.
+
+    Raises:
+        As `encode`.
+    """
+    dense, dtype = values.place.dense(), tensor.mil_dtype
+    if dense is None:
+        data, _, counts = encode(tensor, values, can_cast=can_cast, overflow=overflow)
+        yield data, counts
+        return
+    count, is_cast = values.size, can_cast and values.mil_dtype is not dtype
+    unit = max(dense.unit, 1)
+    step = max(_PIECE_COUNT // unit, 1) * unit
+
+    def work(begin: int) -> tuple[np.ndarray[Any, Any], CastCounts]:
+        found = read_dense(dense, None, begin, (min(step, count - begin),))
+        if not is_cast:
+            return found.view(np.uint8), CastCounts()
+        out = np.empty(dtype.nbytes(found.size), np.uint8)
+        source = _codec.Buffer(found.view(np.uint8))
+        try:
+            counts = convert_into(
+                out, source, 0, found.size, values.mil_dtype, dtype, overflow=overflow, first_index=begin
+            )
+        except OverflowError as error:
+            raise OverflowError(f"{tensor.name}: {error}") from None
+        return out, counts
+
+    yield from ordered(work, range(0, count, step), count > step)

@@ -32,9 +32,13 @@ def renamed(base: Collection[str], new: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def _prefixes(short: Collection[str], long: Collection[str]) -> list[str]:
-    """Return what the longer names may have before the shorter ones."""
-    some = min(short, default="")
-    return [name.removesuffix(some) for name in long if some and name.endswith(some) and name != some][:_MAX_TRIED]
+    """Return what the longer names may have before the shorter ones; not all of these need a longer one."""
+    some, other = min(short, default=""), min(long, default="")
+    found = [name.removesuffix(some) for name in long if some and name.endswith(some) and name != some]
+    parts = other.split(".")
+    tails = (".".join(parts[count:]) for count in range(1, len(parts)))
+    found += [other.removesuffix(tail) for tail in tails if tail in short]
+    return list(dict.fromkeys(found))[:_MAX_TRIED]
 
 
 def _changed(name: str, prefix: str) -> str | None:

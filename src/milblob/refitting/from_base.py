@@ -11,7 +11,7 @@ from ..arguments import Names, names_in
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..matching.derivations.derivation import Derivation
-from ..matching.derivations.rounding import kept_from_zero
+from ..matching.derivations.rounding import MAX_KEPT, kept_from_zero
 from ..matching.lineage import Claim, Lineage, Origin
 from ..matching.search import find_lineage
 from ..matching.steps.renderings import is_like
@@ -26,6 +26,7 @@ from ..selection import Select, selector
 from ..values.cast import cast_array, is_castable
 from ..wording import escape, shortened, some
 from .checkpoints import renamed
+from .merging import MergedArray
 from .pairs import How
 
 _MAX_NAMES = 20
@@ -49,7 +50,7 @@ class Rebased(NamedTuple):
         progress: called while they are written; None for no progress.
     """
 
-    arrays: dict[str, StoredArray]
+    arrays: dict[str, LazyTensor]
     mapping: dict[str, Names]
     unused: tuple[str, ...]
     without_effect: tuple[str, ...]
@@ -87,7 +88,7 @@ def rebase(
     if row is not None and not row.open_model:
         raise UnsupportedError(f"base: expected a model to refit, got a file of kind {row.kind}", file=path)
     new, note = renamed(base.keys(), new)
-    sides = [_tensors(arrays) for arrays in (base, new)]
+    sides = [tensors_of(arrays) for arrays in (base, new)]
     old, tuned = ({name: tensor for name, tensor in side.items() if name not in out} for side in sides)
     _require_alike(old, tuned)
     with (Model if row is None else row.function("open_model"))(path, constants=True) as model:
@@ -103,12 +104,15 @@ def rebase(
         lineage = find_lineage(old, known, counter, epsilon, changed)
         weights = {name: model[name] for name in lineage.origins}
         unused = _unused(lineage, old, tuned, changed)
+        merged = frozenset(name for name in changed if isinstance(tuned[name], MergedArray))
+        unused.lost.extend(merged.intersection(unused.without_effect))
         left_out = [name for name in lineage.unknown if is_left(name)]
         problems = [*_resembling({name: model[name] for name in left_out}, different)]
         problems += _unknown(lineage, how.is_selected, is_left) + _lost(unused.lost)
         result = _Writing(tuned, how.unshare)
         for origin in lineage.origins.values():
-            if how.is_selected(origin.name) and not is_left(origin.name):
+            is_changed = not merged or any(merged.intersection(claim.sources()) for claim in origin.claims)
+            if is_changed and how.is_selected(origin.name) and not is_left(origin.name):
                 result.add(origin, weights[origin.name])
         problems += result.problems
         if problems:
@@ -158,7 +162,8 @@ def _left_out(mapping: Mapping[str, Names], base: Mapping[str, Any]) -> set[str]
     return set(mapping)
 
 
-def _tensors(arrays: Mapping[str, Any]) -> dict[str, LazyTensor]:
+def tensors_of(arrays: Mapping[str, Any]) -> dict[str, LazyTensor]:
+    """Return arrays, of a file or of the caller, as tensors by name."""
     with contextlib.ExitStack() as stack:
         return dict(Side.open(arrays, False, stack).tensors)
 
@@ -265,6 +270,8 @@ def _constants(count: int) -> str:
 
 
 def _are_equal(a: LazyTensor, b: LazyTensor) -> bool:
+    if a is b or isinstance(b, MergedArray):
+        return a is b
     if a.shape != b.shape:
         return False
     if a.size == 0 or a.mil_dtype is not b.mil_dtype or a.mil_dtype is DType.STRING:
@@ -279,7 +286,7 @@ class _Writing:
         self._new, self._unshare = new, unshare
         self.problems: list[str] = []
         self._labels: dict[tuple[Derivation | str, tuple[int, ...]], str] = {}
-        self.arrays: dict[str, StoredArray] = {}
+        self.arrays: dict[str, LazyTensor] = {}
         self.mapping: dict[str, Names] = {}
 
     def add(self, origin: Origin, weight: Tensor) -> None:
@@ -322,7 +329,10 @@ class _Writing:
         label = self._labels.get(key)
         if label is None:
             label = self._labels[key] = self._new_label(derivation, weight)
-            if derivation is None:
+            array = self._new.get(label)
+            if isinstance(array, MergedArray) and array.shape == shape and array.size >= MAX_KEPT:
+                self.arrays[label] = array  # can be computed in pieces
+            elif derivation is None:
                 present = np.array(weight.read())
                 self.arrays[label] = StoredArray(label, weight.mil_dtype, shape, lambda: present, "memory")
             else:

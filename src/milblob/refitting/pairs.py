@@ -39,6 +39,7 @@ class How(NamedTuple):
     unshare: bool = False
     requantize: str = ""
     min_sqnr: float | None = None
+    note: str = ""
 
 
 @dataclasses.dataclass(eq=False)
@@ -108,7 +109,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
                     problems.add(error)
     for old, new, cause in lacking:
         is_only = len(lacking) == 1 and not cause.args[0]
-        message = cause.args[0] or unknown("weight", new, _weights(model) if is_only else (), model.path)
+        message = cause.args[0] or unknown("weight", new, weight_names(model) if is_only else (), model.path)
         problems.add_kind(f"arrays with names that {model.path} lacks", MATCH, old, KeyError(message))
     for item in items:
         try:
@@ -218,7 +219,7 @@ class WeightsByName:
         return tails | whole
 
 
-def _weights(model: Model) -> Iterator[str]:
+def weight_names(model: Model) -> Iterator[str]:
     """Yield the names of what an array can be for, compressed weights among them."""
     yield from (name for name, tensor in model.items() if tensor.mil_dtype is not DType.STRING)
     for program in model.parts:

@@ -4,6 +4,8 @@ coremltools stores equal values once: several operations read one constant, seve
 that differ need constants and records of their own.
 """
 
+import operator
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -11,7 +13,8 @@ from .. import _codec
 from ..blobs.appended import Appended
 from ..errors import FormatError, UnsupportedError
 from ..hashing import hash_bytes
-from ..model.assigning import encode, is_in_text, stored_of
+from ..model.assigning import encode, encoded_pieces, is_in_text, stored_of
+from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.places import RecordPlace
@@ -23,6 +26,7 @@ from ..program.splice import Edit
 from ..program.view import Consumer, Operation
 from ..storage import paths
 from ..storage.mapped import MappedFile
+from ..values.cast import CastCounts
 from ..wording import escape, some
 from .pairs import How, RefitItem, described, readers_of
 from .problems import ERRORS, Problems
@@ -40,8 +44,8 @@ class Content:
         items: the arrays that they are made of.
     """
 
-    def __init__(self, tensor: Tensor, items: list[RefitItem], make: Callable[[], Any]) -> None:
-        self.tensor, self.items = tensor, items
+    def __init__(self, tensor: Tensor, items: list[RefitItem], make: Callable[[], Any], how: How) -> None:
+        self.tensor, self.items, self._how = tensor, items, how
         self._make = make
         self._digest = ""
         self._data: Any = None
@@ -61,6 +65,20 @@ class Content:
         if self is other or (self.is_dense and other.is_dense and own[0].values is theirs[0].values):
             return True
         return self._hash() == other._hash()
+
+    def pieces(self) -> Iterator[Any]:
+        """Yield the bytes in order: values that are computed, a piece at a time."""
+        item = self.items[0]
+        is_computed = isinstance(item.values, LazyTensor) and item.values.place.is_computed
+        is_float = item.given_dtype.is_float and self.tensor.mil_dtype.is_float
+        if not (is_computed and is_float and self.is_dense and self.tensor.is_blob):
+            yield self.make()
+            return
+        how, total = self._how, CastCounts()
+        for data, counts in encoded_pieces(self.tensor, item.values, can_cast=how.can_cast, overflow=how.overflow):
+            total = CastCounts(*map(operator.add, total, counts))
+            yield data
+        item.counts = total
 
     @property
     def is_dense(self) -> bool:
@@ -133,7 +151,7 @@ class RefitPlan:
     def _make_all(self, problems: Problems) -> None:
         for content in self._every:
             try:
-                content.make()
+                deque(content.pieces(), maxlen=0)
             except ERRORS as error:
                 problems.add(error)
 
@@ -146,7 +164,7 @@ class RefitPlan:
             data, _, item.counts = encode(tensor, item.values, can_cast=how.can_cast, overflow=how.overflow)
             return data
 
-        return Content(tensor, [item], make)
+        return Content(tensor, [item], make, how)
 
     def _add_chain(self, items: list[RefitItem]) -> None:
         """Set the stored parts of a compressed weight."""
@@ -155,7 +173,7 @@ class RefitPlan:
             message = f"{item.tensor.name}: expected one array for all that read a compressed weight, got several"
             raise UnsupportedError(f"{message} (repack --decompress makes it dense)", file=self._model.path)
         for tensor, make in requantized(item, self._how, self._recent):
-            content = Content(tensor, [item], make)
+            content = Content(tensor, [item], make, self._how)
             other = self._contents.setdefault(tensor.name, content)
             if not other.is_same(content):
                 message = f"{tensor.name}: expected equal values for it from {other.items[0].given} and {item.given}"
@@ -328,7 +346,7 @@ class RefitPlan:
     def _add_write(self, tensor: Tensor, content: Content) -> None:
         mapping, offset, nbytes = stored_of(tensor)
         new_nbytes = nbytes if tensor.is_blob else memoryview(content.make()).nbytes
-        write = Write(content.items[0].name, tensor, offset, nbytes, new_nbytes, content.make)
+        write = Write(content.items[0].name, tensor, offset, nbytes, new_nbytes, content.make, content.pieces)
         self._file(mapping).writes.append(write)
         for item in content.items:
             item.nbytes += new_nbytes

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -36,6 +36,7 @@ def refit(
     weights: Any,
     *,
     base: Any = None,
+    scale: float | Sequence[float] | None = None,
     leave: Select = None,
     epsilon: float | None = None,
     mapping: Mapping[str, Names] | None = None,
@@ -58,10 +59,15 @@ def refit(
             parameters are the weights (docs/tvm.md).
         weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz,
             .npy, .gguf, .onnx or .params file, of a directory of .npy files, or of an archive. Every one of them must
-            fit; other weights of the model are kept. Of an ONNX model, only values that differ are taken.
+            fit; other weights of the model are kept. Of an ONNX model, only values that differ are taken. Or a LoRA
+            adapter, the path of a folder that PEFT's `save_pretrained` wrote; or a list of several. With `base`, what
+            it adds to the weights of the base is added to those of the model; without, its own arrays are the new
+            values of those weights of the model that have its names (docs/language-models.md).
         base: as `weights`: the checkpoint that the model was converted from. milblob finds the derivation of each
             weight, checks it against the present values and repeats it with `weights`, casts included
             (docs/fine-tuning.md).
+        scale: of an adapter, what its change is multiplied by, 1 if None; of several, a list with one for each. Their
+            changes add up, as in PEFT's add_weighted_adapter with "cat".
         leave: with `base`: weights of the model that may be left as they are if their derivation is unknown.
         epsilon: with `base`: the epsilon of batch norms, if it is not one of the usual ones that milblob tries.
         mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
@@ -97,6 +103,9 @@ def refit(
         >>> report = milblob.refit("demo.mlpackage", {"head_bias": np.ones(96)}, cast=True)
         >>> milblob.load("demo.mlpackage")["head_bias"].max()
         np.float32(1.0)
+        >>> report = milblob.refit("demo.mlpackage", "lora", base="base.safetensors", leave="mul_*", dry_run=True)
+        >>> report.changes[0].name, report.changes[0].given
+        ('layers_0_attention_query_weight', 'layers.0.attention.query.weight')
     """
     source = as_path(source_of(model))
     require_flags(cast=cast, unshare=unshare, force=force, dry_run=dry_run)
@@ -119,11 +128,17 @@ def refit(
     if not dry_run and (destination is None or is_in_place([source], target)):
         settle(source)
     with contextlib.ExitStack() as stack:
-        given = _arrays(weights, stack, max_nbytes)
+        from .adapters import opened_adapters, rebase_adapters, scales_kept
+
+        adapters = opened_adapters(weights, scale, stack, max_nbytes)
         if base is not None:
             from .from_base import rebase
 
-            found = rebase(source, given, _arrays(base, stack, max_nbytes), how, leave, epsilon)
+            old = _arrays(base, stack, max_nbytes)
+            if adapters:
+                found = rebase_adapters(source, adapters, old, how, leave, epsilon)
+            else:
+                found = rebase(source, _arrays(weights, stack, max_nbytes), old, how, leave, epsilon)
             report = refit(
                 source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, unshare=unshare,
                 requantize=requantize, min_sqnr=min_sqnr, select=select, destination=destination, force=force,
@@ -134,9 +149,14 @@ def refit(
                 unused=found.unused, constant=found.constant, left=found.left, without_effect=found.without_effect,
                 note=found.note,
             )  # fmt: skip
-        for name, value in (("leave", leave), ("epsilon", epsilon)):
+        for name, value in (("leave", leave), ("epsilon", epsilon), ("scale", scale)):
             if value is not None:
                 raise ValueError(f"{name}: expected a base too, got none")
+        if len(adapters) > 1:
+            raise ValueError(f"base: expected one, to merge {len(adapters)} adapters into, got none")
+        given = adapters[0][0].arrays if adapters else _arrays(weights, stack, max_nbytes)
+        if adapters:
+            how = how._replace(can_cast=True, note=scales_kept(adapters[0][0]))
         if row is not None:
             for name, value in (("requantize", requantize), ("min_sqnr", min_sqnr)):
                 if value is not None:  # they concern Programs
@@ -176,7 +196,12 @@ def refit(
 def _plan(model: Model, given: Mapping[str, Any], how: How) -> tuple[RefitPlan, tuple[str, ...]]:
     """Plan what changes; of an ONNX model also return the names of arrays that hold what the model holds already."""
     from ..formats.onnx import OnnxArrays
+    from ..formats.peft import AdapterArrays
 
+    if isinstance(given, AdapterArrays):
+        from .adapters import named_weights
+
+        how = how._replace(mapping={**named_weights(model, given, how), **how.mapping})
     if not isinstance(given, OnnxArrays):
         return RefitPlan(model, pair(model, given, how), how), ()
     from .from_onnx import changed
@@ -226,7 +251,7 @@ def _report(plan: RefitPlan, source: str, output: str, done: bool, how: How) -> 
                 file, item.is_in_place, item.sqnr, requantized, item.unshared,
             )
         )  # fmt: skip
-    return RefitReport(source, output, changes, done)
+    return RefitReport(source, output, changes, done, note=how.note)
 
 
 def _arrays(weights: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -> Mapping[str, Any]:

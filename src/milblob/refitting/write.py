@@ -37,6 +37,7 @@ class Write(NamedTuple):
         offset, nbytes: of the old bytes.
         new_nbytes: of the new ones; differs only where the value stands in the model file.
         make: returns the new bytes, each time that it is called.
+        pieces: yields the same, in order.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Write(NamedTuple):
     nbytes: int
     new_nbytes: int
     make: Callable[[], Any]
+    pieces: Callable[[], Iterator[Any]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -102,10 +104,14 @@ class FileChange:
         at = 0
         for write in sorted(self.writes, key=lambda write: write.offset):
             copy_between(mapping, at, write.offset, fd)
-            data = memoryview(write.make())
-            if data.nbytes != write.nbytes:
-                raise ValueError(escape(f"new bytes of {write.name}: expected {write.nbytes}, got {data.nbytes}"))
-            write_at(fd, [data], write.offset)
+            nbytes = 0
+            for piece in write.pieces():
+                data = memoryview(piece)
+                if nbytes + data.nbytes <= write.nbytes:
+                    write_at(fd, [data], write.offset + nbytes)
+                nbytes += data.nbytes
+            if nbytes != write.nbytes:
+                raise ValueError(escape(f"new bytes of {write.name}: expected {write.nbytes}, got {nbytes}"))
             counter.add_tensor(write.name, write.tensor)
             at = write.offset + write.nbytes
         copy_between(mapping, at, mapping.nbytes, fd)

@@ -32,11 +32,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     models = ".mlpackage, .mlmodelc, .mlmodel or weight file; archive of TVM"
     parser.add_argument("model", metavar="MODEL", help=models)
     given = ".safetensors, .npz, .npy, .params, .gguf or .onnx file, or a directory of .npy files"
-    parser.add_argument("weights", metavar="WEIGHTS", help=given)
+    parser.add_argument("weights", metavar="WEIGHTS", nargs="?", help=given)
     options.add_select(parser, "only weights of the model whose name matches")
     options.add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
     base = "the checkpoint that the model was converted from, which shows how each weight was made"
     parser.add_argument("--base", metavar="FILE", help=base)
+    adapter = "a LoRA adapter, as a folder that PEFT saved, in place of WEIGHTS; may be repeated"
+    parser.add_argument("--adapter", metavar="DIR", action="append", default=[], help=adapter)
+    scale = "what the change of an adapter is multiplied by; repeated, one for each --adapter"
+    parser.add_argument("--scale", metavar="S", type=float, action="append", default=[], help=scale)
     epsilon = "with --base, an epsilon of batch norms to try before the usual ones"
     parser.add_argument("--epsilon", metavar="E", type=float, help=epsilon)
     leave = "with --base, leave a weight as it is if its new values are unknown; may be repeated"
@@ -59,6 +63,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    if bool(arguments.adapter) is (arguments.weights is not None):
+        raise ValueError(f"refit: expected WEIGHTS or --adapter, got {'both' if arguments.adapter else 'neither'}")
     from ...refitting.refit import refit
 
     complete_first(arguments, arguments.model)
@@ -66,8 +72,9 @@ def run(arguments: Namespace) -> int:
     with shown(arguments) as progress:
         report = refit(
             arguments.model,
-            arguments.weights,
+            arguments.adapter or arguments.weights,
             base=arguments.base,
+            scale=arguments.scale or None,
             leave=arguments.leave or None,
             epsilon=arguments.epsilon,
             mapping=names.mapping(arguments),

@@ -13,7 +13,9 @@ order; float64 is computed in float32."""
 _TINY = {DType.FLOAT64: 2.0**-126, DType.FLOAT32: 2.0**-126, DType.FLOAT16: 2.0**-24, DType.BFLOAT16: 2.0**-126}
 
 
-_MAX_KEPT, _LEAST = 400, 2.0**-24  # elements; and the least number of float16
+MAX_KEPT = 400
+"""Elements from which on an array is cast as it is; see `kept_from_zero`."""
+_LEAST = 2.0**-24  # of float16
 
 
 def kept_from_zero(values: Values, dtype: DType) -> Values:
@@ -21,7 +23,7 @@ def kept_from_zero(values: Values, dtype: DType) -> Values:
 
     Its pass add_fp16_cast keeps numbers that would become 0 as the least one, for they may be epsilons.
     """
-    if dtype is not DType.FLOAT16 or values.size >= _MAX_KEPT or values.dtype not in (np.float32, np.float64):
+    if dtype is not DType.FLOAT16 or values.size >= MAX_KEPT or values.dtype not in (np.float32, np.float64):
         return values
     with np.errstate(invalid="ignore"):
         is_lost = (values != 0) & (np.abs(values) <= _LEAST / 2)

@@ -20,6 +20,9 @@ _MAX_FEW = 8  # distinct numbers of a mask
 _MAX_COMPONENTS = 8  # coordinates of a grid
 _MAX_NBYTES = 1 << 28
 _MASKED = -1000.0  # masks have this or less where nothing is to be seen
+_PRECISE = 1e-3  # above it, a float16 has all of its bits
+_MAX_FACTOR = 0.98  # else all are almost 1
+_LEAST = 2.0**-24  # of float16
 _CLEAR = 8.0  # times its rounding, that what varies must vary
 _EPSILON = {DType.FLOAT64: 2.0**-23, DType.FLOAT32: 2.0**-23, DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-7}
 
@@ -56,7 +59,19 @@ def recognise(values: Values, dtype: DType, literals: Literals) -> Known | None:
         1024 if dtype is DType.FLOAT16 else 1 << 20
     ):
         return Known("integers and halves")
-    return _affine(wide, dtype, literals) or _sinusoids(wide, dtype, literals)
+    return _powers(wide, dtype) or _affine(wide, dtype, literals) or _sinusoids(wide, dtype, literals)
+
+
+def _powers(values: Values, dtype: DType) -> Known | None:
+    """Recognise the frequencies of rotary positions: 1, f, f^2, f^3, ... with f below 1."""
+    series = values.reshape(-1)
+    if series.size < 2 * _MIN_LENGTH or series.size != max(values.shape) or series[0] != 1 or not (series > 0).all():
+        return None
+    last = int(np.flatnonzero(series > _PRECISE)[-1])
+    factor = series[last] ** (1 / max(last, 1))
+    expected = factor ** np.arange(series.size)
+    is_near = np.abs(series - expected) <= 2 * _EPSILON[dtype] * expected + _LEAST
+    return Known("frequencies of rotary positions", (series,)) if factor < _MAX_FACTOR and is_near.all() else None
 
 
 def _affine(values: Values, dtype: DType, literals: Literals) -> Known | None:
