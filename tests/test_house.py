@@ -168,7 +168,17 @@ def test_what_tests_skip_without_is_installed():
     names = set()
     for path in (ROOT / "tests").rglob("*.py"):
         names |= set(re.findall(r'importorskip\("([\w.]+)"', path.read_text("utf-8")))
-    names -= {"torch", "jax", "mlx.core", "sphinx", "pty", "fcntl", "termios"}  # never needed, or of the system
+    names -= {
+        "torch",
+        "jax",
+        "distributed",
+        "ray",
+        "mlx.core",
+        "sphinx",
+        "pty",
+        "fcntl",
+        "termios",
+    }  # never needed, or of the system
     assert {"coremltools", "gguf", "sklearn"} <= names
     has_wheels = sys.platform == "darwin" or (sys.platform, platform.machine()) == ("linux", "x86_64")
     if sys.version_info >= (3, 14) or not has_wheels:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     __version__: str
     from . import aimodel as aimodel
+    from . import executors as executors
     from . import jax as jax
     from . import mlx as mlx
     from . import onnx as onnx
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         ProgramError,
         ResolveError,
         UnsupportedError,
+        WorkerError,
     )
     from .formats.read import open_arrays
     from .formats.weights import write_weights
@@ -165,6 +167,7 @@ __all__ = [
     "Variable",
     "VerifyReport",
     "WeightReport",
+    "WorkerError",
     "check",
     "chunk",
     "compress",
@@ -229,6 +232,7 @@ _LATER = {
             "ProgramError",
             "ResolveError",
             "UnsupportedError",
+            "WorkerError",
         ),
         "formats.read": ("open_arrays",),
         "formats.weights": ("write_weights",),
@@ -264,7 +268,7 @@ _LATER = {
     for name in names
 }
 
-_MODULES = ("aimodel", "jax", "mlx", "onnx", "plot", "torch", "tvm")
+_MODULES = ("aimodel", "executors", "jax", "mlx", "onnx", "plot", "torch", "tvm")
 """Modules that are used by their name."""
 
 

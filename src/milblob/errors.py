@@ -193,6 +193,18 @@ def _short(name: str) -> str:
     return name if len(name) <= 120 else name[:100] + "..." + name[-17:]
 
 
+class WorkerError(MilblobError, RuntimeError):
+    """A piece of work whose workers were killed each time that it ran: what was to be written is not.
+
+    Examples:
+        >>> error = milblob.WorkerError("w.bin from byte 64: expected a worker to finish it, got one that was killed")
+        >>> error.code, isinstance(error, RuntimeError)
+        ('worker', True)
+    """
+
+    code = "worker"
+
+
 class DestinationExistsError(FileExistsError):
     """There is already something at a destination, and `force` was not given.
 

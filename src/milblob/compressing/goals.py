@@ -21,6 +21,7 @@ from ..threads import sized
 from ..wording import escape
 from .candidates import KEPT, Candidate
 from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, chosen_of, starts, walk
+from .far_weights import FarWeights
 from .linear_recipe import Linear
 from .options import Errors, Goal
 from .palette_recipe import Palette
@@ -147,13 +148,19 @@ class RecipeChoice:
         return self._given if self._given is not None else tuple(one for one in LADDER if one.opset <= opset)
 
     def choose(
-        self, model: Model, candidates: list[Candidate], firsts: list[int], counter: ProgressCounter
+        self,
+        model: Model,
+        candidates: list[Candidate],
+        firsts: list[int],
+        counter: ProgressCounter,
+        far: FarWeights | None = None,
     ) -> list[tuple[Candidate, str]]:
         """Return each candidate with its chosen option and "", or with the reason to leave it as it is.
 
         Args:
             firsts: for each candidate the number of the first that is alike.
             counter: counts each weight that is measured, and each that is left as it is.
+            far: workers that measure unless `errors` is given; None for this process.
 
         Raises:
             ValueError: a size that cannot be reached; the least that can is named. A sensitivity of nothing.
@@ -168,7 +175,11 @@ class RecipeChoice:
         def work(number: int) -> list[Measured | UnfitError]:
             return _measured(candidates[number], names[number], self._errors)
 
-        for number, row in zip(unique, sized(work, unique, lambda n: candidates[n].tensor.size), strict=True):
+        if far is None or self._errors is not None:
+            measured = sized(work, unique, lambda number: candidates[number].tensor.size)
+        else:
+            measured = far.each(_measured_far, candidates, unique, names.__getitem__, work)
+        for number, row in zip(unique, measured, strict=True):
             rows[number] = row
             counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
         stored = _Stored(model)
@@ -314,6 +325,10 @@ def _measured(candidate: Candidate, names: Sequence[str], errors: Errors | None)
         )
         found.append(Measured(own, shared, relative))
     return found
+
+
+def _measured_far(candidate: Candidate, names: Sequence[str], room: Any) -> list[Measured | UnfitError]:
+    return _measured(candidate, names, None)
 
 
 def _measured_alone(candidate: Candidate, number: int) -> tuple[WeightParts, float]:

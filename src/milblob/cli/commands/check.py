@@ -9,6 +9,7 @@ from ... import mirrored
 from ...analysis.check import check
 from ...analysis.check_report import CheckReport
 from .. import options
+from ..engines import add_executor
 from ..sources import add_sources
 from ..terminal import output, tables
 from ..terminal.progress import shown
@@ -25,6 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
     options.add_codes(parser)
     add_sources(parser, "models")
+    add_executor(parser)
     options.add_reporting(parser, quiet="no notes, no summaries, no progress", verbose="count the findings by code")
 
 
@@ -46,6 +48,7 @@ def run(arguments: Namespace) -> int:
                     values=arguments.values,
                     rules=arguments.rule,
                     ignore=arguments.ignore,
+                    executor=arguments.executor,
                     progress=progress,
                     max_nbytes=arguments.max_nbytes,
                 )

@@ -15,6 +15,7 @@ from ...compressing.prune_recipe import Prune
 from ...compressing.recipe import Joint, Recipe
 from .. import options
 from ..completing import complete_first
+from ..engines import add_executor
 from ..names import mapping
 from ..selection import check_select
 from ..terminal import output, tables
@@ -107,6 +108,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--min-size", metavar="N", type=options.count, help=min_size)
     options.add_force(parser)
     options.add_dry_run(parser, "compute and measure, write nothing")
+    add_executor(parser)
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every weight, also those left as they are")
 
 
@@ -132,6 +134,7 @@ def run(arguments: Namespace) -> int:
             arguments.model, arguments.output, compress_goals.goal(arguments, extras.pop("errors")) or recipe,
             scope=_scope(arguments, named), guidance=Guidance(**given, importance=extras.pop("importance")),
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
+            executor=arguments.executor,
             save_plan=arguments.save_plan, **extras,
         )  # fmt: skip
     # If every weight is left as it is, a size or a plan is met. A quality is not: it asks to compress.

@@ -9,6 +9,7 @@ from ...rewrite.repack import repack
 from ...rewrite.repack_report import RepackReport
 from .. import options
 from ..completing import complete_first
+from ..engines import add_executor
 from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown
@@ -60,6 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--canonical", action="store_true", help="write canonical files: the same model gives the same bytes")
     options.add_force(parser)
     options.add_dry_run(parser, "report what would be done, write nothing")
+    add_executor(parser)
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every tensor, not only those that change")
 
 
@@ -75,7 +77,7 @@ def run(arguments: Namespace) -> int:
         "merge": arguments.merge, "align": arguments.align, "canonical": arguments.canonical,
         "select": arguments.select or None, "functions": arguments.function, "overflow": arguments.overflow,
         "nan": arguments.nan, "force": arguments.force, "decompress": arguments.decompress,
-        "max_nbytes": arguments.max_nbytes,
+        "max_nbytes": arguments.max_nbytes, "executor": arguments.executor,
     }  # fmt: skip
     _check_use(arguments)
     complete_first(arguments, *arguments.models)
