@@ -83,7 +83,7 @@ def resident_nbytes() -> int:
 def measured(workers: int, first: Callable[[Any], Any], job: Callable[[Any], Any]) -> dict[str, float]:
     """Do a job with worker processes that have started, after a small job of the same kind."""
     times = []
-    for work in (lambda executor: None, job):
+    for work in (lambda executor: None, lambda executor: None, job):  # the first imports
         before = used()
         with milblob.executors.open(f"processes:{workers}") as executor:
             list(executor.map(len, [""] * 4 * workers))
@@ -93,7 +93,7 @@ def measured(workers: int, first: Callable[[Any], Any], job: Callable[[Any], Any
             wall, nbytes = time.perf_counter() - start, resident_nbytes() - nbytes
             del result
         times.append(used() - before)  # of the workers too, which have ended
-    return {"wall": wall, "processor": times[1] - times[0], "memory": nbytes}
+    return {"wall": wall, "processor": times[2] - times[1], "memory": nbytes}
 
 
 def many(call: str, folder: str, count: int, workers: int) -> dict[str, float]:
@@ -137,12 +137,9 @@ def child(*words: Any) -> dict[str, float]:
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
-def table(columns: list[str], rows: list[list[str]]) -> None:
-    print("| " + " | ".join(columns) + " |")
-    print("|---|" + "--:|" * (len(columns) - 1))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
-    print(flush=True)
+def show(*words: str) -> None:
+    """Print a row of a table."""
+    print("| " + " | ".join(words) + " |", flush=True)
 
 
 def main() -> None:
@@ -160,44 +157,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(max(counts)):
             shutil.copytree(DEMO, f"{folder}/{number:06}.mlpackage")
-        rows = []
+        show("call", "models", "workers", "wall", "processor", "models/s", "coordinator grows by")
+        show("---", *["--:"] * 6)
         for call in ("content_hash", "repack + content_hash"):
             for count in counts:
                 for width in workers:
                     got = child("many", call, folder, count, width)
-                    rows.append([
+                    show(
                         call, f"{count:,}", str(width), f"{got['wall']:.2f} s", f"{got['processor']:.2f} s",
                         f"{count / got['wall']:.0f}", f"{got['memory'] / 1024:.0f} KiB",
-                    ])  # fmt: skip
-        table(["call", "models", "workers", "wall", "processor", "models/s", "coordinator grows by"], rows)
+                    )  # fmt: skip
     import makers  # after the rows that need no coremltools
 
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/layers.mlpackage"
         makers.write_transformer(pathlib.Path(path), arguments.layers, 1024, "iOS18")
-        print(f"One model: {milblob.statistics(path).total.count * 2 / 2**20:.0f} MiB of float16\n")
-        rows = []
+        print(f"\nOne model: {milblob.statistics(path).total.count * 2 / 2**20:.0f} MiB of float16\n")
+        show("call", "workers", "wall", "processor", "coordinator grows by", "pieces", "sent", "returned", "opened")
+        show("---", *["--:"] * 8)
         for call in CALLS:
             extent = child("counted", call, path)
             for width in workers:
                 got = child("one", call, path, width)
-                rows.append([
+                show(
                     call, str(width), f"{got['wall']:.2f} s", f"{got['processor']:.2f} s",
-                    f"{got['memory'] / 2**20:.1f} MiB", f"{extent['pieces']:.0f}",
-                    f"{extent['sent'] / 1024:.0f} KiB", f"{extent['returned'] / 1024:.0f} KiB", f"{extent['opened']:.0f}",
-                ])  # fmt: skip
-        columns = [
-            "call",
-            "workers",
-            "wall",
-            "processor",
-            "coordinator grows by",
-            "pieces",
-            "sent",
-            "returned",
-            "opened",
-        ]
-        table(columns, rows)
+                    f"{got['memory'] / 2**20:.1f} MiB", f"{extent['pieces']:.0f}", f"{extent['sent'] / 1024:.0f} KiB",
+                    f"{extent['returned'] / 1024:.0f} KiB", f"{extent['opened']:.0f}",
+                )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import numpy as np
@@ -338,6 +339,27 @@ def test_ctrl_c_leaves_no_worker_and_no_file(delay, tmp_path):
         while time.monotonic() < deadline:  # the tracker of multiprocessing ends after the others
             os.killpg(process.pid, 0)
             time.sleep(0.05)
+
+
+@NEEDS_KILL
+def test_workers_end_when_their_parent_is_killed():
+    code = """
+    import os, signal, sys
+    import milblob
+    if __name__ == "__main__":
+        executor = milblob.executors.open("processes:1")
+        print(executor.submit(os.getpid).result(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, timeout=60, check=False)
+    worker = int(done.stdout)
+    assert done.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 20
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(worker, 0)
+            time.sleep(0.02)
 
 
 # ---------------------------------------------------------------------------------------------------------------- engines

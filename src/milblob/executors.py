@@ -5,7 +5,10 @@ A worker may run on another machine with the same file system, so a piece is dat
 """
 
 import itertools
+import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -72,15 +75,6 @@ class Workers(Executor):
         self._executor = executor
         self._close = close
         self._call = os.urandom(8)
-
-    @classmethod
-    def of(cls, executor: Executor | None) -> "Workers | None":
-        """Return the workers of an `executor` argument; None for None.
-
-        Raises:
-            TypeError: not an executor.
-        """
-        return executor if executor is None or isinstance(executor, cls) else cls(executor)
 
     def submit(self, fn: Callable[..., _R], /, *args: Any, **kwargs: Any) -> "Future[_R]":
         """Submit a call, as `concurrent.futures.Executor.submit`."""
@@ -212,7 +206,7 @@ class Workers(Executor):
         kind = type(old)
         if kind is not ProcessPoolExecutor:
             raise _killed(one, str(error)) from error
-        values: Any = vars(old)  # as they were given: there is no other way to ask for them
+        values: Any = vars(old)  # as they were given; no method returns them
         self._executor = ProcessPoolExecutor(
             values["_max_workers"],
             values["_mp_context"],
@@ -273,14 +267,9 @@ def open(spec: str, *, memory: int | str | None = None) -> Workers:
         raise TypeError(f"executor: expected text such as 'processes:8', got {type(spec).__name__}")
     scheme, colon, rest = spec.partition(":")
     if scheme == "processes":
-        import signal
-        from multiprocessing import get_context
-
-        # A fork would copy locks, and the descriptors of open files, of this process. Ctrl-C is for this process,
-        # which waits for the pieces that are under way.
-        context, number = get_context("spawn"), _number(spec, colon, rest)
-        pool = ProcessPoolExecutor(number, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
-        return Workers(pool, memory, _nothing)
+        # A fork would copy locks, and the descriptors of open files, of this process.
+        context, number = multiprocessing.get_context("spawn"), _number(spec, colon, rest)
+        return Workers(ProcessPoolExecutor(number, context, _begin), memory, _nothing)
     if scheme == "threads":
         return Workers(ThreadPoolExecutor(_number(spec, colon, rest), "milblob-worker"), memory, _nothing)
     if scheme not in ("dask", "ray"):
@@ -297,6 +286,19 @@ def _number(spec: str, colon: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 10_000):
         raise ValueError(f"executor: expected a number of workers, as in {spec.partition(':')[0]}:8, got {spec!r}")
     return int(text)
+
+
+def _begin() -> None:
+    """Prepare a worker process: Ctrl-C is for its parent, and it ends when that ends, even if that is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: Any) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)  # all threads
 
 
 def _nothing() -> None:

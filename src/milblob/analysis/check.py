@@ -3,18 +3,16 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _codec
 from ..arguments import as_path, require_calls, require_flags, source_of
 from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, PendingChangeError, ResolveError
-from ..executors import Workers
 from ..mirrored import is_unlisted
 from ..model.listing import Stamp
 from ..model.manifest import read_json
@@ -30,10 +28,14 @@ from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
 from ..storage.pending import map_settled
+from ..workers import workers_of
 from .check_blob import CODES, BlobFile, check_blob, record_problems, record_row
 from .check_report import CheckReport, Findings
 from .check_rules import ALL_CODES, check_rules, chosen
 from .check_storage import check_permissions, check_sizes, check_strays
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _SMALL_NBYTES = 1024
 _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
@@ -46,7 +48,7 @@ def check(
     values: bool = False,
     rules: Select = None,
     ignore: Select = None,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -90,7 +92,7 @@ def check(
     require_calls(progress=progress)
     if executor is not None and not values:
         raise ValueError("executor: expected it with values, which are all that workers check, got it without")
-    executor, source = Workers.of(executor), source_of(source)
+    executor, source = workers_of(executor), source_of(source)
     name = as_path(source) if isinstance(source, str | os.PathLike) else None
     row, is_folder = None, False
     try:
@@ -159,7 +161,7 @@ class _Checker:
         is_wanted: Callable[[str], bool],
         max_nbytes: int | None,
         progress: Progress | None,
-        executor: Executor | None,
+        executor: "Executor | None",
     ) -> None:
         self.found = Findings(is_wanted)
         self._values = values

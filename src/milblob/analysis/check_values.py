@@ -1,26 +1,28 @@
 """Problems that only reading a model's values shows: NaN, infinities, parts that do not match."""
 
 from collections.abc import Generator, Iterator
-from concurrent.futures import Executor
 from contextlib import ExitStack, closing, suppress
 from itertools import islice
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from .. import _codec
 from ..dtypes import DType
 from ..errors import FormatError, LimitError, MilblobError, ResolveError, WorkerError
-from ..executors import Workers
 from ..model.elements import Piece, stored_piece
 from ..model.model import Model
 from ..model.package import Package
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
+from ..workers import workers_of
 from .check_report import Finding, Findings
 from .reopening import FarTensors, Reopened, collected, nbytes_of, up_to_error
 from .statistics import Statistics, examined
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _MASKS = {
     "constexpr_sparse_to_dense": ("mask", "nonzero_data"),
@@ -32,7 +34,7 @@ _BROKEN = (MilblobError, OSError)  # the rest of `check` has reported these alre
 
 
 def check_values(
-    found: Findings, package: Package, progress: Progress | None = None, executor: Executor | None = None
+    found: Findings, package: Package, progress: Progress | None = None, executor: "Executor | None" = None
 ) -> None:
     """Read every stored tensor of a model and report what is wrong with the values.
 
@@ -43,7 +45,7 @@ def check_values(
         progress: called as each tensor has been looked at (see `Progress`).
     """
     counter = ProgressCounter(progress)
-    workers = Workers.of(executor)
+    workers = workers_of(executor)
     far = None if workers is None else FarTensors(workers, Reopened.of(Model(package, stored=True), is_broken=True))
     with closing(_steps(found, package, counter, far)) as steps:
         while (tensor := _next(found, steps, far is not None)) is not None:

@@ -3,15 +3,13 @@
 import contextlib
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, cast
 
 from ..arguments import Names, as_mapping, require, require_calls, require_flags
 from ..dtypes import DType
-from ..executors import Workers
 from ..model.elements import Elements, are_stored_alike, have_equal_bits
 from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
@@ -23,6 +21,7 @@ from ..remote.reading import takes_urls
 from ..results import Result, ambiguous, least
 from ..selection import Select, require_selected, selector
 from ..wording import escape, shortened
+from ..workers import workers_of
 from .aligning import Alignment
 from .changes import Change
 from .diff_metadata import compare_metadata
@@ -33,6 +32,11 @@ from .pairing import AnyPair, Pairs, left_out, of_function, pair
 from .reopening import Reopened, account, collected, nbytes_of, up_to_error
 from .sides import Side
 from .tensor_diff import TensorDiff, measure
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from ..executors import Workers
 
 _MAX_LINES = 20
 _MAX_NAMES = 8
@@ -166,7 +170,7 @@ def diff(
     rtol: float = 0.0,
     names_only: bool = False,
     stored: bool = False,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -240,7 +244,7 @@ def diff(
         rows = []
         counter = ProgressCounter(progress, (first.tensors[old] for old, _ in pairs if old is not None))
         how = _How(atol, rtol, names_only)
-        workers = None if names_only else Workers.of(executor)
+        workers = None if names_only else workers_of(executor)
         if workers is None:
             found = _compared(pairs, first, second, how)
         else:
@@ -307,7 +311,7 @@ def _compared(pairs: Iterable[AnyPair], first: Side, second: Side, how: _How) ->
 
 
 def _compared_far(
-    pairs: Pairs, first: Side, second: Side, how: _How, workers: Workers, sources: tuple[Reopened, Reopened]
+    pairs: Pairs, first: Side, second: Side, how: _How, workers: "Workers", sources: tuple[Reopened, Reopened]
 ) -> Generator[TensorDiff, None, None]:
     def tensors(pair: AnyPair) -> list[LazyTensor]:
         return [side.tensors[name] for side, name in zip((first, second), pair, strict=True) if name is not None]

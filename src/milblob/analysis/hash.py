@@ -5,10 +5,9 @@ docs/hash.md defines, byte for byte, what is hashed.
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _codec
 from ..arguments import require_calls, require_flags
@@ -25,6 +24,9 @@ from ..remote.reading import takes_urls
 from ..results import Result
 from .reopening import FarTensors, account
 from .sides import Side, is_arrays
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +52,7 @@ def content_hash(
     source: Any,
     *,
     dense: bool = False,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,

@@ -3,12 +3,10 @@
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..dtypes import DType
-from ..executors import Workers
 from ..formats.selecting import ChosenTensors, open_tensors
 from ..formats.weights import with_notes
 from ..mirrored import represents
@@ -19,6 +17,12 @@ from ..model.tensor import Tensor
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..storage.source_file import SourceFile
+from ..workers import workers_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from ..executors import Workers
 
 _R = TypeVar("_R")
 
@@ -132,13 +136,13 @@ class _Named(dict[str, LazyTensor]):
 class FarTensors(NamedTuple):
     """Workers, and the source whose tensors they open."""
 
-    workers: Workers
+    workers: "Workers"
     source: Reopened
 
     @classmethod
-    def of(cls, executor: Executor | None, source: Any, **more: Any) -> "FarTensors | None":
+    def of(cls, executor: "Executor | None", source: Any, **more: Any) -> "FarTensors | None":
         """Return what an `executor` argument asks for: None without one. Raises and `more`: as `Reopened.of`."""
-        workers = Workers.of(executor)
+        workers = workers_of(executor)
         return None if workers is None else cls(workers, Reopened.of(source, **more))
 
     def each(

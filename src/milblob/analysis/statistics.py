@@ -5,9 +5,8 @@ import math
 import os
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 
@@ -26,6 +25,9 @@ from ..threads import ordered
 from .histogram import Bin, Histogram
 from .reopening import FarTensors, account
 from .sides import Side
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _WIDE = {
     DType.FLOAT32: _codec.WIDE_F32,
@@ -167,7 +169,7 @@ def statistics(
     select: Select = None,
     histogram: bool = False,
     distinct: bool = True,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -182,7 +184,7 @@ def statistics(
     select: Select = None,
     histogram: bool = False,
     distinct: bool = True,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,

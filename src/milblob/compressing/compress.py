@@ -12,7 +12,6 @@ from .. import decibels
 from ..analysis.reopening import Reopened
 from ..arguments import as_path, require, require_calls, require_flags, require_nan, source_of
 from ..errors import UnsupportedError
-from ..executors import Workers
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
@@ -27,6 +26,7 @@ from ..storage.output import NewDirectory, NewFile
 from ..storage.scratch import Scratch
 from ..threads import sized
 from ..values.strided import Empty
+from ..workers import workers_of
 from .candidates import Candidate, first_alike
 from .compress_plan import CompressPlan, PlannedWeight
 from .far_weights import FarWeights, parts_of
@@ -212,7 +212,7 @@ def compress(
     source, output = require_directory(source), as_path(destination)
     require_flags(force=force, dry_run=dry_run)
     require_calls(progress=progress)
-    workers = Workers.of(executor)
+    workers = workers_of(executor)
     chosen = as_choice(recipe)
     request = as_request(chosen if isinstance(chosen, Recipe) else None, scope, guidance, nan, recompress)
     guidance = guidance or Guidance()

@@ -7,12 +7,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from ..analysis.reopening import Reopened, nbytes_of
-from ..executors import Workers
 from ..lossy.unfit import UnfitError
 from ..model.tensor import Tensor
 from ..rewrite.copying import new_file
@@ -23,6 +22,9 @@ from ..storage.transfer import write_at
 from .candidates import Candidate
 from .pieces import require_finite_loss
 from .weight import Weight
+
+if TYPE_CHECKING:
+    from ..executors import Workers
 
 Array = np.ndarray[Any, Any]
 _R = TypeVar("_R")
@@ -39,13 +41,13 @@ class FarWeights(NamedTuple):
         numbers: of the files in it.
     """
 
-    workers: Workers
+    workers: "Workers"
     source: Reopened
     folder: str | None
     numbers: Iterator[int]
 
     @classmethod
-    def of(cls, workers: Workers, source: Reopened, folder: str | None) -> "FarWeights":
+    def of(cls, workers: "Workers", source: Reopened, folder: str | None) -> "FarWeights":
         """Return the workers for a model, whose parts go to `folder`."""
         return cls(workers, source, folder, count())
 

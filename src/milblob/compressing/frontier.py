@@ -3,18 +3,17 @@
 import math
 import tempfile
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import decibels
 from ..analysis.reopening import Reopened
 from ..arguments import require_calls
-from ..executors import Workers
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
 from ..results import Result, plain
 from ..storage.scratch import Scratch
+from ..workers import workers_of
 from .candidates import first_alike
 from .choosing import choose
 from .compress import as_request, require_directory
@@ -24,6 +23,9 @@ from .frontier_svg import picture
 from .goals import Point, RecipeChoice, alike, point_of, walked
 from .options import Errors, Guidance, Scope, as_ladder, as_sensitivity
 from .recipe import Recipe
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 class Alone(NamedTuple):
@@ -114,7 +116,7 @@ def compress_frontier(
     guidance: Guidance | None = None,
     nan: str = "skip",
     recompress: bool = False,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> Frontier:
@@ -141,7 +143,7 @@ def compress_frontier(
     request = as_request(None, scope, guidance, nan, recompress)
     if guidance is not None and guidance.weights is not None:
         raise ValueError("guidance: expected no weights for a frontier (refit the model first), got some")
-    workers = Workers.of(executor)
+    workers = workers_of(executor)
     search, counter = (
         CandidateSearch(request, Scratch(tempfile.gettempdir()), chooser.recipes),
         ProgressCounter(progress),

@@ -12,7 +12,6 @@ from .. import _codec
 from ..analysis.reopening import Reopened
 from ..dtypes import DType
 from ..errors import FormatError
-from ..executors import Workers
 from ..progress import ProgressCounter
 from ..storage.mapped import MappedFile
 from ..storage.source_file import SourceFile
@@ -21,6 +20,7 @@ from ..threads import ordered
 from ..values.cast import CastCounts, convert_into
 from ..values.dense import Dense, read
 from ..values.tensorvalue import stored_bytes, unpack_at
+from ..workers import workers_of
 from .copying import data_ranges, existing_file, new_file
 from .parts import Done, Put, WeightParts, write_all
 from .tasks import (
@@ -41,6 +41,8 @@ from .tasks import (
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from ..executors import Workers
 
 _STAGING_NBYTES = 1 << 20
 _CAST_NBYTES = 1 << 18  # of the wider type: input and output of a part fit the second-level cache
@@ -88,7 +90,7 @@ def write_weight_files(
         for step in task.steps:
             counter.add(step.name, step.written_nbytes)
 
-    workers = Workers.of(executor)
+    workers = workers_of(executor)
     run_tasks(workers, tasks, done)
     if workers is not None and source is not None:
         _run_dense(workers, source, [row for row in others if row[1].how == DENSE], counter)
@@ -105,7 +107,7 @@ def write_weight_files(
     _write_computed(places, counter, computed)
 
 
-def run_tasks(workers: Workers | None, tasks: list[Task], done: Callable[[Task, Any], None]) -> None:
+def run_tasks(workers: "Workers | None", tasks: list[Task], done: Callable[[Task, Any], None]) -> None:
     """Run tasks, and call `done` with each task and its result, in order, in this thread.
 
     After an error, in a task or in `done`, no new task starts, and running ones are waited for.
@@ -193,7 +195,7 @@ def _write_range(fd: int, dense: Dense, target: DType, data_offset: int, begin: 
     return len(values)
 
 
-def _run_dense(workers: Workers, source: Reopened, rows: list[tuple[str, Item]], counter: ProgressCounter) -> None:
+def _run_dense(workers: "Workers", source: Reopened, rows: list[tuple[str, Item]], counter: ProgressCounter) -> None:
     """Write compressed weights as dense values, ranges of them in workers."""
     steps = []
     for path, item in rows:

@@ -13,7 +13,6 @@ from ..arguments import as_integer, as_path, parse_nbytes, require, require_call
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, ResolveError, UnsupportedError
-from ..executors import Workers
 from ..model.manifest import listed_files, read_json, with_folders
 from ..model.model import Model
 from ..model.package import Package
@@ -32,6 +31,7 @@ from ..storage.pending import wait
 from ..storage.source_file import SourceFile
 from ..storage.transfer import write_at
 from ..values.cast import OVERFLOW_POLICIES, CastCounts
+from ..workers import workers_of
 from .arrange import Arrangement, arrange
 from .canonical import canonical_model
 from .changes import WEIGHT_COUNT, Options, TensorChange
@@ -141,7 +141,7 @@ def repack(
         dedupe=dedupe, gc=gc, merge=merge, canonical=canonical, decompress=decompress, force=force, dry_run=dry_run
     )
     require_calls(progress=progress)
-    executor = Workers.of(executor)
+    executor = workers_of(executor)
     is_selected = None if select is None else selector(select)
     options = Options(
         _casts(cast), bool(dedupe), bool(gc), _threshold("externalize", externalize), _threshold("inline", inline),
