@@ -302,6 +302,24 @@ def bench_package(row: Any, package: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", RECIPES)
+def bench_executor(row: Any, package: Path, kind: str) -> None:
+    """Two processes, which write the parts beside the result, and then copy them to their places."""
+    output = package.parent / "out.mlpackage"
+
+    def remove() -> None:
+        shutil.rmtree(output, ignore_errors=True)
+
+    def check(found: Any) -> None:
+        assert len(found.weights) == LAYERS
+
+    with milblob.executors.open("processes:2") as executor:
+        list(executor.map(len, ["", ""]))  # started
+        row(f"{PACKAGE_JOB}, {kind}", "milblob, executor of 2 processes",
+            lambda: milblob.compress(package, output, RECIPES[kind], executor=executor),
+            check=check, setup=remove, nbytes=PACKAGE_NBYTES)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RECIPES)
 def bench_once(row: Any, package: Path, kind: str) -> None:
     weights = package / "Data/com.apple.CoreML/weights/weight.bin"
     left = milblob.compress(package, package.parent / "none", RECIPES[kind], dry_run=True).nbytes_after

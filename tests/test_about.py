@@ -17,7 +17,9 @@ from milblob import _codec
 def test_version_and_public_names():
     """`dir(milblob)` lists what is public, and only that; all of it is there."""
     listed = dir(milblob)
-    assert listed == sorted([*milblob.__all__, "__version__", "aimodel", "jax", "mlx", "onnx", "plot", "torch", "tvm"])
+    assert listed == sorted(
+        [*milblob.__all__, "__version__", "aimodel", "executors", "jax", "mlx", "onnx", "plot", "torch", "tvm"]
+    )
     assert all(getattr(milblob, name) is not None for name in listed)
     assert milblob.__version__ == milblob.info().version == importlib.metadata.version("milblob")
 

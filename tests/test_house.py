@@ -174,6 +174,8 @@ def test_what_tests_skip_without_is_installed():
         "peft",
         "transformers",
         "jax",
+        "distributed",
+        "ray",
         "mlx.core",
         "sphinx",
         "s3fs",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     __version__: str
     from . import aimodel as aimodel
+    from . import executors as executors
     from . import jax as jax
     from . import mlx as mlx
     from . import onnx as onnx
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         ProgramError,
         ResolveError,
         UnsupportedError,
+        WorkerError,
     )
     from .formats.read import open_arrays
     from .formats.weights import write_weights
@@ -174,6 +176,7 @@ __all__ = [
     "Variable",
     "VerifyReport",
     "WeightReport",
+    "WorkerError",
     "batch",
     "check",
     "chunk",
@@ -241,6 +244,7 @@ _LATER = {
             "ProgramError",
             "ResolveError",
             "UnsupportedError",
+            "WorkerError",
         ),
         "formats.read": ("open_arrays",),
         "formats.weights": ("write_weights",),
@@ -278,7 +282,7 @@ _LATER = {
     for name in names
 }
 
-_MODULES = ("aimodel", "jax", "mlx", "onnx", "plot", "torch", "tvm")
+_MODULES = ("aimodel", "executors", "jax", "mlx", "onnx", "plot", "torch", "tvm")
 """Modules that are used by their name."""
 
 

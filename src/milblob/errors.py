@@ -211,6 +211,18 @@ def message_of(error: BaseException) -> str | None:
     return None
 
 
+class WorkerError(MilblobError, RuntimeError):
+    """A piece of work whose workers were killed each time that it ran: what was to be written is not.
+
+    Examples:
+        >>> error = milblob.WorkerError("w.bin from byte 64: expected a worker to finish it, got one that was killed")
+        >>> error.code, isinstance(error, RuntimeError)
+        ('worker', True)
+    """
+
+    code = "worker"
+
+
 class DestinationExistsError(FileExistsError):
     """There is already something at a destination, and `force` was not given.
 

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _EXTRAS = {
+    "distributed": ("distributed", "dask"),
     "fsspec": ("fsspec", "remote"),
     "gguf": ("gguf", "gguf"),
     "jax": ("jax", "jax"),
@@ -15,6 +16,7 @@ _EXTRAS = {
     "onnxmltools": ("onnxmltools", ""),
     "onnxruntime": ("onnxruntime", "onnx-run"),
     "PIL": ("pillow", "onnx-run"),
+    "ray": ("ray", "ray"),
     "safetensors": ("safetensors", "safetensors"),
     "shtab": ("shtab", "completion"),
     "torch": ("torch", "torch"),

@@ -45,7 +45,6 @@ HELD = {
 # Opened again, and then compared with what was opened first, by its descriptor or by what is in it.
 COMPARED = {
     ("formats/npy.py", "open_array.load", "MappedFile"), ("model/editable.py", "EditableModel.writable", "os.open"),
-    ("rewrite/tasks.py", "SourceFile.open", "MappedFile"),
 }  # fmt: skip
 # A file that milblob makes, a directory that it locks, or the system's; the first bytes, which choose who opens the file; the bytes
 # that are hashed.

@@ -17,7 +17,16 @@ import milblob
 from paths import ROOT
 
 PAGE = ROOT / "docs" / "api.md"
-MODULES = ("milblob", "milblob.onnx", "milblob.tvm", "milblob.aimodel", "milblob.torch", "milblob.jax", "milblob.mlx")
+MODULES = (
+    "milblob",
+    "milblob.onnx",
+    "milblob.tvm",
+    "milblob.aimodel",
+    "milblob.executors",
+    "milblob.torch",
+    "milblob.jax",
+    "milblob.mlx",
+)
 WIDTH = 100
 HEAD = """# API reference
 

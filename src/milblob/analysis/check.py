@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _codec
 from ..arguments import as_path, require_calls, require_flags, source_of
@@ -29,10 +29,14 @@ from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
 from ..storage.pending import map_settled
+from ..workers import workers_of
 from .check_blob import CODES, BlobFile, check_blob, record_problems, record_row
 from .check_report import CheckReport, Findings
 from .check_rules import ALL_CODES, check_rules, chosen
 from .check_storage import check_permissions, check_sizes, check_strays
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _SMALL_NBYTES = 1024
 _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
@@ -45,6 +49,7 @@ def check(
     values: bool = False,
     rules: Select = None,
     ignore: Select = None,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -63,6 +68,8 @@ def check(
         rules: report only findings with these codes, such as "MIL0*"; docs/rules.md has the rules of the
             specification, MIL001 and following, docs/cli.md the other codes.
         ignore: report no findings with these codes.
+        executor: that checks the values of a local model: any concurrent.futures.Executor, whose workers open the path
+            themselves (see `milblob.executors`).
         progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
         storage_options, cache: as for `open`, of a URL.
@@ -75,7 +82,8 @@ def check(
 
     Raises:
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
-        ValueError: `rules` or `ignore` name a code that no finding has, or leave none to report.
+        ValueError: `rules` or `ignore` name a code that no finding has, or leave none to report; `executor` without
+            `values`, or with a source that workers cannot open. WorkerError: workers that were killed.
 
     Examples:
         >>> report = milblob.check("demo.mlpackage", values=True)
@@ -84,19 +92,21 @@ def check(
     """
     require_flags(values=values)
     require_calls(progress=progress)
-    source = source_of(source)
+    if executor is not None and not values:
+        raise ValueError("executor: expected it with values, which are all that workers check, got it without")
+    executor, source = workers_of(executor), source_of(source)
     name = as_path(source) if isinstance(source, str | os.PathLike) else None
     row, is_folder = None, False
     try:
         if name is not None:
             row, is_folder = format_of(name), stat.S_ISDIR((paths.status(name) or os.stat(name)).st_mode)
     except MilblobError as error:  # of a zip archive
-        checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
+        checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress, executor)
         checker.report(error)
         return checker.found.close(name)
     if name is not None and row is not None and row.check:
         return _check_other(name, row, values, rules, ignore, max_nbytes)
-    checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
+    checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress, executor)
     if name is None:
         checker.check_file(source, None)
     elif is_folder:
@@ -148,13 +158,19 @@ class _Reference:
 
 class _Checker:
     def __init__(
-        self, values: bool, is_wanted: Callable[[str], bool], max_nbytes: int | None, progress: Progress | None
+        self,
+        values: bool,
+        is_wanted: Callable[[str], bool],
+        max_nbytes: int | None,
+        progress: Progress | None,
+        executor: "Executor | None",
     ) -> None:
         self.found = Findings(is_wanted)
         self._values = values
         self._with_rules = any(map(is_wanted, RULES))
         self._max_nbytes = max_nbytes
         self._progress = progress
+        self._executor = executor
         self._reported: set[str] = set()  # LFS pointers and journals: reported once, not examined again
         self._references: dict[str, list[_Reference]] = {}  # by path
         self._places: dict[str, Location] = {}
@@ -214,7 +230,7 @@ class _Checker:
             if self._values:
                 from .check_values import check_values  # checks of the structure read no values
 
-                check_values(self.found, package, self._progress)
+                check_values(self.found, package, self._progress, self._executor)
             return package.kind
         finally:
             package.close()

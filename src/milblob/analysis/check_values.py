@@ -1,22 +1,29 @@
 """Problems that only reading a model's values shows: NaN, infinities, parts that do not match."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, suppress
+from itertools import islice
 from math import prod
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from .. import _codec
 from ..dtypes import DType
-from ..errors import LimitError, MilblobError
+from ..errors import FormatError, LimitError, MilblobError, ResolveError, WorkerError
 from ..model.elements import Piece, stored_piece
 from ..model.fetching import fetch
 from ..model.model import Model
 from ..model.package import Package
 from ..model.tensor import Tensor
 from ..progress import Progress, ProgressCounter
-from .check_report import Findings
-from .statistics import Statistics, statistics_of
+from ..workers import workers_of
+from .check_report import Finding, Findings
+from .reopening import FarTensors, Reopened, collected, nbytes_of, up_to_error
+from .statistics import Statistics, examined
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _MASKS = {
     "constexpr_sparse_to_dense": ("mask", "nonzero_data"),
@@ -28,12 +35,15 @@ _R = TypeVar("_R")
 _BROKEN = (MilblobError, OSError)  # the rest of `check` has reported these already
 
 
-def check_values(found: Findings, package: Package, progress: Progress | None = None) -> None:
+def check_values(
+    found: Findings, package: Package, progress: Progress | None = None, executor: "Executor | None" = None
+) -> None:
     """Read every stored tensor of a model and report what is wrong with the values.
 
     Args:
         found: takes the findings.
         package: an open model. What cannot be read is skipped: `check` reports that.
+        executor: see `check`.
         progress: called as each tensor has been looked at (see `Progress`).
     """
     counter = ProgressCounter(progress)
@@ -44,19 +54,30 @@ def check_values(found: Findings, package: Package, progress: Progress | None = 
     fetch([*floats, *operations])  # a server that fails is an error of the check, and no finding
     tensors = list(filter(_is_readable, floats))
     counter.total_nbytes = sum(map(_nbytes, (*tensors, *operations)))
-    steps = _steps(found, model, tensors, operations)
-    while (tensor := _attempt(found, lambda: next(steps, None))) is not None:
-        counter.add(tensor.name, _nbytes(tensor))  # outside of what catches errors: `progress` may raise any
+    workers = workers_of(executor)
+    far = None if workers is None else FarTensors(workers, Reopened.of(model, is_broken=True))
+    with closing(_steps(found, model, tensors, operations, far)) as steps:
+        while (tensor := _attempt(found, lambda: next(steps, None), far is not None)) is not None:
+            counter.add(tensor.name, _nbytes(tensor))  # outside of what catches errors: `progress` may raise any
 
 
-def _attempt(found: Findings, work: Callable[[], _R | None]) -> _R | None:
-    """Do one step; None at the end, and where the model can be followed no further."""
+def _attempt(found: Findings, work: Callable[[], _R | None], is_far: bool = False) -> _R | None:
+    """Do one step; None at the end, and where the model can be followed no further.
+
+    Args:
+        is_far: whether workers read the values: they refuse files that have changed.
+    """
     try:
         return work()
     except LimitError as error:
         found.add("warning", "limit", error.what, file=error.file, where=error.where)
-    except _BROKEN:
-        pass
+    except WorkerError:
+        raise
+    except _BROKEN as error:
+        if is_far:
+            if not isinstance(error, MilblobError):
+                raise
+            found.add("error", "unreadable", error.what, file=error.file, offset=error.offset, where=error.where)
     return None
 
 
@@ -66,9 +87,14 @@ def _opened(package: Package) -> tuple[Model, list[Tensor], list[Tensor]]:
     return model, [tensor for tensor in model.values() if tensor.mil_dtype.is_float], list(_operations(Model(package)))
 
 
-def _steps(found: Findings, model: Model, tensors: list[Tensor], operations: list[Tensor]) -> Iterator[Tensor]:
+def _steps(
+    found: Findings, model: Model, tensors: list[Tensor], operations: list[Tensor], far: FarTensors | None
+) -> Generator[Tensor, None, None]:
     """Yield each tensor after it was checked: numbers first, then compressed weights."""
-    yield from _check_numbers(found, model, tensors)
+    yield from _check_numbers(found, model, tensors, far)
+    if far is not None:
+        yield from _check_far(found, operations, far)
+        return
     for operation in operations:
         _check_operation(found, operation)
         yield operation
@@ -84,8 +110,9 @@ def _nbytes(tensor: Tensor) -> int:
 # ------------------------------------------------------------------------------------------------------ NaN, infinities
 
 
-def _check_numbers(found: Findings, model: Model, tensors: list[Tensor]) -> Iterator[Tensor]:
-    for tensor, figures in zip(tensors, statistics_of(tensors, distinct=False), strict=True):
+def _check_numbers(found: Findings, model: Model, tensors: list[Tensor], far: FarTensors | None) -> Iterator[Tensor]:
+    named = {tensor.name: tensor for tensor in tensors}
+    for tensor, figures in zip(tensors, examined(named, far, distinct=False), strict=True):
         _report_numbers(found, tensor, figures)
         yield tensor
     for tensor in model.values():
@@ -142,6 +169,58 @@ def _operations(model: Model) -> Iterator[Tensor]:
             seen.add(tensor.chain.op.message)  # an operation with two outputs is one message
             yield tensor
             pending += tensor.parts.values()
+
+
+class _Stretch(NamedTuple):
+    """Some constexpr operations of a model, by their numbers."""
+
+    source: Reopened
+    first: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+
+
+def _check_far(found: Findings, operations: list[Tensor], far: FarTensors) -> Iterator[Tensor]:
+    """Check the compressed weights in workers; findings come in the order of the operations."""
+
+    def pieces() -> Iterator[_Stretch]:
+        first = 0
+        for group in far.workers.groups(operations, nbytes_of):
+            for operation in group:
+                _spend(operation)
+            yield _Stretch(far.source, first, len(group))
+            first += len(group)
+
+    def name_of(piece: _Stretch) -> str:
+        return f"compressed weights from {operations[piece.first].name} of {piece.source.path}"
+
+    every = up_to_error(far.workers.run(_check_stretch, pieces(), name_of))
+    for operation, findings in zip(operations, every, strict=True):
+        for one in findings:
+            found.add(one.severity, one.code, one.message, file=one.file, offset=one.offset, where=one.where)
+        yield operation
+
+
+def _check_stretch(piece: _Stretch) -> tuple[list[list[Finding]], Exception | None]:
+    """Return the findings of each operation, up to an error. Runs in any thread or process."""
+
+    def checked(operation: Tensor) -> list[Finding]:
+        own = Findings()
+        _check_operation(own, operation)
+        return own.items
+
+    with ExitStack() as stack:
+        operations = _operations(cast(Model, piece.source._replace(stored=False).open(stack).model))
+        return collected(map(checked, islice(operations, piece.first, piece.first + piece.count)))
+
+
+def _spend(operation: Tensor) -> None:
+    """Count what a worker will scan: its own budget is for one piece only."""
+    keys = [_MASKS[operation.op][0]] if operation.op in _MASKS else []
+    for key in [*keys, *([_INDICES[operation.op]] if operation.op in _INDICES else [])]:
+        with suppress(FormatError, ResolveError, OSError):
+            part = operation.parts.get(key)
+            if part is not None and part.chain is None:
+                part.package.budget.spend((operation.name, part.name), part.nbytes)
 
 
 def _check_operation(found: Findings, operation: Tensor) -> None:

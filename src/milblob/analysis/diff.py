@@ -2,11 +2,11 @@
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from numbers import Real
-from typing import Any, ClassVar, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, cast
 
 from ..arguments import Names, as_mapping, require, require_calls, require_flags
 from ..dtypes import DType
@@ -22,15 +22,22 @@ from ..remote.reading import takes_urls
 from ..results import Result, ambiguous, least
 from ..selection import Select, require_selected, selector
 from ..wording import escape, shortened
+from ..workers import workers_of
 from .aligning import Alignment
 from .changes import Change
 from .diff_metadata import compare_metadata
 from .diff_program import compare_programs
 from .limits import Failure, Limits
 from .operations import Key, key_of
-from .pairing import left_out, of_function, pair
+from .pairing import AnyPair, Pairs, left_out, of_function, pair
+from .reopening import Reopened, account, collected, nbytes_of, up_to_error
 from .sides import Side
 from .tensor_diff import TensorDiff, measure
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from ..executors import Workers
 
 _MAX_LINES = 20
 _MAX_NAMES = 8
@@ -164,6 +171,7 @@ def diff(
     rtol: float = 0.0,
     names_only: bool = False,
     stored: bool = False,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -186,6 +194,8 @@ def diff(
         atol, rtol: elements may differ by atol + rtol * |a|.
         names_only: compare only which names there are.
         stored: compare the stored parts of compressed weights instead of the weights.
+        executor: of two local paths or open models: any concurrent.futures.Executor, whose workers open the paths
+            themselves (see `milblob.executors`). The Programs are compared here.
         progress: called as each tensor of `a` has been compared (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
         storage_options, cache: as for `open`, of the URLs.
@@ -196,6 +206,7 @@ def diff(
     Raises:
         KeyError: an unknown name in `mapping`; a function that neither has. ValueError: two names for one tensor; a
             negative tolerance; a `select` that selects nothing. TypeError: arrays of neither numbers nor text.
+        ValueError: `executor` with a source that workers cannot open. WorkerError: workers that were killed.
         As `open`, `formats.read.open_arrays` and `Tensor.read`.
 
     Examples:
@@ -233,13 +244,21 @@ def diff(
         inside = "" if function is None else f", function {function}"
         require_selected(select, bool(pairs), f"{first.words} or {second.words}{inside}")
         rows = []
-        parts = _Parts()
         counter = ProgressCounter(progress, (first.tensors[old] for old, _ in pairs if old is not None))
-        for old, new in pairs:
-            ours, theirs = (s.tensors[n] if n is not None else None for s, n in ((first, old), (second, new)))
-            rows.append(_compare(old, ours, new, theirs, atol, rtol, names_only, parts))
-            if ours is not None:
-                counter.add_tensor(str(old), ours)
+        how = _How(atol, rtol, names_only)
+        workers = None if names_only else workers_of(executor)
+        if workers is None:
+            found = _compared(pairs, first, second, how)
+        else:
+            sources = tuple(
+                Reopened.of(side, stored=stored, max_nbytes=max_nbytes, is_restored=True) for side in (a, b)
+            )
+            found = _compared_far(pairs, first, second, how, workers, cast("tuple[Reopened, Reopened]", sources))
+        with contextlib.closing(found):
+            for (old, _), row in zip(pairs, found, strict=True):
+                rows.append(row)
+                if old is not None:
+                    counter.add_tensor(old, first.tensors[old])
         result = Diff(first.words, second.words, rows, atol=atol, rtol=rtol, names_only=names_only)
         result.left_out.extend(left_out(first, mapping or {}))
         if alignment is not None and select is None and function is None and not names_only:
@@ -270,19 +289,67 @@ def _key(side: Side, name: str | None) -> Key | None:
 # ----------------------------------------------------------------------------------------------------------- one tensor
 
 
+class _How(NamedTuple):
+    """How tensors are compared: see `diff`."""
+
+    atol: float
+    rtol: float
+    names_only: bool
+
+
+class _Pairs(NamedTuple):
+    """Some pairs of tensors of two sources, for a worker."""
+
+    sources: tuple[Reopened, Reopened]
+    pairs: tuple[AnyPair, ...]
+    how: _How
+
+
+def _compared(pairs: Iterable[AnyPair], first: Side, second: Side, how: _How) -> Generator[TensorDiff, None, None]:
+    parts = _Parts()
+    for old, new in pairs:
+        ours, theirs = (s.tensors[n] if n is not None else None for s, n in ((first, old), (second, new)))
+        yield _compare(old, ours, new, theirs, how, parts)
+
+
+def _compared_far(
+    pairs: Pairs, first: Side, second: Side, how: _How, workers: "Workers", sources: tuple[Reopened, Reopened]
+) -> Generator[TensorDiff, None, None]:
+    def tensors(pair: AnyPair) -> list[LazyTensor]:
+        return [side.tensors[name] for side, name in zip((first, second), pair, strict=True) if name is not None]
+
+    def pieces() -> Iterator[_Pairs]:
+        for group in workers.groups(pairs, lambda pair: sum(map(nbytes_of, tensors(pair)))):
+            for both in group:
+                for tensor in tensors(both) if None not in both else ():
+                    account(tensor)  # the budget of a worker is for one piece only
+            yield _Pairs(sources, tuple(group), how)
+
+    def name_of(piece: _Pairs) -> str:
+        old, new = piece.pairs[0]
+        return f"tensors from {new if old is None else old} of {first.words} and {second.words}"
+
+    return up_to_error(workers.run(_compare_pairs, pieces(), name_of))
+
+
+def _compare_pairs(piece: _Pairs) -> tuple[list[TensorDiff], Exception | None]:
+    """Compare pairs of tensors, up to an error. Runs in any thread or process."""
+    with contextlib.ExitStack() as stack:
+        first, second = (Side(source.named(stack), None, source.path) for source in piece.sources)
+        return collected(_compared(piece.pairs, first, second, piece.how))
+
+
 def _compare(
     old: str | None,
     a: LazyTensor | None,
     new: str | None,
     b: LazyTensor | None,
-    atol: float,
-    rtol: float,
-    names_only: bool,
+    how: _How,
     parts: "_Parts",
 ) -> TensorDiff:
     """Compare two tensors; one of them may be missing."""
     either = cast(LazyTensor, a if a is not None else b)
-    if a is None or b is None or names_only:
+    if a is None or b is None or how.names_only:
         kind = "named" if a is not None and b is not None else "only_a" if b is None else "only_b"
         other = new if kind == "named" else None
         shapes = tuple(None if t is None else _declared(t) for t in (a, b))
@@ -314,10 +381,10 @@ def _compare(
     is_compared = are_tensors and not any(row.compressions)  # parts are compared one by one
     if a.mil_dtype is b.mil_dtype and not is_compared and have_equal_bits(ours, theirs):
         return row if row.schemes[0] == row.schemes[1] else replace(row, kind="stored")
-    figures = measure(ours, theirs, atol, rtol)
+    figures = measure(ours, theirs, how.atol, how.rtol)
     if figures.outside:
         kind = "different"
-    elif a.mil_dtype is b.mil_dtype or atol > 0 or rtol > 0:
+    elif a.mil_dtype is b.mil_dtype or how.atol > 0 or how.rtol > 0:
         kind = "close"
     else:
         kind = "dtype"

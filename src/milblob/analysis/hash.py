@@ -6,7 +6,8 @@ docs/hash.md defines, byte for byte, what is hashed.
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from .. import _codec
 from ..arguments import require_calls, require_flags
@@ -22,7 +23,11 @@ from ..progress import Progress, ProgressCounter
 from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result
+from .reopening import FarTensors, account
 from .sides import Side, is_arrays
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +53,7 @@ def content_hash(
     source: Any,
     *,
     dense: bool = False,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -63,6 +69,8 @@ def content_hash(
             archive of TVM; or a mapping from names to arrays. Arrays have the hash of a weight file with their names.
         dense: hash compressed weights by their decoded values, so that they equal those of the decompressed model; else
             by their scheme and stored parts.
+        executor: of a local path or an open model: any concurrent.futures.Executor, whose workers open the path
+            themselves (see `milblob.executors`).
         progress: called as each tensor has been hashed (see `Progress`).
         max_nbytes: as for `open`; default: that of an open Model.
         storage_options, cache: as for `open`, of a URL.
@@ -71,7 +79,8 @@ def content_hash(
         ContentHash.
 
     Raises:
-        As `open` and `Tensor.read`: all or nothing.
+        As `open` and `Tensor.read`: all or nothing. ValueError: `executor` with a source that workers cannot open.
+        WorkerError: workers that were killed.
 
     Examples:
         >>> report = milblob.repack("demo.mlpackage", "aligned.mlpackage", align=4096)
@@ -84,11 +93,13 @@ def content_hash(
     if is_arrays(source):
         with contextlib.ExitStack() as stack:
             arrays = Side.open(source, False, stack, max_nbytes).tensors
-            digests = dict(zip(arrays, tensor_hashes(arrays.values(), dense=dense, progress=progress), strict=True))
+            far = FarTensors.of(executor, source, max_nbytes=max_nbytes)
+            digests = hashes_of(arrays, far, dense=dense, progress=progress)
             return ContentHash(_whole(digests, []), digests)
     with _with_constants(source, max_nbytes) as model:
         tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
-        hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense, progress=progress), strict=True))
+        far = FarTensors.of(executor, model)
+        hashes = hashes_of(tensors, far, dense=dense, progress=progress)
         uses = [line for program in model.parts for line in _uses(program, dense)]
         return ContentHash(_whole(hashes, uses), hashes)
 
@@ -96,6 +107,26 @@ def content_hash(
 def _whole(hashes: Mapping[str, str], uses: list[bytes]) -> str:
     lines = [b"tensor %b %b\n" % (digest.encode(), _text(name)) for name, digest in hashes.items()]
     return _message(b"milblob model 1\n" + b"".join(sorted(lines + uses)))
+
+
+def hashes_of(
+    tensors: Mapping[str, LazyTensor], far: FarTensors | None, *, dense: bool = False, progress: Progress | None = None
+) -> dict[str, str]:
+    """Return the hash of each tensor.
+
+    Args:
+        tensors: by their names in the source.
+        far: the workers that hash them; None for this process.
+    """
+    if far is None:
+        return dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense, progress=progress), strict=True))
+    counter, found = ProgressCounter(progress, tensors.values()), {}
+    hashes = far.each(tensor_hashes, tensors, partial(account, is_dense=dense), dense=dense)
+    with contextlib.closing(hashes):
+        for (name, tensor), digest in zip(tensors.items(), hashes, strict=True):
+            found[name] = digest
+            counter.add_tensor(tensor.name, tensor)
+    return found
 
 
 def tensor_hashes(

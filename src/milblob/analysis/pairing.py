@@ -24,7 +24,8 @@ _NUMBERED = re.compile(r"[a-z]+(?:_[a-z]+)*_\d+(?:_[a-z]+(?:_[a-z]+)*_\d+)?(?:\.
 Pair = tuple[str, str]
 """A tensor of A and a tensor of B, by name."""
 
-Pairs = list[tuple[str | None, str | None]]
+AnyPair = tuple[str | None, str | None]
+Pairs = list[AnyPair]
 """The same with None where one side lacks it."""
 
 

@@ -4,9 +4,9 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 
@@ -24,7 +24,11 @@ from ..results import Result, least
 from ..selection import Select, require_selected, selector
 from ..threads import ordered
 from .histogram import Bin, Histogram
+from .reopening import FarTensors, account
 from .sides import Side
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _WIDE = {
     DType.FLOAT32: _codec.WIDE_F32,
@@ -166,6 +170,7 @@ def statistics(
     select: Select = None,
     histogram: bool = False,
     distinct: bool = True,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -181,6 +186,7 @@ def statistics(
     select: Select = None,
     histogram: bool = False,
     distinct: bool = True,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -198,6 +204,8 @@ def statistics(
         select: of several tensors: which (see `Select`).
         histogram: count into bins too. A second pass, by NumPy, for dtypes of 32 and 64 bits; at no cost for others.
         distinct: count different values, which is most of the work for dtypes of 32 and 64 bits.
+        executor: of the tensors of a local path or an open model: any concurrent.futures.Executor, whose workers open
+            the path themselves (see `milblob.executors`).
         progress: of several tensors: called as each has been examined (see `Progress`).
         max_nbytes: as for `open`, of a path.
 
@@ -229,12 +237,14 @@ def statistics(
             require_selected(select, bool(tensors), side.words)
             counter = ProgressCounter(progress, tensors.values())
             rows = {}
-            found = statistics_of(tensors.values(), histogram=histogram, distinct=distinct)
-            for (name, tensor), figures in zip(tensors.items(), found, strict=True):
-                rows[name] = figures
-                counter.add_tensor(name, tensor)
+            far = FarTensors.of(executor, source, max_nbytes=max_nbytes, is_restored=True)
+            found = examined(tensors, far, histogram=histogram, distinct=distinct)
+            with contextlib.closing(found):
+                for (name, tensor), figures in zip(tensors.items(), found, strict=True):
+                    rows[name] = figures
+                    counter.add_tensor(name, tensor)
             return StatisticsReport(side.words, rows)
-    for name, value in (("select", select), ("progress", progress), ("max_nbytes", max_nbytes)):
+    for name, value in (("select", select), ("executor", executor), ("progress", progress), ("max_nbytes", max_nbytes)):
         if value is not None:
             raise ValueError(f"{name}: expected a path, a model or a mapping of arrays, got one tensor")
     return _of_one(source, dtype, histogram, distinct)
@@ -255,9 +265,23 @@ def _of_one(source: Any, dtype: Any, histogram: bool, distinct: bool) -> Statist
     return _of_pieces(array_pieces(array, element), element, array.shape, histogram, distinct, array)
 
 
+def examined(
+    tensors: Mapping[str, LazyTensor], far: FarTensors | None, *, histogram: bool = False, distinct: bool = True
+) -> Generator[Statistics, None, None]:
+    """Yield the statistics of each tensor, in order.
+
+    Args:
+        tensors: by their names in the source.
+        far: the workers that examine them; None for this process.
+    """
+    if far is None:
+        return statistics_of(tensors.values(), histogram=histogram, distinct=distinct)
+    return far.each(statistics_of, tensors, account, histogram=histogram, distinct=distinct)
+
+
 def statistics_of(
     tensors: Iterable[LazyTensor], *, histogram: bool = False, distinct: bool = True
-) -> Iterator[Statistics]:
+) -> Generator[Statistics, None, None]:
     """Yield the statistics of each tensor, in order; small ones are looked at several at a time.
 
     A record that is several tensors is examined once (or a few times, if several threads reach it at the same time).

@@ -34,9 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .parser import parse
 
         arguments = parse(argv)  # --help and --version end here
+        from .engines import engine
         from .sources import local_sources
 
-        with local_sources(arguments):
+        with local_sources(arguments), engine(arguments):
             status = int(arguments.run(arguments))
         sys.stdout.flush()
         return status

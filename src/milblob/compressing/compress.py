@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from .. import decibels
+from ..analysis.reopening import Reopened
 from ..arguments import as_path, require, require_calls, require_flags, require_nan, source_of
 from ..errors import UnsupportedError
 from ..lossy.unfit import UnfitError
@@ -21,12 +22,14 @@ from ..rewrite.parts import CompressedWeight, Loss, WeightParts
 from ..rewrite.repack import repacking
 from ..selection import selector
 from ..storage import paths
-from ..storage.output import NewFile
+from ..storage.output import NewDirectory, NewFile
 from ..storage.scratch import Scratch
 from ..threads import sized
 from ..values.strided import Empty
+from ..workers import workers_of
 from .candidates import Candidate, first_alike
 from .compress_plan import CompressPlan, PlannedWeight
+from .far_weights import FarWeights, parts_of
 from .find_candidates import CandidateSearch, NamedRecipe, Request, Skipped
 from .goals import RecipeChoice
 from .linear_recipe import Linear
@@ -178,7 +181,10 @@ def compress(
             compressed from its decoded values; else it is left as it is.
         force: replace `destination` if it exists.
         dry_run: compute and measure, write nothing.
-        executor: any concurrent.futures.Executor; it copies what does not change.
+        executor: any concurrent.futures.Executor (see `milblob.executors`), whose workers measure, compute and copy in
+            pieces. They keep the parts in files beside the destination until the result is complete. A weight is one
+            piece, however large; equal weights are found in this process, and errors and recipes that are functions
+            are called in it.
         progress: called as weights are computed (see `Progress`).
         max_nbytes: as for `open`.
         save_plan: a JSON file for the plan of what is done, in a dry run too. It takes its name just before the result:
@@ -193,7 +199,7 @@ def compress(
             `per_name` or a type in `op_types` that fits no weight; a size that cannot be
             reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
         KeyError: a plan with a name that the model does not have.
-        As `repack`. After any exception `destination` is unchanged.
+        WorkerError: workers that were killed. As `repack`. After any exception `destination` is unchanged.
 
     Examples:
         >>> report = milblob.compress("demo.mlpackage", "small.mlpackage", "int8")
@@ -206,8 +212,7 @@ def compress(
     source, output = require_directory(source), as_path(destination)
     require_flags(force=force, dry_run=dry_run)
     require_calls(progress=progress)
-    if executor is not None and not hasattr(executor, "submit"):
-        raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
+    workers = workers_of(executor)
     chosen = as_choice(recipe)
     request = as_request(chosen if isinstance(chosen, Recipe) else None, scope, guidance, nan, recompress)
     guidance = guidance or Guidance()
@@ -239,11 +244,19 @@ def compress(
             as_they_are = _as_they_are(blocks, request.is_selected) if is_free else []
             request = request._replace(blocks=blocks, per_name=[*request.per_name, *as_they_are])
         options = Options({}, compress=True)
-        work = stack.enter_context(repacking([path], output, options, force, executor, None, max_nbytes, dry_run))
+        work = stack.enter_context(repacking([path], output, options, force, workers, None, max_nbytes, dry_run))
         scratch = Scratch(tempfile.gettempdir() if dry_run else os.path.dirname(os.path.abspath(output)) or ".")
         search = CandidateSearch(request, scratch, None if chooser is None else chooser.recipes)
         counter = ProgressCounter(progress)
-        made = _compressed(work.models[0], search, chooser, counter, None if dry_run else scratch.persistent)
+        far = None
+        if workers is not None:
+            folder = None
+            if not dry_run:
+                staged = NewDirectory(f"{os.path.abspath(output)}.parts")  # it never takes this name
+                stack.callback(staged.discard)
+                folder = staged.name
+            far = FarWeights.of(workers, Reopened.of(work.models[0]).weights, folder)
+        made = _compressed(work.models[0], search, chooser, counter, None if dry_run else scratch.persistent, far)
         of_parts = {parts: candidate.tensor for candidate, parts in reversed(made)}  # the first of those that share it
 
         def computed(parts: WeightParts) -> None:
@@ -266,6 +279,7 @@ def _compressed(
     chooser: RecipeChoice | None,
     counter: ProgressCounter,
     persistent: Empty | None,
+    far: FarWeights | None,
 ) -> list[tuple[Candidate, WeightParts]]:
     """Compress the weights of a model: their parts are there, or will be computed while they are written.
 
@@ -274,23 +288,31 @@ def _compressed(
         chooser: chooses the recipes; None if each weight has one.
         counter: counts each weight whose loss is known, or that is left as it is.
         persistent: allocates the arrays of the parts; None for a dry run, which keeps only the loss.
+        far: workers that compute; None for this process.
 
     Returns:
         In Program order; equal weights have one WeightParts.
     """
     candidates = search.find(model)
     firsts = first_alike(candidates)
-    search.require_finite(candidates, firsts)
+    search.require_finite(candidates, firsts, far)
     counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in set(firsts))
     if chooser is not None:
         counter.total_nbytes *= 1 + chooser.passes
-        candidates = search.take(chooser.choose(model, candidates, firsts, counter))
+        candidates = search.take(chooser.choose(model, candidates, firsts, counter, far))
         firsts = first_alike(candidates)
     search.require_planned(model, {one.tensor.name for one in candidates})
 
     made: dict[int, WeightParts | UnfitError] = {}
     unique = sorted(set(firsts))
-    done = sized(lambda number: candidates[number].parts(persistent), unique, lambda n: candidates[n].tensor.size)
+
+    def here(number: int) -> WeightParts | UnfitError:
+        return candidates[number].parts(persistent)
+
+    if far is None:
+        done = sized(here, unique, lambda number: candidates[number].tensor.size)
+    else:
+        done = far.each(parts_of, candidates, unique, lambda number: None, here)
     for number, parts in zip(unique, done, strict=True):
         made[number] = parts
         if isinstance(parts, UnfitError) or parts.loss is not None:

@@ -19,6 +19,7 @@ from ..storage.scratch import Scratch
 from ..values.strided import is_finite
 from ..wording import escape
 from .candidates import KEPT, Candidate, Option
+from .far_weights import FarWeights
 from .recipe import Recipe
 from .recompress import all_weights, not_continued
 from .weight import HeldBlocks, Weight
@@ -105,19 +106,28 @@ class CandidateSearch:
         self._require_used(model, [*(one.tensor.name for one in found), *(name for name, _ in self.skipped)])
         return found
 
-    def require_finite(self, candidates: Sequence[Candidate], firsts: Sequence[int]) -> None:
+    def require_finite(
+        self, candidates: Sequence[Candidate], firsts: Sequence[int], far: FarWeights | None = None
+    ) -> None:
         """Refuse weights with NaN or infinity if the request has `nan="error"`.
 
         Args:
             firsts: for each candidate the number of the first that is alike.
+            far: workers that look; None for this process.
 
         Raises:
             ValueError: there is one; it is named.
         """
         if self._request.nan != "error":
             return
-        for number in sorted(set(firsts)):
-            if not is_finite(candidates[number].weight().array):
+        unique = sorted(set(firsts))
+
+        def here(number: int) -> bool:
+            return _is_finite(candidates[number])
+
+        every = map(here, unique) if far is None else far.each(_is_finite, candidates, unique, lambda n: None, here)
+        for number, is_good in zip(unique, every, strict=True):
+            if not is_good:
                 message = "expected finite elements (nan='skip' leaves the weight as it is), got NaN or infinity"
                 raise ValueError(escape(f"{candidates[number].tensor.name}: {message}"))
 
@@ -294,6 +304,10 @@ class CandidateSearch:
             words = ", ".join(f"{'type ' if is_type else ''}{name}" for is_type, name in sorted(found))
             raise ValueError(escape(f"{option}: expected one recipe for {tensor.name}, got several, by {words}"))
         return next(iter(found.values()))
+
+
+def _is_finite(candidate: Candidate, *_: Any) -> bool:
+    return is_finite(candidate.weight().array)
 
 
 def _only(recipe: Recipe | None) -> tuple[tuple[Recipe, ...], bool]:

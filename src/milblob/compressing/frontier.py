@@ -4,22 +4,28 @@ import math
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import decibels
+from ..analysis.reopening import Reopened
 from ..arguments import require_calls
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
 from ..results import Result, plain
 from ..storage.scratch import Scratch
+from ..workers import workers_of
 from .candidates import first_alike
 from .choosing import choose
 from .compress import as_request, require_directory
+from .far_weights import FarWeights
 from .find_candidates import CandidateSearch, Skipped
 from .frontier_svg import picture
 from .goals import Point, RecipeChoice, alike, point_of, walked
 from .options import Errors, Guidance, Scope, as_ladder, as_sensitivity
 from .recipe import Recipe
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 class Alone(NamedTuple):
@@ -110,6 +116,7 @@ def compress_frontier(
     guidance: Guidance | None = None,
     nan: str = "skip",
     recompress: bool = False,
+    executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> Frontier:
@@ -119,6 +126,7 @@ def compress_frontier(
         source: a .mlpackage; or an MLModel of coremltools, whose package is read.
         recipes, sensitivity, errors: as for `Goal`.
         scope, guidance, nan, recompress, progress, max_nbytes: as for `compress` with a size; no new weights.
+        executor: any concurrent.futures.Executor (see `milblob.executors`), whose workers measure.
 
     Raises:
         As `compress`. ValueError: a guidance with weights.
@@ -135,6 +143,7 @@ def compress_frontier(
     request = as_request(None, scope, guidance, nan, recompress)
     if guidance is not None and guidance.weights is not None:
         raise ValueError("guidance: expected no weights for a frontier (refit the model first), got some")
+    workers = workers_of(executor)
     search, counter = (
         CandidateSearch(request, Scratch(tempfile.gettempdir()), chooser.recipes),
         ProgressCounter(progress),
@@ -142,9 +151,10 @@ def compress_frontier(
     with Model(path, stored=True, constants=True, max_nbytes=max_nbytes) as model:
         candidates = search.find(model)
         firsts = first_alike(candidates)
-        search.require_finite(candidates, firsts)
+        far = None if workers is None else FarWeights.of(workers, Reopened.of(model).weights, None)
+        search.require_finite(candidates, firsts, far)
         counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in set(firsts))
-        search.take(chooser.choose(model, candidates, firsts, counter))
+        search.take(chooser.choose(model, candidates, firsts, counter, far))
     found = chooser.measurements
     units = [unit.choices for unit in found.units]
     others = alike(found)

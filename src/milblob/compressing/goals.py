@@ -17,8 +17,19 @@ from ..threads import sized
 from ..wording import escape
 from .candidates import KEPT, Candidate
 from .choosing import ChoiceStep, Chosen, choose, choose_within, chosen_of, starts, walk
+from .far_weights import FarWeights
 from .linear_recipe import Linear
-from .measuring import Measured, Measurements, StoredWeights, measured, raw_nbytes, shares_of, units_of, values_of
+from .measuring import (
+    Measured,
+    Measurements,
+    StoredWeights,
+    measured,
+    measured_far,
+    raw_nbytes,
+    shares_of,
+    units_of,
+    values_of,
+)
 from .options import Errors, Goal
 from .palette_recipe import Palette
 from .recipe import Recipe
@@ -94,13 +105,19 @@ class RecipeChoice:
         return self._given if self._given is not None else tuple(one for one in LADDER if one.opset <= opset)
 
     def choose(
-        self, model: Model, candidates: list[Candidate], firsts: list[int], counter: ProgressCounter
+        self,
+        model: Model,
+        candidates: list[Candidate],
+        firsts: list[int],
+        counter: ProgressCounter,
+        far: FarWeights | None = None,
     ) -> list[tuple[Candidate, str]]:
         """Return each candidate with its chosen option and "", or with the reason to leave it as it is.
 
         Args:
             firsts: for each candidate the number of the first that is alike.
             counter: counts each weight that is measured, and each that is left as it is.
+            far: workers that measure unless `errors` is given; None for this process.
 
         Raises:
             ValueError: a size that cannot be reached; the least that can is named. A sensitivity of nothing.
@@ -115,7 +132,11 @@ class RecipeChoice:
         def work(number: int) -> list[Measured | UnfitError]:
             return measured(candidates[number], names[number], self._errors)
 
-        for number, row in zip(unique, sized(work, unique, lambda n: candidates[n].tensor.size), strict=True):
+        if far is None or self._errors is not None:
+            found = sized(work, unique, lambda number: candidates[number].tensor.size)
+        else:
+            found = far.each(measured_far, candidates, unique, names.__getitem__, work)
+        for number, row in zip(unique, found, strict=True):
             rows[number] = row
             counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
         stored = StoredWeights(model)

@@ -98,6 +98,11 @@ def measured(candidate: Candidate, names: Sequence[str], errors: Errors | None) 
     return found
 
 
+def measured_far(candidate: Candidate, names: Sequence[str], room: Any) -> list[Measured | UnfitError]:
+    """As `measured`, as `FarWeights.each` calls it."""
+    return measured(candidate, names, None)
+
+
 def _measured_alone(candidate: Candidate, number: int) -> tuple[WeightParts, float]:
     """Return the stored parts, and the squared error over the power; of the values only sums are kept."""
     about = candidate.about._replace(persistent=candidate.about.empty)  # the parts do not last

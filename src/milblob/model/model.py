@@ -85,6 +85,11 @@ class Model(Shown, Opened, MappingABC[str, Tensor]):
             self.close()
             raise
 
+    @property
+    def view(self) -> tuple[bool, bool]:
+        """Which tensors it lists: `constants` and `stored`, as for `open`."""
+        return self._constants, self._stored_view
+
     # ---------------------------------------------------------------------------------------------------------- mapping
 
     def __getitem__(self, name: str) -> Tensor:

@@ -29,7 +29,7 @@ from .alike import Shared, find_shared, shareable
 from .changes import WEIGHT_COUNT, Options, Sharing, TensorChange, is_counted, set_places
 from .decompress import Decompression, Identities, plan_decompression
 from .layout import Records, WeightFile
-from .parts import CompressedWeight
+from .parts import CompressedWeight, StoredBytes
 from .references import ConstexprWeight, DenseWeight, Edits, Reference, program_edits
 from .share import SharedWeight, plan_sharing, shared_changes
 from .tasks import CAST, COMPUTED, COPY, HELD, VALUE, Item
@@ -544,7 +544,10 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
             continue  # weights that share it are counted once
         nbytes += part.nbytes
         item.name = f"{tensor.name}.{part.key}"
-        if part.data is not None:
+        if isinstance(part.data, StoredBytes):
+            item.how, item.origin = COPY, part.data.file
+            item.start, item.nbytes = part.data.offset, part.nbytes
+        elif part.data is not None:
             item.how, item.held = HELD, _codec.Buffer(part.data)
         else:
             item.how, item.computed = COMPUTED, (weight.parts, part.key)

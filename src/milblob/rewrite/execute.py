@@ -9,21 +9,40 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from .. import _codec
+from ..analysis.reopening import Reopened
 from ..dtypes import DType
 from ..errors import FormatError
 from ..progress import ProgressCounter
 from ..storage.mapped import MappedFile
+from ..storage.source_file import SourceFile
 from ..storage.transfer import copy_range, write_at
 from ..threads import ordered
 from ..values.cast import CastCounts, convert_into
 from ..values.dense import Dense, read
 from ..values.tensorvalue import stored_bytes, unpack_at
+from ..workers import workers_of
 from .copying import data_ranges, existing_file, new_file
 from .parts import Done, Put, WeightParts, write_all
-from .tasks import CAST, COMPUTED, COPY, DENSE, HELD, TASK_NBYTES, VALUE, Item, SourceFile, Step, Task, make_tasks
+from .tasks import (
+    CAST,
+    COMPUTED,
+    COPY,
+    DENSE,
+    HELD,
+    TASK_NBYTES,
+    VALUE,
+    DenseStep,
+    DenseTask,
+    Item,
+    Step,
+    Task,
+    make_tasks,
+)
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Executor
+
+    from ..executors import Workers
 
 _STAGING_NBYTES = 1 << 20
 _CAST_NBYTES = 1 << 18  # of the wider type: input and output of a part fit the second-level cache
@@ -36,6 +55,7 @@ def write_weight_files(
     overflow: str = "error",
     nan: str = "keep",
     executor: "Executor | None" = None,
+    source: Reopened | None = None,
     cast_done: Callable[[Item, CastCounts], None] = lambda item, counts: None,
     computed: Done = lambda parts: None,
 ) -> None:
@@ -46,6 +66,7 @@ def write_weight_files(
         counter: counts every record, or part of one, that is written.
         overflow, nan: policies of casts.
         executor: see `run_tasks`.
+        source: of the compressed weights that become dense, for workers.
         cast_done: called with each cast record, or part of one, and its counts.
         computed: called with the parts of each weight that was computed while it was written.
 
@@ -69,7 +90,11 @@ def write_weight_files(
         for step in task.steps:
             counter.add(step.name, step.written_nbytes)
 
-    run_tasks(executor, tasks, done)
+    workers = workers_of(executor)
+    run_tasks(workers, tasks, done)
+    if workers is not None and source is not None:
+        _run_dense(workers, source, [row for row in others if row[1].how == DENSE], counter)
+        others = [row for row in others if row[1].how != DENSE]
     places: dict[WeightParts, list[tuple[str, str, Item]]] = {}
     for path, item in others:  # after the tasks, which may write zeros between their own records
         if item.held is not None:
@@ -82,32 +107,23 @@ def write_weight_files(
     _write_computed(places, counter, computed)
 
 
-def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Task, Any], None]) -> None:
+def run_tasks(workers: "Workers | None", tasks: list[Task], done: Callable[[Task, Any], None]) -> None:
     """Run tasks, and call `done` with each task and its result, in order, in this thread.
 
     After an error, in a task or in `done`, no new task starts, and running ones are waited for.
 
     Args:
-        executor: None for threads (see threads.py) if something is computed; copies run in this thread, because file
+        workers: None for threads (see threads.py) if something is computed; copies run in this thread, because file
             systems allow one writer at a time in a file.
     """
-    if executor is None:
+    if workers is None:
         computes = any(step.how != COPY for task in tasks for step in task.steps)
         for task, result in zip(tasks, ordered(run_task, tasks, computes), strict=True):
             done(task, result)
         return
-    from concurrent.futures import wait
-
-    futures: list[Future[Any]] = []
-    try:
-        for task in tasks:
-            futures.append(executor.submit(run_task, task))  # noqa: PERF401  # the list survives if a submit fails
-        for task, future in zip(tasks, futures, strict=True):
-            done(task, future.result())
-    finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)
+    with contextlib.closing(workers.run(run_task, tasks, lambda task: f"{task.path} from byte {task.begin}")) as found:
+        for task, result in zip(tasks, found, strict=True):
+            done(task, result)
 
 
 def run_task(task: Task) -> list[tuple[int, CastCounts]]:
@@ -160,17 +176,62 @@ def write_dense(path: str, item: Item, dense: Dense, done: Callable[[int], None]
     Raises:
         FormatError: parts that do not match. OSError: the file cannot be written.
     """
-    nbits = item.target.nbits
-    unit = 8 * max(dense.unit, 1)  # packed elements must fill whole bytes
-    part = max(TASK_NBYTES // item.target.numpy.itemsize // unit, 1) * unit
-    space = np.empty(min(part, item.count), item.target.numpy)
+    part = _dense_count(item, dense, TASK_NBYTES)
     with existing_file(path) as fd:
         write_at(fd, [item.metadata()], item.offset)
         for begin in range(0, item.count, part):
+            done(_write_range(fd, dense, item.target, item.data_offset, begin, min(part, item.count - begin)))
+
+
+def _dense_count(item: Item, dense: Dense, nbytes: int) -> int:
+    """The number of elements that are decoded at a time: whole units, which fill whole bytes when packed."""
+    unit = 8 * max(dense.unit, 1)
+    return max(nbytes // item.target.numpy.itemsize // unit, 1) * unit
+
+
+def _write_range(fd: int, dense: Dense, target: DType, data_offset: int, begin: int, count: int) -> int:
+    values = stored_bytes(read(dense, None, begin, (count,)), target)
+    write_at(fd, [values], data_offset + begin * target.nbits // 8)
+    return len(values)
+
+
+def _run_dense(workers: "Workers", source: Reopened, rows: list[tuple[str, Item]], counter: ProgressCounter) -> None:
+    """Write compressed weights as dense values, ranges of them in workers."""
+    steps = []
+    for path, item in rows:
+        part = _dense_count(item, cast("Callable[[], Dense]", item.open)(), TASK_NBYTES)
+        for begin in range(0, item.count, part):
+            metadata = b"" if begin else item.metadata()
             count = min(part, item.count - begin)
-            values = stored_bytes(read(dense, space[:count], begin, (count,)), item.target)
-            write_at(fd, [values], item.data_offset + begin * nbits // 8)
-            done(len(values))
+            steps.append(
+                DenseStep(item.name, path, item.target.name, metadata, item.offset, item.data_offset, begin, count)
+            )
+    groups = workers.groups(steps, lambda step: DType[step.target].nbytes(step.count))
+    tasks = [DenseTask(source, tuple(group)) for group in groups]
+
+    def name_of(task: DenseTask) -> str:
+        return f"{task.steps[0].name} of {source.path}, from element {task.steps[0].begin}"
+
+    with contextlib.closing(workers.run(run_dense, tasks, name_of)) as found:
+        for task, _ in zip(tasks, found, strict=True):
+            for step in task.steps:
+                counter.add(step.name, DType[step.target].nbytes(step.count))
+
+
+def run_dense(task: DenseTask) -> None:
+    """Write ranges of compressed weights as dense values. Runs in any thread or process.
+
+    Raises:
+        FormatError: parts that do not match, or a source that has changed. OSError: the file cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        tensors = task.source.named(stack)
+        for step in task.steps:
+            with existing_file(step.path) as fd:
+                if step.metadata:
+                    write_at(fd, [step.metadata], step.offset)
+                dense = cast(Dense, tensors[step.name].place.dense())
+                _write_range(fd, dense, DType[step.target], step.data_offset, step.begin, step.count)
 
 
 def _write_held(path: str, item: Item, data: memoryview, done: Callable[[int], None]) -> None:

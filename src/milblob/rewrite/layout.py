@@ -16,8 +16,9 @@ from ..blobs.reader import BlobReader, BlobRecord
 from ..dtypes import DType
 from ..errors import MilblobError
 from ..storage.mapped import MappedFile
+from ..storage.source_file import SourceFile
 from ..values.tensorvalue import stored_bytes, unpack_at
-from .tasks import COPY, DENSE, VALUE, Item, SourceFile, lay_out
+from .tasks import COPY, DENSE, VALUE, Item, lay_out
 
 WEIGHTS = "weights"
 WEIGHT_FILE = "weight.bin"

@@ -12,10 +12,11 @@ from ..model.package import MODEL_PATH, Package, Source
 from ..program.splice import Spliced
 from ..progress import ProgressCounter
 from ..storage.mapped import MappedFile
+from ..storage.source_file import SourceFile
 from ..storage.transfer import write_at
 from .copying import new_file
 from .execute import write_weight_files
-from .tasks import Item, SourceFile, lay_out
+from .tasks import Item, lay_out
 
 WEIGHT_FILE = "weight.bin"
 WEIGHTS_NAME = "weights"

@@ -15,12 +15,20 @@ from ..errors import FormatError
 from ..lossy.unfit import UnfitError
 from ..model.tensor import Tensor
 from ..program.compress_edits import Links
+from ..storage.source_file import SourceFile
 from ..threads import ALONE_COUNT, sized
 from ..values.strided import Empty
 
 Array = np.ndarray[Any, Any]
 Put = Callable[[str, int, Any], None]
 """Called as `put(key, offset, data)`: bytes of a part, from the offset in bytes on."""
+
+
+class StoredBytes(NamedTuple):
+    """The stored bytes of a part in a file, which a worker wrote."""
+
+    file: SourceFile
+    offset: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +38,7 @@ class Part:
     Attributes:
         key: its parameter; "lut.scale" for a part of what computes `lut`.
         array: the values, if they go into the Program: a part of few elements; else None.
-        data: the stored bytes; None while they are not computed.
+        data: the stored bytes, or their place in a file of a worker; None while they are not computed.
     """
 
     key: str

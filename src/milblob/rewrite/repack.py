@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.reopening import Reopened
 from ..arguments import as_integer, as_path, parse_nbytes, require, require_calls, require_flags, require_nan, source_of
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
@@ -27,8 +28,10 @@ from ..storage.locks import lock
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewNamedFile, Whole, together
 from ..storage.pending import wait
+from ..storage.source_file import SourceFile
 from ..storage.transfer import write_at
 from ..values.cast import OVERFLOW_POLICIES, CastCounts
+from ..workers import workers_of
 from .arrange import Arrangement, arrange
 from .canonical import canonical_model
 from .changes import WEIGHT_COUNT, Options, TensorChange, as_sharing
@@ -38,7 +41,7 @@ from .execute import add_counts, write_weight_files
 from .parts import CompressedWeight, Done
 from .references import Edits
 from .repack_report import RepackReport, RewrittenFile
-from .tasks import Item, SourceFile
+from .tasks import DENSE, Item
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -119,7 +122,8 @@ def repack(
             as it is, which takes one more pass over its values; "error": refuses.
         force: replace `destination` if it exists: a model by a model, a file by a file; nothing else is ever replaced.
         dry_run: plan only.
-        executor: any concurrent.futures.Executor that runs the copying and casting; default: threads, for casts.
+        executor: any concurrent.futures.Executor (see `milblob.executors`), whose workers copy, cast and decode records
+            in pieces; default: threads, for casts. Values that are in the Program itself are made in this process.
         progress: called as tensors and files are written (see `Progress`).
         max_nbytes: as for `open`.
 
@@ -133,7 +137,7 @@ def repack(
         KeyError: no such function. FileExistsError: `destination` exists. BlockingIOError: `destination` is
             `source`, and another process writes to it. OSError: files that cannot be read or written.
         FormatError, ResolveError: a broken source, or one that changed while it was read.
-        After any exception `destination` is unchanged.
+        WorkerError: workers that were killed. After any exception `destination` is unchanged.
 
     Examples:
         >>> report = milblob.repack("demo.mlpackage", "half.mlpackage", cast="float16", dedupe=True)
@@ -144,8 +148,7 @@ def repack(
     require_flags(gc=gc, merge=merge, canonical=canonical, decompress=decompress, force=force, dry_run=dry_run)
     share = as_sharing(dedupe, min_sqnr, base)
     require_calls(progress=progress)
-    if executor is not None and not hasattr(executor, "submit"):
-        raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
+    executor = workers_of(executor)
     is_selected = None if select is None else selector(select)
     options = Options(
         _casts(cast), bool(dedupe), bool(gc), _threshold("externalize", externalize), _threshold("inline", inline),
@@ -155,6 +158,8 @@ def repack(
     _require_options(options)
     row = format_of(sources[0])
     if row is not None and row.repack and len(sources) == 1:
+        if executor is not None:
+            raise ValueError(f"executor: expected a model or weight files, got {row.kind}, which one process rewrites")
         done = row.function("repack")(
             sources[0],
             as_path(destination),
@@ -514,9 +519,11 @@ class Repacking:
             total = add_counts(CastCounts(change.overflow, change.nan, change.underflow), counts)
             change.overflow, change.nan, change.underflow = total
 
+        has_dense = any(item.how == DENSE for _, items, _ in files for item in items)
+        source = Reopened.of(self.models[0]).weights if has_dense and self.executor is not None else None
         write_weight_files(
             files, self.counter, overflow=self.options.overflow, nan=self.options.cast_nan, executor=self.executor,
-            cast_done=cast_done, computed=computed,
+            source=source, cast_done=cast_done, computed=computed,
         )  # fmt: skip
 
     def _written(self, name: str) -> Callable[[int], None]:

@@ -4,57 +4,18 @@ The plan is complete before a byte is written: every offset is known, so workers
 ranges. Everything in a `Task` can be pickled. `execute.py` runs them.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from .. import _codec
+from ..analysis.reopening import Reopened
 from ..dtypes import DType
-from ..errors import FormatError
-from ..storage.mapped import MappedFile, closed_on_error
+from ..storage.source_file import SourceFile
 from ..values.dense import Dense
 from .parts import WeightParts
 
 COPY, CAST, VALUE, DENSE, HELD, COMPUTED = "copy", "cast", "value", "dense", "held", "computed"
 TASK_NBYTES = 16 << 20
-
-
-class SourceFile(NamedTuple):
-    """A source file of bytes, and its state, which shows whether it has changed."""
-
-    path: str
-    device: int
-    inode: int
-    nbytes: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, mapping: MappedFile) -> "SourceFile":
-        """Describe a file as it was when it was mapped, so that later changes are detected."""
-        device, inode = cast(tuple[int, int], mapping.identity)
-        return cls(os.path.abspath(str(mapping.name)), device, inode, mapping.nbytes, cast(int, mapping.changed_ns))
-
-    def open(self) -> MappedFile:
-        """Map it.
-
-        Raises:
-            FormatError: the file was replaced or written to.
-        """
-        mapping = MappedFile(self.path)
-        with closed_on_error(mapping):
-            self.require_same(mapping.fd)
-        return mapping
-
-    def require_same(self, fd: int) -> None:
-        """Refuse another file, or one that has changed since it was opened.
-
-        Raises:
-            FormatError.
-        """
-        status = os.fstat(fd)
-        if (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) != self[1:]:
-            message = "file: expected the one that was planned for, unchanged, got another or a changed one"
-            raise FormatError(message, file=self.path)
 
 
 class Item:
@@ -66,7 +27,7 @@ class Item:
         target: dtype in the result; equal to `dtype` for COPY and VALUE.
         how: COPY, CAST, VALUE (a TensorValue to decode), DENSE (a compressed weight to decode), HELD (bytes in memory:
             of a value in MIL text, of a part) or COMPUTED (a part that is computed while it is written). Tasks have
-            nothing of the last three, which cannot be pickled.
+            nothing of the last three; a DenseTask has DENSE.
         open: for DENSE, returns what computes the elements.
         held: for HELD, the stored bytes.
         computed: for COMPUTED, the parts and the key of this one.
@@ -169,6 +130,34 @@ class Task(NamedTuple):
     steps: tuple[Step, ...]
     overflow: str
     nan: str
+
+
+class DenseStep(NamedTuple):
+    """A range of a compressed weight that becomes dense values, for a worker.
+
+    Attributes:
+        name: of the weight in the source.
+        path: of the file, which exists and has its final size.
+        target: name of the dtype in the result.
+        metadata: of the record, to be written at `offset`; b"" for a range that does not begin it.
+        begin, count: of the elements.
+    """
+
+    name: str
+    path: str
+    target: str
+    metadata: bytes
+    offset: int
+    data_offset: int
+    begin: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+
+
+class DenseTask(NamedTuple):
+    """Ranges of compressed weights of a source, which a worker opens."""
+
+    source: Reopened
+    steps: tuple[DenseStep, ...]
 
 
 def lay_out(items: Iterable[Item], align: int) -> dict[str, tuple[list[Item], int]]:

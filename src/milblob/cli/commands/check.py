@@ -10,6 +10,7 @@ from ... import mirrored
 from ...analysis.check import check
 from ...analysis.check_report import CheckReport
 from .. import options
+from ..engines import add_executor
 from ..several import add_models, run_each
 from ..terminal import output, tables
 from ..terminal.progress import shown
@@ -26,6 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_models(parser, models)
     parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
     options.add_codes(parser)
+    add_executor(parser)
     options.add_reporting(
         parser, quiet="no notes, no summaries, no progress", verbose="all findings of each code, and their number"
     )
@@ -87,6 +89,7 @@ def _check(path: str, arguments: Namespace) -> CheckReport:
             values=arguments.values,
             rules=arguments.rule,
             ignore=arguments.ignore,
+            executor=arguments.executor,
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )

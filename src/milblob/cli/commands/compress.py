@@ -14,6 +14,7 @@ from ...compressing.palette_recipe import Palette
 from ...compressing.prune_recipe import Prune
 from ...compressing.recipe import Joint, Recipe
 from .. import options
+from ..engines import add_executor
 from ..names import mapping
 from ..recovery import complete_first
 from ..selection import check_select
@@ -107,6 +108,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--min-size", metavar="N", type=options.count, help=min_size)
     options.add_force(parser)
     options.add_dry_run(parser, "compute and measure, write nothing")
+    add_executor(parser)
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every weight, also those left as they are")
 
 
@@ -167,6 +169,7 @@ def _compress(arguments: Namespace) -> CompressReport | int:
             arguments.model, arguments.output, compress_goals.goal(arguments, extras.pop("errors")) or recipe,
             scope=_scope(arguments, named), guidance=Guidance(**given, importance=extras.pop("importance")),
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
+            executor=arguments.executor,
             save_plan=arguments.save_plan, **extras,
         )  # fmt: skip
 

@@ -161,7 +161,8 @@ def run_frontier(arguments: Namespace, scope: "Scope", extras: dict[str, Any]) -
         with shown(arguments) as progress:
             frontier = compress_frontier(
                 arguments.model, scope=scope, guidance=Guidance(importance=extras.pop("importance")),
-                progress=progress, max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
+                executor=arguments.executor, progress=progress, max_nbytes=arguments.max_nbytes, **ladder(arguments),
+                **extras,
             )  # fmt: skip
         if not frontier.alone:
             raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")

@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from ...analysis.diff import Diff, diff, summary
 from ...analysis.tensor_diff import TensorDiff
 from .. import names, options
+from ..engines import add_executor
 from ..selection import check_select, describe_filter
 from ..sources import add_sources
 from ..terminal import output, tables
@@ -59,6 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--top", metavar="N", type=options.count, help=worst)
     diff_limits.add(parser)
     add_sources(parser, "a", "b")
+    add_executor(parser)
     options.add_reporting(
         parser,
         quiet="print nothing; the exit status has the result",
@@ -86,6 +88,7 @@ def run(arguments: Namespace) -> int:
             rtol=arguments.rtol,
             names_only=arguments.names_only,
             stored=arguments.stored,
+            executor=arguments.executor,
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )

@@ -4,9 +4,11 @@ from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from typing import Any
 
-from ...analysis.hash import content_hash, tensor_hashes
+from ...analysis.hash import content_hash, hashes_of, tensor_hashes
+from ...analysis.reopening import FarTensors
 from ...formats.read import array_kind, has_views
 from .. import options
+from ..engines import add_executor
 from ..selection import describe_filter, open_chosen
 from ..several import add_models, run_each
 from ..terminal import output
@@ -20,6 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_models(parser)
     options.add_selection(parser)
     parser.add_argument("--dense", action="store_true", help="hash compressed weights by their decoded values")
+    add_executor(parser)
     options.add_reporting(
         parser, quiet="print only the model's hash, no progress", verbose="every tensor constant, not only the weights"
     )
@@ -41,12 +44,17 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None
             output.say(f"no tensor matches {describe_filter(arguments)}")
         with shown(arguments) as progress:
             if filtered:
-                hashes = tensor_hashes(chosen.values(), dense=arguments.dense, progress=progress)
-                whole, found = None, dict(zip(chosen, hashes, strict=True))
+                constants = arguments.verbose and has_constants
+                source = path if opened.model is None else opened.model
+                far = FarTensors.of(arguments.executor, source, constants=constants, max_nbytes=arguments.max_nbytes)
+                whole, found = None, hashes_of(chosen, far, dense=arguments.dense, progress=progress)
             else:
                 is_bundle = opened.model is None and arguments.verbose and has_constants
-                source = path if is_bundle else chosen if opened.model is None else opened.model
-                hashed = content_hash(source, dense=arguments.dense, progress=progress, max_nbytes=arguments.max_nbytes)
+                by_path = is_bundle or (opened.model is None and arguments.executor is not None)
+                hashed = content_hash(
+                    path if by_path else chosen if opened.model is None else opened.model, dense=arguments.dense,
+                    executor=arguments.executor, progress=progress, max_nbytes=arguments.max_nbytes,
+                )  # fmt: skip
                 whole, every = hashed.model, hashed.tensors
                 rest = {name: tensor for name, tensor in chosen.items() if is_bundle and name not in every}
                 every |= dict(zip(rest, tensor_hashes(rest.values()), strict=True))  # no part of the model's hash

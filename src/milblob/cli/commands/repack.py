@@ -10,6 +10,7 @@ from ...rewrite.destination import is_in_place
 from ...rewrite.repack import repack
 from ...rewrite.repack_report import RepackReport
 from .. import options
+from ..engines import add_executor
 from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, sharing, tables
@@ -70,6 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--verify", action="store_true", help=what)
     options.add_force(parser)
     options.add_dry_run(parser, "report what would be done, write nothing")
+    add_executor(parser)
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every tensor, not only those that change")
 
 
@@ -128,7 +130,7 @@ def _repack(models: list[str], arguments: Namespace) -> RepackReport:
         "merge": arguments.merge, "align": arguments.align, "canonical": arguments.canonical,
         "select": arguments.select or None, "functions": arguments.function, "overflow": arguments.overflow,
         "nan": arguments.nan, "force": arguments.force, "decompress": arguments.decompress,
-        "max_nbytes": arguments.max_nbytes,
+        "max_nbytes": arguments.max_nbytes, "executor": arguments.executor,
     }  # fmt: skip
     _check_use(arguments)
     complete_first(arguments, *models)

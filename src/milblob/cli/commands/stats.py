@@ -2,10 +2,11 @@
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
-from ...analysis.statistics import Statistics, statistics_of
+from ...analysis.reopening import FarTensors
+from ...analysis.statistics import Statistics, examined
 from ...dtypes import DType, as_dtype
 from ...formats.selecting import ChosenTensors
 from ...model.lazy import LazyTensor
@@ -13,6 +14,7 @@ from ...model.tensor import Tensor
 from ...program.compression import Compression
 from ...progress import ProgressCounter
 from .. import options
+from ..engines import add_executor
 from ..selection import describe_filter, open_chosen
 from ..several import add_models, run_each
 from ..terminal import output, tables
@@ -72,6 +74,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--histogram", action="store_true", help="also print a histogram of each tensor")
     keys = f"{', '.join(_KEYS)}; default: file, the model's own order; figures with the largest first"
     parser.add_argument("-s", "--sort", metavar="KEY", choices=_KEYS, default="file", help=keys)
+    add_executor(parser)
     options.add_reporting(parser, quiet="no totals, no progress", verbose="more columns")
 
 
@@ -117,7 +120,12 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None
         chosen = opened.tensors
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
-        rows = _rows(chosen, arguments)
+        source = path if opened.model is None else opened.model
+        far = FarTensors.of(
+            arguments.executor, source, constants=arguments.constants, stored=arguments.stored,
+            max_nbytes=arguments.max_nbytes,
+        )  # fmt: skip
+        rows = _rows(chosen, far, arguments)
         overflowing = [row for row in rows if row.figures.float16_overflows]
         shown = overflowing if arguments.would_overflow else rows
         shown = _sorted(shown, arguments.sort)
@@ -130,14 +138,14 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None
     return status, None
 
 
-def _rows(chosen: Mapping[str, LazyTensor], arguments: Namespace) -> list[_Row]:
+def _rows(chosen: Mapping[str, LazyTensor], far: FarTensors | None, arguments: Namespace) -> list[_Row]:
     rows = []
     with shown(arguments) as progress:
         counter = ProgressCounter(progress, chosen.values())
-        found = statistics_of(chosen.values(), histogram=arguments.histogram)
-        for (name, tensor), figures in zip(chosen.items(), found, strict=True):
-            rows.append(_Row(name, tensor, figures))
-            counter.add_tensor(name, tensor)
+        with closing(examined(chosen, far, histogram=arguments.histogram)) as found:
+            for (name, tensor), figures in zip(chosen.items(), found, strict=True):
+                rows.append(_Row(name, tensor, figures))
+                counter.add_tensor(name, tensor)
     return rows
 
 

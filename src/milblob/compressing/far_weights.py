@@ -1,0 +1,201 @@
+"""Weights that workers compress: their parts are in files beside the result until they are copied to their places."""
+
+import contextlib
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from ..analysis.reopening import Reopened, nbytes_of
+from ..lossy.unfit import UnfitError
+from ..model.tensor import Tensor
+from ..rewrite.copying import new_file
+from ..rewrite.parts import Part, StoredBytes, WeightParts
+from ..storage.scratch import Scratch
+from ..storage.source_file import SourceFile
+from ..storage.transfer import write_at
+from .candidates import Candidate
+from .pieces import require_finite_loss
+from .weight import Weight
+
+if TYPE_CHECKING:
+    from ..executors import Workers
+
+Array = np.ndarray[Any, Any]
+_R = TypeVar("_R")
+
+Work = Callable[[Candidate, Any, "Room"], Any]
+"""A function of a module: takes a candidate, what it needs besides, and room for parts; its result can be pickled."""
+
+
+class FarWeights(NamedTuple):
+    """Workers, and the model whose weights they compress.
+
+    Attributes:
+        folder: where the parts of weights go, on a file system that all workers share; None for a dry run.
+        numbers: of the files in it.
+    """
+
+    workers: "Workers"
+    source: Reopened
+    folder: str | None
+    numbers: Iterator[int]
+
+    @classmethod
+    def of(cls, workers: "Workers", source: Reopened, folder: str | None) -> "FarWeights":
+        """Return the workers for a model, whose parts go to `folder`."""
+        return cls(workers, source, folder, count())
+
+    def each(
+        self,
+        work: Work,
+        candidates: Sequence[Candidate],
+        numbers: Sequence[int],
+        more: Callable[[int], Any],
+        here: Callable[[int], _R],
+    ) -> Iterator[_R]:
+        """Yield work(candidate, more(number), room) for some candidates, in order.
+
+        Args:
+            here: does the same in this process, for what cannot be pickled, such as a recipe with a function.
+
+        Raises:
+            As `work` and `Workers.run`.
+        """
+        rows: dict[int, tuple[_PackedWeight, Any]] = {}
+        for number in numbers:
+            row = _packed(candidates[number]), more(number)
+            with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # as pickle refuses a function
+                pickle.dumps(row)
+                rows[number] = row
+
+        def pieces() -> Iterator[_Piece]:
+            for group in self.workers.groups(rows, lambda number: nbytes_of(candidates[number].tensor)):
+                path = None if self.folder is None else os.path.join(self.folder, f"{next(self.numbers)}.parts")
+                yield _Piece(self.source, path, work, tuple(rows[number] for number in group))
+
+        def name_of(piece: _Piece) -> str:
+            return f"weights from {piece.rows[0][0].name} of {self.source.path}"
+
+        with contextlib.closing(self.workers.run(_run, pieces(), name_of)) as found:
+            results = (result for results in found for result in results)
+            for number in numbers:
+                yield next(results) if number in rows else here(number)
+
+
+def parts_of(candidate: Candidate, more: None, room: "Room") -> WeightParts | UnfitError:
+    """Return the stored parts of a candidate, as `Candidate.parts`; the bytes of large ones are in `room`."""
+    if room.fd < 0:
+        return candidate.parts(None)
+    weight = candidate.weight()
+    try:
+        made = candidate.options[0].recipe.parts(weight)
+        places, loss = {}, made.loss
+        for part in made.parts:
+            if part.array is None:
+                places[part.key] = room.take(part.nbytes)
+                if part.data is not None:
+                    room.put(places[part.key], part.data)
+        if made.compute is not None:
+            loss = made.compute(lambda key, offset, data: room.put(places[key] + offset, data))
+            require_finite_loss(loss)
+    except UnfitError as reason:
+        return UnfitError(str(reason))
+
+    def stored(part: Part) -> Part:
+        if part.array is not None:
+            return replace(part, array=part.array.copy(), data=None)
+        return replace(part, data=places[part.key])
+
+    return replace(made, parts=tuple(map(stored, made.parts)), loss=loss, compute=None)
+
+
+class Room:
+    """Room for parts at the end of a file.
+
+    Args:
+        fd: of the file; -1 for none.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._end = 0
+
+    def take(self, nbytes: int) -> int:
+        """Return the offset of a free range."""
+        begin, self._end = self._end, self._end + nbytes
+        return begin
+
+    def put(self, offset: int, data: Any) -> None:
+        """Write bytes. Raises: OSError."""
+        write_at(self.fd, [memoryview(data).cast("B")], offset)
+
+
+class _PackedWeight(NamedTuple):
+    """A Candidate without what a worker opens itself."""
+
+    name: str
+    options: Any
+    may_stay: bool
+    about: Any
+
+
+class _Piece(NamedTuple):
+    """Some candidates, each with what it needs besides, and what is done with them.
+
+    Attributes:
+        path: of the file for their parts, which a worker makes; None for none.
+    """
+
+    source: Reopened
+    path: str | None
+    work: Work
+    rows: tuple[tuple[_PackedWeight, Any], ...]
+
+
+def _packed(candidate: Candidate) -> _PackedWeight:
+    about = candidate.about
+    heavy = about.importance
+    if heavy is not None:  # of the input channels: one for each, not one for each element
+        steps = zip(heavy.shape, heavy.strides, strict=True)
+        heavy = heavy[tuple(slice(None) if step or size < 2 else slice(1) for size, step in steps)]
+    fields = about._replace(importance=heavy, empty=cast(Any, None), persistent=cast(Any, None))
+    return _PackedWeight(candidate.tensor.name, candidate.options, candidate.may_stay, tuple(fields))
+
+
+def _run(piece: _Piece) -> list[Any]:
+    """Return the result of each candidate. Runs in any thread or process."""
+    folder = tempfile.gettempdir() if piece.path is None else os.path.dirname(piece.path)
+    scratch = Scratch(folder)
+    with contextlib.ExitStack() as stack:
+        tensors = piece.source.named(stack)
+        fd = -1
+        if piece.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(piece.path)  # of a worker that was killed
+            fd = stack.enter_context(new_file(piece.path))
+        room, found = Room(fd), []
+        for packed, more in piece.rows:
+            tensor = cast(Tensor, tensors[packed.name])
+            about = Weight(*packed.about)
+            heavy = None if about.importance is None else np.broadcast_to(about.importance, tensor.shape)
+            about = about._replace(importance=heavy, empty=scratch.empty, persistent=scratch.empty)
+            found.append(piece.work(Candidate(tensor, packed.options, packed.may_stay, about), more, room))
+        if piece.path is None:
+            return found
+        file = SourceFile.at(piece.path)  # after the last byte
+        return [_placed(made, file) if isinstance(made, WeightParts) else made for made in found]
+
+
+def _placed(made: WeightParts, file: SourceFile) -> WeightParts:
+    return replace(
+        made,
+        parts=tuple(
+            part if part.data is None else replace(part, data=StoredBytes(file, part.data)) for part in made.parts
+        ),
+    )
