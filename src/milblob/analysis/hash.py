@@ -23,6 +23,9 @@ from ..remote.reading import takes_urls
 from ..results import Result
 from .sides import Side, is_arrays
 
+Known = dict[Any, bytes]
+"""Hashes that are known: of data of records, and of chains of operations."""
+
 
 @dataclass(frozen=True, repr=False)
 class ContentHash(Result):
@@ -85,10 +88,22 @@ def content_hash(
             digests = dict(zip(arrays, tensor_hashes(arrays.values(), dense=dense, progress=progress), strict=True))
             return ContentHash(_whole(digests, []), digests)
     with _with_constants(source, max_nbytes) as model:
-        tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
-        hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense, progress=progress), strict=True))
-        uses = [line for program in model.parts for line in _uses(program, dense)]
-        return ContentHash(_whole(hashes, uses), hashes)
+        return model_hash(model, dense=dense, progress=progress)
+
+
+def model_hash(
+    model: Model, *, dense: bool = False, progress: Progress | None = None, known: Known | None = None
+) -> ContentHash:
+    """Hash the contents of an open model that lists every constant; see `content_hash`.
+
+    Args:
+        known: of records whose data was hashed before: (path of the file, offset of the record, dtype) -> hash.
+    """
+    tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
+    found = tensor_hashes(tensors.values(), dense=dense, progress=progress, known=known)
+    hashes = dict(zip(tensors, found, strict=True))
+    uses = [line for program in model.parts for line in _uses(program, dense)]
+    return ContentHash(_whole(hashes, uses), hashes)
 
 
 def _whole(hashes: Mapping[str, str], uses: list[bytes]) -> str:
@@ -97,10 +112,14 @@ def _whole(hashes: Mapping[str, str], uses: list[bytes]) -> str:
 
 
 def tensor_hashes(
-    tensors: Iterable[LazyTensor], *, dense: bool = False, progress: Progress | None = None
+    tensors: Iterable[LazyTensor],
+    *,
+    dense: bool = False,
+    progress: Progress | None = None,
+    known: Known | None = None,
 ) -> Iterator[str]:
-    """Yield the hash of each tensor, in order; small ones are worked on several at a time."""
-    known: dict[Any, bytes] = {}
+    """Yield the hash of each tensor, in order; small ones are worked on several at a time. `known`: as `model_hash`."""
+    known = {} if known is None else known
     tensors = list(tensors)
     fetch(tensors)
     counter = ProgressCounter(progress, tensors)
@@ -139,7 +158,7 @@ def _with_constants(source: Any, max_nbytes: int | None) -> Model:
 # ----------------------------------------------------------------------------------------------------------- one tensor
 
 
-def _tensor(tensor: LazyTensor, dense: bool, known: dict[Any, bytes]) -> bytes:
+def _tensor(tensor: LazyTensor, dense: bool, known: Known) -> bytes:
     """The hash of a tensor. `known` keeps those of what several tensors share."""
     if isinstance(tensor, Tensor) and tensor.chain is not None and not dense:
         key = tensor.chain
@@ -160,7 +179,7 @@ def _type(tensor: LazyTensor) -> bytes:
     return f"{tensor.mil_dtype} [{', '.join(map(str, tensor.shape))}]".encode()
 
 
-def _data(tensor: LazyTensor, known: dict[Any, bytes]) -> bytes:
+def _data(tensor: LazyTensor, known: Known) -> bytes:
     if tensor.place.is_computed:
         return digest(dense_pieces(tensor))
     piece = stored_piece(tensor)
