@@ -17,23 +17,24 @@ import pytest
 import milblob
 from conftest import Made, needs, scaled
 
-LAYERS, WIDTH = 64, scaled(2896, 64)
-SMALL = 32  # times smaller, for bsdiff
+LARGE = 64, scaled(2896, 64)
+SMALL = 2, scaled(1448, 32)  # for bsdiff
 LIMIT = "read both files"
 ZSTD = "zstd -3 --patch-from --long=31"
 BSDIFF = "bsdiff4"
 
 
-def jobs(layers: int) -> tuple[str, str]:
-    megabytes = layers * WIDTH * WIDTH * 2 / 2**20
-    return f"patch of one layer of {megabytes:.0f} MiB", f"apply a patch to {megabytes:.0f} MiB"
+def jobs(size: tuple[int, int]) -> tuple[str, str]:
+    """Return the names of the jobs of a pair of some layers of some width."""
+    megabytes = size[0] * size[1] ** 2 * 2 / 2**20
+    return f"patch of one of {size[0]} layers, {megabytes:.3g} MiB", f"apply a patch to {megabytes:.3g} MiB"
 
 
-def write_pair(folder: Path, layers: int) -> None:
+def write_pair(folder: Path, layers: int, width: int) -> None:
     """An old and a new weight file: a float16 matrix for each layer, one of them trained on a little."""
     folder.mkdir()
     random = np.random.default_rng(0)
-    base = (random.standard_normal(WIDTH * WIDTH) * 0.02).astype(np.float16)
+    base = (random.standard_normal(width * width) * 0.02).astype(np.float16)
     for name in ("old", "new"):
         with milblob.BlobWriter(folder / f"{name}.bin", sync=False) as file:
             for layer in range(layers):
@@ -48,12 +49,12 @@ def write_pair(folder: Path, layers: int) -> None:
 
 @pytest.fixture(scope="module")
 def pair(made: Made) -> Path:
-    return made("delta", lambda path: write_pair(path, LAYERS))
+    return made("delta", lambda path: write_pair(path, *LARGE))
 
 
 @pytest.fixture(scope="module")
 def small(made: Made) -> Path:
-    return made("delta-small", lambda path: write_pair(path, LAYERS // SMALL))
+    return made("delta-small", lambda path: write_pair(path, *SMALL))
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def zstd_apply(folder: Path, patch: Path, result: Path) -> None:
 
 
 def bench_limit(row: Any, pair: Path) -> None:
-    row(jobs(LAYERS)[0], LIMIT, lambda: read_both(pair), role="limit", check=lambda _: None, rounds=5)
+    row(jobs(LARGE)[0], LIMIT, lambda: read_both(pair), role="limit", check=lambda _: None, rounds=5)
 
 
 def bench_delta(row: Any, pair: Path, output: Any) -> None:
@@ -125,7 +126,7 @@ def bench_delta(row: Any, pair: Path, output: Any) -> None:
     run = lambda: milblob.delta(pair / "old.bin", pair / "new.bin", patch)  # noqa: E731
     check = makes(patch, pair, lambda result: milblob.apply(pair / "old.bin", patch, result))
     row(
-        jobs(LAYERS)[0],
+        jobs(LARGE)[0],
         "milblob: delta",
         run,
         check=check,
@@ -143,20 +144,20 @@ def bench_zstd(row: Any, pair: Path, output: Any) -> None:
         pytest.skip("zstd is not installed")
     check = makes(patch, pair, lambda result: zstd_apply(pair, patch, result))
     run = lambda: zstd_patch(pair, patch)  # noqa: E731
-    row(jobs(LAYERS)[0], ZSTD, run, check=check, setup=remove, rounds=2, memory=False, facts=size_of(patch))
+    row(jobs(LARGE)[0], ZSTD, run, check=check, setup=remove, rounds=2, memory=False, facts=size_of(patch))
 
 
 def bench_apply(row: Any, pair: Path, output: Any) -> None:
     result, remove = output
     run = lambda: milblob.apply(pair / "old.bin", pair / "known.milpatch", result)  # noqa: E731
-    row(jobs(LAYERS)[1], "milblob: apply", run, check=equals(result, pair), role="milblob", setup=remove, rounds=5)
+    row(jobs(LARGE)[1], "milblob: apply", run, check=equals(result, pair), role="milblob", setup=remove, rounds=5)
 
 
 def bench_apply_limit(row: Any, pair: Path, output: Any) -> None:
     result, remove = output
     run = lambda: shutil.copyfile(pair / "new.bin", result)  # noqa: E731
     row(
-        jobs(LAYERS)[1],
+        jobs(LARGE)[1],
         "copy the new file",
         run,
         check=equals(result, pair),
@@ -172,7 +173,7 @@ def bench_small_delta(row: Any, small: Path, output: Any) -> None:
     run = lambda: milblob.delta(small / "old.bin", small / "new.bin", patch)  # noqa: E731
     check = makes(patch, small, lambda result: milblob.apply(small / "old.bin", patch, result))
     row(
-        jobs(LAYERS // SMALL)[0],
+        jobs(SMALL)[0],
         "milblob: delta",
         run,
         check=check,
@@ -191,4 +192,4 @@ def bench_bsdiff(row: Any, small: Path, output: Any) -> None:
     patch, remove = output
     run = lambda: bsdiff4.file_diff(str(small / "old.bin"), str(small / "new.bin"), str(patch))  # noqa: E731
     check = makes(patch, small, lambda result: bsdiff4.file_patch(str(small / "old.bin"), str(result), str(patch)))
-    row(jobs(LAYERS // SMALL)[0], BSDIFF, run, check=check, setup=remove, rounds=1, facts=size_of(patch))
+    row(jobs(SMALL)[0], BSDIFF, run, check=check, setup=remove, rounds=1, facts=size_of(patch))
