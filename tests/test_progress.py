@@ -62,11 +62,12 @@ def two_chunks():
 
 
 def patch_for(package):
-    """A patch that changes the weights of a package."""
-    new, path = package.parent / "new.mlpackage", package.parent / "p.milpatch"
-    milblob.refit(package, others(), destination=new)
-    milblob.delta(package, new, path)
-    return path
+    """A patch that changes the weights of a package, in a folder of its own."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    milblob.refit(package, others(), destination=folder / "new.mlpackage")
+    milblob.delta(package, folder / "new.mlpackage", folder / "p.milpatch")
+    return folder / "p.milpatch"
 
 
 WORK = {

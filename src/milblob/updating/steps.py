@@ -51,14 +51,14 @@ class Planner:
         self._named: dict[str, tuple[str, FilePart]] = {}
         self._left: dict[tuple[int, int], list[tuple[str, FilePart]]] = {}
         kept = {row.digest for rows in new.parts.values() for row in rows}
-        wanted = {name for rows in new.parts.values() for row in rows for name in row.names}
+        wanted = {(name, row.nbytes) for rows in new.parts.values() for row in rows for name in row.names}
         for path, rows in old.parts.items():
             for row in rows:
                 if not row.digest:
                     continue
                 self._equal.setdefault((row.nbytes, row.digest), []).append((path, row.offset))
                 self._named.update((name, (path, row)) for name in row.names)
-                if row.digest not in kept and not wanted & set(row.names):
+                if row.digest not in kept and not any((name, row.nbytes) in wanted for name in row.names):
                     self._left.setdefault((row.nbytes, row.width), []).append((path, row))
         for found in self._left.values():
             found.reverse()  # `pop` gives the next one
