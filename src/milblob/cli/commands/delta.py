@@ -8,7 +8,7 @@ from ..terminal.progress import shown
 
 EXAMPLES = (
     "delta Old.mlpackage New.mlpackage -o new.milpatch",
-    "delta Old.mlpackage New.mlpackage -o update.milpatch --level 19 --force -v",
+    "delta Old.mlpackage New.mlpackage -o new.milpatch --level 19 -v",
 )
 MODEL = ".mlpackage, .mlmodelc, .mlmodel with its weights in it, or weight file"
 _FILES = (
