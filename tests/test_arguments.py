@@ -25,9 +25,23 @@ FLAGS = {
     "chunk": ("pipeline", "force", "dry_run"), "refit": ("cast", "force", "dry_run"),
     "repack": ("gc", "merge", "canonical", "decompress", "force", "dry_run"), "write_weights": ("force",),
     "BlobWriter": ("sync",), "compress": ("recompress", "force", "dry_run"), "compress_frontier": ("recompress",),
+    "delta": ("force",), "apply": ("force", "dry_run"),
 }  # fmt: skip
 FUNCTIONS = dict.fromkeys(
-    ("check", "chunk", "content_hash", "diff", "join", "match", "merge_functions", "refit", "repack", "write_weights"),
+    (
+        "apply",
+        "check",
+        "chunk",
+        "content_hash",
+        "delta",
+        "diff",
+        "join",
+        "match",
+        "merge_functions",
+        "refit",
+        "repack",
+        "write_weights",
+    ),
     ("progress",),
 ) | {"compress": ("progress",), "compress_frontier": ("progress", "errors"), "Goal": ("errors",)}
 SELECTING = ("diff", "match", "refit", "repack", "Scope")
@@ -82,7 +96,7 @@ def given(tmp_path):
         "chunk": (model, tmp_path / "parts"), "join": ([model, model], new),
         "refit": (model, ARRAYS), "repack": (model, new), "write_weights": (ARRAYS, tmp_path / "new.bin"),
         "BlobWriter": (tmp_path / "new.bin",), "compress": (model, new, milblob.Linear()), "compress_frontier": (model,),
-        "to_text": (model,), "Goal": (100,), "Scope": (), "Guidance": ({},),
+        "delta": (model, model, tmp_path / "p"), "apply": (model, tmp_path / "p"), "to_text": (model,), "Goal": (100,), "Scope": (), "Guidance": ({},),
     }  # fmt: skip
 
 

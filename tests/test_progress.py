@@ -61,6 +61,15 @@ def two_chunks():
     return [chunk.path for chunk in milblob.chunk(SHARED, pathlib.Path(folder) / "parts", parts=2).chunks]
 
 
+def patch_for(package):
+    """A patch that changes the weights of a package, in a folder of its own."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    milblob.refit(package, others(), destination=folder / "new.mlpackage")
+    milblob.delta(package, folder / "new.mlpackage", folder / "p.milpatch")
+    return folder / "p.milpatch"
+
+
 WORK = {
     "diff": lambda package, progress: milblob.diff(milblob.load(package), others(), progress=progress),
     "diff of models": lambda package, progress: milblob.diff(package, package, progress=progress),
@@ -87,6 +96,11 @@ WORK = {
         SHARED, package.parent / "parts", parts=2, pipeline=True, progress=progress
     ),
     "join": lambda package, progress: milblob.join(two_chunks(), package.parent / "out.mlpackage", progress=progress),
+    "delta": lambda package, progress: milblob.delta(SHARED, package, package.parent / "p", progress=progress),
+    "apply": lambda package, progress: milblob.apply(
+        package, patch_for(package), package.parent / "out.mlpackage", progress=progress
+    ),
+    "apply in place": lambda package, progress: milblob.apply(package, patch_for(package), progress=progress),
     "write_weights": saving(milblob.write_weights, "w.bin"),
     "write_weights with a listing": write_listed,
     "weights": saving(weights.save, "s.bin"),
@@ -109,8 +123,10 @@ def test_done_grows_to_the_total(package, name):
     names, done, totals = (list(column) for column in zip(*rows, strict=True))
     assert all(type(name) is str and name for name in names) and all(type(n) is int for n in done + totals)
     assert len(set(totals)) == 1 and done == sorted(done) and done[0] > 0 and done[-1] == totals[0]
-    if name.startswith(("content_hash", "check", "merge", "chunk", "join")):  # of other models, or of more constants
-        assert len(rows) >= (1 if name == "check" else 3)
+    if name.startswith(
+        ("content_hash", "check", "merge", "chunk", "join", "delta", "apply")
+    ):  # of other models, or of more constants
+        assert len(rows) >= (1 if name in ("check", "apply in place") else 3)
     elif not name.startswith("repack"):  # which counts files as well
         assert sorted(names) == sorted(NAMES)
         assert names == NAMES or name.startswith(("diff", "refit"))  # which has an order of its own

@@ -108,8 +108,8 @@ def test_each_call_does_more_than_to_open_a_model(tmp_path, monkeypatch):
         return bool(errors)
 
     refused = {name for name in NAMES if all(is_refused(name, path) for path in paths)}
-    # An operation and weights in made models; and nothing links these models.
-    assert refused == {"milblob text around", "milblob refit with a base", "milblob join"}
+    # An operation and weights in made models; nothing links these models, and a model is not a patch.
+    assert refused == {"milblob text around", "milblob refit with a base", "milblob join", "milblob apply"}
 
 
 def test_a_part_that_is_missing_is_an_error_of_the_program():

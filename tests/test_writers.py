@@ -31,6 +31,7 @@ LETTING_GO = {
     "Archive.close", "Arrays.__exit__", "Arrays.close", "BlobWriter.__del__", "BlobWriter._let_go", "Compressing.close",
     "EditableModel.__del__", "EditableModel.__exit__", "EditableModel._close_fds", "EditableModel._forget",
     "EditableModel._give_back", "EditableModel._release", "EditableModel._unlock", "EditableModel.close",
+    "ModelFiles.__exit__", "ModelFiles.close", "PatchReader.__exit__", "PatchReader.close", "_Applying._locked",
     "OpenLibrary.__exit__", "OpenLibrary.close", "Model.__exit__", "Model.close", "Module.reload", "Package.close",
     "ModelView.release", "OpenProgram.release", "Package.require_sound", "ProgramScan.release", "ProgramView.release",
     "_all_problems", "_resting_collector", "new_values", "opened",  # the ends of their blocks

@@ -89,10 +89,14 @@ if TYPE_CHECKING:
     from .running.session import Session, SessionState
     from .running.verify import OutputDifference, VerifyReport, verify
     from .storage.journal import Recovered
+    from .updating.apply import apply
+    from .updating.delta import delta
+    from .updating.report import ApplyReport, DeltaReport, FileDelta
     from .values.tensorvalue import pack_tensor, unpack_tensor
 
 __all__ = [
     "RECORD",
+    "ApplyReport",
     "BatchFailure",
     "BatchItem",
     "BatchReport",
@@ -116,12 +120,14 @@ __all__ = [
     "ConvertedTensor",
     "Cut",
     "DType",
+    "DeltaReport",
     "DictionaryType",
     "Diff",
     "Download",
     "EditableModel",
     "Failure",
     "Figures",
+    "FileDelta",
     "Finding",
     "FormatError",
     "Frontier",
@@ -177,6 +183,7 @@ __all__ = [
     "VerifyReport",
     "WeightReport",
     "WorkerError",
+    "apply",
     "batch",
     "check",
     "chunk",
@@ -184,6 +191,7 @@ __all__ = [
     "compress_frontier",
     "content_hash",
     "convert",
+    "delta",
     "diff",
     "download",
     "info",
@@ -277,6 +285,9 @@ _LATER = {
         "running.ports": ("SessionInput", "SessionOutput"),
         "running.session": ("Session", "SessionState"),
         "running.verify": ("OutputDifference", "VerifyReport", "verify"),
+        "updating.apply": ("apply",),
+        "updating.delta": ("delta",),
+        "updating.report": ("ApplyReport", "DeltaReport", "FileDelta"),
         "values.tensorvalue": ("pack_tensor", "unpack_tensor"),
     }.items()
     for name in names

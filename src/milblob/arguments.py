@@ -5,6 +5,7 @@ import operator
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from .mirrored import is_url, shown_url
@@ -215,7 +216,7 @@ def in_unit_of(given: int, nbytes: int) -> str:
 
 def require_number(name: str, value: Any) -> None:
     """Refuse a value that is not a number. Raises: TypeError."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(value, bool) or not isinstance(value, Real):  # NumPy registers its numbers as such
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
 
 

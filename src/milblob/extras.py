@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _EXTRAS = {
+    "backports": ("backports.zstd", "delta"),
     "distributed": ("distributed", "dask"),
     "fsspec": ("fsspec", "remote"),
     "gguf": ("gguf", "gguf"),

@@ -24,6 +24,7 @@ NAMED = {
     ("running/stage.py", "stage_of_file", "MappedFile"), ("onnx/weights.py", "names_beside", "MappedFile"), ("tvm/archive.py", "Archive._open_tar", "MappedFile"),
     ("tvm/check.py", "check_params", "map_settled"),
     ("aimodel/asset.py", "Asset.__init__", "map_settled"), ("cli/several.py", "_list_of", "open"),
+    ("updating/patch.py", "PatchReader.__init__", "MappedFile"),
 }  # fmt: skip
 # A Location: opening it is the check that it stays inside.
 BENEATH = {
@@ -32,7 +33,7 @@ BENEATH = {
     ("onnx/compiled_description.py", "described", "MappedFile"), ("model/manifest.py", "read_json", "MappedFile"),
     ("model/package.py", "Package._map", "map_settled"), ("rewrite/copying.py", "copy_entry", "MappedFile"),
     ("tvm/archive.py", "Archive.place", "map_settled"), ("tvm/edit.py", "_copy_file", "MappedFile"),
-    ("aimodel/asset.py", "Asset.companion", "map_settled"),
+    ("aimodel/asset.py", "Asset.companion", "map_settled"), ("updating/files.py", "ModelFiles.__init__", "MappedFile"),
 }  # fmt: skip
 # The handle that was checked, or milblob's own.
 HELD = {
@@ -41,6 +42,8 @@ HELD = {
     ("formats/safetensors.py", "open_arrays", "safetensors.safe_open"), ("formats/weights.py", "_put_stamp", "open"),
     ("formats/weights.py", "_put_stamp", "MappedFile"), ("onnx/reference.py", "WeightReference.tofile", "self.held().tofile"),
     ("running/runtime.py", "Handover.start", "import_runtime().InferenceSession"), ("tvm/unzip.py", "decompress", "MappedFile"),
+    ("updating/apply.py", "_Applying._write", "io.FileIO"), ("updating/apply.py", "_Applying._write", "MappedFile"),
+    ("updating/delta.py", "_Work.write", "open"), ("updating/delta.py", "_Work.write", "MappedFile"),
 }  # fmt: skip
 # Opened again, and then compared with what was opened first, by its descriptor or by what is in it.
 COMPARED = {

@@ -1,6 +1,7 @@
 """storage/transfer.py: all bytes arrive, however few a call moves; copies by the kernel and plain copies are the same."""
 
 import errno
+import mmap
 import os
 import random
 
@@ -127,8 +128,8 @@ def source(tmp_path):
 
 
 @pytest.mark.parametrize("start, nbytes, offset", some([
-    (0, 20_000_003, 0), (1, 20_000_000, 17), (19_999_999, 4, 4096), (5, 0, 9), (4096, 8 << 20, 1), (0, (8 << 20) + 1, 0),
-], 8))  # fmt: skip
+    (0, 20_000_003, 0), (1, 20_000_000, 17), (8192, 15_000_000, 4096), (19_999_999, 4, 4096), (5, 0, 9), (4096, 8 << 20, 1), (0, (8 << 20) + 1, 0),
+], 9))  # fmt: skip
 @pytest.mark.parametrize("way", ["as it is", "none", "in memory", *["refuses", "refuses later"] * HAS_KERNEL])
 def test_copy_range(file, source, monkeypatch, start, nbytes, offset, way):
     fd, content = file
@@ -148,7 +149,9 @@ def test_copy_range(file, source, monkeypatch, start, nbytes, offset, way):
         monkeypatch.setattr(os, "copy_file_range", refuse)
     copy_range(MappedFile(data) if way == "in memory" else mapping, start, nbytes, fd, offset)
     assert content() == (bytes(offset) + data[start : start + nbytes] if nbytes else b"")
-    if way.startswith("refuses") and nbytes > 4_000_000:
+    if (start - offset) % mmap.PAGESIZE:  # the kernel copies such pages slower than a read and a write do
+        assert calls == []
+    elif way.startswith("refuses") and nbytes > 4_000_000:
         assert len(calls) == (4 if way == "refuses later" else 1)
 
 

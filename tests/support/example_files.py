@@ -25,6 +25,9 @@ def make_files(folder):
     for chunk in milblob.chunk(model, folder / "chunks", parts=2).chunks:
         shutil.move(chunk.path, folder)
     assert main(["convert", str(folder / "new.npz"), "-o", str(folder / "new.safetensors"), "-q"]) == 0
+    old = shutil.copytree(model, folder / "Old.mlpackage")
+    milblob.refit(old, {"head_bias": np.ones(96, np.float32)}, destination=folder / "New.mlpackage")
+    milblob.delta(old, folder / "New.mlpackage", folder / "update.milpatch")
     for name in ("prefill", "decode"):
         shutil.copytree(DATA / "opset_ios18_fp16/model.mlpackage", folder / f"{name}.mlpackage")
     np.save(folder / "tokens.npy", np.arange(16)[None])

@@ -18,6 +18,7 @@ FOLDERS = [
     "matching",
     "rewrite",
     "chunking",
+    "updating",
     "refitting",
     "compressing",
     "tvm",

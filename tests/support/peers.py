@@ -2,6 +2,7 @@
 
 _UNTESTED = {
     "axe_playwright_python": "the accessibility of reports is not checked",
+    "backports.zstd": "patches of models are neither made nor applied",
     "chromium": "reports are not opened in a browser: drawing, sorting, filtering, colours, keyboard and policy",
     "coremltools": "what coremltools makes, reads or answers is not compared with milblob",
     "distributed": "work is not given to the workers of Dask",

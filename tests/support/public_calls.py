@@ -183,6 +183,16 @@ def _join(path, out):
     milblob.join([chunk.path for chunk in chunks], out / "whole.mlpackage")
 
 
+def _delta(path, out):
+    milblob.delta(DEMO, path, out / "to.milpatch", force=True)
+    milblob.apply(DEMO, out / "to.milpatch", out / "to.mlpackage", force=True)
+
+
+def _apply(path, out):
+    milblob.delta(path, DEMO, out / "from.milpatch", force=True)
+    milblob.apply(path, out / "from.milpatch", dry_run=True)
+
+
 CALLS = {
     "load": lambda path, out: milblob.load(path),
     "load stored": lambda path, out: milblob.load(path, constants=True, stored=True, mmap=False),
@@ -226,6 +236,8 @@ CALLS = {
     "chunk": lambda path, out: milblob.chunk(path, out / "chunks", parts=2),
     "chunk by size": lambda path, out: milblob.chunk(path, out / "chunks", max_nbytes=2000, pipeline=True),
     "join": _join,
+    "delta": _delta,
+    "apply": _apply,
     "refit": _refit(None),
     "refit compressed": _refit("fit"),
     "refit in place": _refit(None, is_in_place=True),
@@ -284,6 +296,7 @@ COMMANDS = {
     "compress": ["M", "-o", "O/c.mlpackage", "--palette", "4", "--min-size", "8"], "compress plan": ["M", "-o", "O/c.mlpackage", "--bits", "6", "--min-size", "8", "--save-plan", "O/p.json"],
     "compress frontier": ["M", "--frontier", "O/f.svg", "--min-size", "8"],
     "chunk": ["M", "-o", "O/parts", "--parts", "2", "-v"], "join": ["M", "L", "-o", "O/m.mlpackage"],
+    "delta": ["D", "M", "-o", "O/p.milpatch", "-v"], "apply": ["M", "D"],
     "merge-functions": ["M", "L", "-o", "O/m.mlpackage", "--as", f"{LATE}:main=other"],
     "merge-functions values": ["M", "L", "-o", "O/m.mlpackage", "--as", f"{LATE}:main=other", "--dedupe=values", "-n"],
     "to-onnx": ["M", "-o", "O/m.onnx", "--weights", "copy"], "to-onnx coverage": ["M", "--coverage"], "to-onnx as JSON": ["M", "-o", "O/m.onnx", "--json", "--weights", "embed"],

@@ -29,7 +29,7 @@ from milblob.compat.modelpackage import ModelPackage
 from milblob.compat.storage import _BlobStorageWriter
 from milblob.formats.read import open_arrays
 from paths import DATA
-from repacking import small_package, tree, values
+from repacking import simple_package, small_package, tree, values
 
 OLD_ARRAYS = {"a": np.arange(40, dtype="<f4"), "b": np.arange(900, dtype=np.uint8) % 7}
 NEW_ARRAYS = {"a": np.arange(40, dtype="<f4") + 0.5, "c": np.full(1500, 9, np.uint8)}
@@ -363,6 +363,40 @@ def model_to_chunk(folder):
     shutil.copytree(DATA / "opset_ios18_fp32" / "model.mlpackage", folder / "m.mlpackage")
 
 
+def old_and_patch(folder, more=""):
+    """A package, a patch that changes one weight of it, and an old package at the destination.
+
+    Args:
+        more: of the manifest: then a new package replaces the old one in place.
+    """
+    old, new = simple_package(folder, [bytes(8000), bytes(20), bytes(12000)]), folder / "out.mlpackage"
+    milblob.refit(old, {"w1": np.arange(5, dtype=np.float32)}, destination=new)
+    (new / "Manifest.json").write_text((new / "Manifest.json").read_text() + more)
+    milblob.delta(old, new, folder / "p.milpatch")
+    shutil.rmtree(new)
+    shutil.copytree(old, new)
+
+
+def old_and_patch_of_all(folder):
+    old_and_patch(folder, " ")
+
+
+def models_and_old_patch(folder):
+    """Two packages, and what a patch replaces."""
+    old_and_patch(folder)
+    milblob.apply(folder / "out.mlpackage", folder / "p.milpatch")
+    (folder / "p.milpatch").write_bytes(b"old")
+
+
+def old_weights_and_patch(folder):
+    """A weight file, a patch that replaces most of it, and an old file at the destination."""
+    for name, value in (("w.bin", 1), ("out.bin", 2)):
+        records = ("FLOAT32", np.full(900, value, "<f4")), ("UINT8", np.full(100, 7, np.uint8))
+        (folder / name).write_bytes(blob_file(*records)[0])
+    milblob.delta(folder / "w.bin", folder / "out.bin", folder / "p.milpatch")
+    shutil.copy(folder / "w.bin", folder / "out.bin")
+
+
 def models_to_join(folder):
     shutil.copytree(DATA / "opset_ios18_fp32" / "model.mlpackage", folder / "m.mlpackage")
     first, last = milblob.chunk(folder / "m.mlpackage", folder / "parts", parts=2).chunks
@@ -532,6 +566,27 @@ WRITERS = {
     "chunk": Writer(
         model_to_chunk, command("chunk", "/m.mlpackage", "-o", "/parts", "--parts", "2", "--force"),
         ("parts",), model_at("parts/m_chunk1.mlpackage", "parts/m_chunk2.mlpackage"),
+    ),
+    "delta": Writer(
+        models_and_old_patch, command("delta", "/m.mlpackage", "/out.mlpackage", "-o", "/p.milpatch", "--force"),
+        ("p.milpatch",), bytes_at("p.milpatch"),
+    ),
+    "apply": Writer(
+        old_and_patch, command("apply", "/m.mlpackage", "/p.milpatch", "-o", "/out.mlpackage", "--force"),
+        ("out.mlpackage",), tree_at("m.mlpackage", "out.mlpackage"),
+    ),
+    "apply in place": Writer(
+        old_and_patch, command("apply", "/m.mlpackage", "/p.milpatch"), ("m.mlpackage",), model_at("m.mlpackage")
+    ),
+    "apply in place of a package": Writer(
+        old_and_patch_of_all, command("apply", "/m.mlpackage", "/p.milpatch"), ("m.mlpackage",), tree_at("m.mlpackage")
+    ),
+    "apply to a weight file": Writer(
+        old_weights_and_patch, command("apply", "/w.bin", "/p.milpatch"), ("w.bin",), bytes_at("w.bin")
+    ),
+    "apply to a new weight file": Writer(
+        old_weights_and_patch, command("apply", "/w.bin", "/p.milpatch", "-o", "/out.bin", "--force"),
+        ("out.bin",), bytes_at("out.bin"),
     ),
     "join": Writer(
         models_to_join, command("join", "/a.mlpackage", "/b.mlpackage", "-o", "/out.mlpackage", "--force"),

@@ -29,6 +29,9 @@ from .sides import Side, is_arrays
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+Known = dict[Any, bytes]
+"""Hashes that are known: of data of records, and of chains of operations."""
+
 
 @dataclass(frozen=True, repr=False)
 class ContentHash(Result):
@@ -97,11 +100,28 @@ def content_hash(
             digests = hashes_of(arrays, far, dense=dense, progress=progress)
             return ContentHash(_whole(digests, []), digests)
     with _with_constants(source, max_nbytes) as model:
-        tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
-        far = FarTensors.of(executor, model)
-        hashes = hashes_of(tensors, far, dense=dense, progress=progress)
-        uses = [line for program in model.parts for line in _uses(program, dense)]
-        return ContentHash(_whole(hashes, uses), hashes)
+        return model_hash(model, FarTensors.of(executor, model), dense=dense, progress=progress)
+
+
+def model_hash(
+    model: Model,
+    far: FarTensors | None = None,
+    *,
+    dense: bool = False,
+    progress: Progress | None = None,
+    known: Known | None = None,
+) -> ContentHash:
+    """Hash the contents of an open model that lists every constant; see `content_hash`.
+
+    Args:
+        far: the workers that hash its tensors; None for this process.
+        known: of records whose data was hashed before: (path of the file, offset of the record, dtype) -> hash. Workers
+            do not use it.
+    """
+    tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
+    hashes = hashes_of(tensors, far, dense=dense, progress=progress, known=known)
+    uses = [line for program in model.parts for line in _uses(program, dense)]
+    return ContentHash(_whole(hashes, uses), hashes)
 
 
 def _whole(hashes: Mapping[str, str], uses: list[bytes]) -> str:
@@ -110,30 +130,40 @@ def _whole(hashes: Mapping[str, str], uses: list[bytes]) -> str:
 
 
 def hashes_of(
-    tensors: Mapping[str, LazyTensor], far: FarTensors | None, *, dense: bool = False, progress: Progress | None = None
+    tensors: Mapping[str, LazyTensor],
+    far: FarTensors | None,
+    *,
+    dense: bool = False,
+    progress: Progress | None = None,
+    known: Known | None = None,
 ) -> dict[str, str]:
     """Return the hash of each tensor.
 
     Args:
         tensors: by their names in the source.
-        far: the workers that hash them; None for this process.
+        far, known: as for `model_hash`.
     """
     if far is None:
-        return dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense, progress=progress), strict=True))
-    counter, found = ProgressCounter(progress, tensors.values()), {}
+        found = tensor_hashes(tensors.values(), dense=dense, progress=progress, known=known)
+        return dict(zip(tensors, found, strict=True))
+    counter, digests = ProgressCounter(progress, tensors.values()), {}
     hashes = far.each(tensor_hashes, tensors, partial(account, is_dense=dense), dense=dense)
     with contextlib.closing(hashes):
         for (name, tensor), digest in zip(tensors.items(), hashes, strict=True):
-            found[name] = digest
+            digests[name] = digest
             counter.add_tensor(tensor.name, tensor)
-    return found
+    return digests
 
 
 def tensor_hashes(
-    tensors: Iterable[LazyTensor], *, dense: bool = False, progress: Progress | None = None
+    tensors: Iterable[LazyTensor],
+    *,
+    dense: bool = False,
+    progress: Progress | None = None,
+    known: Known | None = None,
 ) -> Iterator[str]:
-    """Yield the hash of each tensor, in order; small ones are worked on several at a time."""
-    known: dict[Any, bytes] = {}
+    """Yield the hash of each tensor, in order; small ones are worked on several at a time. `known`: as `model_hash`."""
+    known = {} if known is None else known
     tensors = list(tensors)
     fetch(tensors)
     counter = ProgressCounter(progress, tensors)
@@ -172,7 +202,7 @@ def _with_constants(source: Any, max_nbytes: int | None) -> Model:
 # ----------------------------------------------------------------------------------------------------------- one tensor
 
 
-def _tensor(tensor: LazyTensor, dense: bool, known: dict[Any, bytes]) -> bytes:
+def _tensor(tensor: LazyTensor, dense: bool, known: Known) -> bytes:
     """The hash of a tensor. `known` keeps those of what several tensors share."""
     if isinstance(tensor, Tensor) and tensor.chain is not None and not dense:
         key = tensor.chain
@@ -193,7 +223,7 @@ def _type(tensor: LazyTensor) -> bytes:
     return f"{tensor.mil_dtype} [{', '.join(map(str, tensor.shape))}]".encode()
 
 
-def _data(tensor: LazyTensor, known: dict[Any, bytes]) -> bytes:
+def _data(tensor: LazyTensor, known: Known) -> bytes:
     if tensor.place.is_computed:
         return digest(dense_pieces(tensor))
     piece = stored_piece(tensor)

@@ -27,7 +27,7 @@ from ..program.wire_edits import (
     varint,
 )
 from ..progress import Progress, ProgressCounter
-from ..rewrite.destination import is_in_place, require_destination
+from ..rewrite.destination import require_new_package
 from ..rewrite.new_package import (
     WEIGHT_FILE,
     Bytes,
@@ -105,7 +105,7 @@ def join(
     names = [as_path(source) for source in sources]
     if len(names) < 2:
         raise ValueError(f"sources: expected two models or more, got {len(names)}")
-    _require_target(target, names, force)
+    require_new_package(names, target, force)
     with contextlib.ExitStack() as stack:
         models = []
         for name in names:
@@ -116,21 +116,13 @@ def join(
         model = work.model()
         counter = ProgressCounter(progress)
         counter.total_nbytes = sum(item.nbytes for item in work.records.items) + nbytes_of(model)
-        _require_target(target, names, force)  # again: another process may have created it
+        require_new_package(names, target, force)  # again: another process may have created it
         report = work.report(target)
         with NewDirectory(target, replace=paths.is_directory(target)) as directory:
             write_package(directory.name, [(WEIGHT_FILE, work.records.items, work.file_nbytes)], model, counter)
             model.clear()  # it holds bytes of the sources
             work.records.require_same()
         return report
-
-
-def _require_target(target: str, sources: list[str], force: bool) -> None:
-    if not target.rstrip("/\\").endswith(".mlpackage"):
-        raise ValueError(f"destination {target}: expected a name that ends in .mlpackage")
-    if is_in_place(sources, target):
-        raise ValueError(f"destination {target}: expected a place outside the models, got one of them")
-    require_destination(sources, "mlpackage", target, force)
 
 
 class _Source:

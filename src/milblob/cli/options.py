@@ -17,6 +17,13 @@ def add_output(parser: Any, *names: str, metavar: str = "OUT", **more: Any) -> N
     parser.add_argument(*names, metavar=metavar, **more).is_output = True
 
 
+def add_merging(parser: Parser, models: str) -> None:
+    """Add the models that become one package, and that package; `models` describes them."""
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
+    add_output(parser, "-o", "--output", required=True, help="the new .mlpackage")
+    add_force(parser, "replace an existing package")
+
+
 def add_selection(parser: Parser) -> None:
     """Add -k and -f, which `selection.kept` applies."""
     add_select(parser)

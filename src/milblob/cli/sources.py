@@ -89,7 +89,7 @@ def local_sources(arguments: Namespace) -> Iterator[None]:
 
 
 def check_options(arguments: Namespace, sources: list[Any]) -> None:
-    """Raise ValueError if a source is no path and no URL, or options are given without what they are for."""
+    """Raise ValueError if a source is neither a path nor a URL, or options are given without what they are for."""
     for text in sources:
         if isinstance(text, str):
             as_source(text)

@@ -59,6 +59,24 @@ def require_destination(sources: list[str], kind: str, destination: str, force: 
         raise FileExistsError(f"{destination}: expected a file to replace, got a directory")
 
 
+def require_new_package(sources: list[str], destination: str, force: bool) -> None:
+    """Refuse a destination that is not the name of a package, or that `require_destination` refuses.
+
+    Args:
+        sources: paths of the models that it is made of.
+        destination: the path of the new package.
+        force: as for `require_destination`.
+
+    Raises:
+        ValueError: another suffix; one of the sources; a path inside or around one. FileExistsError: it exists.
+    """
+    if not destination.rstrip("/\\").endswith(".mlpackage"):
+        raise ValueError(f"destination {destination}: expected a name that ends in .mlpackage")
+    if is_in_place(sources, destination):
+        raise ValueError(f"destination {destination}: expected a place outside the models, got one of them")
+    require_destination(sources, "mlpackage", destination, force)
+
+
 def require_outside(source: str, target: str) -> None:
     """Refuse an output that is a model, lies inside it, or contains it. Raises: ValueError: it does."""
     real_source, real_target = os.path.realpath(source), os.path.realpath(target)

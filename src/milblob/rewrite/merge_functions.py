@@ -34,7 +34,7 @@ from ..storage.mapped import closed_on_error
 from ..storage.output import NewDirectory
 from .alike import Shared, find_shared, shareable
 from .changes import Sharing, as_sharing
-from .destination import is_in_place, require_destination
+from .destination import require_new_package
 from .new_package import WEIGHT_FILE, Bytes, NewRecords, nbytes_of, reference_to, require_one_program, write_package
 from .share import SharedWeight, plan_sharing, sharing_edits
 from .tasks import Item
@@ -170,7 +170,7 @@ def merge_functions(
     for _, names in given:
         require("name", names, str | Mapping, "one, or a mapping from functions to names")
     names_of = [as_path(path) for path, _ in given]
-    _require_target(target, names_of, force)
+    require_new_package(names_of, target, force)
     parts: list[_Part] = []
     try:
         for path, (_, names) in zip(names_of, given, strict=True):
@@ -190,7 +190,7 @@ def merge_functions(
         model = list(_model(parts, chosen))
         counter = ProgressCounter(progress)
         counter.total_nbytes = nbytes + nbytes_of(model)
-        _require_target(target, names_of, force)  # again: another process may have created it
+        require_new_package(names_of, target, force)  # again: another process may have created it
         with NewDirectory(target, replace=paths.is_directory(target)) as directory:
             write_package(directory.name, [(WEIGHT_FILE, items, file_nbytes)], model, counter)
             model.clear()  # it holds bytes of the sources
@@ -199,15 +199,6 @@ def merge_functions(
     finally:
         for part in parts:
             (part.package if part.model is None else part.model).close()
-
-
-def _require_target(target: str, sources: list[str], force: bool) -> None:
-    """Refuse a destination that may not be written."""
-    if not target.rstrip("/\\").endswith(".mlpackage"):
-        raise ValueError(f"output {target}: expected a name that ends in .mlpackage")
-    if is_in_place(sources, target):
-        raise ValueError(f"output {target}: expected a place outside the models, got one of them")
-    require_destination(sources, "mlpackage", target, force)
 
 
 class _Part:

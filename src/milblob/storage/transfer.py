@@ -1,6 +1,7 @@
 """Moving bytes into files at offsets: positioned writes, and copies made by the kernel."""
 
 import errno
+import mmap
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from .mapped import MappedFile
 
 _CHUNK_NBYTES = 8 << 20
+_READ_NBYTES = 1 << 20  # of one read: it fits the cache
 _MAX_VIEWS = 1000  # IOV_MAX is 1024 on Linux and macOS
 _MAX_NBYTES = 1 << 30  # of one call: macOS refuses 2 GiB and more, Linux takes no more than that
 # The kernel, or the file system, cannot copy between these two files; a plain write is needed.
@@ -61,8 +63,9 @@ def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
 def copy_range(source: MappedFile, start: int, nbytes: int, fd: int, offset: int) -> None:
     """Copy bytes of a mapped file or buffer to an offset of another file.
 
-    The kernel copies where it can (some file systems then share the blocks), and nothing is mapped; else the bytes are
-    written from the mapping.
+    The kernel copies where it can (some file systems then share the blocks). Pages that begin at different places in
+    the two files cannot be shared, and the kernel copies them slower than a read and a write do, so those are read into
+    memory. Nothing is mapped. Where neither is possible, the bytes are written from the mapping.
 
     Args:
         source: the file to copy from; [start, start + nbytes) lies inside it.
@@ -76,7 +79,8 @@ def copy_range(source: MappedFile, start: int, nbytes: int, fd: int, offset: int
     end = start + nbytes
     with source.held() as own:
         if own >= 0 and hasattr(os, "copy_file_range"):
-            while start < end and (done := _copy_some(own, fd, end - start, start, offset)):
+            copy = _read_and_write if (start - offset) % mmap.PAGESIZE else _copy_some
+            while start < end and (done := copy(own, fd, end - start, start, offset)):
                 start, offset = start + done, offset + done
     view = memoryview(buffer)
     while start < end:
@@ -84,6 +88,13 @@ def copy_range(source: MappedFile, start: int, nbytes: int, fd: int, offset: int
         source.check_size()
         write_at(fd, [view[start : start + size]], offset)
         start, offset = start + size, offset + size
+
+
+def _read_and_write(source: int, target: int, nbytes: int, start: int, offset: int) -> int:
+    """Return how many bytes were copied; 0 at the end of a source that has shrunk."""
+    data = os.pread(source, min(nbytes, _READ_NBYTES), start)
+    write_at(target, [data], offset)
+    return len(data)
 
 
 def _copy_some(source: int, target: int, nbytes: int, start: int, offset: int) -> int:

@@ -15,11 +15,9 @@ EXAMPLES = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     models = ".mlpackage with an ML Program; outputs feed inputs of later ones that have their names"
-    parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
-    options.add_output(parser, "-o", "--output", required=True, help="the new .mlpackage")
+    options.add_merging(parser, models)
     keep = "also return this output, although a later model takes it; may be repeated"
     parser.add_argument("--also", metavar="NAME", action="append", default=[], help=keep)
-    options.add_force(parser, "replace an existing package")
     options.add_reporting(parser, verbose="also inputs, outputs and what is linked")
 
 

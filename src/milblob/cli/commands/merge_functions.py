@@ -16,13 +16,11 @@ EXAMPLES = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     models = ".mlpackage with an ML Program for iOS 18 or later"
-    parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
-    options.add_output(parser, "-o", "--output", required=True, help="the new .mlpackage")
+    options.add_merging(parser, models)
     rename = "rename a function; MODEL=NAME where it has only one; may be repeated"
     parser.add_argument("--as", metavar="[MODEL:]FUNCTION=NAME", dest="names", action="append", default=[], help=rename)
     parser.add_argument("--default", metavar="NAME", help="the default function; default: that of the first model")
     options.add_dedupe(parser)
-    options.add_force(parser, "replace an existing package")
     options.add_dry_run(parser, "report what would be done, write nothing")
     options.add_reporting(
         parser, verbose="print where each function comes from", json="print the result as one JSON object"

@@ -1,0 +1,1 @@
+"""Updates of models: patches that make one model from another."""
