@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -172,6 +173,21 @@ def test_few_pieces_are_under_way_at_a_time():
         for number, found in enumerate(Workers(pool).run(abs, pieces(), str)):
             assert found == number and len(taken) <= number + 5
     assert len(taken) == 50
+
+
+def test_results_come_as_they_are_there_without_an_order():
+    is_last = threading.Event()
+
+    def work(number):
+        if number == 0:
+            assert is_last.wait(30)
+        elif number == 9:
+            is_last.set()
+        return number
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = list(Workers(pool).run(work, range(10), str, in_order=False))
+    assert sorted(found) == list(range(10)) and found[0] != 0
 
 
 @pytest.mark.parametrize("where", ["work", "pieces"])

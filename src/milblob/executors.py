@@ -11,7 +11,15 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from typing import Any, TypeVar, cast
 
 from .arguments import as_count, parse_nbytes
@@ -114,9 +122,15 @@ class Workers(Executor):
             yield group
 
     def run(
-        self, work: Callable[[_T], _R], pieces: Iterable[_T], name_of: Callable[[_T], str]
+        self,
+        work: Callable[[_T], _R],
+        pieces: Iterable[_T],
+        name_of: Callable[[_T], str],
+        *,
+        in_order: bool = True,
+        of_killed: Callable[[_T, WorkerError], _R] | None = None,
     ) -> Generator[_R, None, None]:
-        """Yield work(piece) for each piece, in order. At most two pieces for each worker are under way.
+        """Yield work(piece) for each piece. At most two pieces for each worker are under way.
 
         A piece whose worker was killed runs again, at most twice, and then alone, so that the right piece is named.
         After an error, or Ctrl-C, no other piece starts, and those under way are waited for.
@@ -125,6 +139,8 @@ class Workers(Executor):
             work: of a module, so that its name is enough; its result can be pickled.
             pieces: taken one at a time; an error that this raises takes its place in the order.
             name_of: describes a piece in messages.
+            in_order: yield results in the order of the pieces; else each one when it is there.
+            of_killed: returns the result of a piece whose workers were killed; None: the error is raised.
 
         Raises:
             What `work` or `pieces` raise, for the first piece in order. WorkerError: a piece whose workers were killed.
@@ -148,11 +164,21 @@ class Workers(Executor):
                     if failed:
                         raise failed[0]
                     return
-                yield cast(_R, self._finish(flight))
+                if not in_order:
+                    done = wait(_futures(flight), return_when=FIRST_COMPLETED).done
+                    flight.rotate(-next(number for number, one in enumerate(flight) if one.future in done))
+                piece = flight[0].piece
+                try:
+                    result = self._finish(flight, is_raised=of_killed is None)
+                except WorkerError as error:
+                    if of_killed is None:
+                        raise
+                    result = of_killed(piece, error)
+                yield cast(_R, result)
         finally:
             # Not cancelled: a future of Dask or Ray can be while its work goes on; and in a process pool that breaks,
             # before Python 3.12, a cancelled one keeps the others from ending.
-            wait([one.future for one in flight if one.future is not None])
+            wait(_futures(flight))
             if self._executor is not given and self._close is None:  # the caller's own pool, which is broken
                 self._executor.shutdown(wait=True)
                 self._executor = given
@@ -166,14 +192,14 @@ class Workers(Executor):
             self._renew(one, error)
             one.future = self._executor.submit(_called, one.work, one.piece, number)
 
-    def _finish(self, flight: "deque[_Flight]") -> Any:
+    def _finish(self, flight: "deque[_Flight]", *, is_raised: bool) -> Any:
         """Return the result of the first piece under way, which is then no longer there."""
         one = flight[0]
         try:
-            result = one.future.result()  # type: ignore[union-attr]  # it has started
+            return one.future.result()  # type: ignore[union-attr]  # it has started
         except BrokenExecutor:
-            self._repeat(flight)
-            result = one.future.result()  # type: ignore[union-attr]
+            self._repeat(flight, is_raised=is_raised)
+            return one.future.result()  # type: ignore[union-attr]
         except Exception as error:
             if type(error).__name__ in _KILLED:
                 raise _killed(one, f"{type(error).__name__}: {error}") from error
@@ -181,18 +207,27 @@ class Workers(Executor):
             if type(error).__name__.startswith("RayTaskError") and isinstance(cause, Exception):
                 raise cause from error
             raise
-        flight.popleft()
-        return result
+        finally:
+            flight.popleft()
 
-    def _repeat(self, flight: "deque[_Flight]") -> None:
-        """Run all pieces again that were under way when a worker was killed: alone, as any may be the cause."""
-        wait([one.future for one in flight if one.future is not None])
+    def _repeat(self, flight: "deque[_Flight]", *, is_raised: bool) -> None:
+        """Run all pieces again that were under way when a worker was killed: alone, as any may be the cause.
+
+        Raises:
+            WorkerError: its workers are killed each time, and `is_raised`; else that is the outcome of the piece.
+        """
+        wait(_futures(flight))
         for one in flight:
             tries = 0
             while isinstance(error := cast("Future[Any]", one.future).exception(), BrokenExecutor):
                 tries += 1
                 if tries > RETRIES:
-                    raise _killed(one, str(error)) from error
+                    killed = _killed(one, str(error))
+                    if is_raised:
+                        raise killed from error
+                    one.future = Future()
+                    one.future.set_exception(killed)
+                    break
                 self._renew(one, error)
                 self._start(one)
 
@@ -230,6 +265,10 @@ class _Flight:
         self.future: Future[Any] | None = None  # until it starts
 
 
+def _futures(flight: "Iterable[_Flight]") -> "list[Future[Any]]":
+    return [one.future for one in flight if one.future is not None]
+
+
 def _called(work: Callable[[_T], _R], piece: _T, number: tuple[bytes, int]) -> _R:
     return work(piece)
 
@@ -255,7 +294,7 @@ def open(spec: str, *, memory: int | str | None = None) -> Workers:
 
     Raises:
         ValueError: an unknown engine, or not a number of workers. ImportError: the engine is not installed; the message
-            names the extra. As the engine: it cannot be reached.
+            names the extra. RuntimeError: processes cannot start. As the engine: it cannot be reached.
 
     Examples:
         >>> with milblob.executors.open("threads:2") as executor:
@@ -269,7 +308,9 @@ def open(spec: str, *, memory: int | str | None = None) -> Workers:
     if scheme == "processes":
         # A fork would copy locks, and the descriptors of open files, of this process.
         context, number = multiprocessing.get_context("spawn"), _number(spec, colon, rest)
-        return Workers(ProcessPoolExecutor(number, context, _begin), memory, _nothing)
+        workers = Workers(ProcessPoolExecutor(number, context, _begin), memory, _nothing)
+        _require_start(workers, spec)
+        return workers
     if scheme == "threads":
         return Workers(ThreadPoolExecutor(_number(spec, colon, rest), "milblob-worker"), memory, _nothing)
     if scheme not in ("dask", "ray"):
@@ -286,6 +327,22 @@ def _number(spec: str, colon: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 10_000):
         raise ValueError(f"executor: expected a number of workers, as in {spec.partition(':')[0]}:8, got {spec!r}")
     return int(text)
+
+
+def _require_start(workers: Workers, spec: str) -> None:
+    """Wait until a process has started: in a program that opens them when it is imported, none does.
+
+    Raises:
+        RuntimeError: none starts.
+    """
+    try:
+        workers.submit(int).result()
+    except BaseException as error:
+        workers.shutdown()
+        if not isinstance(error, BrokenExecutor):
+            raise
+        hint = 'in a program, open them below `if __name__ == "__main__":`'
+        raise RuntimeError(f"executor: expected processes for {spec!r}, got none that starts ({hint})") from None
 
 
 def _begin() -> None:

@@ -4,6 +4,8 @@ import concurrent.futures
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tracemalloc
 from functools import partial
 
@@ -13,6 +15,7 @@ import pytest
 import milblob
 import milblob.onnx
 from batches import InThisThread, failing, halved, killed_by_one, left_over, models, seen, size
+from children import child_environment
 from milblob.batching.find import Found
 from milblob.batching.plan import JOURNAL
 from paths import DEMO
@@ -93,7 +96,7 @@ def test_a_process_that_dies_costs_its_model_only(source):
     report = milblob.batch(killed_by_one, source, recursive=True, jobs=2)
     assert (report.done, report.failed) == (3, 1)
     assert report.failures[0].source == str(source / "m1.mlpackage")
-    assert report.failures[0].error == "the process that worked on it died, twice"
+    assert "m1.mlpackage: expected a worker to finish it, got one that was killed each time" in report.failures[0].error
 
 
 def test_any_executor(source, tmp_path):
@@ -104,6 +107,34 @@ def test_any_executor(source, tmp_path):
     contents = [{name: files for name, (_, files) in seen(tmp_path / part).items()} for part in "ab"]
     assert contents[0] == contents[1]
     assert len(executor.threads) == 1
+
+
+def test_a_program_that_runs_when_it_is_imported(source, tmp_path):
+    """Its processes would run it again."""
+    script = tmp_path / "program.py"
+    script.write_text("import sys, milblob\nmilblob.batch(milblob.check, [sys.argv[1]] * 2, jobs=2)\n")
+    ended = subprocess.run(
+        [sys.executable, script, source / "m0.mlpackage"],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.rstrip().endswith('(in a program, open them below `if __name__ == "__main__":`)')
+
+
+def test_the_command_with_an_executor(cli, source, tmp_path):
+    found = []
+    for more in ([], ["--executor", "threads:2"], ["--jobs", "2"]):
+        status, out, err = cli("batch", "hash", "--", "-r", source, *more)
+        assert (status, err.count("4 done")) == (0, 1)
+        found.append(sorted(out.splitlines()))
+    assert found[0] == found[1] == found[2] and len(found[0]) == 4
+    status, _, err = cli("batch", "hash", "--", "-r", source, "--executor", "threads:2", "--jobs", "2")
+    assert status == 2 and "jobs: expected none with an executor" in err
+    status, _, err = cli("batch", "hash", "--executor", "threads:2", "--", "-r", source)
+    assert status == 2 and "expected no --executor of hash" in err
 
 
 def test_a_closed_executor_is_its_error(source):
@@ -382,11 +413,11 @@ def test_the_coordinator_keeps_little_of_a_model(tmp_path):
     """Less than 2 KB: a million models fit any machine. Of the first batch, and of a resumed one."""
 
     class Elsewhere(InThisThread):  # the work itself is in other processes
-        def submit(self, function, call, task):
+        def submit(self, function, work, task, number):
             from milblob.batching.work import DONE, Outcome
 
             future = concurrent.futures.Future()
-            future.set_result(Outcome(DONE, 1000, bytes(32), bytes(range(32))))
+            future.set_result((task, Outcome(DONE, 1000, bytes(32), bytes(range(32)))))
             return future
 
     (tmp_path / "in").mkdir()

@@ -4,24 +4,27 @@ import errno
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import as_count, as_path, require_calls, require_flags
 from ..progress import Progress
 from ..storage import paths
+from ..workers import workers_of
 from .files import nbytes_below
 from .find import Found, find_models
 from .journal import BatchJournal
 from .plan import JOURNAL, Plan
 from .report import BatchFailure, BatchItem, BatchReport
-from .work import CHANGED, DONE, FAILED, SKIPPED, BatchTask, Outcome, has_parameter
-from .workers import outcomes
+from .work import CHANGED, DONE, FAILED, SKIPPED, BatchTask, Outcome, TaskEnd, failed, has_parameter, run_task
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from ..executors import Workers
 
 
 def batch(
@@ -59,8 +62,8 @@ def batch(
         journal: path of the journal; default: "milblob-batch.jsonl" in `into`, and none without `into`.
         fail_fast: begin no further model after a failure.
         jobs: how many processes; 1: work in this one. Several need a `call` that can be pickled.
-        executor: any `concurrent.futures.Executor`, instead of `jobs`. Its workers need the same files at the same
-            paths.
+        executor: any `concurrent.futures.Executor` (see `milblob.executors`), instead of `jobs`. Its workers need the
+            same files at the same paths.
         each: called with a `BatchItem` for each model when it is done, in this thread; results are kept nowhere else.
         progress: called with the name of a model, the bytes of the sources done, and those of all.
 
@@ -110,8 +113,7 @@ def run_batch(
     """As `batch`, of models that were found; `added` ends the name of each output, by default ".json" those of JSON."""
     require_calls(call=call, each=each, progress=progress)
     jobs = as_count("jobs", jobs, 1)
-    if executor is not None and not hasattr(executor, "submit"):
-        raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
+    workers = workers_of(executor)
     if executor is not None and jobs > 1:
         raise ValueError("jobs: expected none with an executor, got both")
     if suffix is not None and (not suffix.startswith(".") or os.path.basename(suffix) != suffix):
@@ -129,12 +131,12 @@ def run_batch(
         plan.require_new()
     run = _Run(plan, each, progress)
     if journal is None:
-        return run.work(call, None, executor, jobs, fail_fast)
+        return run.work(call, None, workers, jobs, fail_fast)
     for directory in (into, os.path.dirname(journal)):
         if directory:
             os.makedirs(directory, exist_ok=True)
     with closing(BatchJournal(journal, describe(call), resume=resume)) as opened:
-        return run.work(call, opened, executor, jobs, fail_fast)
+        return run.work(call, opened, workers, jobs, fail_fast)
 
 
 def describe(call: Callable[..., Any]) -> str:
@@ -163,46 +165,54 @@ class _Run:
         self._failures: list[BatchFailure] = []
         self._is_ended = False
         self._numbers = iter(range(len(plan)))
-        self._changed: deque[tuple[int, BatchTask]] = deque()  # made by the batch, of older sources
+        self._changed: deque[BatchTask] = deque()  # made by the batch, of older sources
 
     def work(
         self,
         call: Callable[..., Any],
         journal: BatchJournal | None,
-        executor: "Executor | None",
+        workers: "Workers | None",
         jobs: int,
         fail_fast: bool,
     ) -> BatchReport:
-        with closing(outcomes(call, partial(self._next, journal), executor, jobs)) as ends:
-            for number, task, outcome in ends:
-                self._take(number, task, outcome, journal)
-                self._is_ended = fail_fast and bool(self._failures)
+        with nullcontext(workers) if jobs == 1 else _processes(jobs) as opened:
+            is_more = True
+            while is_more:  # after the last outcome there may be a changed one
+                with closing(_ends(call, self._tasks(journal), opened)) as ends:
+                    for task, outcome in ends:
+                        self._take(task, outcome, journal)
+                        self._is_ended = fail_fast and bool(self._failures)
+                is_more = bool(self._changed) and not self._is_ended
         done, skipped, failed = (self._counts[status] for status in (DONE, SKIPPED, FAILED))
         where = None if journal is None else journal.path
         return BatchReport(len(self._plan), done, skipped, failed, self._nbytes, tuple(self._failures), where)
 
-    def _next(self, journal: BatchJournal | None) -> tuple[int, BatchTask] | None:
-        """Return the next task. That its work begins is in the journal before it is given to a worker."""
-        if self._is_ended:
-            return None
-        if self._changed:
-            return self._changed.popleft()
-        number = next(self._numbers, None)
-        if number is None:
-            return None
+    def _tasks(self, journal: BatchJournal | None) -> Iterator[BatchTask]:
+        """Yield tasks. That the work of one begins is in the journal before it is given to a worker."""
+        while not self._is_ended:
+            if self._changed:
+                yield self._changed.popleft()
+                continue
+            number = next(self._numbers, None)
+            if number is None:
+                return
+            yield self._task(number, journal)
+
+    def _task(self, number: int, journal: BatchJournal | None) -> BatchTask:
         source, destination, name = self._plan.sources[number], self._plan.destination(number), self._plan.name(number)
         entry = None if journal is None else journal.entries.pop(name, None)
         is_there = destination is not None and paths.is_there(destination)
         if journal is not None and not is_there and not (entry is not None and entry.is_done):
             started = journal.begin(name, source, destination, entry)
             entry = None if entry is None else started
-        return number, BatchTask(source, destination, journal is not None, entry, self._each is not None)
+        return BatchTask(number, source, destination, journal is not None, entry, self._each is not None)
 
-    def _take(self, number: int, task: BatchTask, outcome: Outcome, journal: BatchJournal | None) -> None:
+    def _take(self, task: BatchTask, outcome: Outcome, journal: BatchJournal | None) -> None:
+        name = self._plan.name(task.number)
         if outcome.status == CHANGED and journal is not None:
             old = None if task.entry is None else task.entry._replace(output=outcome.output)
-            entry = journal.begin(self._plan.name(number), task.source, task.destination, old)
-            self._changed.append((number, task._replace(entry=entry)))
+            entry = journal.begin(name, task.source, task.destination, old)
+            self._changed.append(task._replace(entry=entry))
             return
         self._counts[outcome.status] += 1
         if outcome.status == FAILED:
@@ -210,12 +220,29 @@ class _Run:
         else:
             self._nbytes += outcome.nbytes
         if journal is not None and outcome.status == DONE:
-            journal.finish(self._plan.name(number), outcome.source, outcome.output, outcome.nbytes)
+            journal.finish(name, outcome.source, outcome.output, outcome.nbytes)
         elif journal is not None and outcome.status == FAILED:
-            journal.fail(self._plan.name(number), outcome.error)
+            journal.fail(name, outcome.error)
         self._seen_nbytes += outcome.nbytes
         if self._progress is not None:
             total = max(self._total_nbytes, self._seen_nbytes)
-            self._progress(self._plan.name(number), self._seen_nbytes, total)
+            self._progress(name, self._seen_nbytes, total)
         if self._each is not None:
             self._each(BatchItem(task.source, task.destination, *outcome[:2], outcome.error, outcome.result))
+
+
+def _processes(jobs: int) -> "Workers":
+    from .. import executors
+
+    return executors.open(f"processes:{jobs}")
+
+
+def _ends(
+    call: Callable[..., Any], tasks: Iterator[BatchTask], workers: "Workers | None"
+) -> Generator[TaskEnd, None, None]:
+    """Yield each task with its outcome, as it comes."""
+    work = partial(run_task, call)
+    if workers is not None:
+        yield from workers.run(work, tasks, attrgetter("source"), in_order=False, of_killed=failed)
+    else:
+        yield from map(work, tasks)

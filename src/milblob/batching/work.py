@@ -25,6 +25,7 @@ class BatchTask(NamedTuple):
     """A model to work on.
 
     Attributes:
+        number: of the model in the plan.
         source: its path.
         destination: path of its output; None without one.
         is_recorded: whether there is a journal, which needs hashes.
@@ -32,6 +33,7 @@ class BatchTask(NamedTuple):
         has_result: whether the result is wanted; else it is not sent from a process to the coordinator.
     """
 
+    number: int
     source: str
     destination: str | None = None
     is_recorded: bool = False
@@ -60,14 +62,22 @@ class Outcome(NamedTuple):
     result: Any = None
 
 
-def run_task(call: Callable[..., Any], task: BatchTask) -> Outcome:
+TaskEnd = tuple[BatchTask, Outcome]
+
+
+def run_task(call: Callable[..., Any], task: BatchTask) -> TaskEnd:
     """Work on one model; its exception becomes a FAILED outcome."""
     try:
-        return _run(call, task)
+        return task, _run(call, task)
     except Exception as error:
-        known = message_of(error)
-        message = known if known is not None else f"{type(error).__name__}: {error}"
-        return Outcome(FAILED, nbytes_below(task.source), error=escape(" ".join(message.split()))[:_MAX_NCHARS])
+        return failed(task, error)
+
+
+def failed(task: BatchTask, error: Exception) -> TaskEnd:
+    """Return the end of a task that raised an error, or whose workers were killed."""
+    known = message_of(error)
+    message = known if known is not None else f"{type(error).__name__}: {error}"
+    return task, Outcome(FAILED, nbytes_below(task.source), error=escape(" ".join(message.split()))[:_MAX_NCHARS])
 
 
 def has_parameter(call: Callable[..., Any], name: str) -> bool:

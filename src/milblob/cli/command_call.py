@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from ..batching.work import write_json
 from ..errors import MilblobError
 from .parser import parse, parser_of
 from .sources import local_source
@@ -19,7 +18,7 @@ COMMANDS = {
 
 _WRITERS = ("repack", "compress", "convert", "to-onnx")
 _MODEL = "MODEL"  # in the place of each model, while options are parsed
-_NOT_HERE = ("json", "json_lines", "fail_fast", "recursive", "files_from", "force")
+_NOT_HERE = ("json", "json_lines", "fail_fast", "recursive", "files_from", "force", "executor", "memory")
 
 
 class CommandCall:
@@ -74,6 +73,8 @@ class CommandCall:
                 raise
             raise MilblobError(message) from error
         if destination is not None and not self.is_writer:
+            from ..batching.work import write_json
+
             write_json(destination, document, force=force)
         return status, document if self._has_document else None
 

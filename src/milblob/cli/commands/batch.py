@@ -1,17 +1,19 @@
 """milblob batch: one command for each of many models, in several processes, with a journal to resume from."""
 
 from argparse import REMAINDER, ArgumentParser, Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...batching.batch import run_batch
-from ...batching.report import BatchItem, BatchReport
 from .. import options
 from ..command_call import COMMANDS, CommandCall
+from ..engines import add_engine, engine
 from ..parser import CommandParser
 from ..several import add_finding, found_in
 from ..terminal import output
 from ..terminal.failures import EXIT_ERROR
 from ..terminal.progress import shown
+
+if TYPE_CHECKING:
+    from ...batching.report import BatchItem, BatchReport
 
 EXAMPLES = (
     "batch repack --cast float32=float16 -- *.mlpackage --into small",
@@ -36,6 +38,7 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--suffix", metavar=".EXT", help=suffix)
     jobs = "work on N models at a time, each in a process; default: 1"
     parser.add_argument("-j", "--jobs", metavar="N", type=options.count, default=1, help=jobs)
+    add_engine(parser, "work on models, instead of --jobs")
     resume = "continue the batch of the journal: skip what is done, if source and output are unchanged"
     parser.add_argument("--resume", action="store_true", help=resume)
     journal = "journal of what is done, JSON Lines; default: milblob-batch.jsonl in DIR"
@@ -57,6 +60,8 @@ def run(arguments: Namespace) -> int:
     Raises:
         ValueError: no command or another one; no --, no models; as `milblob.batch`.
     """
+    from ...batching.batch import run_batch
+
     words = arguments.words
     if "--" not in words:
         raise ValueError("expected COMMAND OPTIONS -- MODEL ..., got no --")
@@ -74,12 +79,12 @@ def run(arguments: Namespace) -> int:
     is_printed = arguments.json_lines or not (arguments.into or call.is_writer or arguments.json)
     call = CommandCall(words[:end], has_document=is_printed)
     items = _Items(arguments, is_printed)
-    with shown(arguments) as progress:
+    with engine(arguments), shown(arguments) as progress:
         report = run_batch(
             call, found, into=arguments.into, suffix=arguments.suffix or call.suffix,
             added="" if call.is_writer else ".json", resume=arguments.resume,
-            journal=arguments.journal, fail_fast=arguments.fail_fast, jobs=arguments.jobs, each=items.take,
-            progress=progress,
+            journal=arguments.journal, fail_fast=arguments.fail_fast, jobs=arguments.jobs,
+            executor=arguments.executor, each=items.take, progress=progress,
         )  # fmt: skip
     if arguments.json and not arguments.json_lines:
         output.print_json(report.to_dict())
@@ -99,7 +104,7 @@ class _Items:
         self.status = 0
         self._arguments, self._is_printed = arguments, is_printed
 
-    def take(self, item: BatchItem) -> None:
+    def take(self, item: "BatchItem") -> None:
         """See `milblob.batch`."""
         status, document = (0, None) if item.result is None else item.result
         self.status = max(self.status, status)
@@ -113,7 +118,7 @@ class _Items:
             output.say(f"{item.source}: findings, or nothing to do")
 
 
-def _say(report: BatchReport, arguments: Namespace) -> None:
+def _say(report: "BatchReport", arguments: Namespace) -> None:
     """Report counts, and at the end each failure."""
     if not arguments.quiet:
         skipped = f"{report.skipped} skipped" if report.skipped else ""
