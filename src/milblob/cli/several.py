@@ -4,15 +4,18 @@ import contextlib
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
+from glob import has_magic
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..batching.find import Found, find_models, read_list
 from ..mirrored import is_url, shown_url
 from . import options
 from .sources import add_storage_options, check_options, local_source
 from .terminal import output, tables
 from .terminal.failures import EXIT_ERROR, message_of, report
+
+if TYPE_CHECKING:
+    from ..batching.find import Found
 
 Document = dict[str, Any]
 
@@ -101,7 +104,7 @@ def run_each(
     return status
 
 
-def found_in(arguments: Namespace, given: Iterable[str]) -> Iterator[Found]:
+def found_in(arguments: Namespace, given: Iterable[str]) -> "Iterator[Found]":
     """Yield the models of a command, by -r, globs and --files-from.
 
     Args:
@@ -111,6 +114,8 @@ def found_in(arguments: Namespace, given: Iterable[str]) -> Iterator[Found]:
     Raises:
         As `find_models`. OSError: the file of --files-from cannot be read.
     """
+    from ..batching.find import find_models
+
     yield from find_models(given, recursive=arguments.recursive)
     with _list_of(arguments) as listed:
         yield from find_models([], recursive=arguments.recursive, listed=listed)
@@ -129,6 +134,8 @@ def _models_of(arguments: Namespace) -> tuple[bool, Iterable[str | Exception]]:
         raise ValueError(f"expected MODEL or --files-from FILE, got neither; {arguments.usage}")
     if arguments.files_from is None:
         check_options(arguments, arguments.models)
+        if not arguments.recursive and not any(map(has_magic, arguments.models)):
+            return len(arguments.models) > 1, arguments.models
     found = _found_each(arguments)
     if arguments.recursive or arguments.files_from is not None:
         return True, found
@@ -137,6 +144,8 @@ def _models_of(arguments: Namespace) -> tuple[bool, Iterable[str | Exception]]:
 
 
 def _found_each(arguments: Namespace) -> Iterator[str | Exception]:
+    from ..batching.find import find_models
+
     for given in arguments.models:
         try:
             yield from (found.path for found in find_models([given], recursive=arguments.recursive))
@@ -155,7 +164,10 @@ def _list_of(arguments: Namespace) -> Iterator[Iterable[str]]:
     """Yield the paths that --files-from names, as they come."""
     if arguments.files_from is None:
         yield ()
-    elif arguments.files_from == "-":
+        return
+    from ..batching.find import read_list
+
+    if arguments.files_from == "-":
         yield read_list(sys.stdin.buffer)
     else:
         with open(arguments.files_from, "rb") as file:  # noqa: PTH123

@@ -4,16 +4,16 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ... import mirrored
-from ...analysis.check import check
-from ...analysis.check_report import CheckReport
 from .. import options
 from ..engines import add_executor
 from ..several import add_models, run_each
 from ..terminal import output, tables
 from ..terminal.progress import shown
+
+if TYPE_CHECKING:
+    from ...analysis.check_report import CheckReport
 
 _EXIT_FINDINGS, _EXIT_ERROR = 1, 2
 _MAX_ALIKE = 20  # findings with one code that are printed: a truncated file has one for each weight
@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _report(
-    checked: list[tuple[str, CheckReport]], failures: list[str], path: str, arguments: Namespace
+    checked: "list[tuple[str, CheckReport]]", failures: list[str], path: str, arguments: Namespace
 ) -> tuple[int, dict[str, Any] | None]:
     """Print the findings of one model, or collect them for --sarif."""
     try:
@@ -82,7 +82,9 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
     return 0 if findings.is_sound else _EXIT_FINDINGS, _document(path, findings)
 
 
-def _check(path: str, arguments: Namespace) -> CheckReport:
+def _check(path: str, arguments: Namespace) -> "CheckReport":
+    from ...analysis.check import check
+
     with shown(arguments) as progress:
         return check(
             path,
@@ -95,14 +97,16 @@ def _check(path: str, arguments: Namespace) -> CheckReport:
         )
 
 
-def _document(path: str, findings: CheckReport) -> dict[str, Any]:
+def _document(path: str, findings: "CheckReport") -> dict[str, Any]:
     counts = Counter[str](finding.severity for finding in findings)
     totals = {f"{severity}s": counts[severity] for severity in ("error", "warning", "note")}
     return {"path": path, **totals, "findings": [finding.to_dict() for finding in findings]}
 
 
-def _print_findings(path: str, findings: CheckReport, arguments: Namespace, prefix: str) -> None:
+def _print_findings(path: str, findings: "CheckReport", arguments: Namespace, prefix: str) -> None:
     """Print the findings, without -v at most `_MAX_ALIKE` of each kind."""
+    from ... import mirrored
+
     counts = Counter[str]()
     for finding in findings:
         if finding.severity != "note" or not arguments.quiet:

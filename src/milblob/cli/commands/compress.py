@@ -5,14 +5,8 @@ import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...compressing.compress import CompressReport, compress
-from ...compressing.linear_recipe import Linear
-from ...compressing.options import MIN_SIZE, Guidance, Scope
-from ...compressing.palette_recipe import Palette
-from ...compressing.prune_recipe import Prune
-from ...compressing.recipe import Joint, Recipe
 from .. import options
 from ..engines import add_executor
 from ..names import mapping
@@ -21,6 +15,11 @@ from ..selection import check_select
 from ..terminal import output, tables
 from ..terminal.progress import shown
 from . import compress_config, compress_goals
+
+if TYPE_CHECKING:
+    from ...compressing.compress import CompressReport
+    from ...compressing.options import Scope
+    from ...compressing.recipe import Recipe
 
 _COLUMNS = (
     tables.Column("name", is_name=True),
@@ -49,6 +48,9 @@ _BELONGS_TO = {
     "axis": f"{_PALETTE} with --group, --vector or --scale",
     "dim": "--n-m, or --sparsity with --block", "min_sparsity": "--threshold",
 }  # fmt: skip
+
+
+_MIN_SIZE = 2048  # compressing.options.MIN_SIZE, without importing it
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -104,7 +106,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--keep-nan", action="store_true", help="keep NaN and infinity, in palettes and pruned weights")
     add("--recompress", action="store_true", help="re-compress compressed weights from their decoded values")
     options.add_select(parser, "compress only weights whose name matches")
-    min_size = f"compress only weights of more than N elements; default: {MIN_SIZE}"
+    min_size = f"compress only weights of more than N elements; default: {_MIN_SIZE}"
     add("--min-size", metavar="N", type=options.count, help=min_size)
     options.add_force(parser)
     options.add_dry_run(parser, "compute and measure, write nothing")
@@ -142,13 +144,16 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None
     return _EXIT_IDLE if _is_idle(report, arguments) else 0, report.to_dict()
 
 
-def _is_idle(report: CompressReport, arguments: Namespace) -> bool:
+def _is_idle(report: "CompressReport", arguments: Namespace) -> bool:
     """Whether nothing was compressed. If every weight is left as it is, a size or a plan is met; a quality is not."""
     return not report.weights and (arguments.sqnr is not None or not report.kept)
 
 
-def _compress(arguments: Namespace) -> CompressReport | int:
+def _compress(arguments: Namespace) -> "CompressReport | int":
     """Compress `arguments.model`; of --frontier, print it and return the exit status."""
+    from ...compressing.compress import compress
+    from ...compressing.options import Guidance
+
     ways = (*compress_goals.KINDS, *(name for kind in _KINDS for name in kind))
     compress_config.apply(arguments, has_way=any(_is_given(arguments, name) for name in ways))
     given, named = _new_values(arguments), _named(arguments)
@@ -191,8 +196,10 @@ def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
         compress_goals.say_unmeasured(errors)
 
 
-def _scope(arguments: Namespace, named: dict[str, Any]) -> Scope:
+def _scope(arguments: Namespace, named: dict[str, Any]) -> "Scope":
     """Which weights, and those with recipes of their own."""
+    from ...compressing.options import Scope
+
     if arguments.min_size is not None:
         named["min_size"] = arguments.min_size
     return Scope(arguments.select or None, **named)
@@ -220,7 +227,7 @@ def _named(arguments: Namespace) -> dict[str, Any]:
     return {key: value for key, value in pairs.items() if value}
 
 
-def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
+def _recipe(arguments: Namespace, needs_one: bool) -> "Recipe | None":
     """Return the recipe that the options describe; None if they describe no recipe.
 
     Args:
@@ -229,6 +236,8 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
     Raises:
         ValueError: no kind of recipe, or two of one kind; an option that does not belong to it.
     """
+    from ...compressing.recipe import Joint
+
     chosen = [[name for name in kind if _is_given(arguments, name)] for kind in _KINDS]
     words = [_flag(name) for names in chosen for name in names]
     given = {name for name in _BELONGS_TO if _is_given(arguments, name)}
@@ -270,7 +279,9 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
     return steps[0] if len(steps) == 1 else Joint(tuple(steps))
 
 
-def _prune(arguments: Namespace, is_in_blocks: bool) -> Recipe:
+def _prune(arguments: Namespace, is_in_blocks: bool) -> "Recipe":
+    from ...compressing.prune_recipe import Prune
+
     block = arguments.block if is_in_blocks else None
     if isinstance(block, tuple):
         raise ValueError(f"--block: expected one number with --sparsity, got {','.join(map(str, block))}")
@@ -278,7 +289,9 @@ def _prune(arguments: Namespace, is_in_blocks: bool) -> Recipe:
     return Prune(arguments.sparsity, arguments.threshold, arguments.n_m, block, arguments.dim, **least)
 
 
-def _palette(arguments: Namespace) -> Recipe:
+def _palette(arguments: Namespace) -> "Recipe":
+    from ...compressing.palette_recipe import Palette
+
     mode = "unique" if arguments.unique else "uniform" if arguments.uniform else "kmeans"
     grouped: dict[str, Any] = {}
     if arguments.group is not None:
@@ -288,7 +301,9 @@ def _palette(arguments: Namespace) -> Recipe:
     return Palette(arguments.palette, mode, channel_axis=arguments.axis, scale=arguments.scale, **grouped)
 
 
-def _linear(arguments: Namespace, dtype: str, of_palette: bool) -> Recipe:
+def _linear(arguments: Namespace, dtype: str, of_palette: bool) -> "Recipe":
+    from ...compressing.linear_recipe import Linear
+
     if arguments.block is not None and (arguments.per_tensor or of_palette):
         raise ValueError(f"--block: expected it without {'--palette' if of_palette else '--per-tensor'}, got both")
     granularity = "per_tensor" if arguments.per_tensor or of_palette else "per_channel"
@@ -326,7 +341,7 @@ def _pair(text: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def _print_weights(report: CompressReport) -> None:
+def _print_weights(report: "CompressReport") -> None:
     rows = [
         (one.name, one.op.removeprefix("constexpr_"), output.size(one.nbytes), output.size(one.nbytes_after),
          _decibel(one.sqnr), f"{one.relative:.3g}", f"{one.largest:.3g}")
@@ -339,7 +354,7 @@ def _decibel(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else "exact" if value > 0 else "nothing left"
 
 
-def _reasons(report: CompressReport, sqnr: float | None) -> str:
+def _reasons(report: "CompressReport", sqnr: float | None) -> str:
     """Return the most frequent reasons to leave weights as they are, without the figures of each weight."""
     if report.kept and sqnr is not None:
         count = output.plural(len(report.kept), "weight")
@@ -354,7 +369,7 @@ def _reasons(report: CompressReport, sqnr: float | None) -> str:
     )
 
 
-def _summary(report: CompressReport) -> None:
+def _summary(report: "CompressReport") -> None:
     worst = min(report.weights, key=lambda one: one.sqnr, default=None)
     message = f"{output.plural(len(report.weights), 'weight')} compressed, {len(report.skipped)} unchanged"
     if worst is not None:

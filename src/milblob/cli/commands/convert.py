@@ -1,9 +1,8 @@
 """milblob convert: tensors of models, weight files and files of arrays to another format, lossless."""
 
 from argparse import ArgumentParser, Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...rewrite.convert import ConvertReport, convert
 from ...wording import some
 from .. import options
 from ..saving import MAX_NAMES, say_written
@@ -12,6 +11,9 @@ from ..several import add_finding, found_in
 from ..sources import add_sources, local_sources
 from ..terminal import output
 from ..terminal.progress import shown
+
+if TYPE_CHECKING:
+    from ...rewrite.convert import ConvertReport
 
 EXAMPLES = ("convert Model.mlpackage -o weights.npz", "convert new.safetensors -o weight.bin -k 'head*'")
 
@@ -63,7 +65,9 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
     return 0, _convert([path], arguments).to_dict()
 
 
-def _convert(sources: list[str], arguments: Namespace) -> ConvertReport:
+def _convert(sources: list[str], arguments: Namespace) -> "ConvertReport":
+    from ...rewrite.convert import convert
+
     with shown(arguments) as progress:
         return convert(
             sources[0] if len(sources) == 1 else sources,
@@ -100,7 +104,7 @@ def _dtypes(given: list[str]) -> dict[str, str]:
     return result
 
 
-def _say_left(arguments: Namespace, report: ConvertReport) -> None:
+def _say_left(arguments: Namespace, report: "ConvertReport") -> None:
     """List the arrays that are not written, and those that a Core ML model cannot use; with -q only their number."""
     if arguments.quiet:
         if report.skipped and not arguments.json:  # nothing that was given is passed over in silence

@@ -1,9 +1,8 @@
 """milblob diff: compare two models, or a model and a file of arrays."""
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
-from ...analysis.diff import Diff, diff, summary
-from ...analysis.tensor_diff import TensorDiff
 from .. import names, options
 from ..engines import add_executor
 from ..selection import check_select, describe_filter
@@ -12,6 +11,10 @@ from ..terminal import output, tables
 from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
 from . import diff_limits
+
+if TYPE_CHECKING:
+    from ...analysis.diff import Diff
+    from ...analysis.tensor_diff import TensorDiff
 
 _EXIT_DIFFERENT = 1
 _MAX_CHANGES = 20
@@ -70,6 +73,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    from ...analysis.diff import diff
+
     if arguments.names_only:
         defaults = {"atol": 0.0, "rtol": 0.0, "top": None, "min_sqnr": None, "min_cosine": None, "max_abs": None}
         for option, default in defaults.items():
@@ -104,7 +109,9 @@ def run(arguments: Namespace) -> int:
     return 0 if (found.is_same if gate is None else gate.passes) else _EXIT_DIFFERENT
 
 
-def _print(found: Diff, arguments: Namespace, gate: diff_limits.Gate | None) -> None:
+def _print(found: "Diff", arguments: Namespace, gate: diff_limits.Gate | None) -> None:
+    from ...analysis.diff import summary
+
     rows = [row for row in found.rows if arguments.verbose or row.kind not in ("same", "named")]
     left = 0
     if gate is not None and not arguments.verbose:
@@ -136,7 +143,7 @@ def _print(found: Diff, arguments: Namespace, gate: diff_limits.Gate | None) -> 
         tables.print_text(gate.message)
 
 
-def _cells(row: TensorDiff, reason: str | None, is_verbose: bool) -> list[str]:
+def _cells(row: "TensorDiff", reason: str | None, is_verbose: bool) -> list[str]:
     other = "" if row.other in (None, row.name) else row.other
     dtypes = [
         "" if dtype is None else output.type_words(str(dtype), compression, is_verbose)

@@ -4,9 +4,6 @@ from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from typing import Any
 
-from ...analysis.hash import content_hash, hashes_of, tensor_hashes
-from ...analysis.reopening import FarTensors
-from ...formats.read import array_kind, has_views
 from .. import options
 from ..engines import add_executor
 from ..selection import describe_filter, open_chosen
@@ -35,6 +32,10 @@ def run(arguments: Namespace) -> int:
 
 def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     """Run the command for one model; see `several.run_each`."""
+    from ...analysis.hash import content_hash, hashes_of, tensor_hashes
+    from ...analysis.reopening import FarTensors
+    from ...formats.read import array_kind, has_views
+
     filtered = bool(describe_filter(arguments))
     with ExitStack() as stack:
         has_constants = array_kind(path) is None or has_views(path)

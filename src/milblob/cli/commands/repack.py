@@ -4,11 +4,6 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ...arguments import NAN_POLICIES
-from ...model.model import Model
-from ...rewrite.changes import TensorChange
-from ...rewrite.destination import is_in_place
-from ...rewrite.repack import repack
-from ...rewrite.repack_report import RepackReport
 from .. import options
 from ..engines import add_executor
 from ..recovery import complete_first
@@ -20,6 +15,8 @@ from .verify import print_report
 
 if TYPE_CHECKING:
     from ... import VerifyReport
+    from ...rewrite.changes import TensorChange
+    from ...rewrite.repack_report import RepackReport
 
 _EXIT_DIFFERENT = 1
 
@@ -106,12 +103,14 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
     return 0 if all(found.is_same for found in verified) else _EXIT_DIFFERENT, _document(report, verified)
 
 
-def _document(report: RepackReport, verified: "list[VerifyReport]") -> dict[str, Any]:
+def _document(report: "RepackReport", verified: "list[VerifyReport]") -> dict[str, Any]:
     return report.to_dict() | ({"verify": [found.to_dict() for found in verified]} if verified else {})
 
 
 def _verified(path: str, arguments: Namespace) -> "list[VerifyReport]":
     """With --verify, compare the outputs of the model and the result: of each function."""
+    from ...model.model import Model
+
     if not arguments.verify:
         return []
     from ... import verify
@@ -122,7 +121,9 @@ def _verified(path: str, arguments: Namespace) -> "list[VerifyReport]":
     return [verify(path, arguments.output, function=name) for name in several]
 
 
-def _repack(models: list[str], arguments: Namespace) -> RepackReport:
+def _repack(models: list[str], arguments: Namespace) -> "RepackReport":
+    from ...rewrite.repack import repack
+
     options: dict[str, Any] = {
         "cast": _casts(arguments.cast), "dedupe": arguments.dedupe, "gc": arguments.gc,
         "min_sqnr": arguments.min_sqnr, "base": arguments.base,
@@ -145,6 +146,8 @@ def _check_use(arguments: Namespace) -> None:
     Raises:
         ValueError: there is one.
     """
+    from ...rewrite.destination import is_in_place
+
     selects = [arguments.cast, arguments.decompress, arguments.externalize is not None, arguments.inline is not None]
     if arguments.select and not any([*selects, isinstance(arguments.dedupe, str)]):
         which = "--cast, --decompress, --externalize, --inline or --dedupe=values"
@@ -169,7 +172,7 @@ def _casts(texts: list[str]) -> Any:
     return {source: target for source, _, target in pairs}
 
 
-def _print_plan(report: RepackReport, everything: bool) -> None:
+def _print_plan(report: "RepackReport", everything: bool) -> None:
     rows = [
         (
             change.name,
@@ -186,13 +189,13 @@ def _print_plan(report: RepackReport, everything: bool) -> None:
     tables.print_table(_PLAN, rows)
 
 
-def _place(change: TensorChange) -> str:
+def _place(change: "TensorChange") -> str:
     if change.file_after is None:
         return "" if {"drop", "share"} & set(change.actions) else "the Program"
     return f"{change.file_after.rpartition('/')[2]} at {change.offset_after}"
 
 
-def _summary(report: RepackReport, is_shared: bool) -> None:
+def _summary(report: "RepackReport", is_shared: bool) -> None:
     counts = ", ".join(f"{action} {count}" for action, count in sorted(report.counts().items()))
     lost = [("overflow", "too large"), ("nan", "NaN"), ("underflow", "to zero")]
     for key, words in lost:

@@ -2,20 +2,20 @@
 
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import MilblobError
-from ...formats.read import array_kind
-from ...model import open as opening
-from ...model.model import Model
-from ...model.tensor import Tensor
-from ...program.compression import Compression, scheme_of
 from .. import options
 from ..selection import find
 from ..several import add_many, run_each
-from ..terminal import consumers, output, tables
+from ..terminal import output, tables
 from ..terminal.tables import LAST, Column
 from ..terminal.values import show_values
+
+if TYPE_CHECKING:
+    from ...model.model import Model
+    from ...model.tensor import Tensor
+    from ...program.compression import Compression
 
 _PARTS = [
     Column("part"),
@@ -50,6 +50,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _show(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    from ...formats.read import array_kind
+    from ...model import open as opening
+
     kind = array_kind(path)
     if kind is not None:
         from . import show_arrays
@@ -72,7 +75,7 @@ def _show(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
 # ------------------------------------------------------------------------------------------------------------ a tensor
 
 
-def _show_tensor(tensor: Tensor, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+def _show_tensor(tensor: "Tensor", arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     place = _place(tensor)
     if arguments.quiet and not arguments.json:
         tables.print_pairs(_place_rows(tensor, place))
@@ -83,8 +86,11 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> tuple[int, dict[str, A
     return show_values(tensor, arguments, {**place, **parts}, rows, lambda: _print_parts(tensor))
 
 
-def _place(tensor: Tensor) -> dict[str, Any]:
+def _place(tensor: "Tensor") -> dict[str, Any]:
     """Where a tensor lives and who uses it."""
+    from ...program.compression import scheme_of
+    from ..terminal import consumers
+
     shape = tensor.declared_shape
     if None in shape:
         with suppress(MilblobError):
@@ -105,7 +111,7 @@ def _place(tensor: Tensor) -> dict[str, Any]:
     }
 
 
-def _data_offset(tensor: Tensor) -> int | None:
+def _data_offset(tensor: "Tensor") -> int | None:
     """Offset of the first value of a blob-file value; None if the file cannot be read."""
     if not tensor.is_blob or tensor.offset is None:
         return None
@@ -115,7 +121,9 @@ def _data_offset(tensor: Tensor) -> int | None:
         return None
 
 
-def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[tuple[str, str]]:
+def _place_rows(tensor: "Tensor", place: dict[str, Any]) -> list[tuple[str, str]]:
+    from ..terminal import consumers
+
     rows = [("name", place["name"]), ("type", f"{place['dtype']} {output.shape_text(place['shape'])}")]
     if place["nbytes"] is not None:
         rounded = f" ({output.size(place['nbytes'])})" if place["nbytes"] >= 1024 else ""
@@ -136,7 +144,7 @@ def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _compression_words(compression: Compression) -> str:
+def _compression_words(compression: "Compression") -> str:
     """How a weight is compressed, in one line."""
     words = [output.chain_words(compression)]
     if compression.bits_per_weight is not None:
@@ -154,7 +162,7 @@ def _compression_words(compression: Compression) -> str:
     return ", ".join(words)
 
 
-def _print_parts(tensor: Tensor) -> None:
+def _print_parts(tensor: "Tensor") -> None:
     if not tensor.parts:
         return
     print()
@@ -168,7 +176,7 @@ def _print_parts(tensor: Tensor) -> None:
 # ----------------------------------------------------------------------------------------------------------- the model
 
 
-def _describe_model(model: Model) -> dict[str, Any]:
+def _describe_model(model: "Model") -> dict[str, Any]:
     about = model.metadata
     return {
         "path": model.path,

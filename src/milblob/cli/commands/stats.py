@@ -3,16 +3,8 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...analysis.reopening import FarTensors
-from ...analysis.statistics import Statistics, examined
-from ...dtypes import DType, as_dtype
-from ...formats.selecting import ChosenTensors
-from ...model.lazy import LazyTensor
-from ...model.tensor import Tensor
-from ...program.compression import Compression
-from ...progress import ProgressCounter
 from .. import options
 from ..engines import add_executor
 from ..selection import describe_filter, open_chosen
@@ -22,6 +14,13 @@ from ..terminal.figures import histogram_json, print_histogram, short, to_dict, 
 from ..terminal.patterns import scopes
 from ..terminal.progress import shown
 from ..terminal.tables import Column
+
+if TYPE_CHECKING:
+    from ...analysis.reopening import FarTensors
+    from ...analysis.statistics import Statistics
+    from ...formats.selecting import ChosenTensors
+    from ...model.lazy import LazyTensor
+    from ...program.compression import Compression
 
 _EXIT_FINDINGS = 1
 _MAX_SCOPES = 12
@@ -79,6 +78,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _float16(text: str) -> str:
+    from ...dtypes import DType, as_dtype
+
     try:
         if as_dtype(text) is DType.FLOAT16:
             return "float16"
@@ -89,19 +90,23 @@ def _float16(text: str) -> str:
 
 class _Row(NamedTuple):
     name: str
-    tensor: LazyTensor
-    figures: Statistics
+    tensor: "LazyTensor"
+    figures: "Statistics"
 
     @property
     def scheme(self) -> str:
         """Its compression scheme, "" if it is not compressed."""
+        from ...model.tensor import Tensor
+
         if not isinstance(self.tensor, Tensor) or not self.tensor.parts:
             return ""
         return self.tensor.op.removeprefix("constexpr_")
 
     @property
-    def compression(self) -> Compression | None:
+    def compression(self) -> "Compression | None":
         """The same with its attributes."""
+        from ...model.tensor import Tensor
+
         return self.tensor.compression if isinstance(self.tensor, Tensor) else None
 
     def dtype(self, is_verbose: bool = False) -> str:
@@ -115,6 +120,8 @@ def run(arguments: Namespace) -> int:
 
 def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     """Run the command for one model; see `several.run_each`."""
+    from ...analysis.reopening import FarTensors
+
     with ExitStack() as stack:
         opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
         chosen = opened.tensors
@@ -138,7 +145,10 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None
     return status, None
 
 
-def _rows(chosen: Mapping[str, LazyTensor], far: FarTensors | None, arguments: Namespace) -> list[_Row]:
+def _rows(chosen: "Mapping[str, LazyTensor]", far: "FarTensors | None", arguments: Namespace) -> list[_Row]:
+    from ...analysis.statistics import examined
+    from ...progress import ProgressCounter
+
     rows = []
     with shown(arguments) as progress:
         counter = ProgressCounter(progress, chosen.values())
@@ -158,7 +168,7 @@ def _sorted(rows: list[_Row], key: str) -> list[_Row]:
     return sorted(rows, key=lambda row: (getattr(row.figures, key) is None, -(getattr(row.figures, key) or 0)))
 
 
-def _totals(rows: list[_Row]) -> dict[str, dict[str, tuple[int, Statistics]]]:
+def _totals(rows: list[_Row]) -> "dict[str, dict[str, tuple[int, Statistics]]]":
     figures = [row.figures for row in rows]
     return {
         "by_dtype": totals_by([str(row.tensor.mil_dtype) for row in rows], figures),
@@ -170,7 +180,9 @@ def _totals(rows: list[_Row]) -> dict[str, dict[str, tuple[int, Statistics]]]:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 
-def _document(opened: ChosenTensors, shown: list[_Row], rows: list[_Row], arguments: Namespace) -> dict[str, Any]:
+def _document(opened: "ChosenTensors", shown: list[_Row], rows: list[_Row], arguments: Namespace) -> dict[str, Any]:
+    from ...analysis.statistics import Statistics
+
     tensors = []
     for row in shown:
         entry = {"name": row.name, "dtype": str(row.tensor.mil_dtype), "shape": list(row.figures.shape or ())}
@@ -184,7 +196,7 @@ def _document(opened: ChosenTensors, shown: list[_Row], rows: list[_Row], argume
     return {"path": opened.path, "kind": opened.kind, "tensors": tensors, "totals": totals}
 
 
-def _total_json(count: int, figures: Statistics) -> dict[str, Any]:
+def _total_json(count: int, figures: "Statistics") -> dict[str, Any]:
     document = to_dict(figures)
     del document["distinct"], document["is_distinct_exact"]
     return {"tensors": count, **document}
@@ -217,7 +229,7 @@ def _print(shown: list[_Row], rows: list[_Row], arguments: Namespace) -> None:
         _print_totals(rows)
 
 
-def _cells(figures: Statistics) -> list[str]:
+def _cells(figures: "Statistics") -> list[str]:
     """The columns of both tables after name, dtype and shape."""
     special = figures.nans + figures.infinities
     distinct = short(figures.distinct) if figures.is_distinct_exact else f"~{figures.distinct}"
@@ -241,6 +253,8 @@ def _cells(figures: Statistics) -> list[str]:
 
 
 def _print_totals(rows: list[_Row]) -> None:
+    from ...analysis.statistics import Statistics
+
     groups = _totals(rows)
     if len(groups["by_scope"]) == len(rows):
         del groups["by_scope"]
@@ -260,6 +274,6 @@ def _print_totals(rows: list[_Row]) -> None:
     tables.print_table(_TOTALS, cells)
 
 
-def _total_cells(count: int, figures: Statistics) -> list[str]:
+def _total_cells(count: int, figures: "Statistics") -> list[str]:
     least, most, mean, std, _, zeros, special, *_ = _cells(figures)
     return [f"{count:,}", f"{figures.count:,}", least, most, mean, std, zeros, special]

@@ -5,16 +5,15 @@ import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...model import open as opening
-from ...model.model import Model
-from ...model.text import neighbourhood, write_text
-from ...program.view import Operation
-from ...program.write_text import WEIGHTS
 from .. import options
 from ..several import add_models, run_each
 from ..terminal import output, tables
+
+if TYPE_CHECKING:
+    from ...model.model import Model
+    from ...program.view import Operation
 
 EXAMPLES = ("text Model.mlpackage", "text Model.mlpackage --op logits --around 2")
 
@@ -29,6 +28,9 @@ _STYLES = (
 )
 
 
+_WEIGHTS = ("all", "head", "none")  # the keys of write_text.WEIGHTS, without importing it
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     add_models(parser, ".mlpackage, .mlmodelc, .mlmodel or model.mil")
@@ -37,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     description = "how many steps from it, along inputs and outputs; default: 1"
     parser.add_argument("--around", metavar="N", type=options.count, help=description)
     description = "immediates of ten elements or more: none, head, all; default: all, head with --op or on a terminal"
-    parser.add_argument("--weights", metavar="HOW", choices=tuple(WEIGHTS), help=description)
+    parser.add_argument("--weights", metavar="HOW", choices=_WEIGHTS, help=description)
     options.add_reporting(
         parser,
         quiet="check that text can hold the model, print nothing",
@@ -60,6 +62,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _write(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    from ...model import open as opening
+    from ...model.text import write_text
+
     around = 1 if arguments.around is None else arguments.around
     with opening.open_model(path, max_nbytes=arguments.max_nbytes) as model:
         if arguments.json:
@@ -76,8 +81,10 @@ def _write(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]
     return 0, None
 
 
-def _document(model: Model, path: str, arguments: Namespace, around: int) -> dict[str, Any]:
+def _document(model: "Model", path: str, arguments: Namespace, around: int) -> dict[str, Any]:
     """What --json prints: the operations of each function, or those around one."""
+    from ...model.text import neighbourhood
+
     document: dict[str, Any] = {"path": path, "kind": model.kind}
     if arguments.op is not None:
         found = neighbourhood(model, arguments.op, around, arguments.function)
@@ -88,7 +95,7 @@ def _document(model: Model, path: str, arguments: Namespace, around: int) -> dic
     return {**document, "functions": rows}
 
 
-def _row(op: Operation) -> dict[str, Any]:
+def _row(op: "Operation") -> dict[str, Any]:
     inputs = {key: [binding.name for binding in bindings] for key, bindings in op.inputs.items()}
     outputs = [{"name": name, "type": str(declared)} for name, declared in op.outputs]
     return {"type": op.type, "outputs": outputs, "inputs": inputs, "path": op.path}

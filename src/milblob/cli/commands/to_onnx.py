@@ -7,8 +7,6 @@ from argparse import ArgumentParser, Namespace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ... import onnx
-from ...model import open as opening
 from .. import options
 from ..inputs import add_function
 from ..several import add_models, found_in, run_each
@@ -112,6 +110,9 @@ def _print(model: "ir.Model", arguments: Namespace) -> None:
 
 def _convert(path: str, arguments: Namespace) -> "ir.Model":
     """Convert and write; warnings become messages, which -q hides. Raises: as `milblob.onnx.convert`."""
+    from ... import onnx
+    from ...model import open as opening
+
     with (
         opening.open_model(path, max_nbytes=arguments.max_nbytes) as source,
         warnings.catch_warnings(record=True) as caught,
@@ -143,6 +144,9 @@ def _require_unused(arguments: Namespace) -> None:
 
 
 def _coverage(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    from ... import onnx
+    from ...model import open as opening
+
     with opening.open_model(path, max_nbytes=arguments.max_nbytes) as source:
         lacking = onnx.coverage(source, function=arguments.function, opset=arguments.opset)
         decoded = onnx.decoded(source, function=arguments.function, opset=arguments.opset)

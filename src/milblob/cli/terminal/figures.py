@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...analysis.statistics import Statistics
 from . import output, tables
 from .tables import Column
+
+if TYPE_CHECKING:
+    from ...analysis.statistics import Statistics
 
 _BAR_NCHARS = 40
 _LEFT_OF_BAR_NCHARS = 36
@@ -27,18 +29,18 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def histogram_json(statistics: Statistics) -> list[dict[str, Any]]:
+def histogram_json(statistics: "Statistics") -> list[dict[str, Any]]:
     """Return the bins, JSON-able."""
     return [{"low": low, "high": high, "count": count} for low, high, count in statistics.histogram or ()]
 
 
-def to_dict(statistics: Statistics) -> dict[str, Any]:
+def to_dict(statistics: "Statistics") -> dict[str, Any]:
     """Return everything but dtype, shape and histogram, in the order of Statistics."""
     left_out = ("dtype", "shape", "histogram", "spread")
     return {key: plain(value) for key, value in vars(statistics).items() if key not in left_out}
 
 
-def print_histogram(statistics: Statistics) -> None:
+def print_histogram(statistics: "Statistics") -> None:
     """Print the bins as bars, if there are any."""
     bins = statistics.histogram
     if not bins:
@@ -60,8 +62,10 @@ def print_histogram(statistics: Statistics) -> None:
         tables.print_table(columns, cells)
 
 
-def totals_by(keys: Iterable[str], all_statistics: Iterable[Statistics]) -> dict[str, tuple[int, Statistics]]:
+def totals_by(keys: Iterable[str], all_statistics: "Iterable[Statistics]") -> "dict[str, tuple[int, Statistics]]":
     """Merge statistics by key: key -> (number of tensors, their statistics)."""
+    from ...analysis.statistics import Statistics
+
     groups: dict[str, list[Statistics]] = {}
     for key, statistics in zip(keys, all_statistics, strict=True):
         groups.setdefault(key, []).append(statistics)

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ...rewrite.share import SharedWeight
 from . import output
 from .tables import LAST, Column, print_table
+
+if TYPE_CHECKING:
+    from ...rewrite.share import SharedWeight
 
 _COLUMNS = [
     Column("weight", is_name=True),
@@ -17,13 +20,13 @@ _COLUMNS = [
 ]
 
 
-def print_shared(shared: Sequence[SharedWeight]) -> None:
+def print_shared(shared: "Sequence[SharedWeight]") -> None:
     """Print a row for each weight, if there is one."""
     if shared:
         print_table(_COLUMNS, [_cells(row) for row in shared])
 
 
-def shared_message(shared: Sequence[SharedWeight]) -> str:
+def shared_message(shared: "Sequence[SharedWeight]") -> str:
     """Return how many weights share, for the summary of a command."""
     near = [row.sqnr for row in shared if math.isfinite(row.sqnr)]
     if not shared:
@@ -34,6 +37,6 @@ def shared_message(shared: Sequence[SharedWeight]) -> str:
     return f"shared: {', '.join(counts)}"
 
 
-def _cells(row: SharedWeight) -> list[str]:
+def _cells(row: "SharedWeight") -> list[str]:
     ratio = f"{row.sqnr:.1f}" if math.isfinite(row.sqnr) else "equal"
     return [row.name, row.reference, row.op, output.size(row.nbytes), ratio, f"{row.max_abs:.3g}"]

@@ -1,10 +1,12 @@
 """The description of a Model Library Format archive: as JSON, and as rows of tables."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...tvm import Library, Module
 from . import output
+
+if TYPE_CHECKING:
+    from ...tvm import Library, Module
 
 _DEVICES = {
     1: "CPU", 2: "CUDA", 3: "CUDA host", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 10: "ROCm", 11: "ROCm host",
@@ -17,7 +19,7 @@ def device_text(device: int | None) -> str:
     return "" if device is None else _DEVICES.get(device, f"device {device}")
 
 
-def library_document(library: Library) -> dict[str, Any]:
+def library_document(library: "Library") -> dict[str, Any]:
     """Return what an archive is, and its modules."""
     return {
         "kind": library.kind,
@@ -28,7 +30,7 @@ def library_document(library: Library) -> dict[str, Any]:
     }
 
 
-def library_rows(library: Library) -> list[tuple[str, str]]:
+def library_rows(library: "Library") -> list[tuple[str, str]]:
     """Return rows of names and words."""
     rows = [("format", f"Model Library Format version {library.version}, {library.style}, {library.kind}")]
     rows.append(("created", "?" if library.created is None else f"{library.created} (local time)"))
@@ -38,7 +40,7 @@ def library_rows(library: Library) -> list[tuple[str, str]]:
     return rows
 
 
-def _module_document(module: Module) -> dict[str, Any]:
+def _module_document(module: "Module") -> dict[str, Any]:
     graph, memory = module.graph, module.memory
     storage = [
         {"storage_id": sid, "reported_nbytes": reported, "graph_nbytes": real}
@@ -73,7 +75,7 @@ def _ports(ports: Any) -> dict[str, Any] | None:
     return None if ports is None else {name: port._asdict() for name, port in ports.items()}
 
 
-def memory_rows(modules: Iterable[Module]) -> list[list[str]]:
+def memory_rows(modules: "Iterable[Module]") -> list[list[str]]:
     """Return a row for each device that a module runs on: module, device, workspace, constants, input and output."""
     return [
         [
@@ -88,7 +90,7 @@ def memory_rows(modules: Iterable[Module]) -> list[list[str]]:
     ]
 
 
-def port_rows(modules: Iterable[Module]) -> list[list[str]]:
+def port_rows(modules: "Iterable[Module]") -> list[list[str]]:
     """Return a row for each input and output: module, what, name, dtype, size."""
     return [
         [module.name, kind, name, port.dtype, output.size(port.nbytes)]
@@ -99,7 +101,7 @@ def port_rows(modules: Iterable[Module]) -> list[list[str]]:
     ]
 
 
-def function_rows(modules: Iterable[Module]) -> list[list[str]]:
+def function_rows(modules: "Iterable[Module]") -> list[list[str]]:
     """Return a row for each operator function: module, function, what it takes on which device."""
     rows = []
     for module in modules:
@@ -111,7 +113,7 @@ def function_rows(modules: Iterable[Module]) -> list[list[str]]:
     return rows
 
 
-def storage_rows(modules: Iterable[Module]) -> list[list[str]]:
+def storage_rows(modules: "Iterable[Module]") -> list[list[str]]:
     """Return a row for each storage id: module, id, bytes as reported and as they follow from the graph."""
     return [
         [module.name, str(sid), "-" if reported is None else str(reported), "-" if real is None else str(real)]

@@ -2,23 +2,26 @@
 
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...analysis.statistics import Statistics, statistics
-from ...dtypes import DType
 from ...errors import MilblobError
-from ...model.lazy import LazyTensor
 from . import tables
 from .failures import report
 from .figures import histogram_json, number, plain, print_histogram
 
+if TYPE_CHECKING:
+    from ...analysis.statistics import Statistics
+    from ...model.lazy import LazyTensor
+
 _FIRST_COUNT, _FIRST_COUNT_VERBOSE = 8, 64
 
 
-def _first_values(tensor: LazyTensor, count: int) -> list[Any]:
+def _first_values(tensor: "LazyTensor", count: int) -> list[Any]:
     """Return the first elements, as int, float, bool or str."""
+    import numpy as np
+
+    from ...dtypes import DType
+
     first = tensor.read().reshape(-1)[:count]
     if tensor.mil_dtype is DType.STRING:
         return [str(text) for text in first]
@@ -28,7 +31,7 @@ def _first_values(tensor: LazyTensor, count: int) -> list[Any]:
 
 
 def show_values(
-    tensor: LazyTensor,
+    tensor: "LazyTensor",
     arguments: Namespace,
     document: dict[str, Any],
     place: list[tuple[str, str]],
@@ -48,6 +51,8 @@ def show_values(
     Raises:
         MilblobError: the values cannot be read, without --json. Everything else has been shown then.
     """
+    from ...analysis.statistics import statistics
+
     summary, failure, first = None, None, []
     try:
         first = _first_values(tensor, _FIRST_COUNT_VERBOSE if arguments.verbose else _FIRST_COUNT)
@@ -67,7 +72,7 @@ def show_values(
     return 0, None
 
 
-def _values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
+def _values_json(summary: "Statistics", first: list[Any]) -> dict[str, Any]:
     """Return the statistics and the first values for JSON."""
     keys = ("min", "max", "mean", "std", "zeros", "nans", "infinities")
     document: dict[str, Any] = {"count": summary.count, "first": [plain(value) for value in first]}
@@ -76,7 +81,7 @@ def _values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
     return document
 
 
-def _print_statistics(summary: Statistics, first: list[Any]) -> None:
+def _print_statistics(summary: "Statistics", first: list[Any]) -> None:
     """Print the first values, extremes and a histogram."""
     shown = ", ".join(map(number, first)) + (", ..." if summary.count > len(first) else "")
     rows = [("first values", shown)]
