@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from .mirrored import PREFIX, shown
-from .wording import bounded, escape
+from .wording import abbreviated, bounded, escape
 
 
 class MilblobError(Exception):
@@ -174,23 +174,18 @@ def program_path(
 
     Names longer than 120 characters, and the middle of more than 8 levels, are abbreviated.
     """
-    parts = [_short(function) or "program"]
+    parts = [abbreviated(function) or "program"]
     if specialization is not None:
-        parts.append(f".block[{_short(specialization)!r}]")
-    levels = [f".op[{index}] {_short(name)!r}.block[{number}]" for index, name, number in nesting]
+        parts.append(f".block[{abbreviated(specialization)!r}]")
+    levels = [f".op[{index}] {abbreviated(name)!r}.block[{number}]" for index, name, number in nesting]
     if len(levels) > 8:
         levels[4:-4] = [f"...{len(levels) - 8} more levels..."]
     parts += levels
     if op is not None:
-        parts.append(f".op[{op[0]}] {_short(op[1])!r}")
+        parts.append(f".op[{op[0]}] {abbreviated(op[1])!r}")
     if key:
-        parts.append(f".{_short(key)}")
+        parts.append(f".{abbreviated(key)}")
     return "".join(parts)
-
-
-def _short(name: str) -> str:
-    """Abbreviate a name for a message; names from files may have any length."""
-    return name if len(name) <= 120 else name[:100] + "..." + name[-17:]
 
 
 def message_of(error: BaseException) -> str | None:

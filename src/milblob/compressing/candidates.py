@@ -11,11 +11,12 @@ from ..hashing import blake3
 from ..lossy.unfit import UnfitError
 from ..model.tensor import Tensor
 from ..program import compress_edits
+from ..rewrite.decompress import Identities
 from ..rewrite.parts import WeightParts
 from ..values.strided import Empty, ranges
 from .pieces import Pieces
 from .recipe import Recipe
-from .recompress import dense_values, identity, pieces_of
+from .recompress import dense_values, pieces_of
 from .weight import Weight, computed_now, is_far_from_infinity, measured_now
 
 KEPT = "the plan keeps it as it is"
@@ -89,9 +90,8 @@ class Candidate(NamedTuple):
         array = pieces.array if pieces is not None else dense_values(self.tensor, about.empty)
         return about._replace(array=array, axes=option.axes, pieces=pieces)
 
-    @property
-    def kind(self) -> Hashable:
-        """What two weights with equal bytes must have in common to be compressed alike."""
+    def kind(self, identities: Identities) -> Hashable:
+        """Return what two weights with equal bytes must have in common to be compressed alike."""
         heavy = None
         if self.about.importance is not None:
             wide = (piece.astype(np.float32, copy=False) for _, piece in ranges(self.about.importance))
@@ -102,18 +102,20 @@ class Candidate(NamedTuple):
         )
         return (
             options, self.may_stay, self.about.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, heavy,
-            self.about.blocks is None, None if self.tensor.chain is None else identity(self.tensor),
+            self.about.blocks is None, None if self.tensor.chain is None else identities.of(self.tensor),
         )  # fmt: skip
 
 
 def first_alike(candidates: Sequence[Candidate]) -> list[int]:
     """Return, for each candidate, the number of the first with equal bytes that can become the same."""
-    stretches = []
+    stretches, identities = [], Identities()
     for number, one in enumerate(candidates):
         packed = one.tensor.place.packed() if one.tensor.is_blob else None
         if packed is None:  # an immediate: rare, and then alone; or compressed already
-            kind = number if one.tensor.chain is None else one.kind
+            kind = number if one.tensor.chain is None else one.kind(identities)
             stretches.append(Stretch(_codec.Buffer(b""), 0, 0, kind))
         else:
-            stretches.append(Stretch(packed.buffer, packed.offset, packed.dtype.nbytes(packed.size), one.kind))
+            stretches.append(
+                Stretch(packed.buffer, packed.offset, packed.dtype.nbytes(packed.size), one.kind(identities))
+            )
     return first_equal(stretches)

@@ -1,11 +1,10 @@
-"""Weights that are compressed already: the pieces that a recipe continues from, and their identity."""
+"""Weights that are compressed already: the pieces that a recipe continues from."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 
-from .. import _codec
 from ..dtypes import DType
 from ..lossy.palettize import Palettized
 from ..lossy.quantize import Quantized
@@ -13,7 +12,6 @@ from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_edits
-from ..program.scan import Compressed
 from ..rewrite.decompress import plan_decompression
 from ..values.strided import Empty, ranges
 from .pieces import LINKED_OPSET, Pieces
@@ -102,25 +100,6 @@ def _bits(mask: Tensor, empty: Empty) -> Any:
     if packed.size % 8:
         bits[-1] &= (1 << packed.size % 8) - 1
     return bits
-
-
-def identity(tensor: Tensor) -> Hashable:
-    """Return what a compressed weight is computed from: equal for the same operations on the same stored parts."""
-
-    def of(row: Any) -> Hashable:
-        if isinstance(row, Compressed):
-            return (
-                row.op.type,
-                row.output,
-                row.op.shape,
-                tuple((key, of(part)) for key, part in sorted(row.parts.items())),
-            )
-        part = tensor.part(row)
-        if row.storage == _codec.BLOB:
-            return part.file, row.blob_offset, row.shape, row.mil_code
-        return part.read().tobytes(), row.shape, row.mil_code
-
-    return of(tensor.chain)
 
 
 def not_continued(tensor: Tensor, recipes: Iterable[Recipe]) -> dict[Recipe, str | None]:

@@ -16,7 +16,6 @@ from ..analysis.hash import tensor_hashes
 from ..analysis.sides import Side
 from ..analysis.tensor_diff import Figures, measure
 from ..dtypes import DType
-from ..hashing import hash_bytes
 from ..matching.derivations.layouts import Layout
 from ..matching.match import match
 from ..matching.similarity import sampled
@@ -24,7 +23,6 @@ from ..matching.steps.same_elements import moved_elements
 from ..model.elements import Elements, are_stored_alike, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.open_program import OpenProgram
-from ..model.places import path_of
 from ..model.tensor import Tensor, make_tensor
 from ..program.cast_edits import FIRST_INPUTS, opset
 from ..program.compress_edits import consumer_refusal, refusal
@@ -152,15 +150,7 @@ def find_shared(
 def _forms(weights: list[Tensor], identities: Identities) -> list[_Form]:
     found: dict[int, _Form] = {}
     for order, weight in enumerate(weights):
-
-        def place(row: Any, weight: Tensor = weight) -> Hashable:
-            program = weight.program
-            if row.storage == _codec.BLOB:
-                return path_of(program.source, row.text), row.blob_offset  # type: ignore[union-attr]
-            offset, nbytes = row.payload
-            return hash_bytes(memoryview(program.scan.buffer)[offset : offset + nbytes])  # type: ignore[union-attr]
-
-        number = identities.of(weight.row, place)
+        number = identities.of(weight)
         if number in found:
             found[number].weights.append(weight)
         else:

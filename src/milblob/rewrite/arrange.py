@@ -27,7 +27,7 @@ from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor, stored_byt
 from ..wording import escape
 from .alike import Shared, find_shared, shareable
 from .changes import WEIGHT_COUNT, Options, Sharing, TensorChange, is_counted, set_places
-from .decompress import Decompression, Identities, plan_decompression
+from .decompress import Decompression, Identities, plan_decompression, program_of
 from .layout import Records, WeightFile
 from .parts import CompressedWeight, StoredBytes
 from .references import ConstexprWeight, DenseWeight, Edits, Reference, program_edits
@@ -210,7 +210,7 @@ class _Choice:
     def is_kept(self, tensor: Tensor) -> bool:
         """Whether the result has the tensor."""
         functions = self.options.functions
-        decompression = self.decompressions.get(_program_of(tensor)) if self.decompressions else None
+        decompression = self.decompressions.get(program_of(tensor)) if self.decompressions else None
         if decompression is not None and tensor.constant is not None:
             op = tensor.op_row
             if op is not None and op.message in decompression.gone:
@@ -253,14 +253,10 @@ class _Choice:
 
 def _is_late(tensor: Tensor) -> bool:
     """Whether a model is for iOS 18 or later; MIL text has no version, so its operators decide."""
-    program = _program_of(tensor)
+    program = program_of(tensor)
     if program.is_text:
         return cast_edits.opset(program.scan, tensor.constant) >= _IOS18
     return program.source.spec_version >= _IOS18_SPEC_VERSION
-
-
-def _program_of(tensor: Tensor) -> OpenProgram:
-    return cast(OpenProgram, tensor.program)  # only weight files have none
 
 
 def _weights_of_parts(model: Model) -> dict[Any, list[str]]:
@@ -292,6 +288,10 @@ class _Sources:
         self.identities = Identities()
         self._known: dict[tuple[Location | None, str], WeightFile] = {}
 
+    def name_of(self, tensor: Tensor, part: Any) -> str:
+        """Return what the weight file of a stored part of a weight is called."""
+        return self.weight_file(tensor.part(part)).name
+
     def base(self, program: OpenProgram) -> str:
         """Return the directory that replaces @model_path, relative to the root."""
         inside = os.path.relpath(cast(Location, program.directory).real(), self.records.root)
@@ -299,7 +299,7 @@ class _Sources:
 
     def weight_file(self, tensor: Tensor) -> WeightFile:
         """Return the weight file that a constant refers to; one object per file, also for several links and names."""
-        program, text = _program_of(tensor), tensor.constant.text
+        program, text = program_of(tensor), tensor.constant.text
         key = (program.directory, text)
         found = self._known.get(key)
         if found is None:
@@ -335,7 +335,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
     Returns:
         Its row (None for an unchanged constant that is not a weight), and its reference if the result has one.
     """
-    constant, scan, name = tensor.constant, _program_of(tensor).scan, tensor.name
+    constant, scan, name = tensor.constant, program_of(tensor).scan, tensor.name
     is_blob, is_part = constant.storage == _codec.BLOB, scan.is_part(constant)
     is_kept, is_selected = choice.is_kept(tensor), choice.is_selected(name, constant)
     if is_blob:
@@ -395,7 +395,7 @@ def _external_item(
     tensor: Tensor, target: DType | None, change: TensorChange, sources: _Sources, options: Options
 ) -> Item:
     """Return a new record for an immediate."""
-    program = _program_of(tensor)
+    program = program_of(tensor)
     require_edits(program)
     if program.is_text:  # no file has the bytes
         own = target or tensor.mil_dtype
@@ -482,23 +482,13 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
 
 
 def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
-    program = _program_of(tensor)
-
-    def place(part: Any) -> Any:
-        if part.storage != _codec.BLOB:
-            import hashlib  # not brought by `import milblob`
-
-            offset, nbytes = part.payload
-            data = memoryview(program.scan.buffer)[offset : offset + nbytes]
-            return hashlib.blake2b(data).digest()
-        return sources.weight_file(tensor.part(part)).name, part.blob_offset
-
+    program = program_of(tensor)
     blobs = [part for part in group.stored() if part.storage == _codec.BLOB]
     weight_file = sources.weight_file(tensor.part(blobs[0])) if blobs else None
     base = sources.base(program)
     item = sources.records.add_dense(
         weight_file, blobs[0].blob_offset if blobs else 0, program.mapping, tensor.mil_dtype, tensor.shape,
-        base, (base, sources.identities.of(group, place)),
+        base, (base, sources.identities.of(tensor, sources.name_of)),
     )  # fmt: skip
     if item.open is None:
         tensor.place.account()
@@ -513,7 +503,7 @@ def _shared(model: Model, choice: _Choice, sources: _Sources, sharing: Sharing, 
     """Find the weights that take the form of another one; note them in the choice."""
     every = (tensor for program in model.parts for tensor in shareable(program))
     weights = [tensor for tensor in every if choice.is_kept(tensor) and choice.is_selected(tensor.name)]
-    shared = find_shared(weights, sharing, lambda tensor: sources.base(_program_of(tensor)), max_nbytes)
+    shared = find_shared(weights, sharing, lambda tensor: sources.base(program_of(tensor)), max_nbytes)
     choice.shared = {row.weight.row for row in shared}
     choice.decompressions.update(plan_sharing(shared))
     return shared
@@ -524,7 +514,7 @@ def _shared(model: Model, choice: _Choice, sources: _Sources, sharing: Sharing, 
 
 def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Sources) -> ConstexprWeight:
     """Add the parts of a weight that is compressed to the records; note in its row what it takes."""
-    tensor, program = weight.tensor, _program_of(weight.tensor)
+    tensor, program = weight.tensor, program_of(weight.tensor)
     rows = tensor.chain.stored() if tensor.chain is not None else [tensor.constant]
     blobs = [row for row in rows if row.storage == _codec.BLOB]
     of_file = tensor.part(blobs[0]) if blobs and tensor.chain is not None else tensor

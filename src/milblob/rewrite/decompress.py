@@ -1,10 +1,13 @@
 """Decompression of weights in a Program: operations that become a `const`, and operations that are removed."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, cast
 
 from .. import _codec
+from ..hashing import hash_bytes
 from ..model.open_program import OpenProgram
+from ..model.places import path_of
+from ..model.tensor import Tensor
 from ..program.constexpr import part_names
 from ..program.scan import Compressed, ProgramScan
 from ..program.splice import Edit
@@ -12,6 +15,7 @@ from ..program.view import Operation
 from ..program.wire_edits import ATTRIBUTES, blob_value, field, immediate_value, rewritten_operation, tensor_type
 
 Span = tuple[int, int]
+FileOf = Callable[[Tensor, Any], Hashable]
 
 
 class Decompression(NamedTuple):
@@ -87,6 +91,16 @@ def dense_edit(program: ProgramScan, group: Compressed, dtype: Any, shape: tuple
     return rewritten_operation(program.buffer, group.op, "const", part_names(group.op.type), [(ATTRIBUTES, entry)])
 
 
+def program_of(tensor: Tensor) -> OpenProgram:
+    """Return the Program that has a tensor, which is not of a bare weight file."""
+    return cast(OpenProgram, tensor.program)
+
+
+def file_of(tensor: Tensor, part: Any) -> Hashable:
+    """Return the path of the weight file in which a stored part of a weight is."""
+    return path_of(program_of(tensor).source, part.text)
+
+
 class Identities:
     """Numbers that identify what weights are computed from: equal for the same operations on the same stored parts.
 
@@ -97,14 +111,29 @@ class Identities:
         self._numbers: dict[Any, int] = {}
         self._by_contents: dict[Any, int] = {}
 
-    def of(self, part: Any, place: Callable[[Any], Any]) -> int:
-        """Return the number of a Compressed or of a stored part."""
+    def of(self, tensor: Tensor, file_of: FileOf = file_of) -> int:
+        """Return the number of a tensor of a Program.
+
+        Args:
+            tensor: the weight.
+            file_of: called with it and a part of it that is in a weight file; equal for the same file.
+        """
+        return self._of(tensor, tensor.row, file_of)
+
+    def _of(self, tensor: Tensor, part: Any, file_of: FileOf) -> int:
         found = self._numbers.get(part)
         if found is None:
             if isinstance(part, Compressed):
-                parts = tuple((key, self.of(inner, place)) for key, inner in sorted(part.parts.items()))
+                parts = tuple((key, self._of(tensor, inner, file_of)) for key, inner in sorted(part.parts.items()))
                 contents: tuple[Any, ...] = (part.op.type, part.output, part.op.mil_code, part.op.shape, parts)
             else:
-                contents = (part.mil_code, part.shape, place(part))
+                contents = (part.mil_code, part.shape, _place(tensor, part, file_of))
             found = self._numbers[part] = self._by_contents.setdefault(contents, len(self._by_contents))
         return found
+
+
+def _place(tensor: Tensor, part: Any, file_of: FileOf) -> Hashable:
+    if part.storage == _codec.BLOB:
+        return file_of(tensor, part), part.blob_offset
+    offset, nbytes = part.payload
+    return hash_bytes(memoryview(program_of(tensor).scan.buffer)[offset : offset + nbytes])
