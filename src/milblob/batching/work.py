@@ -1,14 +1,13 @@
 """The work on one model of a batch, in any thread or process: skips it, adopts its output, or calls the function."""
 
 import inspect
-import json
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import message_of
 from ..results import plain
-from ..storage import paths
+from ..storage import paths, transfer
 from ..storage.output import NewFile
 from ..storage.temporary import sweep
 from ..wording import escape
@@ -151,6 +150,4 @@ def _call(call: Callable[..., Any], task: BatchTask, *, is_replaced: bool) -> An
 def write_json(path: str, document: Any, *, force: bool) -> None:
     """Write a JSON file, whole or not at all."""
     with NewFile(path, force=force) as new:
-        data = memoryview(f"{json.dumps(document, indent=1)}\n".encode())
-        while data:
-            data = data[os.write(new.fd, data) :]
+        transfer.write_json(new.fd, document)

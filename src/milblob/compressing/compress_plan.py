@@ -1,6 +1,5 @@
 """A plan of a compression: the recipe of each weight, as a file that can be read, edited and applied."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from ..errors import FormatError
 from ..jsontext import parse_json
 from ..results import Result, plain
 from ..storage.output import NewFile
-from ..storage.transfer import write_at
+from ..storage.transfer import write_json
 from ..wording import escape
 from .parse_recipe import as_recipe
 from .recipe import Recipe
@@ -116,8 +115,7 @@ class CompressPlan(Result):
             if weight.recipe is not None and not weight.recipe.is_data:
                 message = "expected recipes that come back from JSON, got one with a lut_function"
                 raise ValueError(escape(f"plan: {message} for {name} (leave it out, and give it in per_name)"))
-        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
-        write_at(new.fd, [text.encode()], 0)
+        write_json(new.fd, self.to_dict())
 
 
 def _parsed(document: Mapping[str, Any]) -> CompressPlan:

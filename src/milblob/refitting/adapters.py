@@ -5,10 +5,9 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
-from ..arguments import Names, as_path, require
+from ..arguments import Names, as_float, as_path
 from ..closeness import ambiguous
 from ..errors import FormatError
 from ..formats.peft import CONFIG, Adapter, AdapterArrays, is_adapter, open_adapter
@@ -38,9 +37,9 @@ def opened_adapters(
         if scale is not None or is_list:
             raise ValueError(f"{'weights' if scale is None else 'scale'}: expected an adapter, got none")
         return []
-    scales = list(scale) if isinstance(scale, Sequence) else [1.0 if scale is None else scale] * len(given)
+    several = scale if isinstance(scale, Sequence) else [1.0 if scale is None else scale] * len(given)
+    scales = [as_float("scale", one) for one in several]
     for one in scales:
-        require("scale", one, Real, "a number")
         if not abs(one) <= _MAX_SCALE:
             raise ValueError(f"scale: expected a number, got {one!r}")
     if len(scales) != len(given):
@@ -52,7 +51,7 @@ def opened_adapters(
     for path, factor in zip(given, scales, strict=True):
         adapter = open_adapter(as_path(path), max_nbytes)
         stack.callback(adapter.arrays.close)
-        found.append((adapter, float(factor)))
+        found.append((adapter, factor))
     return found
 
 

@@ -18,6 +18,18 @@ _NO_COPY = {
 }  # fmt: skip
 
 
+def write_json(fd: int, document: Any) -> None:
+    """Write a JSON document to an empty file, for people to read: names are not ASCII only.
+
+    Raises:
+        OSError: it cannot be written. ValueError: as `json.dumps`.
+    """
+    import json
+
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    write_at(fd, [text.encode("utf-8", "backslashreplace")], 0)  # a lone surrogate: an escape of JSON too
+
+
 def write_at(fd: int, pieces: Sequence[Any], offset: int) -> None:
     """Write buffers one after another at an offset of a file, all of their bytes.
 

@@ -1,6 +1,5 @@
 """milblob match: find which training tensor became which weight."""
 
-import json
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -52,7 +51,7 @@ def run(arguments: Namespace) -> int:
     """Run the command: 0 if every weight of the model was found, 1 if not."""
     from ...matching.match import match
     from ...rewrite.destination import require_outside
-    from ...storage.transfer import write_at
+    from ...storage.transfer import write_json
 
     if arguments.output is not None:
         for source in (arguments.model, arguments.weights):
@@ -70,8 +69,7 @@ def run(arguments: Namespace) -> int:
             max_nbytes=arguments.max_nbytes,
         )
         if new is not None:
-            text = json.dumps(found.refit_mapping, ensure_ascii=False, indent=1)
-            write_at(new.fd, [f"{text}\n".encode()], 0)
+            write_json(new.fd, found.refit_mapping)
     if arguments.json:
         output.print_json(found.to_dict())
     else:
