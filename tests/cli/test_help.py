@@ -7,8 +7,11 @@ import pytest
 
 from children import run_child
 from example_files import NAMES, arguments_of, make_files
-from milblob.cli import parser
-from milblob.cli.commands import tvm
+from milblob.cli import parser, sources
+from milblob.cli.commands import compress, text, tvm
+from milblob.compressing import options
+from milblob.program import write_text
+from milblob.remote import cache
 from paths import DEMO
 
 
@@ -69,7 +72,8 @@ def test_a_command_imports_no_other():
     assert not imported("--help") & modules
     listing = imported("ls", DEMO)
     assert listing & modules == {"milblob.cli.commands.ls"}
-    assert not {"milblob.rewrite", "milblob.analysis", "milblob.blobs.writer"} & listing
+    others = {"milblob.rewrite", "milblob.analysis", "milblob.blobs.writer", "milblob.remote", "milblob.batching"}
+    assert not (others | {"milblob.formats.params", "milblob.formats.safetensors"}) & listing
 
 
 def test_version_and_help_import_no_numpy():
@@ -96,6 +100,13 @@ def test_the_help_of_a_command_imports_no_numpy():
         print(*sys.modules)
     """
     assert not set(run_child(code, *NAMES).split()) & {"numpy", "milblob._codec"}
+
+
+def test_values_in_help_are_those_of_the_library():
+    """They are written again where importing them would take long."""
+    assert sources._CACHE_NBYTES == cache.DEFAULT_NBYTES
+    assert compress._MIN_SIZE == options.MIN_SIZE
+    assert tuple(write_text.WEIGHTS) == text._WEIGHTS
 
 
 @pytest.mark.parametrize("argv", [[], ["tvm"]])

@@ -1,18 +1,17 @@
 """Sources of commands that are URLs or zip archives: --storage-option, and the local paths that represent them."""
 
 import contextlib
-import json
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from typing import Any
 
 from ..arguments import as_path, as_source
 from ..mirrored import is_remote, is_url
-from ..remote.cache import DEFAULT_NBYTES, Cache
 from . import options
 from .terminal import output
 from .terminal.progress import shown
 
+_CACHE_NBYTES = 10 << 30  # remote.cache.DEFAULT_NBYTES, without importing it
 _SOURCES = ("model", "models", "sources", "a", "b", "weights")
 """The arguments that are files to read, of all commands."""
 
@@ -46,7 +45,7 @@ def add_storage_options(parser: options.Parser, *, is_each: bool = False) -> Non
     options.add_output(parser, "--download", metavar="DIR", help=description)
     description = "keep what is fetched of URLs in DIR, for later calls"
     parser.add_argument("--cache", metavar="DIR", help=description)
-    description = f"what --cache may take on disk, such as 2G; default {DEFAULT_NBYTES >> 30}G; the oldest goes first"
+    description = f"what --cache may take on disk, such as 2G; default {_CACHE_NBYTES >> 30}G; the oldest goes first"
     parser.add_argument("--cache-size", metavar="SIZE", type=options.size, help=description)
     parser.set_defaults(is_each=is_each)
 
@@ -56,6 +55,8 @@ def _option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ArgumentTypeError("expected KEY=VALUE, got no key or no value")
+    import json
+
     try:
         return key, json.loads(value)
     except (ValueError, RecursionError):
@@ -113,9 +114,10 @@ def local_source(text: str, arguments: Namespace) -> Iterator[str]:
     if arguments.download is not None and is_url(text):
         yield _downloaded(text, stored, arguments)
         return
+    from ..remote.cache import Cache
     from ..remote.mirror import local
 
-    size = DEFAULT_NBYTES if arguments.cache_size is None else arguments.cache_size
+    size = _CACHE_NBYTES if arguments.cache_size is None else arguments.cache_size
     cache = None if arguments.cache is None else Cache(arguments.cache, size)
     with local(text, stored if is_url(text) else None, arguments.max_nbytes, cache) as path:
         yield path

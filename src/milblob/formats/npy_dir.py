@@ -102,12 +102,6 @@ def read_index(directory: str) -> dict[str, Any] | None:
     return rows
 
 
-def is_directory(path: str) -> bool:
-    """Whether a directory holds .npy files, and is not a model."""
-    names = os.listdir(path)
-    return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
-
-
 def open_path(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open a .npy file, or a directory of them. Raises as `open_file` and `open_arrays`."""
     return open_arrays(path, max_nbytes) if paths.is_directory(path) else open_file(path, max_nbytes)

@@ -2,7 +2,7 @@
 
 import os
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..arguments import as_path, require_flags
 from ..mirrored import is_remote
@@ -10,8 +10,10 @@ from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.stored import Arrays
-from ..remote.cache import CacheLike
 from .read import has_views, is_array_file, open_arrays
+
+if TYPE_CHECKING:
+    from ..remote.cache import CacheLike
 
 Tensors = Model | Arrays[LazyTensor]
 
@@ -26,7 +28,7 @@ def open_source(
     tvm: str | None = None,
     max_nbytes: int | None = None,
     storage_options: dict[str, Any] | None = None,
-    cache: CacheLike = None,
+    cache: "CacheLike" = None,
 ) -> Tensors:
     """Open a model or a file of arrays; see `milblob.open` and `milblob.open_arrays` for the options.
 

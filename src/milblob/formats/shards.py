@@ -10,30 +10,13 @@ from ..model.stored import Arrays, StoredArray
 from ..storage import paths
 from ..storage.beneath import Location
 from . import safetensors
-
-SUFFIX = ".safetensors.index.json"
-_FILE = ".safetensors"
-
-
-def checkpoint_in(directory: str) -> str | None:
-    """Return the checkpoint in a directory: the only index, or the only .safetensors file; None if it has neither."""
-    names = os.listdir(directory)
-    for suffix in (SUFFIX, _FILE):
-        found = [name for name in names if name.endswith(suffix)]
-        if found:
-            return os.path.join(directory, found[0]) if len(found) == 1 else None
-    return None
-
-
-def is_directory(path: str) -> bool:
-    """Whether a directory has one checkpoint in it."""
-    return checkpoint_in(path) is not None
+from .directories import FILE_SUFFIX, INDEX_SUFFIX, checkpoint_in
 
 
 def open_path(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open an index, or the checkpoint in a directory. Raises as `open_arrays`, `safetensors.open_arrays`."""
     found = checkpoint_in(path) if paths.is_directory(path) else path
-    open_it = open_arrays if found is None or found.endswith(SUFFIX) else safetensors.open_arrays
+    open_it = open_arrays if found is None or found.endswith(INDEX_SUFFIX) else safetensors.open_arrays
     return open_it(found or path, max_nbytes)
 
 
@@ -53,9 +36,9 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     files: dict[str, Arrays[StoredArray]] = {}
     with contextlib.ExitStack() as stack:
         for name in dict.fromkeys(places.values()):
-            if os.path.basename(name) != name or not name.endswith(_FILE):
-                message = f"index of safetensors files: expected names of {_FILE} files beside it, got {name!r:.200}"
-                raise FormatError(message, file=path)
+            if os.path.basename(name) != name or not name.endswith(FILE_SUFFIX):
+                message = f"expected names of {FILE_SUFFIX} files beside it, got {name!r:.200}"
+                raise FormatError(f"index of safetensors files: {message}", file=path)
             files[name] = stack.enter_context(safetensors.open_arrays(os.path.join(directory, name), max_nbytes))
         for array, name in places.items():
             if array not in files[name]:

@@ -59,11 +59,6 @@ def read_cache(source: str | os.PathLike[str]) -> Views:
     return Views(open_cache(as_path(source)))
 
 
-def is_directory(path: str) -> bool:
-    """Whether a directory has a tensor cache in it."""
-    return any(paths.is_there(os.path.join(path, name)) for name in CACHES)
-
-
 def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
     """Open a tensor cache: a mapping from names to tensors that are read when asked to.
 

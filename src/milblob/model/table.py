@@ -69,14 +69,14 @@ FORMATS = (
         changeable="formats.archive:changeable_files",
     ),
     Format(
-        "tensor-cache", names=CACHES, holds="formats.tensor_cache:is_directory", open="formats.tensor_cache:open_cache",
+        "tensor-cache", names=CACHES, holds="formats.directories:has_cache", open="formats.tensor_cache:open_cache",
     ),
     Format(
-        "npy", (".npy",), holds="formats.npy_dir:is_directory", open="formats.npy_dir:open_path",
+        "npy", (".npy",), holds="formats.directories:has_npy", open="formats.npy_dir:open_path",
         save="formats.npy_dir:save",
     ),
     Format(
-        "safetensors", (".safetensors.index.json",), holds="formats.shards:is_directory",
+        "safetensors", (".safetensors.index.json",), holds="formats.directories:has_checkpoint",
         open="formats.shards:open_path",
     ),
     Format(

@@ -1,6 +1,5 @@
 """milblob to-onnx: convert a model to ONNX."""
 
-import json
 import os
 import warnings
 from argparse import ArgumentParser, Namespace
@@ -94,6 +93,8 @@ def _document(model: "ir.Model", arguments: Namespace) -> dict[str, Any]:
 
 
 def _print(model: "ir.Model", arguments: Namespace) -> None:
+    import json
+
     copied = json.loads(model.metadata_props.get("milblob.copied", "[]"))
     if arguments.verbose:
         for row in copied:

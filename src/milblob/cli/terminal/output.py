@@ -1,6 +1,5 @@
 """Formatting of results: sizes, shapes, JSON, and text that is safe for a terminal."""
 
-import json
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -62,6 +61,8 @@ def print_json(document: Any) -> None:
     A control character that JSON allows, such as U+009B or one that turns the direction of text, is an escape of JSON:
     the value of the document is unchanged.
     """
+    import json
+
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
     text = shown(json.dumps(document, ensure_ascii=encoding != "utf8", indent=1))
     print("\n".join(map(_escaped_json, text.split("\n"))))
@@ -69,6 +70,8 @@ def print_json(document: Any) -> None:
 
 def print_json_line(document: Any) -> None:
     """Print one JSON document on one line, as `print_json` does, so that it is there for the reader of a pipe."""
+    import json
+
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
     print(_escaped_json(shown(json.dumps(document, ensure_ascii=encoding != "utf8"))), flush=True)
 
@@ -77,6 +80,8 @@ def _escaped_json(line: str) -> str:
     """Return a line of JSON with its unprintable characters as escapes, those beyond 16 bits as two."""
     if line.isprintable():
         return line
+    import json
+
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
