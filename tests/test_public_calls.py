@@ -84,7 +84,7 @@ def test_an_exception_that_is_not_promised_is_noticed(tmp_path, monkeypatch, err
     monkeypatch.setitem(CALLS, "load", fail)
     monkeypatch.setattr(milblob, "load", fail)
     assert run("load", DEMO, tmp_path / "out") is error
-    monkeypatch.setattr("milblob.cli.commands.hash.content_hash", fail)
+    monkeypatch.setattr("milblob.analysis.hash.content_hash", fail)
     assert run("milblob hash", DEMO, tmp_path / "out") is error
 
 
