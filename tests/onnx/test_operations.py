@@ -577,6 +577,7 @@ def recording(path, read, bound):
     return {name: of(name) for name in types if name in milblob.onnx.supported() and not name.startswith("const")}
 
 
+@pytest.mark.sample(32)
 @pytest.mark.parametrize(("name", "opset", "precision", "step"), list(variants()))
 def test_operation(name, opset, precision, step, tmp_path):
     """The cases of an operation in one model, in each opset in which it has another signature, in both precisions."""
