@@ -321,9 +321,9 @@ def test_what_the_native_reader_would_read_beyond_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match="git lfs pull"):
         ours._BlobStorageReader(str(path)).read_float_data(64)
     for name in ("a\0b", b"a\0b"):
-        with pytest.raises(RuntimeError, match="null"):
+        with pytest.raises(RuntimeError, match="(?i)nul"):
             ours._BlobStorageReader(name).read_float_data(64)
-        with pytest.raises(RuntimeError, match="null"):
+        with pytest.raises(RuntimeError, match="(?i)nul"):
             ours._BlobStorageWriter(name)
 
 
