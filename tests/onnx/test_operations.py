@@ -867,7 +867,7 @@ def test_enormous_numbers_take_little_memory_and_time(tmp_path):
         import hostile_numbers
         hostile_numbers.convert_all(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
     """
-    step = sized(25, 1)
+    step = sized(60, 1)
     *problems, counts = run_child(code, tmp_path, step, memory_nbytes=2560 << 20, timeout=900).splitlines()
     assert problems == []
     tried, peak = map(int, counts.split())
