@@ -1,5 +1,7 @@
 """The public names: each has an example that runs, and everything that it takes, returns and has has a type."""
 
+import shutil
+
 import pytest
 
 import api_examples
@@ -13,29 +15,39 @@ RUNNING += ("VerifyReport", "verify")
 """Names whose examples run models."""
 
 
-def need(name):
-    """Skip a test of a name whose optional package is not installed."""
-    if name.startswith("milblob.onnx."):
+def group_of(name):
+    """Return the group that the examples of a name run in: its module, or that of all names that need onnxruntime."""
+    return "running" if name.removeprefix("milblob.") in RUNNING else name.rpartition(".")[0]
+
+
+def need(group):
+    """Skip the examples of a group whose optional package is not installed."""
+    if group == "milblob.onnx":
         pytest.importorskip("onnx", reason=WITHOUT["onnx"])
-    if name.startswith("milblob.torch."):
+    if group == "milblob.torch":
         pytest.importorskip("torch", reason=WITHOUT["torch"])
-    if name.startswith("milblob.jax."):
+    if group == "milblob.jax":
         pytest.importorskip("jax", reason=WITHOUT["jax"])
-    if name.startswith("milblob.mlx."):
+    if group == "milblob.mlx":
         pytest.importorskip("mlx.core", reason=WITHOUT["mlx"])
-    if name.removeprefix("milblob.") in RUNNING:
+    if group == "running":
         pytest.importorskip("onnxruntime", reason=WITHOUT["onnxruntime"])
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_the_examples_of_a_public_name_print_what_they_show(name, tmp_path, monkeypatch):
-    need(name)
-    api_examples.make_folder(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    with remote_server.serving(remote_server.files_below(tmp_path)) as server:
-        examples = api_examples.examples_of(name, PUBLIC[name], server.url)
-        assert examples.examples, f"{name} has no example"
-        assert not (failures := api_examples.run(examples)), failures
+@pytest.mark.every
+@pytest.mark.parametrize("group", sorted({group_of(name) for name in PUBLIC}))
+def test_the_examples_of_public_names_print_what_they_show(group, tmp_path, monkeypatch):
+    need(group)
+    failures = {}
+    (tmp_path / "served").mkdir()
+    api_examples.make_folder(tmp_path / "served")
+    with remote_server.serving(remote_server.files_below(tmp_path / "served")) as server:
+        for name in sorted(name for name in PUBLIC if group_of(name) == group):
+            shutil.copytree(tmp_path / "served", tmp_path / name)
+            monkeypatch.chdir(tmp_path / name)
+            examples = api_examples.examples_of(name, PUBLIC[name], server.url)
+            failures[name] = api_examples.run(examples) if examples.examples else "it has no example"
+    assert not any(failures.values()), "\n".join(f"{name}: {text}" for name, text in failures.items() if text)
 
 
 def test_the_last_section_of_a_docstring_has_the_examples():

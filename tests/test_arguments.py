@@ -131,6 +131,7 @@ def test_functions(given, name, tmp_path):
         refuse(given, name, option, "x", "a function, got str", tmp_path)
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(("name", "option", "value", "words"), OTHERS)
 def test_others(given, name, option, value, words, tmp_path):
     refuse(given, name, option, value, words, tmp_path)

@@ -189,6 +189,7 @@ def check_place(case, path, row, tensor):
         assert file.read(len(encoded)) == encoded
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("name", "path"), case_paths())
 def test_every_constant(name, path):
     case = load_case(name)
@@ -223,7 +224,7 @@ def test_every_constant(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
-@pytest.mark.sample(27)
+@pytest.mark.sample(8)
 def test_load_every_constant(name, path):
     case = load_case(name)
     if any(name == bad for bad, _ in REFUSED):
@@ -238,7 +239,7 @@ def test_load_every_constant(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
-@pytest.mark.sample(54)
+@pytest.mark.sample(8)
 def test_weights(name, path):
     """The default listing: weights without the parts of compressed ones, and the dense ends of those."""
     case = load_case(name)
@@ -267,7 +268,7 @@ def test_weights(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
-@pytest.mark.sample(27)
+@pytest.mark.sample(8)
 def test_weights_and_stored_parts(name, path):
     case = load_case(name)
     read = read_by_constexpr(case)
@@ -290,7 +291,7 @@ def test_weights_and_stored_parts(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
-@pytest.mark.sample(27)
+@pytest.mark.sample(8)
 def test_program_order(name, path):
     """The listing follows the Program: operations in order, compressed weights where their operation stands."""
     case = load_case(name)
@@ -309,7 +310,7 @@ def test_program_order(name, path):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
-@pytest.mark.sample(27)
+@pytest.mark.sample(8)
 def test_functions_and_opsets(name, path):
     case = load_case(name)
     with milblob.open(case.source(path)) as model:

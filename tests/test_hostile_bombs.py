@@ -99,6 +99,7 @@ BOMBS = {
 }  # fmt: skip
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", some(BOMBS, named=[name for name in BOMBS if name != "a million dimensions of 2^63"]))
 def test_bomb(name):
     source, options, outcome, allowed = BOMBS[name]

@@ -301,6 +301,7 @@ BAD_MANIFESTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(("number", "text", "kind", "words"), BAD_MANIFESTS, ids=[row[0] for row in BAD_MANIFESTS])
 def test_bad_manifest(number, text, kind, words, tmp_path):
     package = manifest(tmp_path, text)

@@ -33,7 +33,7 @@ PACKAGES = [
 
 
 @pytest.mark.parametrize(("name", "path"), PACKAGES)
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 def test_values_equal_a_pymil_load(name, path):
     path = load_case(name).source(path)
     theirs = loaded_values(load_pymil(path))
@@ -139,7 +139,7 @@ def test_their_reader_and_ours(name):
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 def test_files_of_their_writer(tmp_path, seed):
     """Random records of random dtypes and sizes, appended in one to three sessions."""
     rng, draw = np.random.default_rng(seed), random.Random(seed)

@@ -109,7 +109,7 @@ def out(tmp_path):
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.sample(24)
+@pytest.mark.sample(16)
 def test_no_function_that_reads_changes_a_model(tmp_path, out, name):
     path = shutil.copytree(DEMO, tmp_path / "models" / "m.mlpackage")
     before = state_of(path.parent)
@@ -126,7 +126,7 @@ def test_no_function_that_reads_changes_a_model(tmp_path, out, name):
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.sample(24)
+@pytest.mark.sample(8)
 def test_no_function_that_reads_changes_an_archive(tmp_path, out, name):
     files = tvm_archives.files_of()
     (tmp_path / "models").mkdir()
@@ -161,7 +161,7 @@ def test_a_file_of_parameters_is_refused_too(tmp_path, reader):
 
 @pytest.mark.parametrize("name", [name for name in READERS if not name.startswith(RUNNING)])
 @pytest.mark.parametrize("is_pending", [False, True])
-@pytest.mark.sample(21)
+@pytest.mark.sample(8)
 def test_no_system_call_of_a_reader_changes_anything(faults, tmp_path, out, name, is_pending):
     """As the preloaded library counts them: create, write, truncate, rename, link, change of a mode, sync, removal."""
     path = shutil.copytree(DEMO, tmp_path / "models" / "m.mlpackage")
@@ -193,6 +193,7 @@ def examples_of(name):
 EXAMPLES = [(name, example) for name in NAMES for example in examples_of(name)]
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
 def test_no_command_that_reads_changes_a_model(cli, files, tmp_path, monkeypatch, name, example):
     folder = shutil.copytree(files, tmp_path / "files")

@@ -85,7 +85,7 @@ def test_fixtures_are_the_ones_that_were_made():
 
 
 @pytest.mark.parametrize("case", MODEL_CASES)
-@pytest.mark.sample(16)
+@pytest.mark.sample(5)
 def test_reads_blobs_of_models(case):
     expected, arrays, path = load_case(case)
     roots = [path.parent, *(folder for folder in path.glob("Data/*"))]

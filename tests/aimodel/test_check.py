@@ -19,7 +19,7 @@ def codes(path, **options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sample(24)
+@pytest.mark.sample(6)
 def test_recorded_bundles_are_sound(name):
     found = codes(bundle(name))
     expected = {("error", "constant-size")} if name.endswith("fp4_mx") else set()
@@ -40,6 +40,7 @@ def rewritten(folder, name, data):
 METADATA = {"assetVersion": "2.0"}
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     "change, expected",
     [
@@ -92,6 +93,7 @@ def test_what_is_wrong_with_a_bundle(change, expected, tmp_path):
     assert expected in codes(folder)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     "data, expected",
     [

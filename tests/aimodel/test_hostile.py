@@ -83,6 +83,7 @@ def test_deep_nesting_is_refused_without_recursion(is_isolated):
 HUGE = (1 << 64) - 1
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     "data, words",
     [

@@ -15,7 +15,7 @@ from milblob.storage import journal
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sample(24)
+@pytest.mark.sample(6)
 def test_parsing_and_emitting_gives_the_same_bytes(name):
     with Asset(bundle(name)) as asset:
         data = b"".join(map(bytes, views(asset.mapping, Emitter(asset.program.bytecode).pieces())))
@@ -104,7 +104,7 @@ def test_options_that_bundles_have_no_use_for(options, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sample(24)
+@pytest.mark.sample(6)
 def test_every_bundle_can_be_repacked_and_keeps_its_values(name, tmp_path):
     """Also those of the first release, which have locations in MLIR's own encoding."""
     milblob.repack(bundle(name), tmp_path / "out.aimodel", dedupe=True, gc=True)

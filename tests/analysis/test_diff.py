@@ -354,7 +354,7 @@ def test_a_large_record_of_many_names_is_compared_once(tmp_path, monkeypatch, ar
 
 
 @pytest.mark.parametrize("name", COMPILED)
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 def test_a_package_and_its_compiled_text(name):
     found = milblob.diff(DATA / name / "model.mlpackage", DATA / name / "model.mlmodelc")
     assert {row.kind for row in found.rows} == {"same"}

@@ -211,7 +211,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("case", PAIRS)
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 def test_package_and_compiled_model(case):
     hashes = {path.name: content_hash(path) for path in sorted((DATA / case).glob("model*.ml*"))}
     assert len(hashes) > 1

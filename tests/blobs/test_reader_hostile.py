@@ -62,6 +62,7 @@ BAD_FILES = [
 ]  # fmt: skip
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(("number", "data", "kind", "offset", "words"), BAD_FILES, ids=[row[0] for row in BAD_FILES])
 def test_bad_file(number, data, kind, offset, words, tmp_path):
     path = tmp_path / "weight.bin"

@@ -27,6 +27,7 @@ def packed(array, nbits):
 # ----------------------------------------------------------------------------------------------------------- what is written
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("dtype", BLOB_DTYPES)
 def test_every_dtype(tmp_path, dtype):
     arrays = [values_of(dtype, count) for count in (0, 1, 2, 3, 7, 8, 9, 31, 64, 65, 300)]
@@ -91,6 +92,7 @@ class Arraylike:
         return np.arange(3, dtype=np.float32)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("source, dtype, words", [
     ([1.5], None, "dtype: expected one that blob files hold, got float64"),
     ([1], None, "dtype: expected one that blob files hold, got int64"),

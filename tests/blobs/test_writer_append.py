@@ -16,7 +16,7 @@ from cases import BLOB_CASES
 from draws import restarts
 from faults import EACH_FAILURE, generation, temporaries
 from paths import DATA
-from thorough import some
+from thorough import sized, some
 
 each_test_draws_the_same = restarts(RANDOM)
 
@@ -446,7 +446,7 @@ def test_kill_9_while_records_are_appended(faults, path, sync):
         lambda: [str(path), lasts[-1] + 1, sync],
         root=path.parent,
         seed=f"append {sync}",
-        count=100,
+        count=sized(25, 100),
         is_enough=lambda: len(set(lasts)) > 5 and any(unfinished),
         longest_s=0.02,
     ):

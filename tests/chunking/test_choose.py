@@ -36,6 +36,7 @@ def least(one, cuts):
     return min(size(one, a, b) for a, b in itertools.pairwise((0, *cuts, len(one.own))))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(40))
 def test_starts_are_the_first_with_which_a_range_fits(seed):
     one = course(seed)
@@ -46,6 +47,7 @@ def test_starts_are_the_first_with_which_a_range_fits(seed):
             assert starts[stop] == min(fitting, default=stop)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("parts", [2, 3, 5])
 def test_the_smallest_limit_is_found_to_a_64th(seed, parts):
@@ -55,6 +57,7 @@ def test_the_smallest_limit_is_found_to_a_64th(seed, parts):
     assert best <= smallest_limit(one, parts) <= best + max(total // parts // 64, 1)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(40))
 def test_filling_takes_the_fewest_parts(seed):
     one = course(seed)
@@ -66,6 +69,7 @@ def test_filling_takes_the_fewest_parts(seed):
             assert largest(one, found) <= limit
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("parts", [2, 3, 5])
 def test_cuts_are_the_cheapest_of_those_that_balance(seed, parts):
@@ -80,6 +84,7 @@ def test_cuts_are_the_cheapest_of_those_that_balance(seed, parts):
     assert sum(one.cost[cut] for cut in found) == best
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_limit_that_is_given_holds(seed):
     one = course(seed)
@@ -89,6 +94,7 @@ def test_a_limit_that_is_given_holds(seed):
         assert largest(one, cheapest_cuts(one, count, limit)) <= limit
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(40))
 def test_cuts_that_follow_put_the_fewest_bytes_on_the_wrong_side(seed):
     one = course(seed)

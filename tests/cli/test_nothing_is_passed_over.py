@@ -142,7 +142,7 @@ CASES += [
 
 
 @pytest.mark.parametrize("flow, wrong, form", some(CASES, 60))
-@pytest.mark.sample(30)
+@pytest.mark.sample(8)
 def test_workflows(tmp_path, model, capsys, flow, wrong, form):
     """Exit code 0 means that every array was used, or that the output names or counts those that were not."""
     given = WRONG[wrong](fitting())

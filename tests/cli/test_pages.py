@@ -22,6 +22,7 @@ def test_the_page_has_a_table_for_every_command():
     assert sorted(reference_pages.commands_with_tables(PAGE)) == sorted(NAMES)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_table_of_a_command_has_what_its_help_has(cli, name, monkeypatch):
     """The help is printed by argparse itself."""

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peers import WITHOUT
+from thorough import sized
 
 pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
@@ -327,7 +328,7 @@ def test_what_the_native_reader_would_read_beyond_is_refused(tmp_path):
             ours._BlobStorageWriter(name)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=sized(40, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_files_end_in_the_same_class_or_are_refused(tmp_path, data):
     kind = data.draw(st.sampled_from(sorted(KINDS)))

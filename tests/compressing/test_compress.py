@@ -403,6 +403,7 @@ def test_recipes_go_to_json_and_back(recipe):
     assert hash(as_recipe(recipe.to_dict())) == hash(recipe)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("make", "words"),
     [

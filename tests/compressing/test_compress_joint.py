@@ -121,6 +121,7 @@ def test_the_operations_of_coremltools(request, model, tmp_path):
     every(check, share(RECIPES, 2 * (opset > 17) + ("float16" in request.node.name), 4))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("first", [Palette(4), Linear(), GROUPED], ids=str)
 def test_what_is_pruned_last_is_what_coremltools_prunes(first, model, tmp_path):
     """The same zeros as coremltools makes of the same values, ties included."""

@@ -184,6 +184,7 @@ def pair(key, kind, value):
 NESTED = b"".join(struct.pack("<IQ", 9, 1) for _ in range(100_000))
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     ("data", "words"),
     [

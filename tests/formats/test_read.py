@@ -440,6 +440,7 @@ BAD_SAFETENSORS = {
 }
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("what", BAD_SAFETENSORS)
 def test_hostile_safetensors(what, tmp_path):
     write_safetensors(tmp_path / "x.safetensors", *BAD_SAFETENSORS[what])

@@ -406,6 +406,7 @@ BAD = {
 }
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("what", BAD)
 def test_hostile_listings(what, tmp_path):
     path = tmp_path / "w.json"

@@ -12,7 +12,7 @@ from children import run_child
 from milblob.matching import checkpoint, similarity
 from milblob.matching.agreeing import _words, agreeing
 from paths import DATA
-from thorough import some
+from thorough import sized, some
 
 
 def pairwise(given, names):
@@ -34,7 +34,7 @@ def pairwise(given, names):
 NAMES = st.lists(st.text("ab.1_", max_size=7), max_size=8, unique=True)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=sized(150, 600), deadline=None)
 @given(NAMES, NAMES)
 @example(["", "a"], ["_", "a_b"])
 @example(["a.b", "a.b.a"], ["x_a_b_a_b"])

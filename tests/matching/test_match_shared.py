@@ -315,7 +315,7 @@ def test_lists_in_mappings(functions, tmp_path, cli):
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 def test_any_sharing(tmp_path, seed):
     """Whatever is one blob and whatever is given: each name is in one place, and `refit` takes the mapping as it is."""
     random = np.random.default_rng(seed)

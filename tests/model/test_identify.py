@@ -109,7 +109,7 @@ def test_files_of_other_formats(name, path_of):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.sample(14)
+@pytest.mark.sample(8)
 def test_every_command_that_opens_a_model_names_the_kind_of_file(name, path_of, tmp_path, capsys):
     """One line that says what the file is and what to do, whatever the command; arrays are listed where they can be."""
     path, (_, kind, advice) = str(path_of(name)), OTHERS[name]

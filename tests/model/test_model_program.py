@@ -15,7 +15,7 @@ pytestmark = pytest.mark.wheel
 
 
 @pytest.mark.parametrize("name", MODEL_CASES)
-@pytest.mark.sample(16)
+@pytest.mark.sample(5)
 def test_program_is_the_message(name):
     """model.program and model.programs are what google's parser makes of the file, by our table and by coremltools'."""
     case = load_case(name)

@@ -132,7 +132,7 @@ def program_of(package):
 
 
 @pytest.mark.parametrize("name", sorted(table().versions))
-@pytest.mark.sample(42)
+@pytest.mark.sample(21)
 def test_arguments_that_do_not_fit(tmp_path, name):
     """Of any operation: too many dimensions or too few, vectors of another length, zeros. Each is refused by name or converted."""
     package = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
@@ -214,7 +214,7 @@ ERRORS = [broken for broken in BROKEN if RULES[broken.rule].severity == "error"]
 
 
 @pytest.mark.parametrize("broken", ERRORS, ids=[f"{broken.rule}-{number}" for number, broken in enumerate(ERRORS)])
-@pytest.mark.sample(29)
+@pytest.mark.sample(15)
 def test_what_check_calls_an_error_is_refused_with_its_rule(broken, tmp_path):
     """Each rule of the specification, also those about the model's description."""
     model = sound_model()

@@ -110,6 +110,7 @@ def test_places_of_external_data(tmp_path, key, value):
 NAMES = [os.fsdecode(b"m\xff\xfe"), os.fsdecode(b"caf\xe9"), "a\nb", "\u202egnp", "x" * 150, "a b'\"<&>"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has file names of any bytes: such names are not tested")
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_names_of_files_that_are_none(tmp_path, name, capfd):

@@ -577,6 +577,7 @@ def recording(path, read, bound):
     return {name: of(name) for name in types if name in milblob.onnx.supported() and not name.startswith("const")}
 
 
+@pytest.mark.sample(32)
 @pytest.mark.parametrize(("name", "opset", "precision", "step"), list(variants()))
 def test_operation(name, opset, precision, step, tmp_path):
     """The cases of an operation in one model, in each opset in which it has another signature, in both precisions."""
@@ -866,7 +867,7 @@ def test_enormous_numbers_take_little_memory_and_time(tmp_path):
         import hostile_numbers
         hostile_numbers.convert_all(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
     """
-    step = sized(25, 1)
+    step = sized(60, 1)
     *problems, counts = run_child(code, tmp_path, step, memory_nbytes=2560 << 20, timeout=900).splitlines()
     assert problems == []
     tried, peak = map(int, counts.split())

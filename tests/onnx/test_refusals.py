@@ -117,7 +117,7 @@ def test_every_option_that_is_a_text_is_here():
 
 
 @pytest.mark.parametrize(("operation", "parameter"), TEXTS)
-@pytest.mark.sample(17)
+@pytest.mark.sample(8)
 def test_an_unknown_text_is_refused(tmp_path, operation, parameter):
     from coremltools.converters.mil.mil import Builder as mb
 

@@ -82,6 +82,7 @@ BAD_PROGRAMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(("number", "data", "words", "where"), BAD_PROGRAMS, ids=[row[0] for row in BAD_PROGRAMS])
 def test_bad_program(number, data, words, where):
     source = model(data)
@@ -144,6 +145,7 @@ BAD_VALUES = [
 UNSUPPORTED = (40, 41, 42, 43)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(("number", "code", "shape", "data", "words"), BAD_VALUES, ids=[row[0] for row in BAD_VALUES])
 def test_bad_value(number, code, shape, data, words):
     kind = milblob.UnsupportedError if number in UNSUPPORTED else milblob.FormatError
@@ -166,7 +168,7 @@ def test_bad_value(number, code, shape, data, words):
 
 
 @pytest.mark.parametrize(("number", "code", "shape", "data", "words"), BAD_VALUES, ids=[row[0] for row in BAD_VALUES])
-@pytest.mark.sample(22)
+@pytest.mark.sample(8)
 def test_bad_value_by_itself(number, code, shape, data, words):
     kind = milblob.UnsupportedError if number in UNSUPPORTED else milblob.FormatError
     if shape.count(None) > 1:

@@ -32,6 +32,7 @@ BAD_TEXTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(("number", "text", "words", "where"), BAD_TEXTS, ids=[row[0] for row in BAD_TEXTS])
 def test_bad_text(number, text, words, where):
     with pytest.raises(milblob.FormatError) as caught:

@@ -342,7 +342,9 @@ def test_writing_through_the_kernel(mapped, tmp_path, monkeypatch):
     result = splice(mapping, (0, mapping.nbytes), edits)
     assert written(result, tmp_path / "new") == expected
     assert written(result, tmp_path / "new", offset=1000, sync=True) == bytes(1000) + expected
-    assert len(calls) >= 4 or not hasattr(os, "copy_file_range")  # what an edit moves off its place in a page is read and written
+    assert len(calls) >= 4 or not hasattr(
+        os, "copy_file_range"
+    )  # what an edit moves off its place in a page is read and written
 
 
 @pytest.mark.parametrize("answer", [errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, 0, None])

@@ -210,7 +210,7 @@ def test_another_text_than_the_programs():
 
 
 @pytest.mark.parametrize("path", [*TEXTS, *SAMPLE_TEXTS], ids=lambda path: "/".join(path.parts[-3:-1]))
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 def test_statements_of_every_text(path):
     """Each is one that ends in a semicolon, and every operation has one; without it the rest says the rest."""
     text = path.read_bytes()

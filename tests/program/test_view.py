@@ -44,7 +44,7 @@ OTHERWISE_IN_PROTOBUF = {"wire/odd_numbers", "wire/unknown_in_entry"}
 
 
 @pytest.mark.parametrize(("name", "path"), some(case_paths(), 18))
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 def test_every_test_model(name, path):
     with milblob.open(load_case(name).source(path), constants=True, stored=True) as opened:
         messages = opened.programs

@@ -51,7 +51,7 @@ def first_difference(a, b):
 
 
 @pytest.mark.parametrize("path", [*TEXTS, *SAMPLE_TEXTS], ids=lambda path: "/".join(path.parts[-3:-1]))
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 def test_every_text_is_written_as_it_was(path):
     text = path.read_bytes()
     assert not first_difference(text, rewritten(text)) and rewritten(text) == text
@@ -72,7 +72,7 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
-@pytest.mark.sample(36)
+@pytest.mark.sample(8)
 def test_every_test_model_comes_back(name, path):
     with milblob.open(load_case(name).source(path)) as opened:
         for view, (prefix, message) in zip(opened.views, opened.programs.items(), strict=True):

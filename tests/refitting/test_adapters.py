@@ -344,6 +344,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused_adapter_is_one_clear_error(what, tmp_path):
     alter, message = REFUSED[what]

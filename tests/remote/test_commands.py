@@ -59,6 +59,7 @@ READING = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_command_prints_the_same(command, place, package):
     url = f"{place}/{package.name}"
@@ -246,6 +247,7 @@ def outcome(source, options):
     }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", MODEL_CASES)
 def test_every_kind_of_model_loads_as_the_local_one(name):
     """The local values are compared with coremltools elsewhere."""

@@ -74,6 +74,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(21)
 @pytest.mark.parametrize(("name", "call"), CASES, ids=[name for name, _ in CASES])
 def test_url_where_a_local_path_is_expected_is_refused(name, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -83,6 +84,7 @@ def test_url_where_a_local_path_is_expected_is_refused(name, call, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("name", "call"), CASES, ids=[name for name, _ in CASES])
 def test_path_with_a_nul_is_refused(name, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

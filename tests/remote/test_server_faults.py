@@ -121,6 +121,7 @@ FAULTS = {
 CASES = some([(name, when) for name in FAULTS for when in ("first", "later", "download")], 15)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(("name", "when"), CASES)
 def test_fault_ends_with_the_values_or_with_one_error(server, package, tmp_path, name, when):
     answer, count, result = FAULTS[name]

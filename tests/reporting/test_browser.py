@@ -224,6 +224,7 @@ def test_both_colour_schemes_have_enough_contrast(opened, demo, scheme):
     assert page.messages == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(opened, demo, scheme):
     pytest.importorskip("axe_playwright_python", reason=WITHOUT["axe_playwright_python"])
@@ -279,6 +280,7 @@ def test_3000_weights(opened, tmp_path):
     assert page.messages == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "source", [{}, {"w": np.full((3, 4), np.nan, np.float16)}, {"s": np.float32(3)}, {"e": np.empty((0, 4))}]
 )

@@ -155,7 +155,7 @@ OPTIONS = st.fixed_dictionaries({}, optional={
 
 @hypothesis.given(case=st.sampled_from(SMALL), asked=OPTIONS)
 @hypothesis.settings(
-    max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=sized(25, 60), deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 def test_any_options_together(tmp_path_factory, case, asked):
     options = {key: value for key, value in asked.items() if key not in ("where", "immediates")}

@@ -45,6 +45,7 @@ def test_the_sound_model_is_sound(tmp_path):
     assert loads(path)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("broken", BROKEN, ids=IDS)
 def test_one_change_breaks_one_rule(broken, tmp_path):
     model = sound_model()
@@ -58,7 +59,7 @@ def test_one_change_breaks_one_rule(broken, tmp_path):
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=IDS)
-@pytest.mark.sample(22)
+@pytest.mark.sample(8)
 def test_what_the_loader_of_coremltools_notices(broken, tmp_path):
     model = sound_model()
     broken.change(model)
@@ -79,7 +80,7 @@ def test_a_rank_that_varies():
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths())
-@pytest.mark.sample(27)
+@pytest.mark.sample(8)
 def test_sound_models_break_no_rule(name, path):
     found = milblob.check(load_case(name).source(path), rules="MIL*")
     assert {finding.code for finding in found} == broken_rules(name, path)

@@ -35,6 +35,7 @@ def test_types_and_groups_of_the_table():
     assert operations.find("plus", 3) is None
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("opset", "index"),
     [("CoreML5", 0), ("CoreML8", 3), ("ios15", 0), ("ios18", 3), ("CoreML9", None), ("CoreML4", None), ("ios26", None),
@@ -51,6 +52,7 @@ def tensor(dtype, *shape):
     return TensorType(dtype, shape, len(shape))
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("kind", "types", "expected"), [
     ("relu", {"x": tensor(F16, 2, None)}, "tensor<fp16, [2, ?]>"),
     ("batch_norm", {"x": tensor(F32, 1, 3, 2), "mean": tensor(F16, 3), "variance": tensor(F16, 3)}, None),

@@ -23,7 +23,7 @@ from milblob.storage.pending import JOURNAL, Pending
 from milblob.storage.transfer import write_at
 from paths import DATA
 from reference_hash import blake3
-from thorough import some
+from thorough import sized, some
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32",
@@ -219,7 +219,7 @@ def test_kill_9_while_changing(faults, tmp_path):
         lambda: [root, numbers[-1] + 1],
         root=root,
         seed="journal",
-        count=100,
+        count=sized(25, 100),
         is_enough=lambda: len(set(numbers)) > 5 and sum(journals) > 2,
     ):
         journals.append(os.path.exists(os.path.join(root, JOURNAL)))
@@ -412,6 +412,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_and_hostile_journals_change_nothing(tmp_path, name):
     data, words = BROKEN[name]

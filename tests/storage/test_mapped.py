@@ -41,7 +41,7 @@ def everything(source, mmap):
 
 
 @pytest.mark.parametrize(("name", "path"), case_paths(MODEL_CASES))
-@pytest.mark.sample(18)
+@pytest.mark.sample(8)
 def test_a_model_that_is_read_has_the_values_of_one_that_is_mapped(name, path):
     source = load_case(name).source(path)
     mapped = everything(source, True)

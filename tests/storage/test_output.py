@@ -15,7 +15,7 @@ from faults import EACH_FAILURE, generation, generation_of, read_only, temporari
 from milblob import _codec
 from milblob.storage.locks import lock
 from milblob.storage.output import NewDirectory, NewFile, NewNamedFile, sweep
-from thorough import some
+from thorough import sized, some
 
 OLD, NEW = b"old" * 1000, b"new state " * 2000
 posix = pytest.mark.skipif(
@@ -195,7 +195,7 @@ def test_kill_9_while_a_file_is_replaced(faults, tmp_path, tmpfile):
         lambda: [str(path), tmpfile, numbers[-1] + 1],
         root=tmp_path,
         seed=f"file {tmpfile}",
-        count=70,
+        count=sized(20, 70),
         is_enough=lambda: numbers[-1] > 5,
         longest_s=0.012,
     ):
@@ -216,7 +216,7 @@ def test_kill_9_while_a_directory_is_replaced(faults, tmp_path):
         lambda: [str(path), numbers[-1] + 1],
         root=tmp_path,
         seed="directory",
-        count=80,
+        count=sized(20, 80),
         is_enough=lambda: numbers[-1] > 5,
         longest_s=0.025,
     ):

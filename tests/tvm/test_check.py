@@ -142,6 +142,7 @@ FINDINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("row", FINDINGS, ids=lambda row: f"{row[0]}-{row[1]}")
 def test_every_finding(tmp_path, row):
     code, severity, data, where, words = row

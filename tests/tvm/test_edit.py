@@ -17,7 +17,7 @@ from journal_bytes import journal_bytes
 from milblob import FormatError, PendingChangeError, UnsupportedError, recover, tvm
 from milblob.storage.pending import JOURNAL
 from milblob.tvm import edit  # noqa: F401  # before processes fork: importing it takes longer than what they do
-from thorough import some
+from thorough import sized, some
 
 KINDS = ("tar", "tar.gz", "directory")
 PARAMS = "parameters/default.params"
@@ -439,7 +439,7 @@ def test_kill_9_again_and_again(faults, tmp_path):
         lambda: [str(path)],
         root=tmp_path,
         seed=9,
-        count=30,
+        count=sized(12, 30),
         is_enough=lambda: len(seen) >= 2,
     ):
         found = state(path)

@@ -149,6 +149,7 @@ def test_sparse_members_are_refused():
 # ------------------------------------------------------------------------------------------------------- headers that lie
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("data", "words"),
     [

@@ -273,7 +273,7 @@ def test_members_are_those_that_tarfile_finds(tmp_path):
         (lambda d: d["modules"]["default"].update(export_datetime=5), "export_datetime: expected a string"),
     ],
 )  # fmt: skip
-@pytest.mark.sample(14)
+@pytest.mark.sample(8)
 def test_metadata_of_the_wrong_shape(change, words):
     data = made.tar_of(made.changed(made.files_of(), change))
     with pytest.raises((FormatError, UnsupportedError), match=words) as caught:
@@ -370,6 +370,7 @@ BROKEN_GRAPHS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("change", "words"), BROKEN_GRAPHS)
 def test_graphs_that_contradict_themselves(change, words):
     files = made.files_of() | {"executor-config/graph/default.graph": made.graph_with(change)}

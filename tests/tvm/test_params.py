@@ -51,7 +51,7 @@ def test_golden(tmp_path):
 
 
 @pytest.mark.parametrize("what", WRITTEN)
-@pytest.mark.sample(35)
+@pytest.mark.sample(12)
 def test_writes_the_bytes_that_tvm_writes(tmp_path, what):
     row = WRITTEN[what]
     path = tmp_path / "a.params"
@@ -66,7 +66,7 @@ def test_writes_the_bytes_that_tvm_writes(tmp_path, what):
 
 
 @pytest.mark.parametrize("what", WRITTEN)
-@pytest.mark.sample(35)
+@pytest.mark.sample(12)
 def test_reads_what_tvm_wrote(what):
     row = WRITTEN[what]
     read, expected = tvm.read_params(bytes.fromhex(row["hex"])), arrays_of(row["arrays"])
@@ -300,6 +300,7 @@ def test_elements_are_not_touched_before_they_are_asked_for(tmp_path):
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     ("data", "words"),
     [

@@ -34,7 +34,7 @@ def sample(dtype, count=3 * CHUNK_COUNT // 2):
 
 
 @pytest.mark.parametrize(("src", "dst"), PAIRS, ids=str)
-@pytest.mark.sample(15)
+@pytest.mark.sample(8)
 def test_values_and_counts(src, dst):
     array = sample(src)
     got, counts = convert(array, dst, overflow="inf")
@@ -53,7 +53,7 @@ def test_values_and_counts(src, dst):
 
 
 @pytest.mark.parametrize(("src", "dst"), PAIRS, ids=str)
-@pytest.mark.sample(15)
+@pytest.mark.sample(8)
 def test_refusals_name_the_first_element(src, dst):
     array = np.ones(CHUNK_COUNT + 100, src.numpy)
     array[CHUNK_COUNT + 3 :: 7] = np.nan

@@ -39,6 +39,7 @@ COUNTS = [*range(131), 255, 256, 257, 1000, 4095, 4096, 4097, 4099]
 # ------------------------------------------------------------------------------------------------------------- packing
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("dtype", NUMERIC)
 def test_pack_writes_the_bytes_of_the_reference(dtype):
     for count in COUNTS if dtype in SUB_BYTE else COUNTS[::3]:
@@ -50,6 +51,7 @@ def test_pack_writes_the_bytes_of_the_reference(dtype):
             assert pack_tensor(array) == packed
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("dtype", NUMERIC)
 def test_unpack_reads_what_was_packed(dtype):
     for count in COUNTS:
@@ -81,7 +83,7 @@ def test_pack_writes_the_bytes_of_coremltools():
 
 
 @pytest.mark.parametrize("name", [name for name in MODEL_CASES if not name.startswith("wire/")])
-@pytest.mark.sample(15)
+@pytest.mark.sample(5)
 def test_pack_writes_the_immediates_of_the_fixtures(name):
     """Every immediate that coremltools wrote (in its own choice of field), as it stands in the model file."""
     case = load_case(name)

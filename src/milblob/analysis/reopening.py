@@ -79,7 +79,7 @@ class Reopened(NamedTuple):
         names = [path]
         if paths.is_directory(path):
             names = sorted(os.path.join(folder, name) for folder, _, found in os.walk(path) for name in found)
-        files = [SourceFile.at(name) for name in names if os.path.isfile(name)]
+        files = [SourceFile.at(name) for name in names if paths.is_file(name)]
         files += [SourceFile.of(mapping) for mapping in mappings]
         return cls(path, constants, stored, max_nbytes, is_restored, is_broken, tuple(files))
 
