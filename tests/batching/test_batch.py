@@ -376,7 +376,7 @@ def test_a_journal_without_models_is_used_and_other_files_are_kept(source, tmp_p
 
 
 @pytest.mark.parametrize("content", [b'{"mine": 1}', b"mine", b"\x00" * 99])
-def test_resume_keeps_a_file_that_is_no_journal(source, tmp_path, content):
+def test_resume_keeps_another_file(source, tmp_path, content):
     """Also one that has no end of a line, as a journal that was cut off has not."""
     journal = tmp_path / "mine.json"
     journal.write_bytes(content)

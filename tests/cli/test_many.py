@@ -102,6 +102,16 @@ def test_convert_makes_one_file_of_all_that_is_found(folder, capsys):
         assert sorted(arrays) == ["x", "y"]
 
 
+@pytest.mark.parametrize("name", READING)
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_empty_list_is_not_passed_over(folder, cli, name, content):
+    (folder / "list").write_text(content, "utf-8")
+    for words in ([], ["--json-lines"]):
+        status, out, err = cli(name, *READING[name], "--files-from", "list", *words)
+        assert (status, out) == (2, "")
+        assert "expected a list of models, got an empty one: list" in err
+
+
 def test_one_model_is_reported_without_a_heading(folder, capsys):
     expected = run(capsys, "ls", "models/a.mlpackage")
     assert run(capsys, "ls", "models/a*") == expected

@@ -178,13 +178,13 @@ def _command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argpar
     return parser
 
 
-def _fill(command: argparse.ArgumentParser, arguments: argparse.Namespace, unknown: Sequence[str]) -> bool:
+def _fill(parser: argparse.ArgumentParser, arguments: argparse.Namespace, unknown: Sequence[str]) -> bool:
     """Take a word after options as the argument that may be left out: `argparse` looks for it before them only.
 
     Returns:
         Whether nothing else is unknown.
     """
-    for action in command._actions:
+    for action in parser._actions:
         is_left = not action.option_strings and action.nargs == "?" and getattr(arguments, action.dest, None) is None
         if is_left and len(unknown) == 1 and not unknown[0].startswith("-"):
             setattr(arguments, action.dest, unknown[0])
