@@ -22,6 +22,7 @@ import milblob.tvm
 import tvm_archives
 from editable_packages import assign, assign_in, make_package, number_of
 from example_files import NAMES, arguments_of, make_files
+from milblob.cli import main
 from milblob.storage import journal, pending
 from paths import DEMO
 from public_calls import CALLS as EVERY
@@ -190,7 +191,7 @@ def examples_of(name):
     return module.EXAMPLES
 
 
-EXAMPLES = [(name, example) for name in NAMES for example in examples_of(name)]
+EXAMPLES = [(name, example) for name in NAMES if name != "batch" for example in examples_of(name)]
 
 
 @pytest.mark.sample(18)
@@ -214,6 +215,19 @@ def test_no_command_that_reads_changes_a_model(cli, files, tmp_path, monkeypatch
         assert status == 0, err
     assert after == {path: before[path] for path in after}
     assert len(after) == len([path for path in before if not completes or "Model.mlpackage" not in path]) - 1
+
+
+@pytest.mark.parametrize("command", [["check"], ["hash"], ["repack", "--gc"]])
+def test_a_batch_reports_an_interrupted_change_and_changes_no_model(files, tmp_path, monkeypatch, capsys, command):
+    folder = shutil.copytree(files, tmp_path / "files")
+    monkeypatch.chdir(folder)
+    before = state_of(folder)
+    status = main(["batch", *command, "--", "Model.mlpackage", "--into", str(tmp_path / "out")])
+    out, err = capsys.readouterr()
+    results = [path.read_text() for path in (tmp_path / "out").glob("*.json")]
+    assert status == (1 if command == ["check"] else 2)
+    assert "interrupted change" in "".join([out, err, *results]) and "milblob recover" in "".join([out, err, *results])
+    assert state_of(folder) == before
 
 
 @pytest.mark.parametrize("name", ["refit", "repack", "compress"])

@@ -406,6 +406,26 @@ def test_a_journal_without_models_is_used_and_other_files_are_kept(source, tmp_p
         assert len(entries(journal)) == 9
 
 
+@pytest.mark.parametrize("content", [b'{"mine": 1}', b"mine", b"\x00" * 99])
+def test_resume_keeps_another_file(source, tmp_path, content):
+    """Also one that has no end of a line, as a journal that was cut off has not."""
+    journal = tmp_path / "mine.json"
+    journal.write_bytes(content)
+    with pytest.raises(milblob.FormatError, match="line 1: expected an entry of a batch"):
+        milblob.batch(size, source, recursive=True, journal=journal, resume=True)
+    assert journal.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["", "journal", "new/journal"])
+def test_a_journal_in_a_source_is_refused(source, name):
+    model = source / "m0.mlpackage"
+    before = sorted(source.rglob("*"))
+    for resume in (False, True):
+        with pytest.raises(ValueError, match=r"expected a journal outside of the sources, got one in .*m0\.mlpackage"):
+            milblob.batch(size, source, recursive=True, journal=model / name, resume=resume)
+    assert sorted(source.rglob("*")) == before
+
+
 # -------------------------------------------------------------------------------------------------------------- memory
 
 

@@ -102,6 +102,16 @@ def test_convert_makes_one_file_of_all_that_is_found(folder, capsys):
         assert sorted(arrays) == ["x", "y"]
 
 
+@pytest.mark.parametrize("name", READING)
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_empty_list_is_not_passed_over(folder, cli, name, content):
+    (folder / "list").write_text(content, "utf-8")
+    for words in ([], ["--json-lines"]):
+        status, out, err = cli(name, *READING[name], "--files-from", "list", *words)
+        assert (status, out) == (2, "")
+        assert "expected a list of models, got an empty one: list" in err
+
+
 def test_one_model_is_reported_without_a_heading(folder, capsys):
     expected = run(capsys, "ls", "models/a.mlpackage")
     assert run(capsys, "ls", "models/a*") == expected
@@ -180,6 +190,12 @@ def test_batch_prints_results_without_outputs(folder, capsys):
         (["compress", "--int8", "--save-plan", "p", "--", "models", "--into", "out"], "expected no --save-plan of compress"),
         (["compress", "--frontier", "f.svg", "--", "models", "--into", "out"], "expected no --frontier of compress"),
         (["repack", "-o", "x", "--", "models", "--into", "out"], "expected no --output of repack"),
+        (["repack", "--output=x", "--", "models", "--into", "out"], "expected no --output of repack"),
+        (["repack", "-ox", "--", "models", "--into", "out"], "expected no --output of repack"),
+        (["check", "--sarif", "--", "models"], "expected no --sarif of check"),
+        (["check", "--cache", "c", "--", "models"], "expected no --cache of check"),
+        (["hash", "--download", "c", "--", "models"], "expected no --download of hash"),
+        (["stats", "--storage-option", "a=b", "--", "models"], "expected no --storage-option of stats"),
         (["repack", "--force", "--", "models", "--into", "out"], "expected no --force of repack"),
         (["repack", "--json", "--", "models", "--into", "out"], "expected no --json of repack"),
         (["check", "-r", "--", "models"], "expected no --recursive of check"),
@@ -195,6 +211,26 @@ def test_batch_refuses_before_it_writes(folder, cli, words, message):
     assert (status, out) == (2, "")
     assert re.search(message, err), err
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["repack", "compress", "check", "stats", "hash"])
+def test_results_of_a_batch_in_an_executor_are_the_same(folder, capsys, name):
+    words = [*WRITTEN[name][0], "--", "models/a.mlpackage", "-q"]
+    plain = run(capsys, "batch", name, *words, "--into", "one")
+    assert run(capsys, "batch", name, *words, "--into", "two", "--executor", "threads:2") == plain
+    assert plain[0] in (0, 1)
+    suffix = WRITTEN[name][1]
+    if suffix == ".mlpackage":
+        assert milblob.content_hash(f"one/a{suffix}") == milblob.content_hash(f"two/a{suffix}")
+    else:
+        assert (folder / f"one/a{suffix}").read_bytes() == (folder / f"two/a{suffix}").read_bytes()
+
+
+def test_a_dry_run_of_a_batch_takes_no_other_path_for_the_output(folder, capsys):
+    (folder / "MODEL").write_bytes(b"mine")
+    status, out, err = run(capsys, "batch", "compress", "--int8", "-n", "--", "models/a.mlpackage", "-q")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["result"]["output"] == "models/a.mlpackage"
 
 
 def test_batch_prints_the_help_of_the_command(cli):

@@ -145,3 +145,19 @@ def test_a_model_without_weights_is_named(cli):
     assert cli("stats", path) == (0, "", f"milblob: {path}: no weights (--constants takes every constant)\n")
     assert cli("stats", path, "-q") == (0, "", "")
     assert "total        0" in cli("ls", path)[1]
+
+
+def test_an_argument_that_may_be_left_out_also_comes_after_options(tmp_path, cli):
+    milblob.save({"head_bias": np.ones(96, np.float32)}, tmp_path / "w.npz")
+    status, _, err = cli("refit", DEMO, "-n", "--cast", tmp_path / "w.npz")
+    assert (status, err.startswith("milblob: 1 weight")) == (0, True), err
+    assert cli("report", DEMO, "-o", tmp_path / "r.html", "-q", DEMO) == (0, "", "")
+    assert cli("show", DEMO, "-q", "head_bias")[0] == 0
+    assert "unrecognized arguments: x y" in cli("refit", DEMO, "-n", "x", "y")[2]
+    assert "unrecognized arguments: x" in cli("refit", DEMO, tmp_path / "w.npz", "-n", "x")[2]
+
+
+def test_an_executor_of_check_needs_values(cli):
+    status, out, err = cli("check", DEMO, DEMO, "--executor", "threads:2")
+    assert (status, out) == (2, "")
+    assert err == "milblob: --executor: expected --values, whose work it gives out, got none\n"

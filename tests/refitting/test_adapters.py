@@ -462,8 +462,9 @@ def test_select_chooses_between_the_adapters_of_a_model(tmp_path):
 # ------------------------------------------------------------------------------------------------------- command line
 
 
-def test_command_takes_weights_or_adapters(cli, tmp_path):
+def test_command_takes_weights_or_adapters(cli, capsys, tmp_path):
     model, base, lora, _ = adapted("linears", tmp_path)
+    capsys.readouterr()  # the progress of coremltools
     for arguments, got in (([], "neither"), ([str(base), "--adapter", str(lora)], "both")):
         status, _, err = cli("refit", str(model), *arguments)
         assert (status, err) == (2, f"milblob: refit: expected WEIGHTS or --adapter, got {got}\n")
@@ -472,3 +473,10 @@ def test_command_takes_weights_or_adapters(cli, tmp_path):
     assert status == 0, err
     milblob.refit(model, lora, base=base, scale=0.75)
     assert milblob.diff(model, tmp_path / "two.mlpackage").is_same
+
+
+def test_patterns_that_take_long_to_compile_are_refused(tmp_path):
+    patterns = {"rank_pattern": {"[\0-\U0010ffff]" * 5000: 3}}
+    adapter = save_adapter(tmp_path / "a", factors("l", 4, 3), **patterns)
+    with pytest.raises(milblob.UnsupportedError, match="expected some that can be matched in seconds"):
+        open_adapter(str(adapter))

@@ -289,6 +289,15 @@ def test_a_report_that_exists_is_kept(tmp_path, cli):
     assert weights_of(path)
 
 
+def test_no_report_is_written_into_a_model(tmp_path, cli):
+    model = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
+    before = sorted(model.rglob("*"))
+    for words in ([model], [DEMO, model]):
+        status, _, err = cli("report", *words, "-o", model / "r.html", "--force")
+        assert (status, "expected a place outside of models" in err) == (2, True)
+    assert sorted(model.rglob("*")) == before
+
+
 def test_a_directory_that_is_missing_or_cannot_be_written(tmp_path, cli):
     status, _, err = cli("report", str(DEMO), "-o", str(tmp_path / "none" / "r.html"))
     assert (status, err.count("\n")) == (2, 1) and "none" in err

@@ -277,12 +277,21 @@ def test_destinations_are_kept_without_force(tmp_path):
         with pytest.raises(FileExistsError, match="already exists"):
             call()
     package = copy_of(DEMO, tmp_path)
-    with pytest.raises(ValueError, match="part of a model"):
+    with pytest.raises(ValueError, match="expected a place outside of models"):
         milblob.delta(package, package, package / "Manifest.json", force=True)
     with pytest.raises(ValueError, match="expected a place outside of models"):
         milblob.apply(package, _patch(package, tmp_path), package / "inside.mlpackage")
     with pytest.raises(ValueError, match="level: expected at most 22, got 23"):
         milblob.delta(a, b, tmp_path / "p", level=23, force=True)
+
+
+@pytest.mark.parametrize("where", ["old", "new", "another"])
+def test_no_patch_is_written_into_a_model(tmp_path, where):
+    folders = {name: copy_of(DEMO, tmp_path / name) for name in ("old", "new", "another")}
+    before = files_of(folders[where])
+    with pytest.raises(ValueError, match="expected a place outside of models"):
+        milblob.delta(folders["old"], folders["new"], folders[where] / "Data/update.milpatch")
+    assert files_of(folders[where]) == before
 
 
 def _patch(package, folder):

@@ -125,6 +125,8 @@ def run_batch(
         raise NotADirectoryError(errno.ENOTDIR, "expected a directory for outputs, got a file", into)
     if into is not None and journal is None:
         journal = os.path.join(into, JOURNAL)
+    elif journal is not None:
+        plan.require_journal(journal)
     if resume and journal is None:
         raise ValueError("resume: expected into or journal, got neither")
     if not resume:

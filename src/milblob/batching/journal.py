@@ -61,7 +61,7 @@ class BatchJournal:
             if not resume:
                 self._require_unused()
             if not self._read(call):
-                self._append({"milblob_batch": VERSION, "call": call})
+                self._write(_head(call))
                 sync_directory(os.path.dirname(path))
         except BaseException:
             os.close(self._fd)
@@ -128,7 +128,10 @@ class BatchJournal:
         os.lseek(self._fd, 0, os.SEEK_SET)
 
     def _append(self, entry: dict[str, Any]) -> None:
-        data = memoryview(f"{json.dumps(entry)}\n".encode())
+        self._write(_line(entry))
+
+    def _write(self, line: bytes) -> None:
+        data = memoryview(line)
         while data:
             data = data[os.write(self._fd, data) :]
         sync(self._fd)
@@ -138,8 +141,8 @@ class BatchJournal:
         at = 0
         with open(self._fd, "rb", closefd=False) as file:
             for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):  # the coordinator was killed while it wrote
-                    break
+                if not line.endswith(b"\n") and (number > 1 or _head(call).startswith(line)):
+                    break  # the coordinator was killed while it wrote
                 try:
                     self._take(json.loads(line), number, call)
                 except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -170,6 +173,14 @@ class BatchJournal:
                 del self.entries[name]  # it is tried again; an older output, if there is one, is to be replaced
         else:
             raise ValueError
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return f"{json.dumps(entry)}\n".encode()
+
+
+def _head(call: str) -> bytes:
+    return _line({"milblob_batch": VERSION, "call": call})
 
 
 def _hash_in(text: str | None) -> bytes | None:

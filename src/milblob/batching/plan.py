@@ -73,6 +73,16 @@ class Plan:
                 message = "expected no such output, got one (name another directory, or remove it)"
                 raise FileExistsError(errno.EEXIST, message, destination)
 
+    def require_journal(self, journal: str) -> None:
+        """Refuse a journal that is a source, or in one. Raises: ValueError: it is."""
+        path = paths.real(journal)
+        around = {path}
+        while (path := os.path.dirname(path)) not in around:
+            around.add(path)
+        for source in self.sources:
+            if paths.real(source) in around:
+                raise ValueError(f"{journal}: expected a journal outside of the sources, got one in {source}")
+
     def _require_outside(self, found: Found, inside: set[str]) -> None:
         """Refuse a directory for outputs in a source, and collect the sources that are in that directory."""
         into = self._real_into

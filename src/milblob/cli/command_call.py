@@ -18,7 +18,10 @@ COMMANDS = {
 
 _WRITERS = ("repack", "compress", "convert", "to-onnx")
 _MODEL = "MODEL"  # in the place of each model, while options are parsed
-_NOT_HERE = ("json", "json_lines", "fail_fast", "recursive", "files_from", "force", "executor", "memory")
+_NOT_HERE = (
+    "json", "json_lines", "sarif", "fail_fast", "recursive", "files_from", "force", "executor", "memory",
+    "storage_options", "download", "cache", "cache_size",
+)  # fmt: skip
 
 
 class CommandCall:
@@ -64,6 +67,8 @@ class CommandCall:
         arguments.json = arguments.quiet = True
         if self.is_writer:
             arguments.output, arguments.force = destination, force
+        elif self.command in _WRITERS and arguments.output is not None:
+            arguments.output = source  # of a dry run: no path that may be there
         try:
             with local_source(source, arguments) as path:
                 status, document = module.run_one(path, arguments)
@@ -91,8 +96,8 @@ def _parsed(words: tuple[str, ...]) -> Namespace:
         ValueError: an option for a file that the models would share, or one that batch has for all.
     """
     command = words[0]
-    output = ["-o", _MODEL] if command in _WRITERS and not {"--coverage", "-o", "--output"} & set(words) else []
-    arguments = parse([command, _MODEL, *words[1:], *output])
+    output = ["-o", _MODEL] if command in _WRITERS and "--coverage" not in words else []
+    arguments = parse([command, *output, _MODEL, *words[1:]])
     given = next(getattr(arguments, name) for name in ("models", "sources", "model") if hasattr(arguments, name))
     if given not in (_MODEL, [_MODEL]):
         raise ValueError(f"batch: expected models after --, got {' '.join([*given][1:])} before")

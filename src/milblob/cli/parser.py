@@ -161,21 +161,40 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     arguments: argparse.Namespace
     arguments, unknown = parser.parse_known_args(argv)
-    if unknown:
+    if unknown and not _fill(_command_of(parser, sys.argv[1:] if argv is None else argv), arguments, unknown):
         _refuse(parser, sys.argv[1:] if argv is None else argv, unknown)
     if not hasattr(arguments, "run"):  # only "--" was given
         parser.error("expected a command, got none")
     return arguments
 
 
-def _refuse(parser: CommandParser, words: Sequence[str], unknown: Sequence[str]) -> NoReturn:
-    """Report arguments that a command does not have, with what may be meant by the first one."""
-    command: argparse.ArgumentParser = parser
+def _command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that words begin with."""
     for word in words:
-        inner = [action.choices[word] for action in _subcommands(command) if word in action.choices]
+        inner = [action.choices[word] for action in _subcommands(parser) if word in action.choices]
         if not inner:
             break
-        command = inner[0]
+        parser = inner[0]
+    return parser
+
+
+def _fill(parser: argparse.ArgumentParser, arguments: argparse.Namespace, unknown: Sequence[str]) -> bool:
+    """Take a word after options as the argument that may be left out: `argparse` looks for it before them only.
+
+    Returns:
+        Whether nothing else is unknown.
+    """
+    for action in parser._actions:
+        is_left = not action.option_strings and action.nargs == "?" and getattr(arguments, action.dest, None) is None
+        if is_left and len(unknown) == 1 and not unknown[0].startswith("-"):
+            setattr(arguments, action.dest, unknown[0])
+            return True
+    return False
+
+
+def _refuse(parser: CommandParser, words: Sequence[str], unknown: Sequence[str]) -> NoReturn:
+    """Report arguments that a command does not have, with what may be meant by the first one."""
+    command = _command_of(parser, words)
     first, options = unknown[0], _options(command)
     meant = f"--{first.lstrip('-').partition('=')[0]}"
     bare = meant.rstrip("0123456789")

@@ -68,12 +68,12 @@ def run_each(
         The greatest exit status.
 
     Raises:
-        ValueError: no model; storage options without a URL. What `run` raises for the only model.
+        ValueError: no model, an empty list; storage options without a URL. What `run` raises for the only model.
     """
     as_lines = getattr(arguments, "json_lines", False)
     arguments.json = arguments.json or as_lines
     arguments.is_several, found = _models_of(arguments)
-    status = 0
+    status, number = 0, -1
     documents = []
     for number, source in enumerate(found):
         if is_headed and arguments.is_several and not arguments.json and number:
@@ -99,6 +99,8 @@ def run_each(
             documents.append(document)
         if result >= EXIT_ERROR and getattr(arguments, "fail_fast", False):
             break
+    if number < 0:
+        raise ValueError(f"--files-from: expected a list of models, got an empty one: {arguments.files_from}")
     if arguments.json and not as_lines and (documents or is_list or arguments.is_several):
         output.print_json({"models": documents} if is_list or arguments.is_several else documents[0])
     return status

@@ -34,6 +34,7 @@ _INITS = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
 
 _MAX_NAME = 1000
 _MAX_REPEATS, _MAX_GROUPS, _MAX_STEPS = 2, 3, 1_000_000_000
+_SET_STEPS = 1_000_000  # to compile one, such as [^a-z]: milliseconds
 _REPEATED_GROUP = re.compile(r"\)\s*[*+?{]")
 _PART = re.compile(
     r"(?P<module>.+)\.(?:lora_(?P<side>[AB])(?:\.[^.]+)?\.(?P<of>weight|bias)"
@@ -191,6 +192,7 @@ class _Config:
             if repeats > _MAX_REPEATS or groups > _MAX_GROUPS or _REPEATED_GROUP.search(text):
                 message = f"{key} of adapter: expected names, or expressions with few repetitions and groups"
                 raise UnsupportedError(f"{message}, got {text!r:.100}", file=self.file)
+            self._count(text.count("[") * _SET_STEPS)
             try:
                 patterns[text] = (re.compile(rf"(.*\.)?({text})$"), value)
             except (re.error, RecursionError, OverflowError) as error:
@@ -202,13 +204,17 @@ class _Config:
         """Return the value of the first pattern that matches a module."""
         for text, (pattern, value) in patterns.items():
             repeats, groups = _repeats_and_groups(text)
-            self._steps += (module.count(".") + 1) * len(module) ** repeats * (text.count("|") + 1) ** groups
-            if self._steps > _MAX_STEPS:
-                message = "patterns of adapter: expected some that can be matched in seconds, got too many"
-                raise UnsupportedError(message, file=self.file)
+            self._count((module.count(".") + 1) * len(module) ** repeats * (text.count("|") + 1) ** groups)
             if pattern.match(module):
                 return value
         return default
+
+    def _count(self, steps: int) -> None:
+        """Count what patterns take. Raises: UnsupportedError: too much."""
+        self._steps += steps
+        if self._steps > _MAX_STEPS:
+            message = "patterns of adapter: expected some that can be matched in seconds, got too many"
+            raise UnsupportedError(message, file=self.file)
 
 
 def _repeats_and_groups(text: str) -> tuple[int, int]:

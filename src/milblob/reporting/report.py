@@ -13,6 +13,7 @@ from ..progress import Progress, ProgressCounter
 from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result
+from ..rewrite.destination import require_outside_models
 from ..selection import Select, require_selected, selector
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
@@ -91,7 +92,8 @@ def report(
 
     Raises:
         FileExistsError: the file exists, and `force` is False. OSError: it cannot be written. ImportError: the extra
-            `report` is not installed. ValueError: `select` selects nothing. As `open`; with `other`, as `diff`.
+            `report` is not installed. ValueError: `select` selects nothing; a destination inside a model.
+            As `open`; with `other`, as `diff`.
 
     Examples:
         >>> found = milblob.report("demo.mlpackage", destination="report.html")
@@ -104,6 +106,7 @@ def report(
     require_calls(progress=progress)
     is_selected = selector(select)
     target = as_path(destination)
+    require_outside_models([os.fspath(one) for one in (source, other) if isinstance(one, str | os.PathLike)], target)
     library()  # before the work: an extra that is missing, and below, a file that cannot be written
     with contextlib.ExitStack() as stack, NewFile(target, force=force) as new:
         first = _chosen(Side.open(source, False, stack, max_nbytes), is_selected)

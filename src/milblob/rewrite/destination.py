@@ -40,9 +40,7 @@ def require_destination(sources: list[str], kind: str, destination: str, force: 
     require_name(destination, kind)
     is_directory = kind in ("mlpackage", "mlmodelc")
     real = os.path.realpath(destination)
-    for parent in _parents(real):
-        if any(paths.is_directory(source) and _is_same(source, parent) for source in sources) or _is_model(parent):
-            raise ValueError(f"output {destination}: expected a place outside of models, got one in {parent}")
+    require_outside_models(sources, destination)
     if is_in_place(sources, destination):
         return
     for source in sources:
@@ -57,6 +55,17 @@ def require_destination(sources: list[str], kind: str, destination: str, force: 
         raise DestinationExistsError(destination)
     if paths.is_directory(real):
         raise FileExistsError(f"{destination}: expected a file to replace, got a directory")
+
+
+def require_outside_models(sources: list[str], destination: str) -> None:
+    """Refuse a destination inside one of the sources, or inside another model.
+
+    Raises:
+        ValueError: it is.
+    """
+    for parent in _parents(os.path.realpath(destination)):
+        if any(paths.is_directory(source) and _is_same(source, parent) for source in sources) or _is_model(parent):
+            raise ValueError(f"output {destination}: expected a place outside of models, got one in {parent}")
 
 
 def require_new_package(sources: list[str], destination: str, force: bool) -> None:

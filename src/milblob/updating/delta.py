@@ -9,7 +9,7 @@ import numpy as np
 from ..arguments import as_count, as_path, require_calls, require_flags
 from ..errors import FormatError, LimitError
 from ..progress import Progress, ProgressCounter
-from ..rewrite.destination import require_no_part
+from ..rewrite.destination import require_no_part, require_outside_models
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
@@ -82,6 +82,7 @@ def delta(
     if level > _MAX_LEVEL:
         raise ValueError(f"level: expected at most {_MAX_LEVEL}, got {level}")
     frames.zstd()  # before the models are read
+    require_outside_models(names, target)
     require_no_part(names, target, SUFFIX)
     counter = ProgressCounter(progress)
     with ModelFiles(names[0], max_nbytes=max_nbytes) as a, ModelFiles(names[1], max_nbytes=max_nbytes) as b:

@@ -38,6 +38,8 @@ def run(arguments: Namespace) -> int:
     if (arguments.json or getattr(arguments, "json_lines", False)) and arguments.sarif:
         output.say(f"expected --json{'' if arguments.json else '-lines'} or --sarif, got both")
         return _EXIT_ERROR
+    if arguments.executor is not None and not arguments.values:
+        raise ValueError("--executor: expected --values, whose work it gives out, got none")
     checked: list[tuple[str, CheckReport]] = []
     failures: list[str] = []
     status = run_each(arguments, partial(_report, checked, failures), is_headed=False, is_list=not arguments.sarif)
