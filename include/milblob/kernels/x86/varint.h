@@ -202,7 +202,7 @@ MB_TARGET_BMI MB_STEP uint64_t mb_put_eight_avx2(uint8_t *dst, __m256i v, const 
         picks = _mm_unpacklo_epi64(picks, _mm_add_epi8(_mm_loadl_epi64((const __m128i *)(const void *)pairs->picks[b]), _mm_set1_epi8(8)));
         const __m128i bytes = _mm_shuffle_epi8(half ? _mm256_extracti128_si256(v, 1) : _mm256_castsi256_si128(v), picks);
         _mm_storel_epi64((__m128i *)(void *)dst, bytes), dst += pairs->nbytes[a];
-        _mm_storeh_pd((double *)(void *)dst, _mm_castsi128_pd(bytes)), dst += pairs->nbytes[b];
+        _mm_storel_epi64((__m128i *)(void *)dst, _mm_unpackhi_epi64(bytes, bytes)), dst += pairs->nbytes[b];
     }
     return (uint64_t)(dst - at);
 }
