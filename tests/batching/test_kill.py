@@ -45,7 +45,9 @@ def killed_at(arguments, journal, lines, seconds):
         return child.wait() == -signal.SIGKILL
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has no SIGKILL: a batch that is killed is not tested there"
+)
 @pytest.mark.parametrize("point", some(range(20), named=[7, 14]))
 def test_a_killed_batch_resumes(tmp_path, point):
     """The points are spread over the entries of the journal; one batch is killed several times."""
@@ -75,7 +77,9 @@ def test_a_killed_batch_resumes(tmp_path, point):
     assert was_killed or point > 16  # the last points may be after the end
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="there is no /proc: that no worker is left is not tested"
+)
 def test_the_processes_of_a_killed_coordinator_end(tmp_path):
     """In the middle of work that would take a minute."""
     code = """
@@ -117,7 +121,9 @@ def is_running(pid, group=None):
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="there is no /proc: that no worker is left is not tested"
+)
 def test_an_interrupt_leaves_no_process_and_no_part(tmp_path):
     """Ctrl-C reaches the coordinator and its workers; the batch resumes."""
     source, out = models(tmp_path / "in", COUNT), tmp_path / "out"

@@ -1,4 +1,4 @@
-"""What was fetched is kept between runs: never wrong bytes, whatever happened to the directory in between."""
+"""What was fetched is kept between runs: never wrong bytes, also after damage to the directory in between."""
 
 import base64
 import contextlib
