@@ -75,7 +75,8 @@ def expected(mca: str, cpu: str, loop: list[str]) -> str:
             pressure[use["ResourceIndex"]] = use["ResourceUsage"]
     names = report["TargetInfo"]["Resources"]
     place, most = max(pressure.items(), key=lambda pair: pair[1], default=(0, 0.0))
-    why = names[place] if most > 0.85 * cycles else "front end" if len(loop) > 3.4 * cycles else "latency"
+    name = re.sub(r"[^\w]+.*", "", names[place]) if names else ""  # a part of a resource has a number after a NUL
+    why = name if most > 0.85 * cycles else "front end" if len(loop) > 3.4 * cycles else "latency"
     return f"{cycles:.1f} ({why})"
 
 

@@ -18,74 +18,51 @@ MB_DEFINE_SCALES(loop_avx2, MB_TARGET_AVX2)
 
 #define MB_HALF_AVX2(value) _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)
 
-/* Bytes to float16, by the instruction; eight elements a round. Results of arithmetic are no signalling NaNs, the only
- * numbers on which the instruction and float.h differ. */
-#define MB_SCALE_8_AVX2(widen, steps) \
-    __m256 value = _mm256_cvtepi32_ps(widen(_mm_loadl_epi64((const __m128i *)(const void *)(src + i)))); \
-    value = _mm256_sub_ps(value, o); \
-    if (steps) value = _mm256_cvtph_ps(MB_HALF_AVX2(value)); \
-    _mm_storeu_si128((__m128i *)(void *)(dst + 2 * i), MB_HALF_AVX2(_mm256_mul_ps(s, value)));
+/* Bytes to float16, by the instruction: a vector of elements a round. Results of arithmetic are no signalling NaNs, the only
+ * numbers on which the instruction and float.h differ. `v` names the intrinsics of the vectors. */
+#define MB_HALF_AVX512(value) _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)
+#define MB_LOAD_BYTES_8(src) _mm_loadl_epi64((const __m128i *)(const void *)(src))
+#define MB_LOAD_BYTES_16(src) _mm_loadu_si128((const __m128i *)(const void *)(src))
+#define MB_STORE_HALVES_8(dst, halves) _mm_storeu_si128((__m128i *)(void *)(dst), halves)
+#define MB_STORE_HALVES_16(dst, halves) _mm256_storeu_si256((__m256i *)(void *)(dst), halves)
 
-#define MB_DEFINE_SCALE_HALF_AVX2(name, tail, widen, steps) \
-    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
+#define MB_SCALE_ROUND(v, lanes, half, widen, steps) \
+    value = v##_cvtepi32_ps(widen(MB_LOAD_BYTES_##lanes(src + i))); \
+    value = v##_sub_ps(value, o); \
+    if (steps) value = v##_cvtph_ps(half(value)); \
+    MB_STORE_HALVES_##lanes(dst + 2 * i, half(v##_mul_ps(s, value)));
+
+#define MB_DEFINE_SCALE_HALF(name, target, tail, vector, v, lanes, half, widen, steps) \
+    target MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
         uint64_t i = 0; \
+        vector value; \
         if (run == 1) { \
-            for (; count - i >= 8; i += 8) { \
-                const __m256 s = _mm256_loadu_ps(scale + i), o = _mm256_loadu_ps(offset + i); \
-                MB_SCALE_8_AVX2(widen, steps) \
+            for (; count - i >= lanes; i += lanes) { \
+                const vector s = v##_loadu_ps(scale + i), o = v##_loadu_ps(offset + i); \
+                MB_SCALE_ROUND(v, lanes, half, widen, steps) \
             } \
             tail(dst + 2 * i, src + i, count - i, scale + i, offset + i, 1); \
             return; \
         } \
         for (; i < count; scale++, offset++) { \
             const uint64_t end = count - i < run ? count : i + run; \
-            const __m256 s = _mm256_set1_ps(*scale), o = _mm256_set1_ps(*offset); \
-            for (; end - i >= 8; i += 8) { \
-                MB_SCALE_8_AVX2(widen, steps) \
+            const vector s = v##_set1_ps(*scale), o = v##_set1_ps(*offset); \
+            for (; end - i >= lanes; i += lanes) { \
+                MB_SCALE_ROUND(v, lanes, half, widen, steps) \
             } \
             if (i < end) tail(dst + 2 * i, src + i, end - i, scale, offset, run); \
             i = end; \
         } \
     }
 
-MB_DEFINE_SCALE_HALF_AVX2(mb_scale_u8_f16_avx2, mb_scale_u8_f16_plain, _mm256_cvtepu8_epi32, false)
-MB_DEFINE_SCALE_HALF_AVX2(mb_scale_i8_f16_avx2, mb_scale_i8_f16_plain, _mm256_cvtepi8_epi32, false)
-MB_DEFINE_SCALE_HALF_AVX2(mb_scale_u8_steps_avx2, mb_scale_u8_steps_plain, _mm256_cvtepu8_epi32, true)
-MB_DEFINE_SCALE_HALF_AVX2(mb_scale_i8_steps_avx2, mb_scale_i8_steps_plain, _mm256_cvtepi8_epi32, true)
-
-/* The same with sixteen elements a round. */
-#define MB_SCALE_16_AVX512(widen, steps) \
-    __m512 value = _mm512_cvtepi32_ps(widen(_mm_loadu_si128((const __m128i *)(const void *)(src + i)))); \
-    value = _mm512_sub_ps(value, o); \
-    if (steps) value = _mm512_cvtph_ps(_mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)); \
-    _mm256_storeu_si256((__m256i *)(void *)(dst + 2 * i), _mm512_cvtps_ph(_mm512_mul_ps(s, value), _MM_FROUND_TO_NEAREST_INT));
-
-#define MB_DEFINE_SCALE_HALF_AVX512(name, tail, widen, steps) \
-    MB_TARGET_AVX512 MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
-        uint64_t i = 0; \
-        if (run == 1) { \
-            for (; count - i >= 16; i += 16) { \
-                const __m512 s = _mm512_loadu_ps(scale + i), o = _mm512_loadu_ps(offset + i); \
-                MB_SCALE_16_AVX512(widen, steps) \
-            } \
-            tail(dst + 2 * i, src + i, count - i, scale + i, offset + i, 1); \
-            return; \
-        } \
-        for (; i < count; scale++, offset++) { \
-            const uint64_t end = count - i < run ? count : i + run; \
-            const __m512 s = _mm512_set1_ps(*scale), o = _mm512_set1_ps(*offset); \
-            for (; end - i >= 16; i += 16) { \
-                MB_SCALE_16_AVX512(widen, steps) \
-            } \
-            if (i < end) tail(dst + 2 * i, src + i, end - i, scale, offset, run); \
-            i = end; \
-        } \
-    }
-
-MB_DEFINE_SCALE_HALF_AVX512(mb_scale_u8_f16_avx512, mb_scale_u8_f16_avx2, _mm512_cvtepu8_epi32, false)
-MB_DEFINE_SCALE_HALF_AVX512(mb_scale_i8_f16_avx512, mb_scale_i8_f16_avx2, _mm512_cvtepi8_epi32, false)
-MB_DEFINE_SCALE_HALF_AVX512(mb_scale_u8_steps_avx512, mb_scale_u8_steps_avx2, _mm512_cvtepu8_epi32, true)
-MB_DEFINE_SCALE_HALF_AVX512(mb_scale_i8_steps_avx512, mb_scale_i8_steps_avx2, _mm512_cvtepi8_epi32, true)
+MB_DEFINE_SCALE_HALF(mb_scale_u8_f16_avx2, MB_TARGET_AVX2, mb_scale_u8_f16_plain, __m256, _mm256, 8, MB_HALF_AVX2, _mm256_cvtepu8_epi32, false)
+MB_DEFINE_SCALE_HALF(mb_scale_u8_f16_avx512, MB_TARGET_AVX512, mb_scale_u8_f16_avx2, __m512, _mm512, 16, MB_HALF_AVX512, _mm512_cvtepu8_epi32, false)
+MB_DEFINE_SCALE_HALF(mb_scale_u8_steps_avx2, MB_TARGET_AVX2, mb_scale_u8_steps_plain, __m256, _mm256, 8, MB_HALF_AVX2, _mm256_cvtepu8_epi32, true)
+MB_DEFINE_SCALE_HALF(mb_scale_u8_steps_avx512, MB_TARGET_AVX512, mb_scale_u8_steps_avx2, __m512, _mm512, 16, MB_HALF_AVX512, _mm512_cvtepu8_epi32, true)
+MB_DEFINE_SCALE_HALF(mb_scale_i8_f16_avx2, MB_TARGET_AVX2, mb_scale_i8_f16_plain, __m256, _mm256, 8, MB_HALF_AVX2, _mm256_cvtepi8_epi32, false)
+MB_DEFINE_SCALE_HALF(mb_scale_i8_f16_avx512, MB_TARGET_AVX512, mb_scale_i8_f16_avx2, __m512, _mm512, 16, MB_HALF_AVX512, _mm512_cvtepi8_epi32, false)
+MB_DEFINE_SCALE_HALF(mb_scale_i8_steps_avx2, MB_TARGET_AVX2, mb_scale_i8_steps_plain, __m256, _mm256, 8, MB_HALF_AVX2, _mm256_cvtepi8_epi32, true)
+MB_DEFINE_SCALE_HALF(mb_scale_i8_steps_avx512, MB_TARGET_AVX512, mb_scale_i8_steps_avx2, __m512, _mm512, 16, MB_HALF_AVX512, _mm512_cvtepi8_epi32, true)
 
 /* Elements of four bits have sixteen results, which are computed once a run: a permutation then looks up 32 of them. It
  * takes the low five bits of each word, and the table has its sixteen entries twice. So what lies above the four bits does
