@@ -111,11 +111,15 @@ static void compress(const mb_tier *tier) {
 static void read_all(const mb_tier *tier) {
     const mb_tolerance tolerance = {0.1, 0.1};
     mb_moments moments;
+    mb_moments_block block;
     mb_comparison part;
     int16_t shorts[COUNT];
     ROW(SHORT, tier->compare_f32(a, b, SHORT, tolerance, &part), "compare float32");
     ROW(SHORT, tier->compare_f64(wide, near, SHORT, tolerance, &part), "compare float64");
-    ROW(SHORT, tier->moments(wide, SHORT, 1, &moments), "moments of float64");
+    for (uint32_t i = 0; i < SHORT; i++) block.f64[i] = wide[i];
+    ROW(SHORT, tier->wide.moments[1](&block, SHORT, 1, &moments), "moments of float64");
+    for (uint32_t i = 0; i < SHORT; i++) block.f32[i] = a[i];
+    ROW(SHORT, tier->wide.moments[0](&block, SHORT, 1, &moments), "moments of float32");
     ROW(CHUNKS * 1024, tier->blake3(dst, src, CHUNKS, 16, 0), "BLAKE3, a byte");
     for (size_t i = 0; i < COUNT; i++) shorts[i] = (int16_t)(i % 300), dst[i] = 1;
     uint64_t nbytes = 0;

@@ -116,6 +116,17 @@ MB_STEP void mb_store_u64(uint8_t *dst, uint64_t value) {
     dst[4] = (uint8_t)(value >> 32), dst[5] = (uint8_t)(value >> 40), dst[6] = (uint8_t)(value >> 48), dst[7] = (uint8_t)(value >> 56);
 }
 
+/* Index of the lowest set bit; value must not be 0. */
+MB_STEP unsigned mb_lowest_bit(uint64_t value) {
+#if defined(_MSC_VER)
+    unsigned long index;
+    _BitScanForward64(&index, value);
+    return (unsigned)index;
+#else
+    return (unsigned)__builtin_ctzll(value);
+#endif
+}
+
 /* Checked arithmetic on numbers found in a file: true and *out set, or false and *out untouched. */
 static inline bool mb_add(uint64_t a, uint64_t b, uint64_t *out) {
     if (a > UINT64_MAX - b) return false;

@@ -22,6 +22,7 @@ VARIABLE = "MILBLOB_THREADS"
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_A = TypeVar("_A")
 _inside = threading.local()  # whether this thread is processing an item of shared work
 
 
@@ -166,6 +167,25 @@ def ordered(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool = True)
                 return
     finally:
         team.end(pending)
+
+
+def with_own(make: Callable[[], _A], work: Callable[[_T, _A], _R], items: Iterable[_T]) -> tuple[list[_R], list[_A]]:
+    """Return work(item, own) for each item, in order, and each `own`, which `make` returned; see `ordered`.
+
+    One `own` is used by one thread at a time, and there are no more of them than threads.
+    """
+    made: list[_A] = []
+
+    def one(item: _T) -> _R:
+        try:
+            own = made.pop()
+        except IndexError:
+            own = make()
+        result = work(item, own)
+        made.append(own)
+        return result
+
+    return list(ordered(one, items)), made
 
 
 def each(work: Callable[[_T], Any], items: Iterable[_T]) -> None:

@@ -200,6 +200,27 @@ def test_estimates_do_not_depend_on_order_or_parts():
         assert whole.is_estimated and whole.count == statistics(values).distinct
 
 
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_an_extreme_of_zero_has_no_sign(name, tier):
+    for values in ([-0.0], [-0.0, 0.0], [0.0, -0.0] * 700, [-0.0, 1.0], [-0.0, -1.0], [-0.0, np.nan]):
+        got = statistics(np.array(values, name))
+        assert all(math.copysign(1, edge) == 1 for edge in (got.min, got.max) if edge == 0), values
+
+
+def test_estimates_of_regular_values():
+    """Arithmetic progressions, numbers of few bits and multiples of a scale are estimated as well as random ones."""
+    steps = np.arange(500_000, dtype=np.uint32)
+    for name, values in {
+        "step 1": steps,
+        "step 4096": steps * np.uint32(4096),
+        "float32 of whole numbers": steps.astype(np.float32),
+        "multiples": steps.astype(np.float32) * np.float32(0.0037),
+        "upper halves": (steps << np.uint32(13)).view(np.float32),
+    }.items():
+        expected = len(np.unique(values))
+        assert statistics(values).distinct == pytest.approx(expected, rel=0.025), name
+
+
 def test_sums_that_leave_float64():
     got = statistics(np.array([1.7e308, 1.7e308, 1.0]))
     assert (got.total, got.max) == (math.inf, 1.7e308)
@@ -327,9 +348,10 @@ def test_arguments_of_the_kernels():
         _codec.wide_moments(_codec.WIDE_F32, buffer, 0, 3)
 
 
-def test_a_count_that_wraps_16_bits():
-    got = statistics(np.full(200_003, 1.5, np.float16))
-    assert (got.count, got.total, got.distinct, got.std) == (200_003, 300_004.5, 1, 0)
+def test_a_count_that_wraps_its_low_part():
+    for count in (255, 256, 257, 511, 513, 16_385, 200_003):  # listed, and counted in the whole table
+        got = statistics(np.full(count, 1.5, np.float16))
+        assert (got.count, got.total, got.distinct, got.std) == (count, 1.5 * count, 1, 0)
     tallies = [_codec.Tally() for _ in range(2)]
     for tally in tallies:
         tally.add(_codec.Buffer(np.full(40_000, 7, np.uint16).view(np.uint8)), 0, 40_000, 16)

@@ -128,10 +128,13 @@ static void check_encoders(const uint8_t *data, uint64_t nbytes) {
             for (unsigned b = 0; b < itemsize; b++) elements[count * itemsize + b] = (uint8_t)(value >> 8 * b);
             count++;
         }
-        void *exact = exactly(count * itemsize);
-        memcpy(exact, elements, (size_t)(count * itemsize));
-        check_encode(kinds[k], exact, count);
-        free(exact);
+        const uint64_t counts[] = {count, count == 0 ? 0 : 64 + count % 61}; /* tiers have quick ways for 64 elements and more: repeated */
+        for (int n = 0; n < 2; n++) {
+            uint8_t *exact = (uint8_t *)exactly(counts[n] * itemsize);
+            for (uint64_t i = 0; i < counts[n]; i++) memcpy(exact + i * itemsize, elements + i % count * itemsize, itemsize);
+            check_encode(kinds[k], exact, counts[n]);
+            free(exact);
+        }
         free(elements);
     }
 }

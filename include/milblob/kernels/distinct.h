@@ -22,12 +22,23 @@ typedef struct mb_distinct {
 } mb_distinct;
 
 /* A bijection of 64-bit words that mixes every bit into every other (the finalizer of SplitMix64): hashes differ where keys do. */
-MB_STEP uint64_t mb_distinct_hash(uint64_t key) {
+MB_STEP uint64_t mb_distinct_hash_64(uint64_t key) {
     key += 0x9e3779b97f4a7c15u;
     key = (key ^ key >> 30) * 0xbf58476d1ce4e5b9u;
     key = (key ^ key >> 27) * 0x94d049bb133111ebu;
     return key ^ key >> 31;
 }
+
+/* The same of 32-bit words (lowbias32 of Wellons); an array has keys of one width. */
+MB_STEP uint32_t mb_distinct_hash_32(uint32_t key) {
+    key += 0x9e3779b9u; /* zero, which is frequent, is not 0, which every level keeps */
+    key = (key ^ key >> 16) * 0x7feb352du;
+    key = (key ^ key >> 15) * 0x846ca68bu;
+    return key ^ key >> 16;
+}
+
+/* A hash of 32 bits as one of 64: the set looks at its top and at its end. */
+MB_STEP uint64_t mb_distinct_widen(uint32_t hash) { return (uint64_t)hash << 32 | hash; }
 
 /* The largest hash that the set keeps. */
 static inline uint64_t mb_distinct_most(const mb_distinct *distinct) { return UINT64_MAX >> distinct->level; }
@@ -74,6 +85,13 @@ MB_STEP uint32_t mb_distinct_keep(uint64_t *hashes, uint32_t count, uint64_t mos
         hashes[kept] = hash, kept += hash <= most;
     }
     return kept;
+}
+
+/* Which of 16 hashes of 32 bits are up to `most`: a bit of each. */
+MB_STEP uint32_t mb_distinct_mask(const uint32_t *hashes, uint32_t most) {
+    uint32_t mask = 0;
+    for (unsigned k = 0; k < 16; k++) mask |= (uint32_t)(hashes[k] <= most) << k;
+    return mask;
 }
 
 MB_KERNEL void mb_distinct_add_all(mb_distinct *distinct, const uint64_t *hashes, uint32_t count) {

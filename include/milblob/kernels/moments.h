@@ -1,8 +1,8 @@
 /* kernels/moments.h: count, extremes, sum, spread and special values of an array.
  *
- * Elements become float64 first. Those of 32 and 64 bits do so in blocks of MB_MOMENTS_BLOCK that fit into the first
- * cache: one loop over a block counts and sums, a second adds up the squared distances from the block's own mean, and
- * blocks are merged by the rule of Chan, Golub and LeVeque (1979), with compensated sums (Neumaier 1974). Nothing is ever
+ * All arithmetic is that of float64. Elements of 32 and 64 bits are taken in blocks of MB_MOMENTS_BLOCK that fit into the
+ * first cache: one loop over a block sums, a second adds up the squared distances from the block's own mean, others count
+ * what is special in blocks that have any of it, and blocks are merged by the rule of Chan, Golub and LeVeque (1979), with compensated sums (Neumaier 1974). Nothing is ever
  * computed as the difference of two large sums, so a spread that is small compared with the mean is accurate too. Elements
  * of fewer bits come from a tally as (value, count); then the mean is known before distances are taken.
  *
@@ -11,12 +11,13 @@
  * extremes and everything else are exact; int64 and uint64 keep their extremes as integers. A sum or spread that leaves
  * the range of float64 is infinite, as with NumPy.
  *
- * The loops are plain C in eight lanes with a fixed order: every tier gives the same bits. */
+ * Sums have MB_LANES lanes with a fixed order: every tier gives the same bits. */
 #ifndef MILBLOB_MOMENTS_H
 #define MILBLOB_MOMENTS_H
 
-#include "milblob/kernels/distinct.h"
 #include "milblob/dtype.h"
+#include "milblob/kernels/distinct.h"
+#include "milblob/kernels/sums.h"
 #include "milblob/kernels/tally.h"
 
 #define MB_MOMENTS_BLOCK 1024u
@@ -97,162 +98,270 @@ static inline void mb_moments_add(mb_moments *m, const mb_moments *other) {
     if (other->smallest_whole < m->smallest_whole) m->smallest_whole = other->smallest_whole;
 }
 
-/* float64 as an integer that is ordered as the numbers are, -0 before +0. It goes from -NaN, -infinity, -largest up to
- * largest, infinity, NaN. Turned by one of the constants, what is not finite lies at the end that a search for the least,
- * or the most, never takes: no condition is needed in the loop, which compilers would not make vectors of. */
-MB_STEP uint64_t mb_f64_order(uint64_t bits) { return bits ^ ((0u - (bits >> 63)) & MB_F64_ABS); }
-#define MB_TURN_LEAST 0x0010000000000000u                    /* subtracted: -largest becomes the least int64 */
-#define MB_TURN_MOST (MB_F64_ABS - (MB_F64_INF - 1))         /* added: largest becomes the greatest int64 */
-static inline double mb_f64_of_order(uint64_t order) { return mb_f64_of_bits(mb_f64_order(order)); }
+/* A block of numbers; the code that both widths share is written in macros, whose `width` is 32 or 64. */
+typedef union mb_moments_block {
+    float f32[MB_MOMENTS_BLOCK];
+    double f64[MB_MOMENTS_BLOCK];
+} mb_moments_block;
 
-/* The sum of eight lanes, in the order that every tier keeps. */
-MB_STEP double mb_sum_eight(const double lanes[8]) {
-    return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
-}
+#define MB_F64_TURN 0x0010000000000000u
+#define MB_F32_ABS 0x7fffffffu
+#define MB_F32_TURN 0x00800000u
+#define MB_F32_65520 MB_F32_F16_BIG
+
+/* A number as an integer that is ordered as the numbers are. It goes from -NaN, -infinity, -largest up to largest, infinity,
+ * NaN. When MB_Fwidth_TURN is subtracted, -largest becomes the least integer, and when it is added, largest becomes the
+ * greatest: what is not finite lies at the end that a search for the least, or the most, never takes. No condition is needed
+ * in the loop, which compilers would not make vectors of. */
+#define MB_DEFINE_ORDER(width) \
+    MB_STEP uint##width##_t mb_sorted_##width(uint##width##_t bits) { return bits ^ ((0u - (bits >> (width - 1))) & MB_F##width##_ABS); } \
+    MB_STEP double mb_number_of_##width(uint##width##_t bits) { \
+        mb_f##width value; \
+        memcpy(&value, &bits, sizeof value); \
+        return (double)value; \
+    } \
+    MB_STEP uint##width##_t mb_block_bits_##width(const mb_moments_block *block, uint32_t i) { \
+        uint##width##_t bits; \
+        memcpy(&bits, &block->f##width[i], sizeof bits); \
+        return bits; \
+    }
+
+typedef float mb_f32;
+typedef double mb_f64;
+MB_DEFINE_ORDER(32)
+MB_DEFINE_ORDER(64)
 
 /* Moments of count (1..MB_MOMENTS_BLOCK) numbers. `tiny`: the bits of the smallest normal number of their dtype.
- * The block is filled up to a multiple of 8 with NaNs, which are then not counted. */
-typedef void (*mb_moments_kernel)(double *block, uint32_t count, uint64_t tiny, mb_moments *m);
+ * The block is filled up to a multiple of MB_LANES with NaNs, which are then not counted. */
+typedef void (*mb_moments_kernel)(mb_moments_block *block, uint32_t count, uint64_t tiny, mb_moments *m);
 
-/* Several short loops: of one with everything in it, compilers make no vectors. */
-#define MB_DEFINE_MOMENTS(name, target) \
-    target MB_KERNEL void name(double *block, uint32_t count, uint64_t tiny, mb_moments *m) { \
-        const uint32_t filled = (count + 7) & ~7u; \
-        for (uint32_t i = count; i < filled; i++) block[i] = mb_f64_of_bits(MB_F64_INF | 1); \
-        uint64_t nan = 0, positive = 0, negative = 0, zeros = 0, minus = 0, subnormal = 0, overflow = 0; \
-        int64_t least = INT64_MAX, most = INT64_MIN, smallest = INT64_MAX; \
-        double lanes[8] = {0}, squares[8] = {0}; \
+/* The moments of a block, in short loops: of one with everything in it, compilers make no vectors.
+ * see(block, filled, m): find sum, least, most and smallest, the last of zeros too, and return true; or return false: then
+ *     nothing is known. It may do so for any block, and must for one that holds NaNs or magnitudes from 65520 on.
+ * square(block, filled, mean): the sum of the squared distances, after `see` has returned true                         */
+#define MB_DEFINE_MOMENTS(name, target, width, see, square) \
+    target MB_KERNEL void name##_large(const mb_moments_block *block, uint32_t filled, mb_moments *m) { \
+        uint##width##_t nan = 0, positive = 0, negative = 0, overflow = 0; \
+        int##width##_t least = INT##width##_MAX, most = INT##width##_MIN; \
+        double lanes[MB_LANES] = {0}; \
         for (uint32_t i = 0; i < filled; i++) { \
-            const uint64_t bits = mb_f64_bits(block[i]), a = bits & MB_F64_ABS; \
-            nan += a > MB_F64_INF; \
-            positive += bits == MB_F64_INF; \
-            negative += bits == (MB_F64_INF | ~MB_F64_ABS); \
-            zeros += a == 0; \
-            minus += bits == ~MB_F64_ABS; \
-            subnormal += a - 1 < tiny - 1; \
-            overflow += (a >= MB_F64_65520) & (a < MB_F64_INF); \
+            const uint##width##_t bits = mb_block_bits_##width(block, i), a = bits & MB_F##width##_ABS; \
+            nan += a > MB_F##width##_INF; \
+            positive += bits == MB_F##width##_INF; \
+            negative += bits == (MB_F##width##_INF | ~MB_F##width##_ABS); \
+            overflow += (a >= MB_F##width##_65520) & (a < MB_F##width##_INF); \
         } \
         for (uint32_t i = 0; i < filled; i++) { \
-            const int64_t order = (int64_t)(mb_f64_order(mb_f64_bits(block[i])) - MB_TURN_LEAST); \
+            const int##width##_t order = (int##width##_t)(mb_sorted_##width(mb_block_bits_##width(block, i)) - MB_F##width##_TURN); \
             least = order < least ? order : least; \
         } \
         for (uint32_t i = 0; i < filled; i++) { \
-            const int64_t order = (int64_t)(mb_f64_order(mb_f64_bits(block[i])) + MB_TURN_MOST); \
+            const int##width##_t order = (int##width##_t)(mb_sorted_##width(mb_block_bits_##width(block, i)) + MB_F##width##_TURN); \
             most = order > most ? order : most; \
         } \
+        for (uint32_t i = 0; i < filled; i += MB_LANES) \
+            for (uint32_t k = 0; k < MB_LANES; k++) { \
+                const uint##width##_t bits = mb_block_bits_##width(block, i + k); \
+                lanes[k] += mb_number_of_##width(bits & (0u - (uint##width##_t)((bits & MB_F##width##_ABS) < MB_F##width##_INF))); \
+            } \
+        m->nan = nan, m->positive_infinite = positive, m->negative_infinite = negative, m->overflow = overflow, m->sum = mb_sum_lanes(lanes); \
+        if (filled > nan + positive + negative) { \
+            m->least = mb_number_of_##width(mb_sorted_##width((uint##width##_t)least + MB_F##width##_TURN)); \
+            m->most = mb_number_of_##width(mb_sorted_##width((uint##width##_t)most - MB_F##width##_TURN)); \
+        } \
+    } \
+    target MB_KERNEL void name##_small(const mb_moments_block *block, uint32_t filled, uint64_t tiny, mb_moments *m) { \
+        uint##width##_t zeros = 0, minus = 0, subnormal = 0, least = MB_F##width##_ABS; \
         for (uint32_t i = 0; i < filled; i++) { \
-            const int64_t order = (int64_t)(((mb_f64_bits(block[i]) & MB_F64_ABS) - 1) & MB_F64_ABS); /* zero becomes the largest */ \
-            smallest = order < smallest ? order : smallest; \
+            const uint##width##_t bits = mb_block_bits_##width(block, i), a = bits & MB_F##width##_ABS; \
+            zeros += a == 0; \
+            minus += bits == (uint##width##_t)~MB_F##width##_ABS; \
+            subnormal += a - 1 < (uint##width##_t)tiny - 1; \
         } \
-        for (uint32_t i = 0; i < filled; i += 8) \
-            for (unsigned k = 0; k < 8; k++) { \
-                const uint64_t bits = mb_f64_bits(block[i + k]); \
-                lanes[k] += mb_f64_of_bits(bits & (0u - (uint64_t)((bits & MB_F64_ABS) < MB_F64_INF))); \
-            } \
-        memset(m, 0, sizeof *m); \
-        m->count = count, m->nan = nan - (filled - count), m->positive_infinite = positive, m->negative_infinite = negative; \
-        m->zeros = zeros, m->negative_zeros = minus, m->subnormal = subnormal, m->overflow = overflow; \
-        const double finite = (double)mb_moments_finite(m); \
-        m->sum = mb_sum_eight(lanes); \
-        const double mean = finite > 0 ? m->sum / finite : 0; \
-        for (uint32_t i = 0; i < filled; i += 8) \
-            for (unsigned k = 0; k < 8; k++) { \
-                const double distance = block[i + k] - mean; \
-                const uint64_t mask = 0u - (uint64_t)((mb_f64_bits(block[i + k]) & MB_F64_ABS) < MB_F64_INF); \
-                const double finite_distance = mb_f64_of_bits(mb_f64_bits(distance) & mask); \
-                squares[k] += finite_distance * finite_distance; \
-            } \
-        m->spread = mb_sum_eight(squares); \
-        m->least = m->smallest = mb_f64_of_bits(MB_F64_INF), m->most = -m->least; \
-        if (finite > 0) { \
-            m->least = mb_f64_of_order((uint64_t)least + MB_TURN_LEAST), m->most = mb_f64_of_order((uint64_t)most - MB_TURN_MOST); \
-            if ((uint64_t)smallest + 1 < MB_F64_INF) m->smallest = mb_f64_of_bits((uint64_t)smallest + 1); \
+        for (uint32_t i = 0; i < filled; i++) { \
+            const uint##width##_t order = (mb_block_bits_##width(block, i) - 1) & MB_F##width##_ABS; /* either zero becomes the largest */ \
+            least = order < least ? order : least; \
         } \
-        m->least_whole = INT64_MAX, m->most_whole = INT64_MIN, m->smallest_whole = UINT64_MAX; \
+        m->zeros = zeros, m->negative_zeros = minus, m->subnormal = subnormal; \
+        m->smallest = mb_f64_of_bits(MB_F64_INF); \
+        if (least + 1 < MB_F##width##_INF) m->smallest = mb_number_of_##width(least + 1); \
+    } \
+    target MB_KERNEL double name##_squares(const mb_moments_block *block, uint32_t filled, double mean) { \
+        double lanes[MB_LANES] = {0}; \
+        for (uint32_t i = 0; i < filled; i += MB_LANES) \
+            for (uint32_t k = 0; k < MB_LANES; k++) { \
+                const uint##width##_t bits = mb_block_bits_##width(block, i + k); \
+                const uint64_t mask = 0u - (uint64_t)((bits & MB_F##width##_ABS) < MB_F##width##_INF); \
+                const double distance = mb_f64_of_bits(mb_f64_bits(mb_number_of_##width(bits) - mean) & mask); \
+                lanes[k] += distance * distance; \
+            } \
+        return mb_sum_lanes(lanes); \
+    } \
+    target MB_KERNEL void name(mb_moments_block *block, uint32_t count, uint64_t tiny, mb_moments *m) { \
+        const uint32_t filled = (count + MB_LANES - 1) / MB_LANES * MB_LANES; \
+        const uint##width##_t nan = MB_F##width##_INF | 1; \
+        for (uint32_t i = count; i < filled; i++) memcpy(&block->f##width[i], &nan, sizeof nan); \
+        mb_moments_clear(m); \
+        const bool is_seen = see(block, filled, m); \
+        if (!is_seen) name##_large(block, filled, m); \
+        if (!is_seen || m->smallest < mb_number_of_##width((uint##width##_t)tiny)) name##_small(block, filled, tiny, m); \
+        m->count = count, m->nan -= is_seen ? 0 : filled - count; \
+        m->least += 0.0, m->most += 0.0; /* an extreme of zero has no sign */ \
+        const double finite = (double)mb_moments_finite(m), mean = finite > 0 ? m->sum / finite : 0; \
+        m->spread = is_seen ? square(block, filled, mean) : name##_squares(block, filled, mean); \
     }
 
-MB_DEFINE_MOMENTS(mb_moments_block_plain, )
+MB_STEP bool mb_see_nothing(const mb_moments_block *block, uint32_t filled, mb_moments *m) { return (void)block, (void)filled, (void)m, false; }
+MB_STEP double mb_square_nothing(const mb_moments_block *block, uint32_t filled, double mean) { return (void)block, (void)filled, mean; }
+MB_DEFINE_MOMENTS(mb_moments_f32_plain, , 32, mb_see_nothing, mb_square_nothing)
+MB_DEFINE_MOMENTS(mb_moments_f64_plain, , 64, mb_see_nothing, mb_square_nothing)
+
+/* `see` and `square` with vectors. Minima and maxima may or may not show NaNs; the sum does.
+ * D, DN: a register of DN doubles and its operations; DOUBLES(at): load DN numbers as doubles
+ * E, EN: a register of EN numbers of this width and its operations                                                      */
+#define MB_DEFINE_SEE_MOMENTS(name, target, width, D, DN, DSET, DSTORE, DADD, DSUB, DMUL, DOUBLES, E, EN, ESET, ELOAD, ESTORE, EMIN, EMAX, EABS) \
+    target MB_STEP bool name##_see(const mb_moments_block *block, uint32_t filled, mb_moments *m) { \
+        const mb_f64 infinite = mb_f64_of_bits(MB_F64_INF), limit = mb_f64_of_bits(MB_F64_65520); \
+        E least = ESET((mb_f##width)infinite), smallest = least, most = ESET((mb_f##width)-infinite); \
+        D sums[MB_LANES / DN]; \
+        double lanes[MB_LANES]; \
+        mb_f##width found[3][EN]; \
+        for (uint32_t r = 0; r < MB_LANES / DN; r++) sums[r] = DSET(0); \
+        for (uint32_t i = 0; i < filled; i += MB_LANES) { \
+            const mb_f##width *at = block->f##width + i; \
+            E low = ELOAD(at), high = low, near = EABS(low); \
+            for (uint32_t e = EN; e < MB_LANES; e += EN) { \
+                const E x = ELOAD(at + e); \
+                low = EMIN(low, x), high = EMAX(high, x), near = EMIN(near, EABS(x)); \
+            } \
+            least = EMIN(low, least), most = EMAX(high, most), smallest = EMIN(near, smallest); \
+            for (uint32_t r = 0; r < MB_LANES / DN; r++) sums[r] = DADD(sums[r], DOUBLES(at + r * DN)); \
+        } \
+        for (uint32_t r = 0; r < MB_LANES / DN; r++) DSTORE(lanes + r * DN, sums[r]); \
+        ESTORE(found[0], least), ESTORE(found[1], most), ESTORE(found[2], smallest); \
+        m->smallest = infinite; \
+        for (uint32_t k = 0; k < EN; k++) { \
+            m->least = (double)found[0][k] < m->least ? (double)found[0][k] : m->least; \
+            m->most = (double)found[1][k] > m->most ? (double)found[1][k] : m->most; \
+            m->smallest = (double)found[2][k] < m->smallest ? (double)found[2][k] : m->smallest; \
+        } \
+        m->sum = mb_sum_lanes(lanes); \
+        if (m->sum == m->sum && m->least > -limit && m->most < limit) return true; \
+        mb_moments_clear(m); \
+        return false; \
+    } \
+    target MB_STEP double name##_square(const mb_moments_block *block, uint32_t filled, double mean) { \
+        const D means = DSET(mean); \
+        D sums[MB_LANES / DN]; \
+        double lanes[MB_LANES]; \
+        for (uint32_t r = 0; r < MB_LANES / DN; r++) sums[r] = DSET(0); \
+        for (uint32_t i = 0; i < filled; i += MB_LANES) \
+            for (uint32_t r = 0; r < MB_LANES / DN; r++) { \
+                const D distance = DSUB(DOUBLES(block->f##width + i + r * DN), means); \
+                sums[r] = DADD(sums[r], DMUL(distance, distance)); \
+            } \
+        for (uint32_t r = 0; r < MB_LANES / DN; r++) DSTORE(lanes + r * DN, sums[r]); \
+        return mb_sum_lanes(lanes); \
+    } \
+    MB_DEFINE_MOMENTS(name, target, width, name##_see, name##_square)
 
 /* The element types of arrays of 32 and 64 bits. */
 enum mb_wide_kind { MB_WIDE_F32, MB_WIDE_F64, MB_WIDE_I32, MB_WIDE_U32, MB_WIDE_I64, MB_WIDE_U64, MB_WIDE_COUNT };
 
 static inline uint64_t mb_wide_nbytes(int kind) { return kind == MB_WIDE_F64 || kind == MB_WIDE_I64 || kind == MB_WIDE_U64 ? 8 : 4; }
 
-/* Make float64 of up to a block of elements. */
-typedef void (*mb_wide_load_kernel)(int kind, double *dst, const uint8_t *src, uint32_t count);
+/* Load up to a block of elements at any alignment: float32 as they are, others as float64. */
+typedef void (*mb_wide_load_kernel)(int kind, mb_moments_block *dst, const uint8_t *src, uint32_t count);
 
 #define MB_DEFINE_WIDE_LOAD(name, target) \
-    target MB_KERNEL void name(int kind, double *dst, const uint8_t *src, uint32_t count) { \
+    target MB_KERNEL void name(int kind, mb_moments_block *dst, const uint8_t *src, uint32_t count) { \
+        double *wide = dst->f64; \
         switch (kind) { \
         case MB_WIDE_F32: \
             for (uint32_t i = 0; i < count; i++) { \
                 const uint32_t bits = mb_load_u32(src + 4 * (size_t)i); \
-                float value; \
-                memcpy(&value, &bits, sizeof value); \
-                dst[i] = (double)value; \
+                memcpy(&dst->f32[i], &bits, sizeof bits); \
             } \
             break; \
         case MB_WIDE_F64: \
-            for (uint32_t i = 0; i < count; i++) dst[i] = mb_f64_of_bits(mb_load_u64(src + 8 * (size_t)i)); \
+            for (uint32_t i = 0; i < count; i++) wide[i] = mb_f64_of_bits(mb_load_u64(src + 8 * (size_t)i)); \
             break; \
         case MB_WIDE_I32: \
-            for (uint32_t i = 0; i < count; i++) dst[i] = (double)(int32_t)mb_load_u32(src + 4 * (size_t)i); \
+            for (uint32_t i = 0; i < count; i++) wide[i] = (double)(int32_t)mb_load_u32(src + 4 * (size_t)i); \
             break; \
         case MB_WIDE_U32: \
-            for (uint32_t i = 0; i < count; i++) dst[i] = (double)mb_load_u32(src + 4 * (size_t)i); \
+            for (uint32_t i = 0; i < count; i++) wide[i] = (double)mb_load_u32(src + 4 * (size_t)i); \
             break; \
         case MB_WIDE_I64: \
-            for (uint32_t i = 0; i < count; i++) dst[i] = (double)(int64_t)mb_load_u64(src + 8 * (size_t)i); \
+            for (uint32_t i = 0; i < count; i++) wide[i] = (double)(int64_t)mb_load_u64(src + 8 * (size_t)i); \
             break; \
         default: \
-            for (uint32_t i = 0; i < count; i++) dst[i] = (double)mb_load_u64(src + 8 * (size_t)i); \
+            for (uint32_t i = 0; i < count; i++) wide[i] = (double)mb_load_u64(src + 8 * (size_t)i); \
         } \
     }
 
 MB_DEFINE_WIDE_LOAD(mb_wide_load_plain, )
 
-/* Hash up to a block of elements for mb_distinct: floats as the float64 in `block`, NaNs as one and zeros of either sign
- * as one, integers as their bits at `src`. Returns how many hashes are up to `most`; only those are left. */
-typedef uint32_t (*mb_wide_hash_kernel)(int kind, uint64_t *hashes, const double *block, const uint8_t *src, uint32_t count, uint64_t most);
+/* Hash up to a block of elements of 4 or 8 bytes at `src` for mb_distinct, by their bits. If there may be NaNs or negative
+ * zeros of floats among them, is_float: NaNs become one, and zeros of either sign. Returns how many hashes are up to `most`;
+ * only those are left. */
+typedef uint32_t (*mb_wide_hash_kernel)(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most);
 
-#define MB_DEFINE_WIDE_HASH(name, target, keep) \
-    target MB_KERNEL uint32_t name(int kind, uint64_t *hashes, const double *block, const uint8_t *src, uint32_t count, uint64_t most) { \
-        if (kind == MB_WIDE_F32 || kind == MB_WIDE_F64) \
-            for (uint32_t i = 0; i < count; i++) { \
-                const uint64_t bits = mb_f64_bits(block[i]), a = bits & MB_F64_ABS; \
-                const uint64_t number = bits & (0u - (uint64_t)(a != 0)); \
-                hashes[i] = mb_distinct_hash(a > MB_F64_INF ? MB_F64_INF | 1 : number); \
-            } \
-        else if (mb_wide_nbytes(kind) == 8) \
-            for (uint32_t i = 0; i < count; i++) hashes[i] = mb_distinct_hash(mb_load_u64(src + 8 * (size_t)i)); \
-        else \
-            for (uint32_t i = 0; i < count; i++) hashes[i] = mb_distinct_hash(mb_load_u32(src + 4 * (size_t)i)); \
+/* keep, mask: of distinct.h. Hashes of 32 bits fill a block of 16, the last ones with the largest. */
+#define MB_DEFINE_WIDE_HASHES(name, target, keep, mask) \
+    target MB_KERNEL uint32_t name##_64(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most) { \
+        for (uint32_t i = 0; i < count; i++) { \
+            uint64_t bits = mb_load_u64(src + 8 * (size_t)i); \
+            const uint64_t a = bits & MB_F64_ABS; \
+            if (is_float) bits = a > MB_F64_INF ? MB_F64_INF | 1 : bits & (0u - (uint64_t)(a != 0)); \
+            hashes[i] = mb_distinct_hash_64(bits); \
+        } \
         return most == UINT64_MAX ? count : keep(hashes, count, most); \
+    } \
+    target MB_KERNEL uint32_t name##_32(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most) { \
+        uint32_t narrow[MB_MOMENTS_BLOCK], kept = 0; \
+        if (is_float) \
+            for (uint32_t i = 0; i < count; i++) { \
+                const uint32_t bits = mb_load_u32(src + 4 * (size_t)i), a = bits & MB_F32_ABS; \
+                narrow[i] = mb_distinct_hash_32(a > MB_F32_INF ? MB_F32_INF | 1 : bits & (0u - (uint32_t)(a != 0))); \
+            } \
+        else \
+            for (uint32_t i = 0; i < count; i++) narrow[i] = mb_distinct_hash_32(mb_load_u32(src + 4 * (size_t)i)); \
+        if (most == UINT64_MAX) { \
+            for (uint32_t i = 0; i < count; i++) hashes[i] = mb_distinct_widen(narrow[i]); \
+            return count; \
+        } \
+        for (uint32_t i = count; i % 16 != 0; i++) narrow[i] = UINT32_MAX; \
+        for (uint32_t i = 0; i < count; i += 16) \
+            for (uint32_t few = mask(narrow + i, (uint32_t)(most >> 32)); few != 0; few &= few - 1) \
+                hashes[kept++] = mb_distinct_widen(narrow[i + mb_lowest_bit(few)]); \
+        return kept; \
     }
 
-MB_DEFINE_WIDE_HASH(mb_wide_hash_plain, , mb_distinct_keep)
+MB_DEFINE_WIDE_HASHES(mb_wide_hash_plain, , mb_distinct_keep, mb_distinct_mask)
 
 /* What a tier has for elements of 32 and 64 bits. */
 typedef struct mb_wide_kernels {
     mb_wide_load_kernel load;
-    mb_moments_kernel moments;
-    mb_wide_hash_kernel hash;
+    mb_moments_kernel moments[2]; /* of float32, of float64 */
+    mb_wide_hash_kernel hash[2];  /* of 4 bytes, of 8 */
 } mb_wide_kernels;
 
 /* Moments of count elements, and which different values they have: NaNs are one, zeros of either sign are one.
  * in   src: elements at any alignment; distinct: NULL if not wanted      out  m: of these alone; distinct: added to
  * over-reads: none      fails: never                                                                                   */
 MB_KERNEL void mb_wide_moments(const mb_wide_kernels *kernels, int kind, const uint8_t *src, uint64_t count, mb_moments *m, mb_distinct *distinct) {
-    double block[MB_MOMENTS_BLOCK];
+    mb_moments_block block;
     uint64_t hashes[MB_MOMENTS_BLOCK];
-    const uint64_t tiny = kind == MB_WIDE_F32 ? 0x3810000000000000u : kind == MB_WIDE_F64 ? 0x0010000000000000u : 1;
+    const uint64_t tiny = kind == MB_WIDE_F32 ? MB_F32_TURN : kind == MB_WIDE_F64 ? MB_F64_TURN : 1;
     const uint64_t bias = kind == MB_WIDE_U64 ? ~MB_F64_ABS : 0;
+    const bool is_float = kind == MB_WIDE_F32 || kind == MB_WIDE_F64, is_long = mb_wide_nbytes(kind) == 8;
     mb_moments_clear(m);
     while (count > 0) {
         const uint32_t some = count < MB_MOMENTS_BLOCK ? (uint32_t)count : MB_MOMENTS_BLOCK;
         mb_moments part;
-        kernels->load(kind, block, src, some);
-        kernels->moments(block, some, tiny, &part);
+        kernels->load(kind, &block, src, some);
+        kernels->moments[kind != MB_WIDE_F32](&block, some, tiny, &part);
         if (kind == MB_WIDE_I64 || kind == MB_WIDE_U64)
             for (uint32_t i = 0; i < some; i++) {
                 const uint64_t bits = mb_load_u64(src + 8 * (size_t)i);
@@ -263,7 +372,10 @@ MB_KERNEL void mb_wide_moments(const mb_wide_kernels *kernels, int kind, const u
                 part.most_whole = whole > part.most_whole ? whole : part.most_whole;
             }
         mb_moments_add(m, &part);
-        if (distinct != NULL) mb_distinct_add_all(distinct, hashes, kernels->hash(kind, hashes, block, src, some, mb_distinct_most(distinct)));
+        if (distinct != NULL) {
+            const bool has_alike = is_float && part.nan + part.negative_zeros > 0;
+            mb_distinct_add_all(distinct, hashes, kernels->hash[is_long](has_alike, hashes, src, some, mb_distinct_most(distinct)));
+        }
         src += mb_wide_nbytes(kind) * some, count -= some;
     }
 }
@@ -323,8 +435,8 @@ MB_KERNEL uint32_t mb_narrow_moments(uint32_t mil_code, const uint16_t *patterns
         if (a >= MB_F64_INF) continue;
         if (a - 1 < tiny - 1) m->subnormal += count;
         if (a >= MB_F64_65520) m->overflow += count;
-        if (value < m->least) m->least = value;
-        if (value > m->most) m->most = value;
+        if (value < m->least) m->least = value + 0.0; /* an extreme of zero has no sign */
+        if (value > m->most) m->most = value + 0.0;
         if (a != 0 && a < mb_f64_bits(m->smallest)) m->smallest = mb_f64_of_bits(a);
         mb_add_exactly(&m->sum, &m->sum_low, (double)count * value); /* exact: at most 16 and, for 2^37 elements, 37 bits */
     }

@@ -2,9 +2,9 @@
  *
  * All statistics of an array of elements of 1, 2, 4, 8 or 16 bits follow from these 65536 counts, exactly and without
  * reading the array again: two bytes, four nibbles or sixteen bits form one pattern, which is split when counting is
- * over. So one short loop is the whole pass for every such dtype. Its cost is that of the table: the low 16 bits of each
- * count are stored separately in 128 KiB; the part that real weights use fits the first cache. A count that wraps there,
- * once in 65536 times, carries into `high`.
+ * over. So one short loop is the whole pass for every such dtype. Its cost is that of the table: the low 8 bits of each
+ * count are stored separately in 64 KiB; the part that real weights use fits the first cache. A count that wraps there,
+ * once in 256 times, carries into `high`.
  *
  * A small array must not pay for 65536 counts: up to MB_TALLY_LIST elements, the patterns that occurred are also listed,
  * and only those are read and cleared afterwards. */
@@ -19,8 +19,8 @@
 
 /* 1 MiB, from the caller. All zero is an empty one. */
 typedef struct mb_tally {
-    uint16_t low[MB_PATTERNS];  /* the number of times that a pattern occurred, */
-    uint32_t high[MB_PATTERNS]; /* and 65536 times this */
+    uint8_t low[MB_PATTERNS];   /* the number of times that a pattern occurred, */
+    uint32_t high[MB_PATTERNS]; /* and 256 times this */
     uint64_t bytes[256];        /* elements that filled no pattern, by their bits */
     uint16_t list[MB_TALLY_LIST];
     uint32_t listed;
@@ -33,12 +33,13 @@ typedef struct mb_tally {
 
 /* Count `count` patterns of 16 bits. Any alignment; reads no more than them. */
 MB_KERNEL void mb_tally_patterns(mb_tally *tally, const uint8_t *src, uint64_t count) {
-    uint16_t *low = tally->low;
+    uint8_t *low = tally->low;
     if (!tally->is_long && count <= MB_TALLY_LIST - tally->listed) {
         uint32_t listed = tally->listed;
         for (uint64_t i = 0; i < count; i++) {
             uint32_t pattern = mb_load_u16(src + 2 * i);
-            if (low[pattern]++ == 0) tally->list[listed++] = (uint16_t)pattern; /* fewer than 65536: none wraps */
+            if (low[pattern] == 0 && tally->high[pattern] == 0) tally->list[listed++] = (uint16_t)pattern;
+            if (++low[pattern] == 0) tally->high[pattern]++;
         }
         tally->listed = listed;
         return;
@@ -90,8 +91,8 @@ MB_KERNEL void mb_tally_add(mb_tally *tally, const mb_tally *other) {
     tally->count += other->count;
     for (unsigned i = 0; i < MB_PATTERNS; i++) {
         uint32_t sum = (uint32_t)tally->low[i] + other->low[i];
-        tally->low[i] = (uint16_t)sum;
-        tally->high[i] += other->high[i] + (sum >> 16);
+        tally->low[i] = (uint8_t)sum;
+        tally->high[i] += other->high[i] + (sum >> 8);
     }
     for (unsigned i = 0; i < 256; i++) tally->bytes[i] += other->bytes[i];
 }
@@ -103,10 +104,10 @@ MB_KERNEL uint32_t mb_tally_gather(mb_tally *tally, unsigned nbits) {
     uint32_t found = 0;
     for (uint32_t i = 0; i < steps; i++) {
         const uint32_t pattern = tally->is_long ? i : tally->list[i];
-        const uint64_t count = (uint64_t)tally->high[pattern] << 16 | tally->low[pattern];
+        const uint64_t count = (uint64_t)tally->high[pattern] << 8 | tally->low[pattern];
         tally->patterns[found] = (uint16_t)pattern, tally->counts[found] = count;
         found += count != 0;
-        if (!tally->is_long) tally->low[pattern] = 0;
+        if (!tally->is_long) tally->low[pattern] = 0, tally->high[pattern] = 0;
     }
     if (nbits < 16) {
         const unsigned width = mb_tally_unpacks(nbits) ? 8 : nbits;

@@ -17,17 +17,6 @@
 
 #define MB_VARINT_HIGH 0x8080808080808080u
 
-/* Index of the lowest set bit; value must not be 0. */
-MB_STEP unsigned mb_lowest_bit(uint64_t value) {
-#if defined(_MSC_VER)
-    unsigned long index;
-    _BitScanForward64(&index, value);
-    return (unsigned)index;
-#else
-    return (unsigned)__builtin_ctzll(value);
-#endif
-}
-
 /* Number of zero bits above the highest set one; value must not be 0. */
 MB_STEP unsigned mb_leading_zeros(uint64_t value) {
 #if defined(_MSC_VER)

@@ -22,7 +22,7 @@ from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result, least
 from ..selection import Select, require_selected, selector
-from ..threads import ordered
+from ..threads import with_own
 from .histogram import Bin, Histogram
 from .reopening import FarTensors, account
 from .sides import Side
@@ -326,16 +326,15 @@ def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_code
     """Elements of up to 16 bits: count each of the 65536 patterns; everything else follows from these counts."""
     tally = _own.__dict__.pop("tally", None) or _codec.Tally()  # dropped if an error occurs
 
-    def count(part: Piece, into: _codec.Tally) -> _codec.Tally:
+    def count(part: Piece, into: _codec.Tally) -> None:
         into.add(part.buffer, part.offset, part.count, dtype.nbits)
-        return into
 
     for piece in pieces:
         parts = split(piece)
         if len(parts) == 1:
             count(parts[0], tally)
         else:
-            for other in ordered(lambda part: count(part, _codec.Tally()), parts):
+            for other in with_own(_codec.Tally, count, parts)[1]:
                 tally.merge(other)
     moments, distinct, *_ = tally.gather(dtype.mil_code)
     bins: tuple[Bin, ...] | None = None
@@ -355,18 +354,18 @@ def _wide(pieces: Iterable[Piece], dtype: Any, distinct: bool) -> tuple[_codec.M
     kind = _WIDE[dtype]
     total, seen = _codec.Moments(), _codec.Distinct() if distinct else None
 
-    def look(part: Piece) -> tuple[_codec.Moments, _codec.Distinct | None]:
-        own = None if seen is None else _codec.Distinct(seen)
-        return _codec.wide_moments(kind, part.buffer, part.offset, part.count, own), own
+    def look(part: Piece, own: _codec.Distinct | None) -> _codec.Moments:
+        return _codec.wide_moments(kind, part.buffer, part.offset, part.count, own)
 
     for piece in pieces:
         parts = split(piece)
         if len(parts) == 1:
-            part = parts[0]
-            total.add(_codec.wide_moments(kind, part.buffer, part.offset, part.count, seen))
+            total.add(look(parts[0], seen))
             continue
-        for moments, own in ordered(look, parts):
+        found, sets = with_own(lambda: None if seen is None else _codec.Distinct(seen), look, parts)
+        for moments in found:
             total.add(moments)
+        for own in sets:
             if seen is not None and own is not None:
                 seen.merge(own)
     return total, None if seen is None else seen.count, seen is None or not seen.is_estimated, None

@@ -16,7 +16,7 @@ import numpy as np
 from .. import _codec
 from ..arguments import array_of
 from ..dtypes import DType, as_dtype
-from ..threads import each, ordered, parts
+from ..threads import each, ordered, parts, with_own
 from ..values.strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges, vector_of
 from .unfit import UnfitError
 
@@ -410,12 +410,10 @@ def _fit_16(
     count = elements.size
     if not elements.is_weighted and count > _PART_NBYTES:  # counts are whole: they add up alike in any order
 
-        def tally(part: tuple[int, int]) -> _codec.Tally:
-            own = _codec.Tally()
+        def tally(part: tuple[int, int], own: _codec.Tally) -> None:
             own.add(elements.buffer(*part), 0, part[1], 16)
-            return own
 
-        for one in ordered(tally, parts(count, 2, _PART_NBYTES)):
+        for one in with_own(_codec.Tally, tally, parts(count, 2, _PART_NBYTES))[1]:
             memory.merge_tally(one)
     else:
         for part in parts(count, 4, _PART_NBYTES):  # in order: sums of doubles depend on it
