@@ -185,6 +185,25 @@ def test_a_part_of_a_large_record_that_differs_costs_that_part(tmp_path, monkeyp
     assert a.read_bytes() == b.read_bytes()
 
 
+def test_equal_and_other_stretches_of_large_records_have_digests_of_their_own(tmp_path):
+    """The bytes of two models are hashed once where they are equal: in stretches of 1 MiB of a record, and of small ones."""
+    sizes = [(3 << 20) + 10, 1 << 20, 700, 64, (1 << 20) + 2, 5 << 20]
+    old = [noise(size // 2, number) for number, size in enumerate(sizes)]
+    new = [array.copy() for array in old]
+    new[0][-1] += 1  # the last stretch only
+    new[3][0] += 1
+    new[5][1 << 19] += 1  # the first byte of the second stretch
+    a, b = blobs(tmp_path / "a.bin", old), blobs(tmp_path / "b.bin", [*new, noise(9, 9)])
+    report = milblob.delta(a, b, tmp_path / "p")
+    contents = reference.unpacked((tmp_path / "p").read_bytes())
+    for path, [file] in ((a, contents.old), (b, contents.new)):
+        assert reference.file_digest(path.read_bytes(), file.parts) == file.digest
+    assert [found.hex() for found in contents.hashes] == [report.old_hash, report.new_hash]
+    assert [milblob.content_hash(path).model for path in (a, b)] == [report.old_hash, report.new_hash]
+    milblob.apply(a, tmp_path / "p")
+    assert a.read_bytes() == b.read_bytes()
+
+
 def test_program_is_stored_against_the_old_one(tmp_path):
     """An operation of 20,000 bytes more in front of the others: the patch has that operation."""
     text = noise(200_000, 1, np.float32).tobytes()

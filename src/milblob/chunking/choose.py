@@ -28,7 +28,7 @@ class Course:
 
     Attributes:
         own: size of each step without the things that it shares with others.
-        needs: indices of the shared things that each step needs.
+        needs: indices of the shared things that each step needs, each once.
         sizes: of the shared things.
         cost: bytes that cross each cut: one more than there are steps.
         barred: cuts that are not possible.
@@ -51,6 +51,8 @@ class Course:
 
     def size(self, start: int, stop: int) -> int:
         """Return the size of a range of steps."""
+        if stop - start == 1:
+            return self.own[start] + sum([self.sizes[thing] for thing in self.needs[start]])
         things = {thing for needs in self.needs[start:stop] for thing in needs}
         return sum(self.own[start:stop]) + sum(self.sizes[thing] for thing in things)
 

@@ -24,11 +24,12 @@ from ..rewrite.new_package import (
 )
 from ..rewrite.tasks import Item
 from ..storage import paths
+from ..storage.disk import syncing
 from ..storage.output import NewDirectory, Whole, together
 from .cutting import Cutter, Record, key_of
 from .describe import Description, array_feature, encode, record_of
 from .flow import LiveValue
-from .parts import FunctionPart, last_edit, operations_of, part_edits, parts_of
+from .parts import FunctionPart, last_edit, part_edits, parts_of
 from .report import Chunk, ChunkReport, Cut, RepeatedWeight
 
 _SPEC_VERSION, _DESCRIPTION, _PIPELINE = 1, 2, 202
@@ -263,12 +264,15 @@ class _Chunking:
             for name in names:
                 require_destination([self.name], "mlpackage", os.path.join(self.folder, name), force)
                 self._require_outside(os.path.join(self.folder, name))
-        with together() as outputs:
+        with together() as outputs, syncing() as sync:
             folder = NewDirectory(self.folder) if is_new else None
             if folder is not None:
                 outputs.append(folder)
+            written: list[str] = []
             for name, (weights, model) in zip(names, packages, strict=True):
-                write_package(self._directory(name, folder, outputs), weights, model, counter)
+                for file in written:  # while the next package is written
+                    sync(file)
+                written = write_package(self._directory(name, folder, outputs), weights, model, counter)
             for one in (*self.models, self.pipeline):
                 one.clear()  # they hold bytes of the source
             for records in self.records:
@@ -306,7 +310,7 @@ class _Chunking:
                     os.path.join(self.folder, names[number]),
                     nbytes,
                     len(self.records[number].items),
-                    sum(len(operations_of(part)) for part in parts.values()),
+                    sum(len(part.rows) for part in parts.values()),
                     {name: _inputs_of(part) for name, part in parts.items()},
                     {name: part.output_names for name, part in parts.items()},
                     {name: _states_of(part.inputs) for name, part in parts.items()},

@@ -47,10 +47,11 @@ class Cutter:
         self.names: dict[Record, str] = {}
         constants = [one for one in self.program.scan.constants if one.storage == _codec.BLOB]
         for constant in constants:
-            if key_of(constant) not in self.records:
+            key = key_of(constant)
+            if key not in self.records:
                 nbytes = self.record(constant).nbytes
-                self.records[key_of(constant)] = RECORD_OVERHEAD + -(-nbytes // RECORD_OVERHEAD) * RECORD_OVERHEAD
-                self.names[key_of(constant)] = constant.op.name if constant.op is not None else constant.text
+                self.records[key] = RECORD_OVERHEAD + -(-nbytes // RECORD_OVERHEAD) * RECORD_OVERHEAD
+                self.names[key] = constant.op.name if constant.op is not None else constant.text
         for name, function in self.program.view.functions.items():
             self.flows[name] = Flow(function, self.program.source.spec_version, images[name])
             self.held[name] = constants_by_row(function, constants)

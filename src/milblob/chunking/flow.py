@@ -5,6 +5,7 @@ function has those that its own operations read. All others are numbered by thei
 first operation after it.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -14,7 +15,8 @@ from .. import _codec
 from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
 from ..program.types import ListType, StateType, TensorType, ValueType
-from ..program.view import Block, Consumer, Function, Operation
+from ..program.value import type_at
+from ..program.view import Block, Function, Operation
 
 _FLOAT16_SPEC_VERSION = 7  # iOS 16: the first with inputs and outputs of float16
 NOT_REPEATABLE = ("random_", "classify")
@@ -90,12 +92,14 @@ class Computation:
 
     Attributes:
         op: the operation.
+        outputs: its values.
         reads: names of what it reads, in nested blocks too: values and outputs of constants of the function.
         repeated: where an output cannot be passed on, the numbers of the operations that are computed again wherever
             it is needed: this one and those before it; None if that is not possible.
     """
 
     op: Operation
+    outputs: list[LiveValue] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)
     repeated: frozenset[int] | None = None
 
@@ -110,6 +114,7 @@ class Flow:
 
     Attributes:
         name: of the function.
+        operations: those of the function's own block, in order.
         steps: the operations that compute something, in order.
         constants: output -> the constant operation.
         read_by: output of a constant -> the numbers of the steps that need it.
@@ -134,6 +139,7 @@ class Flow:
             message = f"block specializations of function {self.name}: expected one, got {', '.join(blocks) or 'none'}"
             raise UnsupportedError(f"{message} (keep one of them)", file=_file(function))
         self.block = function.block
+        self.operations = list(self.block.operations)
         self.steps: list[Computation] = []
         self.constants: dict[str, Operation] = {}
         self.read_by: dict[str, set[int]] = {}
@@ -141,6 +147,8 @@ class Flow:
         self.returned = self.block.outputs
         self.barred: dict[int, str] = {}
         self._number: dict[int, int] = {}  # row of an operation -> its step
+        self._others: dict[int, Operation] = {}  # row -> constant operation
+        self._types: dict[bytes, ValueType | None] = {}  # most values have one of a few types
         self._tops: dict[int, Operation] = {}  # row of a nested block -> operation of the function's own block
         self._define()
         if not self.steps:
@@ -163,12 +171,11 @@ class Flow:
 
     def _define(self) -> None:
         graph = self.function.view.graph
-        view = self.function.view
-        inputs = graph.function(self.function.row)[4]
-        for variable, (_, at, nbytes) in zip(view.variables(*inputs), graph.names(*inputs), strict=True):
-            self._add(LiveValue(variable.name, variable.type, (at, nbytes), -1))
-        for op in self.block.operations:
+        for name, at, nbytes in graph.names(*graph.function(self.function.row)[4]):
+            self._add(LiveValue(name, self._type((at, nbytes)), (at, nbytes), -1))
+        for op in self.operations:
             if self._is_constant(op):
+                self._others[op.row] = op
                 for name in op.output_names:
                     if name in self.constants or name in self.values:
                         raise self._twice(name)
@@ -176,10 +183,21 @@ class Flow:
                     self.read_by[name] = set()
                 continue
             number = self._number[op.row] = len(self.steps)
-            self.steps.append(Computation(op))
             rows = graph.names(*op.output_rows)
-            for variable, (_, at, nbytes) in zip(op.outputs, rows, strict=True):
-                self._add(LiveValue(variable.name, variable.type, (at, nbytes), number))
+            values = [LiveValue(name, self._type((at, nbytes)), (at, nbytes), number) for name, at, nbytes in rows]
+            self.steps.append(Computation(op, values))
+            for value in values:
+                self._add(value)
+
+    def _type(self, span: tuple[int, int]) -> ValueType | None:
+        """Return the type in the bytes at a place; equal bytes are parsed once."""
+        if not span[0]:
+            return None
+        buffer = self.function.view.held()[0]
+        key = bytes(memoryview(buffer)[span[0] : sum(span)])
+        if key not in self._types:
+            self._types[key] = type_at(buffer, span)
+        return self._types[key]
 
     def _add(self, value: LiveValue) -> None:
         if value.name in self.values or value.name in self.constants:
@@ -211,9 +229,10 @@ class Flow:
     def _read(self) -> None:
         """Find out who reads what: uses of values, and steps that need each constant."""
         later: list[tuple[str, str]] = []  # (constant, output of a constant that reads it)
-        self._note(self.function.consumers, later)
-        for op in self.block.operations:
-            self._note(op.consumers, later)
+        graph = self.function.view.graph
+        self._note(graph.consumers(*graph.function(self.function.row)[4]), later)
+        for op in self.operations:
+            self._note(graph.consumers(*op.output_rows), later)
         for name, reader in reversed(later):  # the readers of a constant come after it
             self.read_by[name] |= self.read_by[reader]
         last = self.count - 1
@@ -232,14 +251,18 @@ class Flow:
             inputs = self.constants[found].inputs.values()
             pending += (str(one.name) for bindings in inputs for one in bindings if not one.is_value)
 
-    def _note(self, consumers: tuple[Consumer, ...], later: list[tuple[str, str]]) -> None:
-        for consumer in consumers:
-            top = self._top(consumer.reader)
-            if top is None:  # the function returns it
-                continue
-            number, name = self._number.get(top.row), consumer.name
+    def _note(self, consumers: list[tuple[int, str, str]], later: list[tuple[str, str]]) -> None:
+        """Note readers of values: rows of operations, -1 - row of blocks that return them; and the names they read."""
+        for row, _, name in consumers:
+            number = self._number.get(row)
+            if number is None and row not in self._others:
+                top = self._top(row)
+                if top is None:  # the function returns it
+                    continue
+                row, number = top.row, self._number.get(top.row)
             if number is None:
-                later += ((name, output) for output in top.output_names if name in self.constants)
+                if name in self.constants:
+                    later += ((name, output) for output in self._others[row].output_names)
                 continue
             self.steps[number].reads.add(name)
             if name in self.constants:
@@ -247,15 +270,19 @@ class Flow:
                 continue
             value = self.values[name]
             if value.step >= number:
-                message = f"value {name!r:.200}: expected an operation before {top.label!r:.200}, which reads it"
+                label = self.steps[number].op.label
+                message = f"value {name!r:.200}: expected an operation before {label!r:.200}, which reads it"
                 raise FormatError(f"{message}, got a later one", file=_file(self.function), where=self.name)
             value.uses.add(number)
 
-    def _top(self, reader: Operation | Block) -> Operation | None:
-        """Return the operation of the function's own block that a reader is, or stands in; None for that block."""
-        if isinstance(reader, Operation) and reader.block_row == self.block.row:
-            return reader
-        block = reader.block if isinstance(reader, Operation) else reader
+    def _top(self, row: int) -> Operation | None:
+        """Return the operation of the function's own block in which a reader is; None for that block itself.
+
+        Args:
+            row: of an operation in a nested block; -1 - row of a block.
+        """
+        view = self.function.view
+        block = view.operation(row).block if row >= 0 else Block(view, -1 - row)
         if block.row == self.block.row:
             return None
         chain = []
@@ -279,7 +306,7 @@ class Flow:
         """Find what is computed again where values cannot be passed on, and what it needs."""
         needs: dict[int, tuple[frozenset[int], frozenset[str]] | None] = {}
         for number, step in enumerate(self.steps):
-            own = [self.values[name] for name in step.op.output_names]
+            own = step.outputs
             if all(value.passed for value in own):
                 continue
             found = needs[number] = self._again(number, step, needs)
@@ -302,7 +329,7 @@ class Flow:
         op = step.op
         if op.block_rows or op.type.startswith(NOT_REPEATABLE):
             return None
-        if any(not isinstance(self.values[name].type, TensorType) for name in op.output_names):
+        if any(not isinstance(value.type, TensorType) for value in step.outputs):
             return None
         steps, base = {number}, set()
         for name in step.reads:
@@ -352,9 +379,9 @@ class Flow:
         """Find the cuts before which the last operation has nothing to pass on, or after which nothing is returned."""
         found = set()
         for number, step in enumerate(self.steps):
-            own = [self.values[name] for name in step.op.output_names]
-            writes = any(name in self.values and self.values[name].is_state for name in step.reads)
-            if not writes and not any(value.is_returned or (value.passed and value.uses) for value in own):
+            if any(value.is_returned or (value.passed and value.uses) for value in step.outputs):
+                continue
+            if not any(name in self.values and self.values[name].is_state for name in step.reads):
                 found.add(number + 1)
         ends = [self.values[name].step if name in self.values else self.count for name in self.returned]
         last = max((self.count if step < 0 else step for step in ends), default=-1)
@@ -372,8 +399,9 @@ class Flow:
         changes = [0] * (self.count + 2)
         for value in self.values.values():
             if value.passed and value.step >= 0 and value.uses:
-                changes[value.step + 1] += value.nbytes
-                changes[max(value.uses) + 1] -= value.nbytes
+                nbytes = value.nbytes
+                changes[value.step + 1] += nbytes
+                changes[max(value.uses) + 1] -= nbytes
         return list(accumulate(changes))[: self.count + 1]
 
     def index_of(self, name: str) -> int | None:
@@ -417,14 +445,13 @@ def constants_by_row(function: Function, constants: list[_codec.Constant]) -> di
 
     Those that no operation holds, in attributes of the function or its block, are listed by row -1.
     """
-    spans = sorted((op.message[0], sum(op.message), op.row) for op in function.block.operations)
+    spans = sorted((*op.message, op.row) for op in function.block.operations)
     start, nbytes = function.view.graph.function(function.row)[2]
     found: dict[int, list[_codec.Constant]] = {}
-    at = 0
-    inside = (one for one in constants if start <= one.value[0] < start + nbytes)
-    for constant in sorted(inside, key=lambda one: one.value[0]):
-        while at < len(spans) and spans[at][1] <= constant.value[0]:
-            at += 1
-        row = spans[at][2] if at < len(spans) and spans[at][0] <= constant.value[0] else -1
-        found.setdefault(row, []).append(constant)
+    for constant in sorted(constants, key=lambda one: one.value[0]):
+        place = constant.value[0]
+        if not start <= place < start + nbytes:
+            continue
+        offset, size, row = spans[max(bisect_left(spans, (place + 1,)) - 1, 0)] if spans else (0, 0, -1)
+        found.setdefault(row if offset <= place < offset + size else -1, []).append(constant)
     return found

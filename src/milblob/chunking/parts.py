@@ -9,7 +9,6 @@ from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..program.splice import Edit
 from ..program.types import repeated
-from ..program.view import Operation
 from ..program.wire_edits import (
     INPUTS,
     field,
@@ -18,7 +17,7 @@ from ..program.wire_edits import (
     followed_operation,
     immediate_value,
     new_operation,
-    removed_operation,
+    removed_operations,
     tensor_type,
 )
 from ..values.tensorvalue import pack_tensor
@@ -142,7 +141,7 @@ def part_edits(buffer: _codec.Buffer, part: FunctionPart) -> list[Edit]:
     """
     flow = part.flow
     view = flow.function.view
-    edits = [removed_operation(buffer, op) for op in flow.block.operations if op.row not in part.rows]
+    edits = removed_operations(buffer, [op for op in flow.operations if op.row not in part.rows])
     kept = set(part.input_names)
     new = b"".join(field(_INPUTS, _named(buffer, value)) for value in part.inputs if value.step >= 0)
     listed = fields_of(buffer, view.graph.function(flow.function.row)[2])
@@ -161,7 +160,7 @@ def part_edits(buffer: _codec.Buffer, part: FunctionPart) -> list[Edit]:
         data += b"".join(field(_OPERATIONS, _cast(value, value.port, value.name, DType.FLOAT16)) for value in before)
         for _, span in repeated(buffer, view.graph.block(flow.block.row)[1], {_OUTPUTS: 2}, "outputs"):
             start = field_start(buffer, _OUTPUTS, span, f"outputs of function {flow.name}")
-            if before and start > flow.block.operations[0].message[0]:
+            if before and start > flow.operations[0].message[0]:
                 message = f"outputs of function {flow.name}: expected before its operations, got them after"
                 raise UnsupportedError(message, offset=start, file=buffer.name)
             edits.append(Edit(start, sum(span) - start, data))
@@ -179,7 +178,7 @@ def last_edit(buffer: _codec.Buffer, part: FunctionPart, inside: Sequence[Edit])
     after = [value for value in part.passed if value.is_cast]
     if not after:
         return None
-    op = operations_of(part)[-1]
+    op = next(op for op in reversed(part.flow.operations) if op.row in part.rows)
     own = [edit for edit in inside if op.message[0] <= edit.offset < sum(op.message)]
     return followed_operation(buffer, op, own, [_cast(one, one.name, one.port, DType.FLOAT32) for one in after])
 
@@ -200,8 +199,3 @@ def _named(buffer: _codec.Buffer, value: LiveValue) -> bytes:
     if value.is_cast:
         return field(1, value.port) + field(2, tensor_type(DType.FLOAT32, value.tensor.shape))
     return field(1, value.name) + field(2, memoryview(buffer)[at : at + nbytes])
-
-
-def operations_of(part: FunctionPart) -> list[Operation]:
-    """Return the operations of a part, in order."""
-    return [op for op in part.flow.block.operations if op.row in part.rows]

@@ -90,12 +90,17 @@ def require_plain(program: ProgramScan, buffer: _codec.Buffer) -> None:
 # ------------------------------------------------------------------------------------------------------------ encoding
 
 
+_SMALL = tuple(bytes([value]) for value in range(0x80))
+
+
 def varint(value: int) -> bytes:
     """Encode a number below 2^64 as a minimal varint; a negative one as its 64-bit two's complement.
 
     Raises:
         OverflowError: it does not fit 64 bits.
     """
+    if 0 <= value < len(_SMALL):
+        return _SMALL[value]
     if not -(1 << 63) <= value < 1 << 64:
         raise OverflowError(f"varint: expected a number of 64 bits, got {value}")
     value &= (1 << 64) - 1
@@ -111,7 +116,11 @@ def field(number: int, value: Any) -> bytes:
     """Encode one field: an int as varint, a str or a bytes-like object length-delimited."""
     if isinstance(value, int):
         return varint(number << 3 | _VARINT) + varint(value)
-    view = _view(value.encode() if isinstance(value, str) else value)
+    if isinstance(value, str):
+        value = value.encode()
+    if isinstance(value, bytes):
+        return varint(number << 3 | _BYTES) + varint(len(value)) + value
+    view = _view(value)
     return b"".join((varint(number << 3 | _BYTES), varint(view.nbytes), view))
 
 
@@ -293,6 +302,27 @@ def removed_operation(buffer: _codec.Buffer, op: _codec.Op | _codec.GraphOperati
     """
     start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     return Edit(start, sum(op.message) - start, b"")
+
+
+def removed_operations(buffer: _codec.Buffer, ops: Iterable[_codec.Op | _codec.GraphOperation]) -> list[Edit]:
+    """Remove operations from their blocks; those that follow each other directly in one edit.
+
+    Args:
+        ops: in the order of the Program.
+
+    Raises:
+        As `removed_operation`.
+    """
+    found: list[Edit] = []
+    for op in ops:
+        offset, nbytes = op.message
+        last = found[-1] if found else None
+        # A field right after the last one begins with a tag of one byte and a length: nothing else fits between.
+        if last is not None and offset - 1 - max((nbytes.bit_length() + 6) // 7, 1) == last.offset + last.nbytes:
+            found[-1] = Edit(last.offset, offset + nbytes - last.offset, b"")
+        else:
+            found.append(removed_operation(buffer, op))
+    return found
 
 
 def followed_operation(

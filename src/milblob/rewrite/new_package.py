@@ -61,6 +61,7 @@ class NewRecords:
         self.origins: dict[SourceFile, MappedFile] = {}
         self._stretches: list[Stretch] = []
         self._known: dict[tuple[int, str, int], Item] = {}
+        self._files: dict[MappedFile, SourceFile] = {}
 
     def hold(self, package: Package) -> None:
         """Note the files of a model, so that a change of any of them is found."""
@@ -78,13 +79,18 @@ class NewRecords:
             reader = package.reader(source, constant.text)
             record = reader.record(constant.blob_offset)
             package.budget.spend((*key[1:], "record"), record.nbytes)
-            origin, span = SourceFile.of(reader.mapping), (record.data_offset, record.nbytes)
+            origin, span = self._origin(reader.mapping), (record.data_offset, record.nbytes)
             item = self._known[key] = Item(origin, span, record.dtype, record.count, "", WEIGHT_FILE)
             item.order, item.name = (len(self.every),), constant.op.name if constant.op is not None else ""
-            self.origins[origin] = reader.mapping
             self.every.append(item)
             self._stretches.append(Stretch(reader.mapping.check_size(), *span, (record.dtype, record.count)))
         return item
+
+    def _origin(self, mapping: MappedFile) -> SourceFile:
+        if mapping not in self._files:
+            origin = self._files[mapping] = SourceFile.of(mapping)
+            self.origins[origin] = mapping
+        return self._files[mapping]
 
     def share_equal(self) -> None:
         """Store one of several equal records. Compares their bytes."""
@@ -108,7 +114,7 @@ class NewRecords:
 
 def write_package(
     directory: str, weights: Sequence[tuple[str, list[Item], int]], model: Sequence[Bytes], counter: ProgressCounter
-) -> None:
+) -> list[str]:
     """Fill an empty directory with the files of a package.
 
     Args:
@@ -116,6 +122,9 @@ def write_package(
         weights: name, records in order and size of each weight file.
         model: the model file in pieces.
         counter: `add` is called with everything that is written.
+
+    Returns:
+        The paths of the weight files.
 
     Raises:
         As `write_weight_files`. OSError: a file cannot be written.
@@ -126,6 +135,7 @@ def write_package(
     write_weight_files(files, counter)
     _write_file(os.path.join(folder, _MODEL_NAME), model, counter)
     _write_file(os.path.join(directory, "Manifest.json"), [new_manifest()], ProgressCounter(None))
+    return [path for path, _, _ in files]
 
 
 def nbytes_of(model: Sequence[Bytes]) -> int:

@@ -4,8 +4,10 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
+from ..threads import each
 from . import paths
 
 if sys.platform != "win32":
@@ -35,14 +37,49 @@ def sync_directory(path: str) -> None:
 
 
 def sync_tree(path: str) -> None:
-    """Write every file and directory below `path`, and `path` itself, to disk."""
+    """Write every file and directory below `path`, and `path` itself, to disk, several at a time."""
+    files, directories = [], []
     for directory, _, names in os.walk(path, topdown=False):
-        for name in names:
-            full = os.path.join(directory, name)
-            if not paths.is_link(full):
-                with opened(full) as fd:
-                    sync(fd)
-        sync_directory(directory)
+        files += [full for name in names if not paths.is_link(full := os.path.join(directory, name))]
+        directories.append(directory)
+    each(_sync_path, files)
+    each(sync_directory, directories)
+
+
+def _sync_path(path: str) -> None:
+    with opened(path) as fd:
+        sync(fd)
+
+
+@contextlib.contextmanager
+def syncing() -> Iterator[Callable[[str], None]]:
+    """Yield a function that writes a file to disk in a thread of its own, while more is written to others.
+
+    Raises:
+        OSError: from the system, once the block has ended and all of the files are synced.
+    """
+    threads: list[threading.Thread] = []
+    errors: list[BaseException] = []
+
+    def work(path: str) -> None:
+        try:
+            _sync_path(path)
+        except BaseException as error:
+            errors.append(error)
+
+    def start(path: str) -> None:
+        thread = threading.Thread(target=work, args=(path,), name="milblob")
+        with contextlib.suppress(RuntimeError):  # the system allows no more: it is synced with everything else
+            thread.start()
+            threads.append(thread)
+
+    try:
+        yield start
+    finally:
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
 
 
 @contextlib.contextmanager

@@ -72,6 +72,21 @@ def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
     return os.write(fd, views[0][:_CHUNK_NBYTES])
 
 
+def read_into(source: MappedFile, start: int, view: memoryview) -> None:
+    """Read bytes of a mapped file or buffer from `start` on, as many as a view has, and map nothing if possible.
+
+    Raises:
+        FormatError: the file has shrunk. OSError: it cannot be read.
+    """
+    done = 0
+    with source.held() as fd:
+        if fd >= 0 and hasattr(os, "preadv"):
+            while done < view.nbytes and (some := os.preadv(fd, [view[done:]], start + done)):
+                done += some
+    if done < view.nbytes:
+        view[done:] = memoryview(source.check_size())[start + done : start + view.nbytes]
+
+
 def copy_range(source: MappedFile, start: int, nbytes: int, fd: int, offset: int) -> None:
     """Copy bytes of a mapped file or buffer to an offset of another file.
 

@@ -26,8 +26,9 @@ from ..storage.pending import wait
 from ..storage.transfer import copy_range, write_at
 from ..threads import ordered
 from . import frames
+from .digests import digest_of, hashes_of_pieces, part_hashes
 from .files import ModelFiles
-from .patch import CHANGE, COPY, PREFIX, PatchedFile, PatchReader, digest_of, hashes_of_pieces, part_hashes
+from .patch import CHANGE, COPY, PREFIX, PatchedFile, PatchReader
 from .report import ApplyReport
 
 _COPY_NBYTES = 16 << 20

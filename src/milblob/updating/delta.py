@@ -15,7 +15,7 @@ from ..storage.output import NewFile
 from ..storage.transfer import write_at
 from ..threads import ordered
 from . import frames
-from .files import HashedFiles, ModelFiles
+from .files import HashedFiles, ModelFiles, hash_both
 from .patch import (
     CHANGE,
     COPY,
@@ -35,6 +35,9 @@ from .steps import PatchStep, Planner
 SUFFIX = ".milpatch"
 _MAX_LEVEL = 22
 _INDEX_LEVEL = 9
+_SAMPLES, _SAMPLE_NBYTES = 4, 128 << 10
+_CLEARLY = 0.9
+"""A kind of frame is smaller if its sample has no more than this share of the bytes of the other one's."""
 
 
 def delta(
@@ -50,9 +53,9 @@ def delta(
     """Write a patch that makes a new model from an old one; `apply` does that, byte for byte.
 
     A record of a weight file that the old model has anywhere costs nothing. Of another one the patch has the difference
-    from the record of the same name, or all of it, whichever is smaller after zstd. Other files are stored with the old
-    ones as zstd's dictionary. The patch names both models by their content hashes and their files by digests, so that
-    it is never applied to another one.
+    from the record of the same name, or all of it, whichever is smaller after zstd (of large ones, by a sample). Other
+    files are stored with the old ones as zstd's dictionary. The patch names both models by their content hashes and
+    their files by digests, so that it is never applied to another one.
 
     Args:
         old: path of a .mlpackage, .mlmodelc, .mlmodel or weight file.
@@ -89,7 +92,7 @@ def delta(
         if a.kind != b.kind:
             raise FormatError(f"new model: expected a {a.kind} as the old one is, got a {b.kind}", file=names[1])
         counter.total_nbytes = sum(one.nbytes for files in (a, b) for one in files.mappings.values())
-        before, after = HashedFiles(a, counter), HashedFiles(b, counter)
+        before, after = hash_both(a, b, counter)
         with NewFile(target, force=force) as output:
             work = _Work(before, after, level, output.fd)
             nbytes = work.write()
@@ -155,14 +158,29 @@ class _Work:
 
     def _frame(self, step: PatchStep, data: bytes) -> tuple[int, int, bytes]:
         """Return (kind, width, frame) of the smallest frame for some bytes."""
-        width = step.width
         old = self.old.files.mappings.get(step.old)
         if step.kind == PREFIX and old is not None:
             return PREFIX, 0, frames.compress(data, self.level, frames.read(old, step.offset, step.span))
-        raw = frames.compress(frames.planes(frames.array(data), width), self.level)
-        if step.kind == CHANGE and old is not None:
-            found = frames.difference(data, frames.read(old, step.offset, step.nbytes), width)
-            changed = frames.compress(frames.planes(found, width), self.level)
-            if len(changed) < len(raw):
-                return CHANGE, width, changed
-        return RAW, width, raw
+        if step.kind != CHANGE or old is None:
+            return RAW, step.width, self._packed(data, None, step.width)
+        before = frames.read(old, step.offset, step.nbytes)
+        kinds = self._kinds(data, before, step.width)
+        packed = [self._packed(data, before if kind == CHANGE else None, step.width) for kind in kinds]
+        return min(zip(kinds, [step.width] * 2, packed, strict=False), key=lambda row: len(row[2]))
+
+    def _kinds(self, data: bytes, before: bytes, width: int) -> list[int]:
+        """Return the kinds of frames to try: one of them where a sample shows clearly that it is smaller."""
+        if len(data) < 4 * _SAMPLE_NBYTES:
+            return [RAW, CHANGE]
+        places = range(0, len(data), len(data) // _SAMPLES // 8 * 8)
+        some, same = (
+            b"".join(all_bytes[at : at + _SAMPLE_NBYTES // _SAMPLES] for at in places[:_SAMPLES])
+            for all_bytes in (data, before)
+        )
+        raw, changed = len(self._packed(some, None, width)), len(self._packed(some, same, width))
+        return [CHANGE] if changed < _CLEARLY * raw else [RAW] if raw < _CLEARLY * changed else [RAW, CHANGE]
+
+    def _packed(self, data: bytes, before: bytes | None, width: int) -> bytes:
+        """Return a frame of bytes, or of their differences from others."""
+        found = frames.array(data) if before is None else frames.difference(data, before, width)
+        return frames.compress(frames.planes(found, width), self.level)

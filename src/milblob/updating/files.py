@@ -27,7 +27,8 @@ from ..storage.mapped import MappedFile
 from ..storage.pending import Pending, wait
 from ..storage.source_file import SourceFile
 from . import frames
-from .patch import KINDS, PatchedFile, digest_of, part_hashes
+from .digests import Run, Side, digest_of, run_hashes
+from .patch import KINDS, PatchedFile
 
 _FINDER = ".DS_Store"
 
@@ -49,6 +50,13 @@ class FilePart(NamedTuple):
     is_record: bool = False
     names: tuple[str, ...] = ()
     digest: bytes = b""
+
+
+Parts = dict[str, list[FilePart]]
+"""The parts of files, by path."""
+
+_Place = tuple[int, str, int]
+"""A part: 0 if it is of the old model and 1 of the new one, the path of its file, its number there."""
 
 
 class ModelFiles:
@@ -121,56 +129,36 @@ class ModelFiles:
 
 
 class HashedFiles:
-    """The digests of a model's files and of the records in them, from one pass over the bytes.
+    """The digests of a model's files and of the records in them.
 
     Args:
         files: the model.
-        counter: `add` is called with each part that is hashed.
+        model: the same, listing every constant.
+        parts: path -> parts of each file, in order, from its first byte to the last.
+        hashes: path -> BLAKE3 of each part.
 
     Attributes:
         files: the model.
         patched: each file as a patch names it.
-        parts: path -> parts of a file with records, in order, from its first byte to the last.
+        parts: path -> parts of each file with records.
         content: content hash of the model.
 
     Raises:
         As `content_hash`.
     """
 
-    def __init__(self, files: ModelFiles, counter: ProgressCounter) -> None:
+    def __init__(self, files: ModelFiles, model: Model, parts: Parts, hashes: Mapping[str, list[bytes]]) -> None:
         self.files = files
         self.patched: dict[str, PatchedFile] = {}
-        self.parts: dict[str, list[FilePart]] = {}
-        with Model(files.package, constants=True) as model:
-            names = self._names(model)
-            for path, mapping in files.mappings.items():
-                rows = _parts_of(mapping, names.get(mapping.identity, {}))
-                sizes = [row.nbytes for row in rows]
-                hashes = []
-                for size, found in zip(sizes, part_hashes(mapping, sizes), strict=True):
-                    hashes.append(found)
-                    counter.add(files.shown(path), size)
-                digest = digest_of(sizes, hashes)
-                self.patched[path] = PatchedFile(path, mapping.nbytes, digest, np.array(sizes, np.uint64))
-                if any(row.is_record for row in rows):
-                    self.parts[path] = [
-                        row._replace(digest=found) if row.is_record else row
-                        for row, found in zip(rows, hashes, strict=True)
-                    ]
-            known = self._known(model, files)
-            self.content = bytes.fromhex(model_hash(model, known=known).model)
-
-    def _names(self, model: Model) -> dict[tuple[int, int] | None, dict[int, list[str]]]:
-        """Return identity of each weight file -> offset of a record -> names."""
-        found: dict[tuple[int, int] | None, dict[int, list[str]]] = {}
-        for reader, offset, name, _, _ in _records(model):
-            found.setdefault(reader.mapping.identity, {}).setdefault(offset, []).append(name)
-        if model.package.blobs is not None:
-            found.setdefault(model.package.blobs.mapping.identity, {})
-        elif found and not self.files.is_directory:
-            message = "source: expected a model whose weights are in it, got a file that refers to others"
-            raise UnsupportedError(message, file=self.files.path)
-        return found
+        self.parts: Parts = {}
+        for path, rows in parts.items():
+            sizes = [row.nbytes for row in rows]
+            digest = digest_of(sizes, hashes[path])
+            self.patched[path] = PatchedFile(path, files.mappings[path].nbytes, digest, np.array(sizes, np.uint64))
+            if any(row.is_record for row in rows):
+                found = zip(rows, hashes[path], strict=True)
+                self.parts[path] = [row._replace(digest=one) if row.is_record else row for row, one in found]
+        self.content = bytes.fromhex(model_hash(model, known=self._known(model, files)).model)
 
     def _known(self, model: Model, files: ModelFiles) -> Known:
         """Return the digests of records as `model_hash` takes them."""
@@ -183,6 +171,81 @@ class HashedFiles:
             if row is not None and not record.padding_nbits and record.nbytes == row.nbytes == nbytes:
                 known[key] = row.digest
         return known
+
+
+def hash_both(old: ModelFiles, new: ModelFiles, counter: ProgressCounter) -> tuple[HashedFiles, HashedFiles]:
+    """Hash two models in one pass over the bytes; those that both have are hashed once.
+
+    Args:
+        counter: `add` is called with each part that is hashed.
+
+    Raises:
+        As `content_hash`.
+    """
+    both = old, new
+    with Model(old.package, constants=True) as a, Model(new.package, constants=True) as b:
+        parts = [_parts(old, a), _parts(new, b)]
+        hashes = [{path: [b""] * len(rows) for path, rows in own.items()} for own in parts]
+        runs = list(_runs(*parts))
+        found = run_hashes(_run_of(both, parts, count, places) for count, places in runs)
+        for count, places in runs:
+            for step, values in zip(range(count), found, strict=False):
+                for (side, path, first), value in zip(places, values, strict=True):
+                    hashes[side][path][first + step] = value
+                    counter.add(both[side].shown(path), parts[side][path][first + step].nbytes)
+        return HashedFiles(old, a, parts[0], hashes[0]), HashedFiles(new, b, parts[1], hashes[1])
+
+
+def _run_of(both: tuple[ModelFiles, ModelFiles], parts: list[Parts], count: int, places: list[_Place]) -> Run:
+    side, path, first = places[0]
+    sizes = [row.nbytes for row in parts[side][path][first : first + count]]
+    sides = (Side(both[side].mappings[path], parts[side][path][first].offset) for side, path, first in places)
+    return Run(sizes, tuple(sides))
+
+
+def _parts(files: ModelFiles, model: Model) -> Parts:
+    """Return the parts of each file of a model, with the names of the records."""
+    names: dict[tuple[int, int] | None, dict[int, list[str]]] = {}  # by identity of the weight file, offset
+    for reader, offset, name, _, _ in _records(model):
+        names.setdefault(reader.mapping.identity, {}).setdefault(offset, []).append(name)
+    if names and model.package.blobs is None and not files.is_directory:
+        message = "source: expected a model whose weights are in it, got a file that refers to others"
+        raise UnsupportedError(message, file=files.path)
+    return {path: _parts_of(mapping, names.get(mapping.identity, {})) for path, mapping in files.mappings.items()}
+
+
+def _runs(old: Parts, new: Parts) -> Iterator[tuple[int, list[_Place]]]:
+    """Divide the parts of two models into runs: yield (number of parts, places of the first one)."""
+    count, start = 0, list[_Place]()
+    for places in _places(old, new):
+        if places != [(side, path, number + count) for side, path, number in start]:
+            if count:
+                yield count, start
+            count, start = 0, places
+        count += 1
+    if count:
+        yield count, start
+
+
+def _places(old: Parts, new: Parts) -> Iterator[list[_Place]]:
+    """Yield where each part is: two places of those that may be equal, by name and size, or by what is before them."""
+    left: dict[tuple[str, int], int] = {}  # parts of the old model that have no equal yet: their sizes
+    named: dict[str, tuple[str, int]] = {}
+    for path, rows in old.items():
+        for number, row in enumerate(rows):
+            left[path, number] = row.nbytes
+            named.update(dict.fromkeys(row.names, (path, number)))
+    for path, rows in new.items():
+        like = path, -1
+        for number, row in enumerate(rows):
+            like = next((named[name] for name in row.names if name in named), (like[0], like[1] + 1))
+            if left.get(like) == row.nbytes:
+                del left[like]
+                yield [(1, path, number), (0, *like)]
+            else:
+                yield [(1, path, number)]
+    for path, number in left:
+        yield [(0, path, number)]
 
 
 def _records(model: Model) -> Iterator[tuple[BlobReader, int, str, Any, int]]:

@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from ..errors import FormatError, ResolveError
 from ..hashing import Span, blake3
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
-from ..threads import ordered
 from . import frames
 from .frames import MAX_PREFIX_NBYTES, PIECE_NBYTES
 
@@ -54,7 +53,7 @@ class PatchedFile(NamedTuple):
     Attributes:
         path: relative to the model, with "/"; "" of a model that is a file.
         nbytes: its size.
-        digest: of its bytes, see `digest_of`.
+        digest: of its bytes, see `digests.digest_of`.
         parts: sizes of the parts that are hashed, as uint64: of a weight file, each record and what is between two; of
             other files, one.
     """
@@ -85,72 +84,6 @@ class Index(NamedTuple):
     old: Sequence[PatchedFile]
     new: Sequence[PatchedFile]
     steps: Sequence[np.ndarray[Any, Any]]
-
-
-# -------------------------------------------------------------------------------------------------------------- digests
-
-
-def digest_of(sizes: Sequence[int], hashes: Iterable[bytes]) -> bytes:
-    """Return the digest of a file: the BLAKE3 of sizes and hashes of its parts.
-
-    So the bytes of a weight are hashed once for the digest of its file and for the content hash of the model.
-    """
-    lines = [b"milblob file 1\n"]
-    lines += [b"%d %s\n" % (size, found.hex().encode()) for size, found in zip(sizes, hashes, strict=True)]
-    data = b"".join(lines)
-    return blake3([(Buffer(data), 0, len(data))])
-
-
-def part_hashes(mapping: MappedFile, sizes: Sequence[int]) -> Iterator[bytes]:
-    """Yield the BLAKE3 of each part of a file, several computed at a time."""
-
-    def work(group: list[tuple[int, int]]) -> list[bytes]:
-        first, total = group[0][0], sum(size for _, size in group)
-        if len(group) == 1:
-            return [blake3(spans(mapping, first, total))]
-        data = Buffer(frames.read(mapping, first, total))
-        return [blake3([(data, start - first, size)]) for start, size in group]
-
-    for found in ordered(work, _groups(sizes), mapping.nbytes > PIECE_NBYTES):
-        yield from found
-
-
-def _groups(sizes: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """Yield (offset, size) of the parts of a file: together those that are small."""
-    group: list[tuple[int, int]] = []
-    at = nbytes = 0
-    for size in sizes:
-        if group and nbytes + size > PIECE_NBYTES:
-            yield group
-            group, nbytes = [], 0
-        group.append((at, size))
-        at, nbytes = at + size, nbytes + size
-    if group:
-        yield group
-
-
-def hashes_of_pieces(pieces: Iterable[Any], sizes: Sequence[int]) -> Iterator[bytes]:
-    """Yield the BLAKE3 of each part of bytes that come in pieces of other sizes.
-
-    Raises:
-        FormatError: more or fewer bytes than that.
-    """
-    left = iter(pieces)
-    rest = memoryview(b"")
-
-    def take(nbytes: int) -> Iterator[Span]:
-        nonlocal rest
-        while nbytes:
-            if not rest.nbytes:
-                rest = memoryview(next(left, b"")).cast("B")
-            if not rest.nbytes:
-                raise FormatError("patch: expected as many bytes as a file has, got fewer")
-            count = min(nbytes, rest.nbytes)
-            yield Buffer(rest[:count]), 0, count
-            rest, nbytes = rest[count:], nbytes - count
-
-    for size in sizes:
-        yield blake3(take(size))
 
 
 def spans(mapping: MappedFile, offset: int, nbytes: int) -> Iterator[Span]:
