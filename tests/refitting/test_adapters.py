@@ -17,6 +17,7 @@ from milblob.formats.peft import open_adapter
 from milblob.formats.read import open_arrays
 from milblob.refitting import merging
 from milblob.refitting.from_base import tensors_of
+from paths import DEMO
 from peers import WITHOUT
 from thorough import some
 
@@ -395,10 +396,14 @@ def test_refused_arguments(tmp_path):
     ):
         with pytest.raises(error, match=message):
             milblob.refit(tmp_path / "w.json", weights, base=base, scale=scale)
-    with pytest.raises(ValueError, match="scale: expected a base too, got none"):
+    with pytest.raises(ValueError, match=r"scale: expected a base too \(--base\), got none"):
         milblob.refit(tmp_path / "w.json", folder, scale=2)
-    with pytest.raises(ValueError, match="base: expected one, to merge 2 adapters into, got none"):
+    with pytest.raises(ValueError, match=r"base: expected one \(--base\), to merge 2 adapters into, got none"):
         milblob.refit(tmp_path / "w.json", [folder, folder])
+    with pytest.raises(
+        ValueError, match=r"base: expected the checkpoint to merge the adapter into \(--base\), got none"
+    ):
+        milblob.refit(DEMO, folder, dry_run=True)
 
 
 def test_merged_number_that_the_base_dtype_lacks(tmp_path):

@@ -62,6 +62,41 @@ def test_it_computes_what_the_converted_file_does(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_each_operation_is_rounded_where_that_is_asked_for(tmp_path):
+    """As NumPy rounds them, also in a nested block; otherwise what is too large for float16 in between is not seen."""
+    half, large = np.float16, np.float16(300)
+
+    def build(x, n):
+        left = mb().mul(x=mb().mul(x=x, y=large), y=large, name="grown")
+        grown = mb().mul(x=left, y=half(1 / 300), name="shrunk")
+        nested = mb().cond(
+            pred=mb().squeeze(x=mb().greater(x=n, y=half(0))),
+            _true_fn=lambda: mb().exp(x=mb().sin(x=x)),
+            _false_fn=lambda: x,
+            name="nested",
+        )
+        return grown, nested
+
+    import coremltools as ct
+
+    values = {"x": np.linspace(-2, 2, 64).astype(half), "n": np.ones(1, half)}
+    kinds = [ct.TensorType(name, array.shape, half) for name, array in values.items()]
+    outputs = [ct.TensorType(name, dtype=half) for name in ("shrunk", "nested")]
+    path = save(tmp_path / "m.mlpackage", build, values, inputs=kinds, outputs=outputs)
+    with np.errstate(over="ignore"):
+        grown = values["x"] * large * large * half(1 / 300)
+    nested = np.exp(np.sin(values["x"].astype(np.float32)).astype(half).astype(np.float32)).astype(half)
+    found = Session(path, round_each=True).predict(values)
+    np.testing.assert_array_equal(found["shrunk"], grown)
+    np.testing.assert_array_equal(found["nested"], nested)
+    assert np.isinf(grown).any() and not np.isinf(Session(path).predict(values)["shrunk"]).any()
+    with pytest.raises(ValueError, match="round_each: expected False with optimize"):
+        Session(path, optimize=True, round_each=True)
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match=r"round_each: expected False for an \.onnx file"):
+        Session(tmp_path / "m.onnx", round_each=True)
+
+
 def test_packages_reached_through_symbolic_links_run(tmp_path):
     """As in a cache of downloads, where each file is a link to a blob elsewhere."""
     package = shutil.copytree(DEMO, tmp_path / "demo.mlpackage")

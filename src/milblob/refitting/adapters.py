@@ -111,6 +111,9 @@ def named_weights(model: Model, arrays: AdapterArrays, how: How) -> dict[str, Na
             raise KeyError(f"{ambiguous(name, names)} (--select chooses)")
         if names:
             found[name] = names[0]
+    if arrays and not found and not how.mapping:
+        message = "base: expected the checkpoint to merge the adapter into (--base), got none"
+        raise ValueError(escape(f"{message}; {model.path} has no weights with the adapter's names"))
     return found
 
 

@@ -151,9 +151,9 @@ def refit(
             )  # fmt: skip
         for name, value in (("leave", leave), ("epsilon", epsilon), ("scale", scale)):
             if value is not None:
-                raise ValueError(f"{name}: expected a base too, got none")
+                raise ValueError(f"{name}: expected a base too (--base), got none")
         if len(adapters) > 1:
-            raise ValueError(f"base: expected one, to merge {len(adapters)} adapters into, got none")
+            raise ValueError(f"base: expected one (--base), to merge {len(adapters)} adapters into, got none")
         given = adapters[0][0].arrays if adapters else _arrays(weights, stack, max_nbytes)
         if adapters:
             how = how._replace(can_cast=True, note=scales_kept(adapters[0][0]))

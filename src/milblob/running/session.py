@@ -104,6 +104,9 @@ class Session(Opened):
         providers: of onnxruntime, the preferred first.
         converters: as for `convert`.
         replaceable: let `predict` take other values for weights.
+        round_each: round what each operation of float16 computes to float16. Without it, onnxruntime keeps float32
+            between operations, so the last bits depend on where a model is cut, and larger numbers than float16 has may
+            pass. Not together with `optimize`, and not for .onnx files.
         max_nbytes: as for `open`; includes states and the results of a conversion. An open model has its own.
 
     Attributes:
@@ -136,15 +139,19 @@ class Session(Opened):
         providers: Sequence[str] = CPU,
         converters: Mapping[str, Converter] | None = None,
         replaceable: bool = False,
+        round_each: bool = False,
         max_nbytes: int | None = None,
     ) -> None:
-        require_flags(optimize=optimize, replaceable=replaceable)
+        require_flags(optimize=optimize, replaceable=replaceable, round_each=round_each)
+        if optimize and round_each:
+            raise ValueError("round_each: expected False with optimize, which leaves out casts, got True")
         threads = None if threads is None else as_count("threads", threads, 1, nbits=31)
         require("providers", providers, list | tuple, "a list of names")
         self.is_chain: bool = not isinstance(model, str | os.PathLike) and isinstance(model, Sequence)
         path = as_path(model) if isinstance(model, str | os.PathLike) else None
         wanted: list[str] = []
         self._optimize, self._threads, self._providers = optimize, threads, tuple(providers)
+        self._round_each = round_each
         if path is not None and path.lower().endswith(".onnx"):
             if function is not None:
                 raise ValueError(
@@ -154,6 +161,8 @@ class Session(Opened):
                 raise ValueError(
                     f"converters: expected none of an .onnx file, which is converted already, got {[*converters]}"
                 )
+            if round_each:
+                raise ValueError("round_each: expected False for an .onnx file, which is converted already, got True")
             self.stages: list[Stage] = [stage_of_file(path, self._options(), self._providers)]
             self.budget: Budget = Budget(max_nbytes, path)
             constants = (value.const_value for value in self.stages[0].model.graph.initializers.values())
@@ -223,7 +232,10 @@ class Session(Opened):
             raise UnsupportedError(f"pipeline: expected ML Programs only, got also {words}", file=source.path)
         names = [_default(source, part.prefix) for part in source.parts] if is_whole else [function]
         change = make_replaceable if replaceable else None
-        return [stage_of_model(source, name, self._options(), self._providers, converters, change) for name in names]
+        return [
+            stage_of_model(source, name, self._options(), self._providers, converters, change, self._round_each)
+            for name in names
+        ]
 
     def make_state(self, values: Mapping[str, Any] | None = None) -> SessionState:
         """Return new states: zeros, or what `values` gives for some of them.

@@ -18,6 +18,7 @@ from ..onnx.save import serialized
 from ..storage.mapped import MappedFile
 from ..wording import escape
 from .ports import SessionInput, SessionOutput, input_of, output_of, read_json
+from .rounding import round_each
 from .runtime import HELD, HELD_NBYTES, Handover, first_words, start
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def stage_of_model(
     providers: Sequence[str],
     converters: Mapping[str, Converter] | None,
     change: Callable[[ir.Model], frozenset[str]] | None = None,
+    is_rounded: bool = False,
 ) -> Stage:
     """Return a function of an open model, ready to run; it reads the model's weight files where they are.
 
@@ -126,11 +128,14 @@ def stage_of_model(
         model, function, converters: as for `convert`.
         options, providers: as for `start`.
         change: changes the converted model before it is opened; returns the names of weights that may be replaced.
+        is_rounded: as `round_each` of `Session`.
 
     Raises:
-        As `convert`; MilblobError: onnxruntime cannot open it.
+        As `convert` and `round_each`; MilblobError: onnxruntime cannot open it.
     """
     converted = convert(model, function=function, converters=converters)
+    if is_rounded:
+        round_each(converted)
     weights = frozenset() if change is None else change(converted)
     runner, held = start(converted, options, providers, model.path)
     return Stage(runner, converted, model.path, weights, held)

@@ -126,7 +126,8 @@ def verify(
 
     Args:
         a, b: models with the same inputs, outputs and states, as for `Session`; .onnx files too. A list of models runs
-            one after another, as `chunk` makes them: what they pass on is not compared.
+            one after another, as `chunk` makes them: what they pass on is not compared. Both models then round the
+            result of each operation (`round_each` of `Session`), so that chunks differ in no bit.
         inputs: see `samples.given_runs`: arrays by name, with an axis in front for several runs; None: random ones, as
             `samples.random_runs` makes them.
         function: that is run of both; default: the default function of each. Of a session or an .onnx file beside a
@@ -160,9 +161,10 @@ def verify(
         raise ValueError(f"max_nbytes: expected none of sessions, which have their own, got {max_nbytes!r:.100}")
     if function is not None and all(isinstance(one, Session) or _is_file(one) for one in (a, b)):
         raise ValueError(f"function: expected none of sessions and .onnx files, which are one, got {function!r:.100}")
+    is_rounded = rounds_each(a, b)
     with ExitStack() as stack:
         first, second = (
-            one if isinstance(one, Session) else stack.enter_context(_opened(one, function, max_nbytes))
+            one if isinstance(one, Session) else stack.enter_context(_opened(one, function, max_nbytes, is_rounded))
             for one in (a, b)
         )
         _require_alike(first, second)
@@ -174,8 +176,15 @@ def verify(
         return _compare(first, second, chosen, float_limit, max_error, inputs is None, ProgressCounter(progress))
 
 
-def _opened(model: Any, function: str | None, max_nbytes: int | None) -> Session:
-    return Session(model, function=None if _is_file(model) else function, max_nbytes=max_nbytes)
+def rounds_each(a: Any, b: Any) -> bool:
+    """Whether `verify` rounds the result of each operation: one is a list of models, and both can be opened so."""
+    is_chain = any(isinstance(one, Sequence) and not isinstance(one, str) for one in (a, b))
+    return is_chain and not any(isinstance(one, Session) or _is_file(one) for one in (a, b))
+
+
+def _opened(model: Any, function: str | None, max_nbytes: int | None, is_rounded: bool) -> Session:
+    function = None if _is_file(model) else function
+    return Session(model, function=function, round_each=is_rounded, max_nbytes=max_nbytes)
 
 
 def _is_file(model: Any) -> bool:

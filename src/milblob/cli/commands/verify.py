@@ -55,6 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     from ... import verify
+    from ...running.verify import rounds_each
     from ...storage.output import NewFile
 
     if arguments.worst is not None:
@@ -69,8 +70,11 @@ def run(arguments: Namespace) -> int:
         worst = None
         if arguments.worst is not None:
             worst = stack.enter_context(NewFile(arguments.worst, force=arguments.force))
-        first = stack.enter_context(open_session(arguments.a, arguments))
-        second = stack.enter_context(open_session(arguments.b, arguments))
+        others = arguments.b if len(arguments.b) > 1 else arguments.b[0]
+        is_rounded = rounds_each(arguments.a, others)
+        first, second = (
+            stack.enter_context(open_session(one, arguments, round_each=is_rounded)) for one in (arguments.a, others)
+        )
         inputs = read_inputs(arguments, first.inputs) if arguments.inputs else None
         with shown(arguments) as progress:
             found = verify(
