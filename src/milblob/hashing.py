@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from . import _codec
-from .threads import PIECE_NBYTES, ordered
+from .threads import AHEAD, PIECE_NBYTES, ordered
 
 _STRETCH = _codec.HASH_STRETCH_NBYTES
 
@@ -61,7 +61,7 @@ def _whole_stretches(buffer: _codec.Buffer, offset: int, count: int, first: int)
         nbytes = min(step, count - start) * _STRETCH
         return _codec.hash_stretches(buffer, offset + start * _STRETCH, nbytes, first + start)
 
-    return list(ordered(work, range(0, count, step), count > step))
+    return list(ordered(work, range(0, count, step), count > step, AHEAD))
 
 
 def _view(buffer: _codec.Buffer, offset: int, nbytes: int) -> memoryview:

@@ -4,13 +4,17 @@ Results never depend on the number of threads: work is divided in the same way f
 and the error raised is the one that processing the items one by one would have met first.
 """
 
+import atexit
 import os
 import sys
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any, Generic, TypeVar, cast
+from itertools import islice
+from time import monotonic
+from typing import Any, Generic, TypeVar
 
 PIECE_NBYTES = 1 << 22
 """Bytes that one thread processes at a time: enough (about a millisecond) to be worth starting a thread."""
@@ -18,12 +22,17 @@ PIECE_NBYTES = 1 << 22
 ALONE_COUNT = 1 << 21
 """An item with at least this many elements is split among the threads; smaller items go one to each."""
 
+AHEAD = 64
+"""How many results may be kept where they take next to no memory."""
+
 VARIABLE = "MILBLOB_THREADS"
 
+_cpu_count = cache(os.cpu_count)  # which opens a file
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _A = TypeVar("_A")
 _inside = threading.local()  # whether this thread is processing an item of shared work
+_give_way: Callable[[], Any] = getattr(os, "sched_yield", lambda: None)
 
 
 # ------------------------------------------------------------------------------------------------------------- how many
@@ -40,7 +49,7 @@ def count() -> int:
         ValueError: $MILBLOB_THREADS is not a number.
     """
     given = chosen()
-    if getattr(_inside, "depth", 0) or sys.is_finalizing():
+    if getattr(_inside, "depth", 0) or _end.is_near:
         return 1
     return given or (1 if is_in_pool() else processors())
 
@@ -68,25 +77,28 @@ def is_in_pool() -> bool:
 
 
 def processors() -> int:
-    """Return how many processors this process may use: by affinity, and by the quota of its control group (Linux)."""
-    own = getattr(os, "process_cpu_count", None)  # 3.13
-    if own is not None:
-        number = own()
-    else:
-        number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(number or 1, _quota("/proc/self/cgroup", "/sys/fs/cgroup")))
+    """Return how many cores this process may use: by affinity, and by the quota of its control group (Linux).
+
+    Two processors that share a core count as one: loops like these keep it busy alone.
+    """
+    own = getattr(os, "process_cpu_count", _cpu_count)()  # 3.13
+    cores = sys.maxsize
+    if hasattr(os, "sched_getaffinity"):
+        cores = _cores(frozenset(os.sched_getaffinity(0)), "/sys/devices/system/cpu")
+    return max(1, min(own or 1, cores, _quota("/proc/self/cgroup", "/sys/fs/cgroup")))
+
+
+@cache
+def _cores(numbers: frozenset[int], root: str) -> int:
+    """How many cores these processors are; as many as processors where no file shows it. Read once."""
+    return len({_text(f"{root}/cpu{number}/topology/thread_siblings_list") or number for number in numbers})
 
 
 @cache
 def _quota(groups: str, root: str) -> int:
     """The least quota of a control group and its parents, in whole processors; many if there is none. Read once."""
     least = sys.maxsize
-    try:
-        with open(groups, encoding="utf-8") as file:  # noqa: PTH123  # pathlib takes long to import
-            lines = file.read().splitlines()
-    except (OSError, ValueError):
-        return least
-    for line in lines:
+    for line in _text(groups).splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if names and "cpu" not in names.split(","):
@@ -99,33 +111,50 @@ def _quota(groups: str, root: str) -> int:
 
 
 def _quota_of(folder: str) -> int:
-    def words(name: str) -> list[str]:
-        try:
-            with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123
-                return file.read().split()
-        except (OSError, ValueError):
-            return []
-
-    found = words("cpu.max") or words("cpu.cfs_quota_us") + words("cpu.cfs_period_us")
+    found = _text(f"{folder}/cpu.max").split()
+    found = found or [_text(f"{folder}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
     if len(found) != 2 or not all(word.isdigit() for word in found) or not int(found[0]) or not int(found[1]):
         return sys.maxsize  # "max", or -1: none
     return -(-int(found[0]) // int(found[1]))
 
 
+def _is_free(path: str = "/proc/loadavg") -> bool:
+    """Whether a processor of this machine is idle at this moment, or no file shows it. Takes 5 us."""
+    running = _text(path).partition("/")[0].rpartition(" ")[2]
+    return not running.isdigit() or int(running) < (_cpu_count() or 1)
+
+
+def _text(path: str) -> str:
+    """What a small file of the system contains; nothing if it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, 1 << 16).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
 # --------------------------------------------------------------------------------------------------------- sharing out
 
 
-def ordered(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool = True) -> Iterator[_R]:
+def ordered(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool = True, ahead: int = 0) -> Iterator[_R]:
     """Yield work(item) for each item, in order, processing several at a time in this thread and others.
 
-    Threads start when there are items for them and end when there are none: none is left running or waiting when this
-    returns, is closed, or raises. Items are taken a few ahead of the result that is yielded. The caller's thread takes
-    them and yields results. If no thread can start, or the process was forked during the call, it does all the work.
+    Whichever thread is free takes the next item, a few ahead of the result that is yielded. The caller's thread takes
+    items too, and yields results. Threads start when there are items for them, and the caller waits for none to start:
+    if none can, or none gets a processor, or the process was forked during the call, it does all the work. None is
+    processing an item when this returns, is closed, or raises.
 
     Args:
         work: called in any thread; must not depend on what other items do.
         items: taken one at a time, in the caller's thread.
         is_much: whether the work is worth threads; if not, this is `map`.
+        ahead: how many results may be kept, and more items be processed, while an earlier item is in progress; two for
+            each thread at least. Enough, and a thread that loses its processor in an item delays only the end.
 
     Raises:
         What `work` or `items` raise, in place of the result. No item is started afterwards, and items in progress are
@@ -136,37 +165,42 @@ def ordered(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool = True)
     if workers < 2:
         yield from map(work, items)
         return
-    left, is_more, team = iter(items), True, _Team(work, workers - 1)
-    pending: deque[_Slot[_T, _R]] = deque()
+    left, has_room, is_more = iter(items), _Room(), True
+    while not has_room():
+        for item in islice(left, 1):
+            yield work(item)
+            break
+        else:
+            return
+    team = _Team[_T, _R](workers - 1, has_room)
+    pending, ahead = team.pending, max(ahead, 2 * workers)
     try:
-        while True:
-            while is_more and len(pending) < 2 * workers:
-                slot: _Slot[_T, _R] = _Slot()
+        while not team.is_foreign:
+            while is_more and len(pending) < ahead and len(team.waiting) < 2 * workers:
+                slot = _Slot(work)
                 try:
                     slot.item = next(left)
                 except StopIteration:
                     is_more = False
                     break
                 except Exception as error:
-                    slot.fail(error)
-                    is_more = False
+                    slot.error, is_more = error, False
+                    slot.end()
                 pending.append(slot)
                 if slot.error is None:
                     team.offer(slot)
             if not pending:
                 return
-            team.finish(pending[0])
-            head = pending.popleft()
-            if head.error is not None:
-                raise head.take_error()
-            yield head.value
-            if team.is_foreign:
-                yield from (_result(slot, work) for slot in pending)
-                yield from map(work, left) if is_more else ()
-                pending.clear()
-                return
+            if pending[0].is_done:
+                yield pending.popleft().take()
+            else:
+                team.step(pending[0])
+        while pending:
+            slot = pending.popleft()
+            yield slot.take() if slot.is_done else work(slot.item)  # the thread that had it does not exist here
+        yield from map(work, left) if is_more else ()
     finally:
-        team.end(pending)
+        team.end()
 
 
 def with_own(make: Callable[[], _A], work: Callable[[_T, _A], _R], items: Iterable[_T]) -> tuple[list[_R], list[_A]]:
@@ -190,7 +224,7 @@ def with_own(make: Callable[[], _A], work: Callable[[_T, _A], _R], items: Iterab
 
 def each(work: Callable[[_T], Any], items: Iterable[_T]) -> None:
     """Call work(item) for each item, several at a time; see `ordered`."""
-    for _ in ordered(work, items):
+    for _ in ordered(work, items, ahead=AHEAD):
         pass
 
 
@@ -226,41 +260,36 @@ def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, i
 
 
 class _Slot(Generic[_T, _R]):
-    """One item and its result."""
+    """One item, what is to be done with it, and its result."""
 
-    __slots__ = ("done", "error", "is_done", "is_helped", "item", "value")
+    __slots__ = ("done", "error", "is_done", "is_helped", "item", "value", "work")
     item: _T
     value: _R
 
-    def __init__(self) -> None:
+    def __init__(self, work: Callable[[_T], _R]) -> None:
+        self.work = work
         self.error: BaseException | None = None
         self.is_done = self.is_helped = False  # is_helped: another thread has started it, and will finish it
         self.done = threading.Lock()
         self.done.acquire()  # released once there is a result
 
-    def run(self, work: Callable[[_T], _R]) -> None:
-        """Process the item. Only an exception for this thread alone (KeyboardInterrupt) propagates."""
+    def run(self, is_caller: bool = True) -> None:
+        """Process the item. An exception for this thread alone (KeyboardInterrupt) is raised if it is the caller's."""
         _inside.depth = getattr(_inside, "depth", 0) + 1
         try:
-            self.value = work(self.item)
-            self.is_done = True
-            self.done.release()
-        except Exception as error:
-            self.fail(error)
+            self.value = self.work(self.item)
+        except BaseException as error:
+            if is_caller and not isinstance(error, Exception):
+                raise
+            self.error = error
         finally:
             _inside.depth -= 1
+        self.end()
 
-    def fail(self, error: BaseException) -> None:
-        """Store `error` as the result."""
-        self.error, self.is_done = error, True
+    def end(self) -> None:
+        """Note that there is a result."""
+        self.is_done = True
         self.done.release()
-
-    def help(self, work: Callable[[_T], _R]) -> None:
-        """Process the item in a thread other than the caller's; the caller gets any error."""
-        try:
-            self.run(work)
-        except BaseException as error:  # SystemExit and the like
-            self.fail(error)
 
     def wait(self) -> None:
         """Wait for the result."""
@@ -277,30 +306,48 @@ class _Slot(Generic[_T, _R]):
                 continue
         self.error = None
 
-    def take_error(self) -> BaseException:
-        """Return the error and forget it: kept here, it would form a cycle with its traceback and keep files mapped."""
+    def take(self) -> _R:
+        """Return the result or raise the error, which no frame keeps: it would form a cycle and keep files mapped."""
         error, self.error = self.error, None
-        return cast(BaseException, error)
+        try:
+            if error is not None:
+                raise error
+            return self.value
+        finally:
+            del error
 
 
-def _result(slot: _Slot[_T, _R], work: Callable[[_T], _R]) -> _R:
-    """The result of a slot in a forked process, where the thread that was processing it does not exist."""
-    if not slot.is_done:
-        return work(slot.item)
-    if slot.error is not None:
-        raise slot.take_error()
-    return slot.value
+class _Room:
+    """Whether one more thread would have a processor to itself: looked up now and then, not for a chosen number."""
+
+    def __init__(self) -> None:
+        self._is_chosen = bool(chosen())
+        self._again = 0.0  # when to look
+        self._pause = 0.001
+
+    def __call__(self) -> bool:
+        now = monotonic()
+        if not self._is_chosen and now >= self._again and not _is_free():
+            self._pause = min(2 * self._pause, 0.1)
+            self._again = now + self._pause
+        return now >= self._again
 
 
 class _Team(Generic[_T, _R]):
-    """The waiting items, and the threads that take them; the caller's thread takes part when it would have to wait."""
+    """Items, and the threads that take them.
 
-    def __init__(self, work: Callable[[_T], _R], helpers: int) -> None:
-        self._work = work
+    Attributes:
+        pending: those whose results are not yielded, in order.
+        waiting: those of them that no thread has taken.
+    """
+
+    def __init__(self, helpers: int, has_room: Callable[[], bool]) -> None:
+        self.pending: deque[_Slot[_T, _R]] = deque()
+        self.waiting: deque[_Slot[_T, _R]] = deque()
         self._helpers = helpers  # how many may be started
+        self._has_room = has_room
         self._alive = 0
         self._lock = threading.Lock()
-        self._waiting: deque[_Slot[_T, _R]] = deque()
         self._pid = os.getpid()
 
     @property
@@ -311,41 +358,71 @@ class _Team(Generic[_T, _R]):
     def offer(self, slot: _Slot[_T, _R]) -> None:
         """Queue an item. The first waiting item is left to the caller."""
         with self._lock:
-            self._waiting.append(slot)
-            if len(self._waiting) < 2 or self._alive >= self._helpers:
+            self.waiting.append(slot)
+            if len(self.waiting) < 2 or self._alive >= self._helpers or not self._has_room():
                 return
             self._alive += 1
+        life = threading.Lock()
+        life.acquire()
+        _end.lives.add(life)
         try:
-            threading.Thread(target=self._help, name="milblob").start()
+            start_new_thread(self._help, (life,))  # threading.Thread would wait until it runs
         except RuntimeError:  # the system allows no more, or the interpreter is shutting down
+            _end.lives.discard(life)
             with self._lock:
                 self._alive, self._helpers = self._alive - 1, 0
 
-    def _help(self) -> None:
+    def _help(self, life: threading.Lock) -> None:
         while True:
             with self._lock:
-                if not self._waiting:
+                if not self.waiting or _end.is_near:
                     self._alive -= 1
-                    return
-                slot = self._waiting.popleft()
+                    break
+                slot = self.waiting.popleft()
                 slot.is_helped = True
-            slot.help(self._work)
+            slot.run(is_caller=False)
+            del slot
+            _give_way()  # a thread that shares its processor is to lose it here, not in an item that others wait for
+        _end.lives.discard(life)
+        life.release()
 
-    def finish(self, head: _Slot[_T, _R]) -> None:
-        """Wait for the result of `head`, the oldest item, and process other items until then."""
-        while not head.is_done:
-            with self._lock:
-                slot = self._waiting.popleft() if self._waiting else None
-            if slot is None:
-                head.wait()
-            else:
-                slot.run(self._work)
+    def step(self, head: _Slot[_T, _R]) -> None:
+        """Process the oldest item that waits; if there is none, wait for the result of `head`."""
+        with self._lock:
+            slot = self.waiting.popleft() if self.waiting else None
+        if slot is None:
+            head.wait()
+        else:
+            slot.run()
 
-    def end(self, pending: Iterable[_Slot[_T, _R]]) -> None:
+    def end(self) -> None:
         """Start no more items, and wait for those that other threads have started."""
         if self.is_foreign:
             return
         with self._lock:
-            self._waiting.clear()
-        for slot in pending:
+            self.waiting.clear()
+        for slot in self.pending:
             slot.settle()
+
+
+class _End:
+    """The end of the interpreter, which frees the memory that threads use: they end before, and no more start.
+
+    Attributes:
+        lives: a lock for each thread, released by its end.
+    """
+
+    def __init__(self) -> None:
+        self.is_near = False
+        self.lives: set[threading.Lock] = set()
+        atexit.register(self._wait)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.lives.clear)
+
+    def _wait(self) -> None:
+        self.is_near = True
+        for life in list(self.lives):
+            life.acquire()
+
+
+_end = _End()

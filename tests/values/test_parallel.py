@@ -83,9 +83,10 @@ def test_none_in_a_worker_process(method):
 def test_processors(monkeypatch):
     if hasattr(os, "sched_getaffinity"):
         assert 1 <= threads.processors() <= len(os.sched_getaffinity(0))
-    for quota, number in ((1, 1), (3, 3)):
+    for quota, number in ((1, 1), (3, 3), (7, 4)):
         monkeypatch.setattr(os, "process_cpu_count", lambda: 5, raising=False)
         monkeypatch.setattr(threads, "_quota", lambda *_, quota=quota: quota)
+        monkeypatch.setattr(threads, "_cores", lambda *_: 4)
         assert threads.processors() == number
     monkeypatch.setattr(os, "process_cpu_count", lambda: None, raising=False)
     assert threads.processors() == 1
@@ -116,7 +117,55 @@ def test_quotas_of_control_groups(tmp_path, groups, files, number):
     assert found == number if number is not None else found > 1 << 20
 
 
+@pytest.mark.parametrize(
+    ("siblings", "number"),
+    [
+        ({0: "0", 1: "1"}, 2),
+        ({0: "0-1", 1: "0-1"}, 1),
+        ({0: "0,4", 1: "1,5", 4: "0,4"}, 2),
+        ({0: "0,4", 4: "0,4", 5: None}, 2),  # a processor that the system says nothing about
+        ({0: None, 7: None}, 2),
+    ],
+)
+def test_processors_that_share_a_core_are_one(tmp_path, siblings, number):
+    for cpu, text in siblings.items():
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        if text is not None:
+            (folder / "thread_siblings_list").write_text(text + "\n")
+    assert threads._cores(frozenset(siblings), str(tmp_path)) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "is_free"),
+    [
+        ("0.10 0.20 0.30 1/130 5\n", True),
+        ("9.00 9.00 9.00 3/130 5\n", True),
+        ("0.00 0.00 0.00 4/130 5\n", False),
+        ("0.00 0.00 0.00 44/130 5\n", False),
+        ("0.00 0.00 0.00 0/0 0\n", True),  # of a sandbox
+        ("", True),
+        ("words", True),
+        (None, True),
+    ],
+)
+def test_whether_a_processor_is_free(tmp_path, monkeypatch, text, is_free):
+    """By how many threads of the machine run now, this one among them, and not by averages of minutes."""
+    monkeypatch.setattr(threads, "_cpu_count", lambda: 4)
+    if text is not None:
+        (tmp_path / "loadavg").write_text(text)
+    assert threads._is_free(str(tmp_path / "loadavg")) == is_free
+
+
 # --------------------------------------------------------------------------------------------------------- sharing out
+
+
+def require_no_threads():
+    """A thread ends soon after its last item: it needs a processor for that."""
+    end = time.monotonic() + 10
+    while threads._end.lives:
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 def test_in_order(several):
@@ -129,7 +178,7 @@ def test_in_order(several):
         assert [item for item, _ in found] == list(range(number))
         assert several == 1 or all(inner == 1 for _, inner in found)  # no threads inside of threads
     assert threads.count() == several
-    assert not [thread for thread in threading.enumerate() if thread.name == "milblob"]
+    require_no_threads()
 
 
 def test_items_are_done_by_several_threads(three):
@@ -146,6 +195,63 @@ def test_items_are_done_by_several_threads(three):
     each(work, range(9))
     # A thread that finds nothing to do ends, and another one may begin later: never more than three at a time.
     assert len(seen) >= 3 and threading.get_ident() in seen and max(most) == 3
+
+
+def test_threads_start_once_a_processor_is_free(monkeypatch):
+    """Until then, the caller's thread works alone, and asks again; a number that was chosen is not asked about."""
+    monkeypatch.delenv("MILBLOB_THREADS", raising=False)
+    monkeypatch.setattr(threads, "processors", lambda: 3)
+    asked = []
+
+    def is_free():
+        asked.append(len(done))
+        return len(done) >= 20
+
+    def work(item):
+        time.sleep(0.001)
+        done.append(threading.get_ident())
+
+    monkeypatch.setattr(threads, "_is_free", is_free)
+    done: list[int] = []
+    each(work, range(60))
+    assert set(done[:20]) == {threading.get_ident()} and len(set(done)) > 1
+    assert 2 < len(asked) < 25 and len(done) == 60
+    monkeypatch.setattr(threads, "_is_free", lambda: False)
+    done.clear()
+    each(work, range(20))
+    assert set(done) == {threading.get_ident()}
+    monkeypatch.setenv("MILBLOB_THREADS", "2")
+    done.clear()
+    each(work, range(60))
+    assert len(set(done)) > 1
+
+
+def test_a_thread_without_a_processor_holds_nobody_up(three):
+    """One that loses it in an item: the others do the rest. It waits here for them, and so fails if they wait for it."""
+    done, is_stuck, rest = [], threading.Event(), threading.Event()
+
+    def work(item):
+        if threading.current_thread() is not threading.main_thread() and not is_stuck.is_set():
+            is_stuck.set()
+            assert rest.wait(30)
+        else:
+            is_stuck.wait(0.01)
+        done.append(item)
+        if len(done) >= 45:
+            rest.set()
+
+    each(work, range(50))
+    assert sorted(done) == list(range(50)) and is_stuck.is_set()
+
+
+def test_nobody_waits_for_a_thread_to_start(three, monkeypatch):
+    begun = []
+    monkeypatch.setattr(threads, "start_new_thread", lambda *call: begun.append(call))
+    assert set(ordered(lambda item: threading.get_ident(), range(30))) == {threading.get_ident()}
+    assert len(begun) == 2
+    for run, given in begun:  # now they get a processor: nothing is left, nor kept in memory
+        run(*given)
+    require_no_threads()
 
 
 def test_little_takes_no_threads(three):
@@ -229,10 +335,10 @@ def test_an_exit_in_a_worker_is_the_callers(three):
 def test_without_new_threads(three, monkeypatch):
     """A system that has no more of them, and an interpreter that shuts down, refuse with a RuntimeError."""
 
-    def refuse(self):
+    def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threads, "start_new_thread", refuse)
     assert list(ordered(lambda item: (item, threading.get_ident()), range(30))) == [
         (i, threading.get_ident()) for i in range(30)
     ]
@@ -298,8 +404,7 @@ def test_keyboard_interrupt():
             each(work, range(1000))
         except KeyboardInterrupt:
             count = len(ended)
-            helped = [t for t in threading.enumerate() if t is not threading.main_thread()]
-            [t.join() for t in helped]
+            time.sleep(0.4)
             print("interrupted", count < 12, len(ended) == count)
         print(len(list(ordered(lambda item: item, range(9)))))
     """
@@ -322,7 +427,7 @@ def test_a_fork_after_use():
         before = unpacked()
         pid = os.fork()
         if pid == 0:
-            os._exit(0 if unpacked() == before and threading.active_count() == 1 else 1)
+            os._exit(0 if unpacked() == before and not threads._end.lives else 1)
         print(os.waitpid(pid, 0)[1], unpacked() == before)
     """
     )

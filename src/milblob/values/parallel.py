@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .. import _codec
-from ..threads import each, ordered, parts
+from ..threads import AHEAD, each, ordered, parts
 
 PIECE_NBYTES = 1 << 24
 """Bytes that one thread processes at a time: these kernels run at memory speed, and starting a thread takes time."""
@@ -54,7 +54,7 @@ def cast(kind: int, source: _codec.Buffer, offset: int, count: int, dst: Any, cl
         return _codec.cast(kind, source, offset, count, dst, clamp, *part)
 
     overflow, nan, underflow = (
-        sum(column) for column in zip(*ordered(work, parts(count, 4, PIECE_NBYTES)), strict=True)
+        sum(column) for column in zip(*ordered(work, parts(count, 4, PIECE_NBYTES), ahead=AHEAD), strict=True)
     )
     return overflow, nan, underflow
 
@@ -68,4 +68,4 @@ def equal_bytes(a: _codec.Buffer, a_offset: int, b: _codec.Buffer, b_offset: int
         first, size = part
         return _codec.equal_bytes(a, a_offset + first, b, b_offset + first, size)
 
-    return all(ordered(work, parts(nbytes, 1, PIECE_NBYTES)))
+    return all(ordered(work, parts(nbytes, 1, PIECE_NBYTES), ahead=AHEAD))
