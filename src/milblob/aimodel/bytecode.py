@@ -74,19 +74,12 @@ class Section(NamedTuple):
 
 
 class TensorKind(NamedTuple):
-    """The type of a tensor.
+    """The type of a tensor."""
 
-    Attributes:
-        code: of its element type.
-        element: None if the code is not known.
-        shape: sizes; None for one that is open.
-        is_sparse: whether it has the form that `build_sparse_with_bitmask` makes.
-    """
-
-    code: int
-    element: Element | None
-    shape: tuple[int | None, ...]
-    is_sparse: bool
+    code: int  # of its element type
+    element: Element | None  # None if the code is not known
+    shape: tuple[int | None, ...]  # sizes; None for one that is open
+    is_sparse: bool  # whether it has the form that `build_sparse_with_bitmask` makes
 
     @property
     def text(self) -> str:
@@ -109,8 +102,7 @@ class Bytecode:
     def __init__(self, mapping: MappedFile) -> None:
         """Read the tables.
 
-        Raises:
-            FormatError: broken bytes. UnsupportedError: another version of the container; another dialect.
+        Raises: FormatError: broken bytes. UnsupportedError: another version of the container; another dialect.
         """
         self.mapping = mapping
         buffer = mapping.check_size()
@@ -179,8 +171,7 @@ class Bytecode:
     def attribute(self, number: int) -> list[int]:
         """Return the numbers of an attribute: its code and what follows.
 
-        Raises:
-            FormatError: no such attribute, or a broken one. UnsupportedError: another encoding.
+        Raises: FormatError: no such attribute, or a broken one. UnsupportedError: another encoding.
         """
         return self._numbers(self.attributes, number, "attribute")
 
@@ -219,8 +210,7 @@ class Bytecode:
     def resource_of(self, number: int) -> int:
         """Return the number of the resource that a RESOURCE attribute names.
 
-        Raises:
-            FormatError: no such resource, or it is not a blob.
+        Raises: FormatError: no such resource, or it is not a blob.
         """
         numbers = self.attribute(number)
         if len(numbers) != 2 or numbers[1] >= len(self.resources) or self.resources["kind"][numbers[1]] != 0:
@@ -233,9 +223,8 @@ class Bytecode:
     def resource_references(self) -> dict[int, int]:
         """Return attribute -> the resource that it names, of all attributes of aicode that name one.
 
-        Raises:
-            UnsupportedError: an attribute of MLIR's own names a resource, in a way that milblob does not change.
-            FormatError: as `resource_of`.
+        Raises: UnsupportedError: an attribute of MLIR's own names a resource, in a way that milblob does not change.
+        FormatError: as `resource_of`.
         """
         found = {}
         for number, entry in enumerate(self.attributes):

@@ -65,9 +65,8 @@ class AssetDecoder:
     def dense(self, op: int, links: int = 0) -> Dense:
         """Return the decoder of an operation's values; the same object on each call.
 
-        Raises:
-            UnsupportedError: an operation, or types, that milblob does not decode; they are named.
-            FormatError: parts that do not fit each other.
+        Raises: UnsupportedError: an operation, or types, that milblob does not decode; they are named. FormatError:
+        parts that do not fit each other.
         """
         if op not in self._known:
             self._known[op] = self._make(op, links)

@@ -137,8 +137,7 @@ class Emitter:
     def pieces(self) -> list[Piece]:
         """Return the file, piece by piece.
 
-        Raises:
-            UnsupportedError: resources that are not all blobs of one dialect.
+        Raises: UnsupportedError: resources that are not all blobs of one dialect.
         """
         out = _Output()
         out.add(Span(0, self._code.sections[0].offset))

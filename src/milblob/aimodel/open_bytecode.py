@@ -30,8 +30,7 @@ class OpenBytecode:
     def __init__(self, mapping: MappedFile, budget: Budget) -> None:
         """Read the tables and the operations of an open file; no values.
 
-        Raises:
-            FormatError: the bytecode breaks its format.
+        Raises: FormatError: the bytecode breaks its format.
         """
         self.mapping, self.file, self.budget = mapping, mapping.name, budget
         self.program = AssetProgram(Bytecode(mapping))
@@ -44,8 +43,7 @@ class OpenBytecode:
     def constant(self, op: int) -> Array:
         """Return the values of a constant: a view of the file where its bytes are the values.
 
-        Raises:
-            FormatError: the size does not fit dtype and shape. UnsupportedError: an element type that is not known.
+        Raises: FormatError: the size does not fit dtype and shape. UnsupportedError: an element type that is not known.
         """
         element, shape, stored = self._located(op)
         count = prod(shape)

@@ -317,8 +317,7 @@ class AssetProgram:
     def reader_name(self, op: int, inside: frozenset[int] = frozenset()) -> str:
         """Return the name of a value: the first operation that reads it, past those that only move it, and the operand.
 
-        Args:
-            inside: operations that do not count as readers.
+        `inside`: operations that do not count as readers.
         """
         found = ""
         for _ in range(_MAX_STEPS):
@@ -400,9 +399,8 @@ class AssetProgram:
     def rows(self, constants: bool = False, stored: bool = False) -> list[WeightRow]:
         """Return the tensors of the program, in its order.
 
-        Args:
-            constants: every constant, not only the weights: small inline ones, and those inside decompositions.
-            stored: the parts of compressed weights instead of the weights.
+        `constants`: every constant, not only the weights: small inline ones, and those inside decompositions. `stored`:
+        the parts of compressed weights instead of the weights.
         """
         ordinals, deep = self._number_constants()
         owner: dict[int, tuple[int, str]] = {}  # part -> the first weight that it is a part of, and its name there
@@ -495,8 +493,7 @@ class AssetProgram:
     def stored(self, op: int) -> StoredConstant:
         """Return where the value of a constant is.
 
-        Raises:
-            UnsupportedError: an encoding that is not known; its code is named. FormatError: it is broken.
+        Raises: UnsupportedError: an encoding that is not known; its code is named. FormatError: it is broken.
         """
         bytecode, file = self.bytecode, self.bytecode.mapping.name
         attribute = self._value_attribute(op)

@@ -61,9 +61,8 @@ def refit(
     The hash of the bytecode is written in the same step. Constants with equal values are often one stored value: it
     changes only if all of them get the same new values; `unshare` gives those that change a value of their own.
 
-    Raises:
-        KeyError, TypeError, ValueError, OverflowError, UnsupportedError: what does not fit. Nothing is written.
-        Otherwise as `saving.save`.
+    Raises: KeyError, TypeError, ValueError, OverflowError, UnsupportedError: what does not fit. Nothing is written.
+    Otherwise as `saving.save`.
     """
     target = path if destination is None else destination
     with Asset(path, constants=True, stored=True, max_nbytes=max_nbytes) as asset:

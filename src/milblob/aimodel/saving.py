@@ -20,14 +20,10 @@ _PARTS = frozenset([BYTECODE, HASH, METADATA])
 
 
 class NewBytecode(NamedTuple):
-    """The bytecode as it will be.
+    """The bytecode as it will be."""
 
-    Attributes:
-        pieces: the whole file.
-        changes: what differs, where the file keeps its size and its layout; None if the whole file is written.
-    """
-
-    pieces: list[Piece]
+    pieces: list[Piece]  # the whole file
+    # what differs, where the file keeps its size and its layout; None if the whole file is written
     changes: list[journal.Patch] | None
 
 

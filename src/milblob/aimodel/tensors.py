@@ -129,19 +129,12 @@ class ComputedPlace(ConstantPlace):
 
 
 class AssetConsumer(NamedTuple):
-    """One place where a tensor is read.
+    """One place where a tensor is read."""
 
-    Attributes:
-        reader: row of the operation.
-        type: its type.
-        label: its name, as names of tensors spell it.
-        parameter: its operand.
-    """
-
-    reader: int
-    type: str
-    label: str
-    parameter: str
+    reader: int  # row of the operation
+    type: str  # its type
+    label: str  # its name, as names of tensors spell it
+    parameter: str  # its operand
 
 
 class AssetTensor(LazyTensor):

@@ -85,11 +85,8 @@ class Cutter:
     def by_parts(self, default: str, parts: int) -> dict[str, list[int]]:
         """Return the cuts of every function for a number of parts.
 
-        Args:
-            default: the function whose cuts the others follow.
-
-        Raises:
-            ProgramError: a function that cannot be cut into that many.
+        `default`: the function whose cuts the others follow.
+        Raises: ProgramError: a function that cannot be cut into that many.
         """
         self._require_places(default, parts)
         return self._followed(default, cheapest_cuts(self._courses[default], parts))
@@ -97,8 +94,7 @@ class Cutter:
     def by_size(self, default: str, limit: int) -> dict[str, list[int]]:
         """Return the cuts of every function for the fewest parts that are not larger than a limit.
 
-        Raises:
-            ProgramError: what cannot be divided is larger.
+        Raises: ProgramError: what cannot be divided is larger.
         """
         course = self._courses[default]
         found = course.fill(limit)
@@ -114,8 +110,7 @@ class Cutter:
     def by_name(self, default: str, names: Sequence[str]) -> dict[str, list[int]]:
         """Return the cuts of every function after the operations that compute some values.
 
-        Raises:
-            ProgramError: no such value, or not a place where a function can be cut.
+        Raises: ProgramError: no such value, or not a place where a function can be cut.
         """
         cuts = sorted({self._place(default, name) for name in names})
         others = {}

@@ -116,9 +116,8 @@ def is_array(feature: bytes) -> bool:
 def function_fields(signature: Mapping[str, Any], numbers: Mapping[str, int]) -> bytes:
     """Encode what a function takes and returns.
 
-    Args:
-        signature: "input", "output", "state": serialized FeatureDescriptions; "label", "probabilities": names or "".
-        numbers: of the fields: OWN or LISTED.
+    `signature`: "input", "output", "state": serialized FeatureDescriptions; "label", "probabilities": names or "".
+    `numbers`: of the fields: OWN or LISTED.
     """
     found = [field(numbers[what], data) for what in ("input", "output", "state") for data in signature[what]]
     found += [field(numbers[what], signature[what]) for what in ("label", "probabilities") if signature[what]]
@@ -128,10 +127,7 @@ def function_fields(signature: Mapping[str, Any], numbers: Mapping[str, int]) ->
 def encode(description: Description, signatures: Mapping[str, Mapping[str, Any]], record: str) -> bytes:
     """Encode a ModelDescription with new descriptions of functions; all other fields are those of a model.
 
-    Args:
-        description: of the model.
-        signatures: function -> as for `function_fields`.
-        record: see `RECORD_KEY`; "" for none.
+    `signatures`: function -> as for `function_fields`. `record`: see `RECORD_KEY`; "" for none.
     """
     parts = []
     for name, signature in signatures.items():

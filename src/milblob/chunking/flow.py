@@ -27,27 +27,18 @@ _MAX_REPEATED = 64
 
 @dataclass(eq=False)
 class LiveValue:
-    """An input of the function, or an output of one of its operations.
+    """An input of the function, or an output of one of its operations."""
 
-    Attributes:
-        name: of the value.
-        type: as declared; None where nothing is.
-        type_span: (offset, nbytes) of its serialized ValueType; offset 0 where there is none.
-        step: number of the operation that computes it; -1 for an input of the function.
-        uses: numbers of the operations that need it, directly or to compute a value again that cannot be passed on.
-        is_returned: whether the function returns it.
-        passed: whether it can be an output of one package and an input of the next.
-        port: what it is called as such. Before iOS 16, values of float16 are cast to float32 and back for that, which
-            is exact, and the float32 has a name of its own.
-    """
-
-    name: str
-    type: ValueType | None
-    type_span: tuple[int, int]
-    step: int
+    name: str  # of the value
+    type: ValueType | None  # as declared; None where nothing is
+    type_span: tuple[int, int]  # (offset, nbytes) of its serialized ValueType; offset 0 where there is none
+    step: int  # number of the operation that computes it; -1 for an input of the function
+    # numbers of the operations that need it, directly or to compute a value again that cannot be passed on
     uses: set[int] = field(default_factory=set)
-    is_returned: bool = False
-    passed: bool = True
+    is_returned: bool = False  # whether the function returns it
+    passed: bool = True  # whether it can be an output of one package and an input of the next
+    # what it is called as such. Before iOS 16, values of float16 are cast to float32 and back for that, which is exact,
+    # and the float32 has a name of its own.
     port: str = ""
 
     def __post_init__(self) -> None:
@@ -60,11 +51,7 @@ class LiveValue:
 
     @property
     def tensor(self) -> TensorType:
-        """Its type, of a value that is passed on.
-
-        Raises:
-            TypeError: it is not a tensor.
-        """
+        """Its type, of a value that is passed on. Raises: TypeError: it is not a tensor."""
         if not isinstance(self.type, TensorType):
             raise TypeError(f"value {self.name!r}: expected a tensor, got {self.type}")
         return self.type
@@ -86,17 +73,13 @@ class LiveValue:
 
 @dataclass(eq=False)
 class Computation:
-    """An operation that computes something.
+    """An operation that computes something."""
 
-    Attributes:
-        op: the operation.
-        reads: names of what it reads, in nested blocks too: values and outputs of constants of the function.
-        repeated: where an output cannot be passed on, the numbers of the operations that are computed again wherever
-            it is needed: this one and those before it; None if that is not possible.
-    """
-
-    op: Operation
+    op: Operation  # the operation
+    # names of what it reads, in nested blocks too: values and outputs of constants of the function
     reads: set[str] = field(default_factory=set)
+    # where an output cannot be passed on, the numbers of the operations that are computed again wherever it is needed:
+    # this one and those before it; None if that is not possible
     repeated: frozenset[int] | None = None
 
 

@@ -59,8 +59,7 @@ class CommandCall:
     def __call__(self, source: str, destination: str | None = None, force: bool = False) -> tuple[int, Any]:
         """Run the command for one model, and return its exit status and document.
 
-        Raises:
-            MilblobError: with the message that the command prints.
+        Raises: MilblobError: with the message that the command prints.
         """
         module = _module(self.command)
         arguments = Namespace(**vars(_parsed(self.words)))
@@ -92,8 +91,7 @@ def _module(command: str) -> Any:
 def _parsed(words: tuple[str, ...]) -> Namespace:
     """Parse the options of a command, once in each process.
 
-    Raises:
-        ValueError: an option for a file that the models would share, or one that batch has for all.
+    Raises: ValueError: an option for a file that the models would share, or one that batch has for all.
     """
     command = words[0]
     output = ["-o", _MODEL] if command in _WRITERS and "--coverage" not in words else []

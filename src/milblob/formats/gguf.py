@@ -44,17 +44,11 @@ _QUANTIZED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 
 
 class Blocks(NamedTuple):
-    """A quantized array as it is stored: each element is scale * integer, in float32.
+    """A quantized array as it is stored: each element is scale * integer, in float32."""
 
-    Attributes:
-        data: integers, int8, in the shape of the array.
-        dtype: that holds them: INT8 or INT4.
-        scale: float16: one for each BLOCK elements of the last dimension.
-    """
-
-    data: Array
-    dtype: Any
-    scale: Array
+    data: Array  # integers, int8, in the shape of the array
+    dtype: Any  # that holds them: INT8 or INT4
+    scale: Array  # float16: one for each BLOCK elements of the last dimension
 
 
 class GGUFArray(StoredArray):
@@ -124,10 +118,8 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[GGUFArray]:
     Floats and integers are views of the mapped file. Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 are read as float32, exactly as
     the library dequantizes them. Shapes are those of NumPy: GGUF writes the dimensions the other way round.
 
-    Raises:
-        OSError: it cannot be opened.
-        FormatError: it is broken. UnsupportedError: another version or byte order, or the library is not installed. A
-            type that is not read is refused by name when its tensor is accessed.
+    Raises: OSError: it cannot be opened. FormatError: it is broken. UnsupportedError: another version or byte order, or
+    the library is not installed. A type that is not read is refused by name when its tensor is accessed.
     """
     library = require("gguf")
     mapping = MappedFile(path)

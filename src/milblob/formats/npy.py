@@ -22,19 +22,12 @@ _SMALL_NBYTES = 1 << 18
 
 
 class Header(NamedTuple):
-    """The header of an .npy.
+    """The header of an .npy."""
 
-    Attributes:
-        dtype: of the elements, as stored.
-        shape: dimensions.
-        is_fortran: whether the first dimension varies fastest.
-        nbytes: of the header: the offset where the elements begin.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    is_fortran: bool
-    nbytes: int
+    dtype: np.dtype[Any]  # of the elements, as stored
+    shape: tuple[int, ...]  # dimensions
+    is_fortran: bool  # whether the first dimension varies fastest
+    nbytes: int  # of the header: the offset where the elements begin
 
     def array_over(self, buffer: Any, offset: int) -> np.ndarray[Any, Any]:
         """Return the array whose .npy begins at `offset` of a buffer; zero-copy."""
@@ -91,12 +84,9 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
 def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
     """Open an .npy file and read its header.
 
-    Returns:
-        The header, and a function that returns the array: mapped if it is large enough to justify an open descriptor,
-        else read.
-
-    Raises:
-        OSError, ResolveError: it cannot be opened; otherwise as `read_header`.
+    Returns: The header, and a function that returns the array: mapped if it is large enough to justify an open
+    descriptor, else read.
+    Raises: OSError, ResolveError: it cannot be opened; otherwise as `read_header`.
     """
     path = place.path
 

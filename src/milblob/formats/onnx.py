@@ -99,8 +99,7 @@ class OnnxArray(LazyTensor):
     def place(self) -> StretchPlace:
         """Where the values come from; for milblob's own modules.
 
-        Raises:
-            UnsupportedError: an element type that MIL lacks; a shape that NumPy cannot have.
+        Raises: UnsupportedError: an element type that MIL lacks; a shape that NumPy cannot have.
         """
         require_shape(self._declared, 0, self.file)
         if self._place is None:
@@ -128,8 +127,7 @@ class OnnxArrays(Arrays[OnnxArray]):
     def is_as_made(self, name: str) -> bool:
         """Whether an array is one of `made`, and has the values that the conversion gave it.
 
-        Raises:
-            As `LazyTensor.read`.
+        Raises: As `LazyTensor.read`.
         """
         if name not in self.made:
             return False
@@ -142,10 +140,8 @@ class OnnxArrays(Arrays[OnnxArray]):
 def open_arrays(path: str, max_nbytes: int | None = None) -> OnnxArrays:
     """Open an ONNX model.
 
-    Raises:
-        OSError: it cannot be opened.
-        FormatError: broken. UnsupportedError: what no library writes. An array is examined when it is accessed; its
-        external data when it is read.
+    Raises: OSError: it cannot be opened. FormatError: broken. UnsupportedError: what no library writes. An array is
+    examined when it is accessed; its external data when it is read.
     """
     mapping = MappedFile(path)
     with closed_on_error(mapping):
@@ -167,8 +163,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> OnnxArrays:
 def _notes(metadata: dict[str, str], path: str) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Read what the conversion noted: initializer -> weight, and initializer -> (why, hash).
 
-    Raises:
-        FormatError: it does not have this form.
+    Raises: FormatError: it does not have this form.
     """
     homes = parse_json(metadata.get(WEIGHTS, "{}"), WEIGHTS, path, unique=True)
     made = parse_json(metadata.get(MADE, "{}"), MADE, path, unique=True)
@@ -202,9 +197,8 @@ class _Source:
     def find(self, name: str, row: Initializer) -> OnnxArray:
         """Return the array of a row.
 
-        Raises:
-            FormatError: an element type that no version of ONNX has; elements of the wrong number; external data whose
-                place is none.
+        Raises: FormatError: an element type that no version of ONNX has; elements of the wrong number; external data
+        whose place is none.
         """
         kind = _TYPES.get(row.code)
         if kind is None:

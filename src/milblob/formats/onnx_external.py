@@ -61,8 +61,7 @@ class External:
     def checked(self) -> MappedFile:
         """Return the file after checking it: it holds these bytes, with the hash that the model records, if any.
 
-        Raises:
-            FormatError: it has not. ResolveError: it cannot be opened.
+        Raises: FormatError: it has not. ResolveError: it cannot be opened.
         """
         if self.mapping is None:
             raise self._error or ValueError("closed")
@@ -101,8 +100,7 @@ class ExternalFiles:
     def find(self, name: str, entries: Mapping[str, str], note: str, needed: int) -> External:
         """Return where the elements of a tensor are.
 
-        Raises:
-            FormatError: no place, or one of another size. That its file cannot be opened is raised when it is read.
+        Raises: FormatError: no place, or one of another size. That its file cannot be opened is raised when it is read.
         """
         location = entries.get("location", "")
         if not location:

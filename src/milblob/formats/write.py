@@ -126,11 +126,7 @@ def save_as(
 
 
 def require_use(path: str, row: Format, **given: bool) -> None:
-    """Refuse options that a format has no use for.
-
-    Raises:
-        ValueError: there is one.
-    """
+    """Refuse options that a format has no use for. Raises: ValueError: there is one."""
     for name in filter(given.get, given):
         if name == "unpack":
             is_used, expected = row.kind not in ("weights", "params"), ".npz, .safetensors or a directory"

@@ -131,8 +131,7 @@ def are_stored_alike(a: LazyTensor, b: LazyTensor) -> bool:
 
     For a small tensor, an array costs several times as much as the comparison.
 
-    Raises:
-        As `Tensor.read`.
+    Raises: As `Tensor.read`.
     """
     ours, theirs = a.place, b.place
     ours.account()
@@ -189,8 +188,7 @@ def stored_piece(tensor: LazyTensor) -> Piece:
 
     Zero-copy where the stored bytes are the elements, as in all weight files.
 
-    Raises:
-        As `Tensor.read`; TypeError: strings.
+    Raises: As `Tensor.read`; TypeError: strings.
     """
     return Piece(_codec.Buffer(tensor.read_packed(), tensor.place.file), 0, tensor.size, tensor.mil_dtype)
 

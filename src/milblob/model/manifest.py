@@ -18,9 +18,8 @@ _AUTHOR = "com.apple.CoreML"
 def read_json(place: Location, what: str = "JSON", *, unique: bool = False, code: str = "manifest") -> Any:
     """Read a JSON file: of a package, or as `parse_json` takes the other arguments.
 
-    Raises:
-        OSError: it cannot be opened. ResolveError: it escapes the package.
-        FormatError: not a regular file, too large, not JSON, or nested too deeply.
+    Raises: OSError: it cannot be opened. ResolveError: it escapes the package. FormatError: not a regular file, too
+    large, not JSON, or nested too deeply.
     """
     # Read, not mapped: faster for a few kilobytes. A file that is too large is refused first.
     with closing(MappedFile(place, small_nbytes=MAX_NBYTES + 1)) as mapping:
@@ -30,9 +29,7 @@ def read_json(place: Location, what: str = "JSON", *, unique: bool = False, code
 def find_root_model(root: Location) -> Location:
     """Return the location of a package's model file, as its manifest states it.
 
-    Raises:
-        FormatError: a manifest without root item.
-        ResolveError: the root item's path escapes the package.
+    Raises: FormatError: a manifest without root item. ResolveError: the root item's path escapes the package.
     """
     path = os.path.join(root.path, NAME)
     manifest = read_json(root.beneath(NAME))
@@ -52,8 +49,7 @@ def find_root_model(root: Location) -> Location:
 def listed_files(root: str) -> list[str]:
     """Return the paths of all items, relative to the real root of the package, with "/", links resolved.
 
-    Raises:
-        As opening the package does.
+    Raises: As opening the package does.
     """
     real = os.path.realpath(root)
     found = []

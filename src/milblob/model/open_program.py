@@ -70,9 +70,8 @@ class OpenProgram:
     def view(self) -> "ModelView":
         """Its functions, blocks and operations; made on first use, and always the same object.
 
-        Raises:
-            ValueError: the model is closed. FormatError: malformed where no constant is. UnsupportedError: messages in
-            pieces that protobuf cannot merge.
+        Raises: ValueError: the model is closed. FormatError: malformed where no constant is. UnsupportedError: messages
+        in pieces that protobuf cannot merge.
         """
         from .model_view import ModelView  # loading weights needs no view
 
@@ -84,9 +83,8 @@ class OpenProgram:
     def require_same_rows(self) -> None:
         """Refuse a Program whose view was made of other bytes than its scan: rows of functions and blocks may differ.
 
-        Raises:
-            UnsupportedError: pieces in messages that the scan skipped. FormatError: the file changed after the scan.
-            As `view`.
+        Raises: UnsupportedError: pieces in messages that the scan skipped. FormatError: the file changed after the
+        scan. As `view`.
         """
         if self.view.is_merged:
             raise in_pieces(self.scan.buffer)
@@ -99,8 +97,7 @@ class OpenProgram:
     def operation(self, op: _codec.Op) -> "Operation":
         """Return the operation that a row of the scan is of.
 
-        Raises:
-            FormatError: there is none: the file changed after the scan. As `view`.
+        Raises: FormatError: there is none: the file changed after the scan. As `view`.
         """
         view = self.view
         row = -1 if view.is_merged else view.graph.operation_at(op.message[0])
@@ -123,11 +120,8 @@ class OpenProgram:
     def consumers(self, row: Any) -> tuple["Consumer", ...]:
         """Return who reads a constant or a compressed weight: operations, and blocks that return it.
 
-        Args:
-            row: a `_codec.Constant` or a Compressed. One of an attribute that belongs to no operation has no readers.
-
-        Raises:
-            As `require_same_rows`.
+        `row`: a `_codec.Constant` or a Compressed. One of an attribute that belongs to no operation has no readers.
+        Raises: As `require_same_rows`.
         """
         from ..program.view import Consumer
 

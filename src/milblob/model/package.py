@@ -36,27 +36,16 @@ _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class Source(NamedTuple):
-    """One Program of a model.
+    """One Program of a model."""
 
-    Attributes:
-        prefix: "" or, in a pipeline, "model0/".
-        directory: replaces @model_path; references must not escape it; None for a buffer.
-        mapping: the file that holds it, as protobuf or as text.
-        program: (buffer, offset, nbytes) of the serialized Program.
-        is_text: parsed from MIL text; offsets in the Program are then not offsets in the file.
-        spec_version: Model.specificationVersion; 0 if a compiled model does not state it.
-        description: (offset, nbytes) of the ModelDescription in mapping, or None.
-        stamp: of a listing, size and hash of its weight file; None if it states none.
-    """
-
-    prefix: str
-    directory: Location | None
-    mapping: MappedFile
-    program: tuple[_codec.Buffer, int, int]
-    is_text: bool
-    spec_version: int
-    description: tuple[int, int] | None
-    stamp: Stamp | None = None
+    prefix: str  # "" or, in a pipeline, "model0/"
+    directory: Location | None  # replaces @model_path; references must not escape it; None for a buffer
+    mapping: MappedFile  # the file that holds it, as protobuf or as text
+    program: tuple[_codec.Buffer, int, int]  # (buffer, offset, nbytes) of the serialized Program
+    is_text: bool  # parsed from MIL text; offsets in the Program are then not offsets in the file
+    spec_version: int  # Model.specificationVersion; 0 if a compiled model does not state it
+    description: tuple[int, int] | None  # (offset, nbytes) of the ModelDescription in mapping, or None
+    stamp: Stamp | None = None  # of a listing, size and hash of its weight file; None if it states none
 
 
 class Package:
@@ -320,9 +309,8 @@ class Package:
     def reader(self, source: Source, file_name: str) -> BlobReader:
         """Return the reader of a weight file that one of this model's Programs names; each file is mapped once.
 
-        Raises:
-            ResolveError: missing, or outside the directory of the model.
-            FormatError, UnsupportedError: not a blob v2 file, or not the one that the listing belongs to.
+        Raises: ResolveError: missing, or outside the directory of the model. FormatError, UnsupportedError: not a blob
+        v2 file, or not the one that the listing belongs to.
         """
         key = (source.directory, file_name)
         found = self._readers.get(key)
@@ -361,8 +349,7 @@ class Package:
     def changeable(self) -> set[str]:
         """Return the real paths of the weight-carrying files: those that a journal of this model may change.
 
-        Raises:
-            As reading the Programs of the model.
+        Raises: As reading the Programs of the model.
         """
         if self.blobs is not None:
             return {paths.real(name) for name in (self.blobs.name,) if name is not None}
@@ -425,8 +412,7 @@ def _type_name(kind: int) -> str | None:
 def resolve(directory: Location | None, file_name: str) -> Location:
     """Resolve the fileName of a BlobFileValue to a location; opens nothing.
 
-    Raises:
-        ResolveError: not of the form @model_path/..., outside the directory, or without a directory (a buffer).
+    Raises: ResolveError: not of the form @model_path/..., outside the directory, or without a directory (a buffer).
     """
     if not file_name.startswith(MODEL_PATH):
         message = f"weight file: expected a name that begins with {MODEL_PATH}, got {file_name!r}"

@@ -60,8 +60,7 @@ class Place:
     def account(self) -> None:
         """Count the values as produced or scanned: see `budget.Budget`.
 
-        Raises:
-            LimitError: more bytes than may be produced from the files.
+        Raises: LimitError: more bytes than may be produced from the files.
         """
 
     def nbytes(self) -> int:
@@ -228,8 +227,7 @@ class RecordPlace(ModelPlace):
     def reader(self) -> BlobReader:
         """Return the weight file.
 
-        Raises:
-            ResolveError: it is missing, or outside the model. ValueError: the model is closed.
+        Raises: ResolveError: it is missing, or outside the model. ValueError: the model is closed.
         """
         self.package.require_open()
         if self._source is None:
@@ -245,8 +243,7 @@ class RecordPlace(ModelPlace):
     def record(self) -> tuple[BlobReader, BlobRecord]:
         """Return the weight file and the record, once the record is known to match what the Program declares.
 
-        Raises:
-            ResolveError: it does not match. As reading the record does.
+        Raises: ResolveError: it does not match. As reading the record does.
         """
         reader = self.reader()
         if reader.mapping.is_partial:

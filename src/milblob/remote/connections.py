@@ -21,21 +21,14 @@ _RESIDUE_NBYTES = 1 << 14  # of a body that nobody reads, so that its connection
 
 
 class Answer(NamedTuple):
-    """A response whose body was not read yet.
+    """A response whose body was not read yet."""
 
-    Attributes:
-        status: such as 206. reason: its text.
-        headers: of the response; names in any case.
-        body: reads it. finish: called when no more is read.
-        extend: called with the seconds from now on until the last byte must be there.
-    """
-
-    status: int
+    status: int  # such as 206. reason: its text.
     reason: str
-    headers: Any
-    body: http.client.HTTPResponse
+    headers: Any  # of the response; names in any case
+    body: http.client.HTTPResponse  # reads it. finish: called when no more is read.
     finish: Any
-    extend: Any
+    extend: Any  # called with the seconds from now on until the last byte must be there
 
 
 class _Timed:

@@ -95,11 +95,7 @@ class FileSystemFile:
             return bytes(file.read(end - begin))
 
     def current(self) -> Version:
-        """See RemoteFile: asked for once.
-
-        Raises:
-            FormatError: its size is not that of the listing.
-        """
+        """See RemoteFile: asked for once. Raises: FormatError: its size is not that of the listing."""
         with self._lock:
             if self._first is None:
                 with _named(self.name):
@@ -159,9 +155,8 @@ class _named:  # noqa: N801
 def open_origin(url: str, options: dict[str, Any]) -> tuple[FileSystemOrigin, str]:
     """Return the directory of a URL, and the name in it.
 
-    Raises:
-        ImportError: fsspec, or the package for this URL, is not installed. ValueError: a scheme that it does not know.
-        OSError: the file system cannot be opened.
+    Raises: ImportError: fsspec, or the package for this URL, is not installed. ValueError: a scheme that it does not
+    know. OSError: the file system cannot be opened.
     """
     fsspec = require("fsspec")
     text = shown_url(url)

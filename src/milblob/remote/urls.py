@@ -37,8 +37,7 @@ class Split(NamedTuple):
 def split(url: str) -> Split:
     """Split a URL of http or https.
 
-    Raises:
-        ValueError: it has no host, or a port that is not a number, or names nothing.
+    Raises: ValueError: it has no host, or a port that is not a number, or names nothing.
     """
     try:
         parts = urlsplit(url)

@@ -63,9 +63,8 @@ class ZipDirectory:
     def files(self, relative: str) -> "dict[str, ZipMember]":
         """See RemoteDirectory: those of the model.
 
-        Raises:
-            FormatError: no zip, or a broken one; several models. UnsupportedError: no model; encrypted members, or
-            compressed in another way than deflate. LimitError: too much would be decoded.
+        Raises: FormatError: no zip, or a broken one; several models. UnsupportedError: no model; encrypted members, or
+        compressed in another way than deflate. LimitError: too much would be decoded.
         """
         archive: MappedFile = self._open()
         members = _members(archive, self._path)
@@ -276,8 +275,7 @@ def _start(data: memoryview, archive: MappedFile, row: zipfile.ZipInfo, path: st
 def _root(names: list[str], path: str) -> str | None:
     """Return what the names of the only model in an archive begin with: "", or a folder and "/"; None of no model.
 
-    Raises:
-        FormatError: there are several.
+    Raises: FormatError: there are several.
     """
     folders = {""} | {name[: at + 1] for name in names for at in range(len(name)) if name[at] == "/"}
     found: list[str] = []

@@ -202,8 +202,7 @@ def _axis(size: int | None, bounds: tuple[int, int | None]) -> str:
 def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) -> "np.ndarray[Any, Any]":
     """Cast as Core ML does where no harm is done: floats are rounded, integers keep their values.
 
-    Raises:
-        ValueError: another kind of dtype, or a value that `dtype` cannot hold.
+    Raises: ValueError: another kind of dtype, or a value that `dtype` cannot hold.
     """
     if array.dtype == dtype:
         return array
@@ -232,8 +231,7 @@ def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) 
 def read_json(metadata: Mapping[str, str], key: str, file: str | None) -> Any:
     """Return an entry of metadata_props that milblob wrote, {} if there is none.
 
-    Raises:
-        UnsupportedError: it is not a JSON object.
+    Raises: UnsupportedError: it is not a JSON object.
     """
     found = _document(metadata.get(key, "{}"), key, file)
     if not isinstance(found, dict):

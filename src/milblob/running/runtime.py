@@ -34,8 +34,7 @@ HELD = "milblob/held"
 def import_runtime() -> Any:
     """Return the module onnxruntime.
 
-    Raises:
-        ImportError: it is not installed; the message names the package to install.
+    Raises: ImportError: it is not installed; the message names the package to install.
     """
     return require("onnxruntime")
 
@@ -86,8 +85,7 @@ class Handover:
     def start(self, data: bytes, providers: Sequence[str], file: str | None) -> Any:
         """Return an onnxruntime.InferenceSession of a serialized model.
 
-        Raises:
-            MilblobError: onnxruntime cannot open it.
+        Raises: MilblobError: onnxruntime cannot open it.
         """
         self._options.add_session_config_entry(_FOLDER, _ROOT)
         if self.values:

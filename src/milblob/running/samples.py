@@ -62,13 +62,9 @@ def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> It
 def given_runs(inputs: Any, ports: Mapping[str, SessionInput]) -> list[dict[str, Any]]:
     """Return given inputs as a list of what `Session.predict` takes.
 
-    Args:
-        inputs: name -> value for one run; or with one more axis in front, along which the runs are, while values
-            without it are the same in all runs; or a sequence of such mappings.
-        ports: of the model.
-
-    Raises:
-        ValueError: different numbers of runs. TypeError: something else.
+    `inputs`: name -> value for one run; or with one more axis in front, along which the runs are, while values without
+    it are the same in all runs; or a sequence of such mappings.
+    Raises: ValueError: different numbers of runs. TypeError: something else.
     """
     if not isinstance(inputs, Mapping):
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):

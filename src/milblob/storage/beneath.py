@@ -58,12 +58,8 @@ class Location:
     def beneath(self, relative: str, *, links: bool = True) -> "Location":
         """Return the location of a path from a file, with slashes of either kind; does not touch the file system.
 
-        Args:
-            relative: to this directory.
-            links: whether opening it may follow symbolic links.
-
-        Raises:
-            ResolveError: an absolute path, or one with "..", a drive, a NUL, or an unpaired surrogate.
+        `relative`: to this directory. `links`: whether opening it may follow symbolic links.
+        Raises: ResolveError: an absolute path, or one with "..", a drive, a NUL, or an unpaired surrogate.
         """
         parts = relative.replace("\\", "/").split("/")
         if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or any(part[1:2] == ":" for part in parts):
@@ -105,11 +101,8 @@ class Location:
     def open(self, flags: int = OPEN_FLAGS) -> int:
         """Open it and return a file descriptor, which the caller owns.
 
-        Args:
-            flags: as for `os.open`; none that creates a file.
-
-        Raises:
-            ResolveError: it escapes, or there is a link where none may be. OSError: it cannot be opened.
+        `flags`: as for `os.open`; none that creates a file.
+        Raises: ResolveError: it escapes, or there is a link where none may be. OSError: it cannot be opened.
         """
         outer = self._outer
         if ROOTS:
@@ -222,8 +215,7 @@ class Location:
     def real(self) -> str:
         """Return its path with all links followed: equal for two locations of one file. It need not exist.
 
-        Raises:
-            ResolveError: it escapes.
+        Raises: ResolveError: it escapes.
         """
         real, outer = _real(self.path), self._outer
         while outer is not None:
@@ -238,8 +230,7 @@ class Location:
     def names(self) -> list[tuple[str, bool]]:
         """Return (name, is a directory and not a link) for every entry of this directory, sorted by name.
 
-        Raises:
-            As `open`.
+        Raises: As `open`.
         """
         if os.scandir not in os.supports_fd:
             self.real()

@@ -33,27 +33,20 @@ _COMPRESSED = (
 
 
 class Foreign(NamedTuple):
-    """A kind of file that is not Core ML's.
+    """A kind of file that is not Core ML's."""
 
-    Attributes:
-        name: short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx",
-            "tflite", "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify`
-            adds "directory" and "part".
-        description: a phrase for messages, with an article.
-        advice: what the user can do; "" if nothing is known.
-    """
-
+    # short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx", "tflite",
+    # "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify` adds "directory"
+    # and "part"
     name: str
-    description: str
-    advice: str = ""
+    description: str  # a phrase for messages, with an article
+    advice: str = ""  # what the user can do; "" if nothing is known
 
 
 def foreign(data: Any, file: str | None = None) -> Foreign | None:
     """Identify bytes that are not a model; None if they are unknown.
 
-    Args:
-        data: a file, or its first kilobyte or more, as a bytes-like object.
-        file: its name, for the advice.
+    `data`: a file, or its first kilobyte or more, as a bytes-like object. `file`: its name, for the advice.
     """
     head, name = bytes(memoryview(data)[:_HEAD_NBYTES]), file or "it"
     if head.startswith(b"PK\x03\x04"):

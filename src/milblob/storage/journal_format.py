@@ -250,8 +250,7 @@ def pieces(base: str, entries: list[Entry]) -> Iterator[memoryview]:
 
     The second piece of an entry is its data, not copied; a `Later` is made when its turn comes.
 
-    Raises:
-        ValueError: a `Later` made another number of bytes than it declared.
+    Raises: ValueError: a `Later` made another number of bytes than it declared.
     """
     name = base.encode()
     yield memoryview(_NAME.pack(len(name)))

@@ -227,11 +227,8 @@ class MappedFile:
     def need(self, spans: Spans) -> Buffer:
         """Return the buffer, in which only the given ranges may be read; ranges of a remote file are fetched first.
 
-        Args:
-            spans: (offset, nbytes) of each; what lies outside of the file is left out.
-
-        Raises:
-            ValueError: it is closed. OSError: they cannot be fetched. FormatError: the remote file has changed.
+        `spans`: (offset, nbytes) of each; what lies outside of the file is left out.
+        Raises: ValueError: it is closed. OSError: they cannot be fetched. FormatError: the remote file has changed.
         """
         buffer = self._open_buffer()
         if self._backing is not None:
@@ -243,8 +240,7 @@ class MappedFile:
     def check_size(self) -> Buffer:
         """Return the buffer if the file still has all the bytes that were mapped; a remote file is fetched whole.
 
-        Raises:
-            FormatError: the file has shrunk since it was opened. As `need`.
+        Raises: FormatError: the file has shrunk since it was opened. As `need`.
         """
         buffer = self.buffer
         if buffer is None or self.is_partial:
@@ -273,9 +269,8 @@ class MappedFile:
         Through the mapping, each would be a page fault that maps the cached pages around it; a positioned read maps
         nothing (bench/bench_load.py shows which pages remain resident).
 
-        Returns:
-            The bytes; None where only the mapping can give them: a buffer, a platform without positioned reads, an
-            offset outside the file, a file that has shrunk.
+        Returns: The bytes; None where only the mapping can give them: a buffer, a platform without positioned reads, an
+        offset outside the file, a file that has shrunk.
         """
         last = self.nbytes - nbytes
         if self.is_partial:
@@ -290,8 +285,7 @@ class MappedFile:
     def held(self) -> Iterator[int]:
         """Yield `fd`, which remains open until the block ends, even if another thread closes; -1 if there is none.
 
-        Raises:
-            ValueError: it is closed. As `need`, of the whole file.
+        Raises: ValueError: it is closed. As `need`, of the whole file.
         """
         self.live()
         with self._held() as fd:
@@ -316,8 +310,7 @@ class MappedFile:
         `name` may lead elsewhere by now. On Linux the descriptor has a path; on Windows nobody can rename an open file,
         nor a directory above it. Other systems have no such path, nor has a file without a name.
 
-        Yields:
-            The absolute path; None if there is none.
+        Yields: The absolute path; None if there is none.
         """
         with self.held() as fd:
             yield self._name_of(fd) if fd >= 0 else None
@@ -339,15 +332,10 @@ class MappedFile:
 
         The file never changes, nor do arrays over `buffer`. Closing this object leaves the new mapping as it is.
 
-        Args:
-            begin, nbytes: the bytes that are needed; None: all from `begin` on.
-
-        Returns:
-            The bytes of the file from `begin`, rounded down to a multiple of mmap.ALLOCATIONGRANULARITY. None where no
-            file is mapped: a buffer, a remote file, a file that was read whole.
-
-        Raises:
-            ValueError: it is closed. FormatError: the file has shrunk. OSError: it cannot be mapped.
+        `begin`, `nbytes`: the bytes that are needed; None: all from `begin` on.
+        Returns: The bytes of the file from `begin`, rounded down to a multiple of mmap.ALLOCATIONGRANULARITY. None
+        where no file is mapped: a buffer, a remote file, a file that was read whole.
+        Raises: ValueError: it is closed. FormatError: the file has shrunk. OSError: it cannot be mapped.
         """
         if self.is_partial or self._mmap is None:
             return None
@@ -362,8 +350,7 @@ class MappedFile:
     def require_named(self) -> None:
         """Refuse a file whose name now leads to another one: for outputs that refer to the file by that name.
 
-        Raises:
-            FormatError: it does.
+        Raises: FormatError: it does.
         """
         status = None if self.name is None else paths.status(self.name)
         if status is None or (status.st_dev, status.st_ino) != self.identity:

@@ -30,13 +30,9 @@ _ATTEMPTS = 100
 
 
 class Whole:
-    """An output that takes its name when it is complete: on exit from the `with` block, or with `commit`.
+    """An output that takes its name when it is complete: on exit from the `with` block, or with `commit`."""
 
-    Attributes:
-        path: the final name, links resolved.
-    """
-
-    path: str
+    path: str  # the final name, links resolved
 
     def complete(self) -> None:
         """Do everything that may fail before it takes its name. Does nothing when called again."""
@@ -84,8 +80,7 @@ def together() -> Iterator[list[Whole]]:
     give theirs back. If the process is killed in between, the first of them are new and the others old. So an output
     comes after those that it refers to, by names that nothing old refers to; one that marks completion comes last.
 
-    Raises:
-        As the block, `complete` and `named`; everything is as it was.
+    Raises: As the block, `complete` and `named`; everything is as it was.
     """
     parts: list[Whole] = []
     try:

@@ -94,8 +94,7 @@ class Report:
     ) -> None:
         """Raise, or gather, a fault that no reader should accept.
 
-        Raises:
-            FormatError, or `kind`: unless problems are gathered.
+        Raises: FormatError, or `kind`: unless problems are gathered.
         """
         if self._findings is None:
             raise kind(message, offset=offset, where=where, file=file or self.path)

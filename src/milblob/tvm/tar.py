@@ -54,8 +54,7 @@ def plain_name(raw: str) -> tuple[str, bool]:
 def _number(field: bytes) -> int:
     """Return the number of a header field: octal, or GNU's base 256.
 
-    Raises:
-        ValueError: neither; or one below 0, which no field read here can have.
+    Raises: ValueError: neither; or one below 0, which no field read here can have.
     """
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
@@ -209,8 +208,7 @@ def _signed(block: bytes, total: int) -> int:
 def walk_tar(data: memoryview, report: Report) -> tuple[list[Member], int]:
     """Return the members of a tar, and the offset at which it ends.
 
-    Raises:
-        FormatError: it cannot be followed. If `report` gathers, the members found before that are returned instead.
+    Raises: FormatError: it cannot be followed. If `report` gathers, the members found before that are returned instead.
     """
     walk = _Walk(data, report)
     with contextlib.suppress(_BrokenError):

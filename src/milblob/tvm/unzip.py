@@ -27,13 +27,10 @@ def decompress(source: MappedFile, limit: int) -> MappedFile:
 
     Memory does not grow with the archive. The file lies where `tempfile` puts it (TMPDIR) and is gone with the mapping.
 
-    Args:
-        source: the gzip file; it may have several members, and zeros after the last.
-        limit: bytes that it may decompress to.
-
-    Raises:
-        FormatError: no gzip, a wrong checksum, cut off, something after the end, or more than `limit` bytes.
-        OSError: the temporary file cannot be written.
+    `source`: the gzip file; it may have several members, and zeros after the last. `limit`: bytes that it may
+    decompress to.
+    Raises: FormatError: no gzip, a wrong checksum, cut off, something after the end, or more than `limit` bytes.
+    OSError: the temporary file cannot be written.
     """
     import zlib
 

@@ -55,11 +55,7 @@ def _add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ValueError: no command or another one; no --, no models; as `milblob.batch`.
-    """
+    """Run the command. Raises: ValueError: no command or another one; no --, no models; as `milblob.batch`."""
     from ...batching.batch import run_batch
 
     words = arguments.words
@@ -93,12 +89,7 @@ def run(arguments: Namespace) -> int:
 
 
 class _Items:
-    """Prints what becomes of each model, and keeps the greatest exit status.
-
-    Args:
-        arguments: of the command.
-        is_printed: as JSON, on one line.
-    """
+    """Prints what becomes of each model, and keeps the greatest exit status. `is_printed`: as JSON, on one line."""
 
     def __init__(self, arguments: Namespace, is_printed: bool) -> None:
         self.status = 0

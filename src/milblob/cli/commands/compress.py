@@ -208,8 +208,7 @@ def _scope(arguments: Namespace, named: dict[str, Any]) -> "Scope":
 def _new_values(arguments: Namespace) -> dict[str, Any]:
     """The new values of the model, as arguments of `Guidance`.
 
-    Raises:
-        ValueError: renames without a file, or a file for the frontier. As `mapping`.
+    Raises: ValueError: renames without a file, or a file for the frontier. As `mapping`.
     """
     renames = mapping(arguments)
     if arguments.weights is None:
@@ -230,11 +229,8 @@ def _named(arguments: Namespace) -> dict[str, Any]:
 def _recipe(arguments: Namespace, needs_one: bool) -> "Recipe | None":
     """Return the recipe that the options describe; None if they describe no recipe.
 
-    Args:
-        needs_one: whether there must be a recipe, or an option that replaces it.
-
-    Raises:
-        ValueError: no kind of recipe, or two of one kind; an option that does not belong to it.
+    `needs_one`: whether there must be a recipe, or an option that replaces it.
+    Raises: ValueError: no kind of recipe, or two of one kind; an option that does not belong to it.
     """
     from ...compressing.recipe import Joint
 

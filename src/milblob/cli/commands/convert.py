@@ -89,11 +89,7 @@ def _convert(sources: list[str], arguments: Namespace) -> "ConvertReport":
 
 
 def _dtypes(given: list[str]) -> dict[str, str]:
-    """Read --dtype NAME=DTYPE; of equal NAMEs the last one is taken, in its place.
-
-    Raises:
-        ValueError: another form.
-    """
+    """Read --dtype NAME=DTYPE; of equal NAMEs the last one is taken, in its place. Raises: ValueError: another form."""
     result: dict[str, str] = {}
     for option in given:
         glob, equals, dtype = option.rpartition("=")

@@ -66,8 +66,7 @@ def run(arguments: Namespace) -> int:
 def _names(models: list[str], given: list[str]) -> list[str | dict[str, str]]:
     """Sort the --as options to the models: [MODEL:]FUNCTION=NAME, or MODEL=NAME for a model of one function.
 
-    Raises:
-        ValueError: one without =, or whose model is none of those given, or several.
+    Raises: ValueError: one without =, or whose model is none of those given, or several.
     """
     names: list[str | dict[str, str]] = [{} for _ in models]
     for text in given:

@@ -143,8 +143,7 @@ def _repack(models: list[str], arguments: Namespace) -> "RepackReport":
 def _check_use(arguments: Namespace) -> None:
     """Refuse options that would have no effect, so that a mistake is not passed over in silence.
 
-    Raises:
-        ValueError: there is one.
+    Raises: ValueError: there is one.
     """
     from ...rewrite.destination import is_in_place
 

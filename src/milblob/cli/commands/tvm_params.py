@@ -77,8 +77,7 @@ def _write_out(arguments: Namespace) -> int:
 def _named(library: "Library", module: str | None) -> "dict[str, LazyTensor]":
     """The parameters: of one module by their own names, of all as `named_parameters` calls them.
 
-    Raises:
-        KeyError: no module is called that.
+    Raises: KeyError: no module is called that.
     """
     from ...tvm.arrays import named_parameters
 

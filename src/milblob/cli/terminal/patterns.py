@@ -12,27 +12,19 @@ _MAX_LISTED = 4
 
 
 class Group(NamedTuple):
-    """Several names as one pattern.
+    """Several names as one pattern."""
 
-    Attributes:
-        pattern: such as "layers_{0..31}_fc_weight", for all combinations of its numbers, where "*" matches any
-            number; the name itself if the group has one member.
-        members: indices of the names, in order.
-    """
-
+    # such as "layers_{0..31}_fc_weight", for all combinations of its numbers, where "*" matches any number; the name
+    # itself if the group has one member
     pattern: str
-    members: list[int]
+    members: list[int]  # indices of the names, in order
 
 
 def fold(names: Sequence[str], kinds: Sequence[object]) -> list[Group]:
     """Fold names that differ only in numbers between separators, and have the same kind.
 
-    Args:
-        names: any.
-        kinds: for each name a key, such as dtype and shape; only names with equal keys are folded.
-
-    Returns:
-        Groups, in the order of their first members.
+    `kinds`: for each name a key, such as dtype and shape; only names with equal keys are folded.
+    Returns: Groups, in the order of their first members.
     """
     alike: dict[tuple[tuple[str, ...], object], list[int]] = {}
     for index, (name, kind) in enumerate(zip(names, kinds, strict=True)):
@@ -54,8 +46,7 @@ def _boxes(rows: list[tuple[str, ...]]) -> list[tuple[_Box, list[int]]]:
     Where that takes too many boxes, as for layers that are numbered and whose operations are too, there is one: it has
     "any" at the position with the most numbers, and so on, until the other positions have all combinations.
 
-    Returns:
-        Each box with the indices of its rows.
+    Returns: Each box with the indices of its rows.
     """
     boxes: dict[_Box, list[int]] = {}
     for index, row in enumerate(rows):
