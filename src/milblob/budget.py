@@ -74,8 +74,7 @@ class Budget:
     def require(self, nbytes: int) -> None:
         """Check that the limit allows `nbytes` more, before they take memory or time.
 
-        Raises:
-            LimitError: more than are left.
+        Raises: LimitError: more than are left.
         """
         if self._spent + nbytes > self.max_nbytes:
             most, stored, got = (
@@ -88,11 +87,8 @@ class Budget:
     def spend(self, key: Hashable, nbytes: int) -> None:
         """Count the bytes that are made of something, unless they were counted before.
 
-        Args:
-            key: identifies it among everything in the files.
-
-        Raises:
-            LimitError: more than are left; nothing is counted then.
+        `key`: identifies it among everything in the files.
+        Raises: LimitError: more than are left; nothing is counted then.
         """
         if key in self._known:
             return

@@ -158,8 +158,7 @@ class Findings:
     def close(self, source: str | None) -> CheckReport:
         """Return all findings, with one more for each kind that was cut short.
 
-        Args:
-            source: what was checked: a path; None for a buffer.
+        `source`: what was checked: a path; None for a buffer.
         """
         for (code, file), count in self._counts.items():
             if count > MAX_ALIKE:

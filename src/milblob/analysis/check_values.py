@@ -64,8 +64,7 @@ def check_values(
 def _attempt(found: Findings, work: Callable[[], _R | None], is_far: bool = False) -> _R | None:
     """Do one step; None at the end, and where the model can be followed no further.
 
-    Args:
-        is_far: whether workers read the values: they refuse files that have changed.
+    `is_far`: whether workers read the values: they refuse files that have changed.
     """
     try:
         return work()

@@ -113,10 +113,8 @@ def model_hash(
 ) -> ContentHash:
     """Hash the contents of an open model that lists every constant; see `content_hash`.
 
-    Args:
-        far: the workers that hash its tensors; None for this process.
-        known: of records whose data was hashed before: (path of the file, offset of the record, dtype) -> hash. Workers
-            do not use it.
+    `far`: the workers that hash its tensors; None for this process. `known`: of records whose data was hashed before:
+    (path of the file, offset of the record, dtype) -> hash. Workers do not use it.
     """
     tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
     hashes = hashes_of(tensors, far, dense=dense, progress=progress, known=known)
@@ -139,9 +137,7 @@ def hashes_of(
 ) -> dict[str, str]:
     """Return the hash of each tensor.
 
-    Args:
-        tensors: by their names in the source.
-        far, known: as for `model_hash`.
+    `tensors`: by their names in the source. `far`, `known`: as for `model_hash`.
     """
     if far is None:
         found = tensor_hashes(tensors.values(), dense=dense, progress=progress, known=known)

@@ -59,12 +59,9 @@ class Reopened(NamedTuple):
     ) -> "Reopened":
         """Describe a source that the caller has open.
 
-        Args:
-            source: a path, or an open model, which has its own options.
-            constants, stored, max_nbytes, is_restored, is_broken: see Attributes.
-
-        Raises:
-            ValueError: workers cannot open it.
+        `source`: a path, or an open model, which has its own options. `constants`, `stored`, `max_nbytes`,
+        `is_restored`, `is_broken`: see Attributes.
+        Raises: ValueError: workers cannot open it.
         """
         path, mappings = source, list[MappedFile]()
         if isinstance(source, Model):
@@ -96,8 +93,7 @@ class Reopened(NamedTuple):
     def open(self, stack: contextlib.ExitStack) -> ChosenTensors:
         """Open it, to be closed with the stack.
 
-        Raises:
-            FormatError: a file was replaced or written to. As opening it does.
+        Raises: FormatError: a file was replaced or written to. As opening it does.
         """
         self.require_same()
         if self.is_broken:
@@ -183,8 +179,7 @@ class FarTensors(NamedTuple):
 def account(tensor: LazyTensor, is_dense: bool = True) -> None:
     """Count the values that reading a tensor makes; of a compressed weight, unless `is_dense`, those of its parts.
 
-    Raises:
-        LimitError: more than the budget of the source allows.
+    Raises: LimitError: more than the budget of the source allows.
     """
     if not is_dense and isinstance(tensor, Tensor) and tensor.chain is not None:
         for part in tensor.parts.values():

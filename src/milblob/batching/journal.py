@@ -17,20 +17,15 @@ _WAIT_S = 10.0
 
 
 class BatchEntry(NamedTuple):
-    """What a journal has about one model.
+    """What a journal has about one model."""
 
-    Attributes:
-        is_done: False: its work was started.
-        source: BLAKE3 of its files; of work that was started: of their names, sizes and times (see `files.signature`).
-        output: BLAKE3 of what was written, and the files beside it; or, of work that was started, of the file or
-            directory to be replaced; None for nothing.
-        is_clear: when work was started, none of the files that an output may have beside it was there.
-    """
-
-    is_done: bool
+    is_done: bool  # False: its work was started
+    # BLAKE3 of its files; of work that was started: of their names, sizes and times (see `files.signature`)
     source: bytes
+    # BLAKE3 of what was written, and the files beside it; or, of work that was started, of the file or directory to be
+    # replaced; None for nothing
     output: bytes | None
-    is_clear: bool = False
+    is_clear: bool = False  # when work was started, none of the files that an output may have beside it was there
 
 
 class BatchJournal:
@@ -111,11 +106,7 @@ class BatchJournal:
                 time.sleep(0.05)
 
     def _require_unused(self) -> None:
-        """Clear a journal of a batch that ended before any model.
-
-        Raises:
-            FileExistsError: it is not one.
-        """
+        """Clear a journal of a batch that ended before any model. Raises: FileExistsError: it is not one."""
         head, _, rest = os.read(self._fd, 1 << 16).partition(b"\n")
         try:
             is_unused = not (head or rest) or (not rest and "milblob_batch" in json.loads(head))

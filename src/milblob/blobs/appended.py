@@ -17,8 +17,7 @@ MARK_AT, MARK = 56, b"appended"
 def end_of_records(reader: BlobReader) -> int:
     """Return where the data of the last record ends, where others may be appended.
 
-    Raises:
-        FormatError: a record that the header does not count, unless an interrupted append left it.
+    Raises: FormatError: a record that the header does not count, unless an interrupted append left it.
     """
     end = reader[-1].data_offset + reader[-1].nbytes if len(reader) else 64
     offset, _ = _codec.blob_place(end)
@@ -39,11 +38,7 @@ class _Record(NamedTuple):
 
 
 class Appended:
-    """New records to append to a copy of a weight file.
-
-    Raises:
-        FormatError: as `end_of_records`.
-    """
+    """New records to append to a copy of a weight file. Raises: FormatError: as `end_of_records`."""
 
     def __init__(self, reader: BlobReader) -> None:
         self._end = end_of_records(reader)
@@ -56,9 +51,7 @@ class Appended:
     def add(self, dtype: DType, count: int, make: Callable[[], Any]) -> int:
         """Add a record; return the offset of its metadata.
 
-        Args:
-            dtype, count: of its elements.
-            make: returns their stored bytes when the file is written.
+        `dtype`, `count`: of its elements. `make`: returns their stored bytes when the file is written.
         """
         nbytes = dtype.nbytes(count)
         offset, data_offset = _codec.blob_place(self._end)
@@ -70,8 +63,7 @@ class Appended:
     def write(self, fd: int, written: Callable[[], object]) -> None:
         """Write the records and their number to a copy of the file; `written` is called after each.
 
-        Raises:
-            ValueError: `make` returned another number of bytes. OSError: they cannot be written. As `make`.
+        Raises: ValueError: `make` returned another number of bytes. OSError: they cannot be written. As `make`.
         """
         for record in self._records:
             data = memoryview(record.make())

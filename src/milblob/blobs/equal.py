@@ -37,8 +37,7 @@ def first_equal(stretches: Sequence[Stretch]) -> list[int]:
     kind and size: samples first, then a fast hash, then one for which no one can construct collisions. Each stretch is
     compared a few times for each key, for any contents. A stretch whose kind and size are unique is not read.
 
-    Raises:
-        FormatError: a stretch reaches past its buffer.
+    Raises: FormatError: a stretch reaches past its buffer.
     """
     result = list(range(len(stretches)))
     groups: dict[Hashable, list[int]] = {}

@@ -40,19 +40,12 @@ _current: "Installation | None" = None
 
 
 class Replaced(NamedTuple):
-    """A name that is replaced.
+    """A name that is replaced."""
 
-    Attributes:
-        owner: the module or class that has the attribute, or `sys.modules`.
-        name: of the attribute, or of the module.
-        old: the previous value, or a mark that there was none.
-        new: the replacement.
-    """
-
-    owner: Any
-    name: str
-    old: Any
-    new: Any
+    owner: Any  # the module or class that has the attribute, or `sys.modules`
+    name: str  # of the attribute, or of the module
+    old: Any  # the previous value, or a mark that there was none
+    new: Any  # the replacement
 
     def __str__(self) -> str:
         if self.owner is sys.modules:
@@ -106,18 +99,12 @@ class Installation:
 def install(*, fast_paths: bool | None = None) -> Installation:
     """Put milblob's reader, writer and fast paths where coremltools looks for its own; import coremltools if need be.
 
-    Args:
-        fast_paths: whether to replace slow functions too, see docs/compat.md; default: if the version of coremltools is
-            one of TESTED_VERSIONS.
-
-    Returns:
-        Installation: what was replaced; also a context manager. A second call does nothing.
-
-    Raises:
-        ImportError: coremltools is not installed.
-        UnsupportedError: this coremltools lacks names that would be replaced or used; the message lists all of them,
-            and nothing has been replaced.
-        ValueError: it is already installed with other `fast_paths`.
+    `fast_paths`: whether to replace slow functions too, see docs/compat.md; default: if the version of coremltools is
+    one of TESTED_VERSIONS.
+    Returns: Installation: what was replaced; also a context manager. A second call does nothing.
+    Raises: ImportError: coremltools is not installed. UnsupportedError: this coremltools lacks names that would be
+    replaced or used; the message lists all of them, and nothing has been replaced. ValueError: it is already installed
+    with other `fast_paths`.
     """
     global _current
     with _lock:

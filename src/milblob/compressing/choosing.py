@@ -20,31 +20,19 @@ _NEAR = 1.001  # of an error to the least one: it is not worth another walk
 
 
 class Choice(NamedTuple):
-    """An option of a unit.
+    """An option of a unit."""
 
-    Attributes:
-        nbytes: the size of the unit with this option.
-        error: finite, zero or more.
-    """
-
-    nbytes: int
-    error: float
+    nbytes: int  # the size of the unit with this option
+    error: float  # finite, zero or more
 
 
 class ChoiceStep(NamedTuple):
-    """A step of the walk: `unit` takes another choice, with `nbytes` more and `error` less.
+    """A step of the walk: `unit` takes another choice, with `nbytes` more and `error` less."""
 
-    Attributes:
-        unit: number of the unit.
-        choice: number of its choice after the step.
-        nbytes: more than before, above zero.
-        error: less than before, above zero.
-    """
-
-    unit: int
-    choice: int
-    nbytes: int
-    error: float
+    unit: int  # number of the unit
+    choice: int  # number of its choice after the step
+    nbytes: int  # more than before, above zero
+    error: float  # less than before, above zero
 
 
 class Chosen(NamedTuple):

@@ -34,17 +34,12 @@ Work = Callable[[Candidate, Any, "Room"], Any]
 
 
 class FarWeights(NamedTuple):
-    """Workers, and the model whose weights they compress.
-
-    Attributes:
-        folder: where the parts of weights go, on a file system that all workers share; None for a dry run.
-        numbers: of the files in it.
-    """
+    """Workers, and the model whose weights they compress."""
 
     workers: "Workers"
     source: Reopened
-    folder: str | None
-    numbers: Iterator[int]
+    folder: str | None  # where the parts of weights go, on a file system that all workers share; None for a dry run
+    numbers: Iterator[int]  # of the files in it
 
     @classmethod
     def of(cls, workers: "Workers", source: Reopened, folder: str | None) -> "FarWeights":
@@ -61,11 +56,8 @@ class FarWeights(NamedTuple):
     ) -> Iterator[_R]:
         """Yield work(candidate, more(number), room) for some candidates, in order.
 
-        Args:
-            here: does the same in this process, for what cannot be pickled, such as a recipe with a function.
-
-        Raises:
-            As `work` and `Workers.run`.
+        `here`: does the same in this process, for what cannot be pickled, such as a recipe with a function.
+        Raises: As `work` and `Workers.run`.
         """
         rows: dict[int, tuple[_PackedWeight, Any]] = {}
         for number in numbers:
@@ -116,11 +108,7 @@ def parts_of(candidate: Candidate, more: None, room: "Room") -> WeightParts | Un
 
 
 class Room:
-    """Room for parts at the end of a file.
-
-    Args:
-        fd: of the file; -1 for none.
-    """
+    """Room for parts at the end of a file. `fd`: of the file; -1 for none."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -146,14 +134,10 @@ class _PackedWeight(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Some candidates, each with what it needs besides, and what is done with them.
-
-    Attributes:
-        path: of the file for their parts, which a worker makes; None for none.
-    """
+    """Some candidates, each with what it needs besides, and what is done with them."""
 
     source: Reopened
-    path: str | None
+    path: str | None  # of the file for their parts, which a worker makes; None for none
     work: Work
     rows: tuple[tuple[_PackedWeight, Any], ...]
 

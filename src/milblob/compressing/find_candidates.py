@@ -98,9 +98,8 @@ class CandidateSearch:
     def find(self, model: Model) -> list[Candidate]:
         """Return the weights that can be compressed, in Program order; record the other requested ones as skipped.
 
-        Raises:
-            UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named.
-            ValueError: operations that read one weight ask for different recipes; names that fit no weight.
+        Raises: UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. ValueError:
+        operations that read one weight ask for different recipes; names that fit no weight.
         """
         found = list(self._candidates(model))
         self._require_used(model, [*(one.tensor.name for one in found), *(name for name, _ in self.skipped)])
@@ -111,12 +110,9 @@ class CandidateSearch:
     ) -> None:
         """Refuse weights with NaN or infinity if the request has `nan="error"`.
 
-        Args:
-            firsts: for each candidate the number of the first that is alike.
-            far: workers that look; None for this process.
-
-        Raises:
-            ValueError: there is one; it is named.
+        `firsts`: for each candidate the number of the first that is alike. `far`: workers that look; None for this
+        process.
+        Raises: ValueError: there is one; it is named.
         """
         if self._request.nan != "error":
             return
@@ -146,8 +142,7 @@ class CandidateSearch:
     def _require_used(self, model: Model, names: list[str]) -> None:
         """Refuse what fits no weight: a misspelled name would read as if nothing were to be done.
 
-        Args:
-            names: of the weights that were asked for.
+        `names`: of the weights that were asked for.
         """
         if self._request.is_selected is not None and not names:
             raise ValueError(f"select: no weight in {model.path} matches")
@@ -168,8 +163,7 @@ class CandidateSearch:
     def require_planned(self, model: Model, found: Collection[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed.
 
-        Args:
-            found: names of the weights that can be compressed.
+        `found`: names of the weights that can be compressed.
         """
         plan, reasons = self._request.plan or {}, dict(self.skipped)
         known = {*found, *reasons, *self.kept}

@@ -21,15 +21,10 @@ Array = np.ndarray[Any, Any]
 
 
 class NewValues(NamedTuple):
-    """A copy of a model that has the new values.
+    """A copy of a model that has the new values."""
 
-    Attributes:
-        path: of the copy, which is there as long as the context lasts.
-        blocks: by name of weight, where the values are stored so.
-    """
-
-    path: str
-    blocks: Mapping[str, HeldBlocks]
+    path: str  # of the copy, which is there as long as the context lasts
+    blocks: Mapping[str, HeldBlocks]  # by name of weight, where the values are stored so
 
 
 @contextlib.contextmanager
@@ -38,12 +33,9 @@ def new_values(
 ) -> Iterator[NewValues]:
     """Make a copy of a model with new values, as `refit` does, for as long as the context lasts.
 
-    Args:
-        source, output: of the compression; the copy is made beside the output, for a dry run where temporary files go.
-        weights, mapping, max_nbytes: as for `refit`; floats are cast.
-
-    Raises:
-        ValueError: the output is the model. As `refit`. What is raised of the copy in the context names the model.
+    `source`, `output`: of the compression; the copy is made beside the output, for a dry run where temporary files go.
+    `weights`, `mapping`, `max_nbytes`: as for `refit`; floats are cast.
+    Raises: ValueError: the output is the model. As `refit`. What is raised of the copy in the context names the model.
     """
     if is_in_place([source], output):
         raise ValueError(f"output {output}: expected another place than the model with weights, got the model")

@@ -34,43 +34,28 @@ Array = np.ndarray[Any, Any]
 
 
 class Palettized(NamedTuple):
-    """An array as indices into palettes.
+    """An array as indices into palettes."""
 
-    Attributes:
-        indices: uint8, in the shape of the array.
-        palettes: entries, rising up to the last that is used, then zeros: of the array's dtype and the shape that MIL's
-            constexpr_lut_to_dense (iOS18) wants: the number of groups in each dimension, 2**nbits, 1.
-        nbits: of an index.
-        squared: sum of the squared differences from the array.
-        power: sum of the squares of the array.
-        largest: difference.
-        gap: the squared error (weighted by the importance, if any) is at most this much above the least possible; 0 up
-            to rounding where the palettes are proven to be optimal, nan for palettes without a proof (uniform).
-    """
-
-    indices: Array
+    indices: Array  # uint8, in the shape of the array
+    # entries, rising up to the last that is used, then zeros: of the array's dtype and the shape that MIL's
+    # constexpr_lut_to_dense (iOS18) wants: the number of groups in each dimension, 2**nbits, 1
     palettes: Array
-    nbits: int
-    squared: float
-    power: float
-    largest: float
+    nbits: int  # of an index
+    squared: float  # sum of the squared differences from the array
+    power: float  # sum of the squares of the array
+    largest: float  # difference
+    # the squared error (weighted by the importance, if any) is at most this much above the least possible; 0 up to
+    # rounding where the palettes are proven to be optimal, nan for palettes without a proof (uniform)
     gap: float
 
 
 class PalettizedStretch(NamedTuple):
-    """A part of a palettized array.
+    """A part of a palettized array."""
 
-    Attributes:
-        begin: index of the first element.
-        indices: packed, as they are stored.
-        group: number of the first group that begins here.
-        palettes: of the groups that begin here: shape (groups, 2**nbits).
-    """
-
-    begin: int
-    indices: Array
-    group: int
-    palettes: Array
+    begin: int  # index of the first element
+    indices: Array  # packed, as they are stored
+    group: int  # number of the first group that begins here
+    palettes: Array  # of the groups that begin here: shape (groups, 2**nbits)
 
 
 class _Elements:
@@ -221,8 +206,7 @@ class Palettizer:
     def stretches(self) -> Iterator[PalettizedStretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
-        Raises:
-            ValueError: an element is NaN or infinite; groups do not lie one after another (is_apart).
+        Raises: ValueError: an element is NaN or infinite; groups do not lie one after another (is_apart).
         """
         if not self.is_apart:
             raise ValueError(f"axis: expected the first dimension of more than one channel, got groups {self.counts}")

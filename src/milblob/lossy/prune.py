@@ -32,23 +32,14 @@ _Part = tuple[int, int]  # first element, count
 
 
 class Pruned(NamedTuple):
-    """An array as its nonzero elements and their places.
+    """An array as its nonzero elements and their places."""
 
-    Attributes:
-        mask: packed bits, one for each element, least significant first.
-        nonzero: the elements whose bit is set.
-        shape: of the array.
-        squared: sum of the squares of the pruned elements.
-        power: sum of the squares of the array.
-        largest: magnitude that became zero.
-    """
-
-    mask: Array
-    nonzero: Array
-    shape: tuple[int, ...]
-    squared: float
-    power: float
-    largest: float
+    mask: Array  # packed bits, one for each element, least significant first
+    nonzero: Array  # the elements whose bit is set
+    shape: tuple[int, ...]  # of the array
+    squared: float  # sum of the squares of the pruned elements
+    power: float  # sum of the squares of the array
+    largest: float  # magnitude that became zero
 
     @property
     def sparsity(self) -> float:
@@ -57,19 +48,12 @@ class Pruned(NamedTuple):
 
 
 class PrunedStretch(NamedTuple):
-    """A part of a pruned array.
+    """A part of a pruned array."""
 
-    Attributes:
-        begin: index of the first element, a multiple of eight.
-        mask: packed bits of the elements.
-        first: number of elements kept before these.
-        nonzero: the kept ones of these elements.
-    """
-
-    begin: int
-    mask: Array
-    first: int
-    nonzero: Array
+    begin: int  # index of the first element, a multiple of eight
+    mask: Array  # packed bits of the elements
+    first: int  # number of elements kept before these
+    nonzero: Array  # the kept ones of these elements
 
 
 def prune(
@@ -265,8 +249,7 @@ class Pruner:
     def stretches(self) -> Iterator[PrunedStretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
-        Raises:
-            FormatError: the array has changed since it was counted.
+        Raises: FormatError: the array has changed since it was counted.
         """
         figures, first, is_same = [0.0, 0.0, 0.0], 0, True
         for begin, mask, nonzero, lost in ordered(self._split, self._parts(), self._is_much):
@@ -491,9 +474,7 @@ def _drop_ties(mask: Array, elements: Array, groups: Array, channels: int, inner
 
     Which of equals are the least depends on the steps: they are coremltools'.
 
-    Args:
-        mask: a bit for each element.
-        groups: their numbers, counted through [outer][group of the channels][inner].
+    `mask`: a bit for each element. `groups`: their numbers, counted through [outer][group of the channels][inner].
     """
     cleared, count = 0, -(-channels // m)
     for first in range(0, groups.size, _TIES_COUNT // m + 1):

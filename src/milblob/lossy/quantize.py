@@ -32,25 +32,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Quantized(NamedTuple):
-    """An array as integers on linear scales: scale * (data - zero_point).
+    """An array as integers on linear scales: scale * (data - zero_point)."""
 
-    Attributes:
-        data: integers, in the shape of the array; of 4 bits with ml_dtypes' dtypes.
-        scale: of the array's dtype: the number of blocks in each dimension.
-        zero_point: likewise, of the dtype of data; None for zeros.
-        dtype: of data.
-        squared: sum of the squared differences of the dense values from the array.
-        power: sum of the squares of the array.
-        largest: difference.
-    """
-
-    data: Array
-    scale: Array
-    zero_point: Array | None
-    dtype: Any
-    squared: float
-    power: float
-    largest: float
+    data: Array  # integers, in the shape of the array; of 4 bits with ml_dtypes' dtypes
+    scale: Array  # of the array's dtype: the number of blocks in each dimension
+    zero_point: Array | None  # likewise, of the dtype of data; None for zeros
+    dtype: Any  # of data
+    squared: float  # sum of the squared differences of the dense values from the array
+    power: float  # sum of the squares of the array
+    largest: float  # difference
 
 
 class QuantizedStretch(NamedTuple):
@@ -115,8 +105,7 @@ def quantize(
 def counts_of(shape: tuple[int, ...], blocks: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return the number of blocks in each dimension.
 
-    Raises:
-        ValueError: `blocks` has another number of dimensions, or a size that does not divide one.
+    Raises: ValueError: `blocks` has another number of dimensions, or a size that does not divide one.
     """
     sizes = (0,) * len(shape) if blocks is None else tuple(blocks)
     if len(sizes) != len(shape):
@@ -198,8 +187,7 @@ class Quantizer:
     def scales(self) -> tuple[Array, Array | None]:
         """Return the scale and the zero point of each block, in the shape of `counts`: a pass of its own.
 
-        Raises:
-            ValueError: an element is NaN or infinite.
+        Raises: ValueError: an element is NaN or infinite.
         """
         if self._found is None:
             self._found = self._work.scales(self._search)
@@ -215,13 +203,9 @@ class Quantizer:
     def stretches(self, *, is_packed: bool = False, into: Array | None = None) -> Iterator[QuantizedStretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
-        Args:
-            is_packed: whether integers of 4 bits are packed, as they are stored; else one byte each, as ml_dtypes has
-                them.
-            into: a byte for each element, for their integers, if they are not packed; default: new ones.
-
-        Raises:
-            ValueError: an element is NaN or infinite.
+        `is_packed`: whether integers of 4 bits are packed, as they are stored; else one byte each, as ml_dtypes has
+        them. `into`: a byte for each element, for their integers, if they are not packed; default: new ones.
+        Raises: ValueError: an element is NaN or infinite.
         """
         found = self._found
         if found is None and not self.is_one_pass:

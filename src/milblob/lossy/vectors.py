@@ -39,15 +39,10 @@ Array = np.ndarray[Any, Any]
 
 
 class _Vectors(NamedTuple):
-    """Some vectors: float32, from -1 to 1.
+    """Some vectors: float32, from -1 to 1."""
 
-    Attributes:
-        rows: shape (vectors, elements).
-        weights: of each element; None: all alike.
-    """
-
-    rows: Array
-    weights: Array | None
+    rows: Array  # shape (vectors, elements)
+    weights: Array | None  # of each element; None: all alike
 
     @property
     def size(self) -> int:
@@ -447,8 +442,7 @@ def _drawn(chances: Array, random: np.random.Generator) -> int:
 def _step(work: _Vectors | _Stored, entries: Array, codes: Array | None = None) -> tuple[Array, float]:
     """Do one step of Lloyd's algorithm: return (the mean of the vectors nearest to each entry, their error before).
 
-    Args:
-        codes: takes the index of the nearest entry of each vector.
+    `codes`: takes the index of the nearest entry of each vector.
     """
     k, dims = entries.shape
     turned = np.ascontiguousarray(entries.T)

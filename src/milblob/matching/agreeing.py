@@ -50,9 +50,7 @@ class _Alike:
     Runs of words are looked up in tables, so the time grows with the number of names, not of pairs. A name of more than
     _MAX_WORDS words or _MAX_NCHARS characters agrees only with an identical one.
 
-    Args:
-        ours: name -> its words, as `_words` gives them.
-        theirs: words of all names that will be looked up.
+    `ours`: name -> its words, as `_words` gives them. `theirs`: words of all names that will be looked up.
     """
 
     def __init__(self, ours: Mapping[str, str], theirs: Iterable[str]) -> None:

@@ -355,9 +355,8 @@ class Search:
     def claim_computed(self, names: Iterable[str], patience: float = inf) -> None:
         """Claim weights that are computed from arrays: of rows, of sums, looked up, or by a short expression.
 
-        Args:
-            names: of weights; those that are claimed, or whose elements are all equal, are left out.
-            patience: after how many weights in a row for which a step finds nothing it leaves out the others.
+        `names`: of weights; those that are claimed, or whose elements are all equal, are left out. `patience`: after
+        how many weights in a row for which a step finds nothing it leaves out the others.
         """
         rest = [name for name in names if name not in self.claims and not self.weights.is_flat(name)]
         floats = [name for name in rest if self.weights[name].mil_dtype.is_float]

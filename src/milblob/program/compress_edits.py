@@ -38,9 +38,7 @@ CONVOLUTIONS = ("conv", "conv_transpose")
 def refusal(constant: Any, least: int) -> str | None:
     """Return why a constant itself cannot become a compressed weight; None if it can.
 
-    Args:
-        constant: a row of the scan.
-        least: only constants of more elements are compressed.
+    `constant`: a row of the scan. `least`: only constants of more elements are compressed.
     """
     op = constant.op
     if op is None or constant.steps:
@@ -85,12 +83,8 @@ def consumer_refusal(consumers: Sequence[Consumer]) -> str | None:
 def channel_axes(rank: int, consumers: Sequence[Consumer]) -> Axes | None:
     """Return the axes of the input and the output channels, by the operations that read a weight.
 
-    Args:
-        rank: its number of dimensions.
-        consumers: the operations that read it.
-
-    Returns:
-        None if the operations do not agree.
+    `rank`: its number of dimensions. `consumers`: the operations that read it.
+    Returns: None if the operations do not agree.
     """
     found = set()
     for reader, key, _ in consumers:
@@ -109,8 +103,7 @@ def channel_axes(rank: int, consumers: Sequence[Consumer]) -> Axes | None:
 def number(operation: Operation, parameter: str, otherwise: int) -> int:
     """Return the value of a parameter that is one bool or int32: written in place, or a const operation.
 
-    Args:
-        otherwise: the result if the operation does not have it, or computes it.
+    `otherwise`: the result if the operation does not have it, or computes it.
     """
     bound = operation.inputs.get(parameter, ())
     value = bound[0].constant if len(bound) == 1 else operation.attributes.get(parameter)
@@ -121,29 +114,18 @@ def number(operation: Operation, parameter: str, otherwise: int) -> int:
 
 
 class Link(NamedTuple):
-    """A part of a compressed weight that another operation computes. Its own parts are named `key.part`.
+    """A part of a compressed weight that another operation computes. Its own parts are named `key.part`."""
 
-    Attributes:
-        op: type of that operation.
-        outputs: (dtype, shape) of each of its outputs.
-        output: which of them is the part.
-    """
-
-    op: str
-    outputs: tuple[tuple[Any, tuple[int, ...]], ...]
-    output: int = 0
+    op: str  # type of that operation
+    outputs: tuple[tuple[Any, tuple[int, ...]], ...]  # (dtype, shape) of each of its outputs
+    output: int = 0  # which of them is the part
 
 
 class Same(NamedTuple):
-    """A part that exists already.
+    """A part that exists already."""
 
-    Attributes:
-        key: of a stored part, whose value is written a second time; or of a Link.
-        output: of that Link; None for a stored part.
-    """
-
-    key: str
-    output: int | None = None
+    key: str  # of a stored part, whose value is written a second time; or of a Link
+    output: int | None = None  # of that Link; None for a stored part
 
 
 Links = Mapping[str, Link | Same]

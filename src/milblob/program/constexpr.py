@@ -59,10 +59,8 @@ class Chain:
     def dense(self, weight: Compressed) -> Dense:
         """Return the dense form of `weight`.
 
-        Raises:
-            FormatError: a part is missing or does not match the others; operation and part are named.
-            UnsupportedError: an unknown operation.
-            As reading the parts does.
+        Raises: FormatError: a part is missing or does not match the others; operation and part are named.
+        UnsupportedError: an unknown operation. As reading the parts does.
         """
         with self._inside(weight):
             dense, mask = self._open(weight)
@@ -354,8 +352,7 @@ _PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def part_names(op_type: str) -> tuple[str, ...]:
     """Return the names of all parts that an operation can have.
 
-    Raises:
-        UnsupportedError: an operation that is not known.
+    Raises: UnsupportedError: an operation that is not known.
     """
     if op_type not in _PARTS:
         raise UnsupportedError(f"operation: expected one that is known, got {op_type}")

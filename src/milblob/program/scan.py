@@ -181,9 +181,8 @@ class ProgramScan:
         decided over all constants, listed or not, so that a tensor has the same name in every listing. Names in one
         block differ (SSA): other blocks matter only where a function has nested blocks or specializations.
 
-        Args:
-            small: constants that are not in `scan`, from another scan of the Program. Without any, those that are parts
-                of weights come in their place, once `link` has found them.
+        `small`: constants that are not in `scan`, from another scan of the Program. Without any, those that are parts
+        of weights come in their place, once `link` has found them.
         """
         if small:
             return self._names_with(small)
@@ -334,9 +333,8 @@ class ProgramScan:
     def link(self) -> None:
         """Find which constants and operations each constexpr operation reads, and which of them compute weights.
 
-        Raises:
-            FormatError: operations that read each other in a circle. UnsupportedError: weights of more than MAX_CHAIN
-                operations, or of more than MAX_PARTS parts. As `scan_again`.
+        Raises: FormatError: operations that read each other in a circle. UnsupportedError: weights of more than
+        MAX_CHAIN operations, or of more than MAX_PARTS parts. As `scan_again`.
         """
         scan = self.table
         if not scan.has_constexpr or self._linked is not None:
@@ -387,8 +385,7 @@ class ProgramScan:
     ) -> dict[str, Any]:
         """Make the parts of an output, and those of all operations that these lead to, each once.
 
-        Args:
-            made: outputs by number. parts: by number of an operation's first output; both as far as they are made.
+        `made`: outputs by number. parts: by number of an operation's first output; both as far as they are made.
         """
         chains = cast(_codec.Chains, self.chains)
         # Not functions that refer to each other: such a cycle would keep the file mapped.

@@ -218,16 +218,10 @@ _LOCK: Final = threading.Lock()
 def message_class(name: str) -> Any:
     """Return the class of a message.
 
-    Args:
-        name: a key of `MESSAGES`, such as "Program" or "Value.BlobFileValue".
-
-    Returns:
-        A subclass of google.protobuf.message.Message, the same object on every call; typed Any because its fields are
-        made at run time. It is not coremltools' class of the same name: the two exchange bytes.
-
-    Raises:
-        KeyError: the message is not known.
-        ImportError: protobuf is not installed.
+    `name`: a key of `MESSAGES`, such as "Program" or "Value.BlobFileValue".
+    Returns: A subclass of google.protobuf.message.Message, the same object on every call; typed Any because its fields
+    are made at run time. It is not coremltools' class of the same name: the two exchange bytes.
+    Raises: KeyError: the message is not known. ImportError: protobuf is not installed.
     """
     if name not in MESSAGES:
         raise KeyError(f"message name: expected one of milblob.schema.MESSAGES, got {name!r}")

@@ -10,18 +10,14 @@ from ..storage.transfer import copy_range, write_at
 
 
 class Edit(NamedTuple):
-    """Replace the bytes [offset, offset + nbytes) of a buffer.
+    """Replace the bytes [offset, offset + nbytes) of a buffer."""
 
-    Attributes:
-        offset: in the buffer.
-        nbytes: of the range, never 0. It is the whole payload of a length-delimited field, or a run of whole fields
-            with their tags; to insert a field, replace a neighbour by itself and the new one.
-        data: the new bytes, any C-contiguous buffer, also an empty one. Not copied: it must not change until the result
-            is written.
-    """
-
-    offset: int
+    offset: int  # in the buffer
+    # of the range, never 0. It is the whole payload of a length-delimited field, or a run of whole fields with their
+    # tags; to insert a field, replace a neighbour by itself and the new one.
     nbytes: int
+    # the new bytes, any C-contiguous buffer, also an empty one. Not copied: it must not change until the result is
+    # written.
     data: Any
 
 

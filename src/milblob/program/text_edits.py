@@ -219,8 +219,7 @@ class _Writing:
     def _exchanged(self, removed: list[Operation], added: list[Operation], left: int, before: list[Operation]) -> bool:
         """Put operations in place of others; `left` is the index of the old one before them, or -1.
 
-        Returns:
-            False if no statement exists to put new ones beside.
+        Returns: False if no statement exists to put new ones beside.
         """
         if not before:
             return False
@@ -262,8 +261,7 @@ def _gaps(
 ) -> Iterable[tuple[list[Operation], list[Operation], int]]:
     """Yield kept operations, each with its partner, and between them the removed and the added ones.
 
-    Yields:
-        (old operations, new operations, index of the old one before them).
+    Yields: (old operations, new operations, index of the old one before them).
     """
     last, added = -1, []
     for op, found in partners:

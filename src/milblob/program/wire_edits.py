@@ -63,8 +63,7 @@ class Field(NamedTuple):
 def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
     """List the fields of one message, without looking inside them.
 
-    Raises:
-        FormatError: a broken message, or more than 100,000 fields.
+    Raises: FormatError: a broken message, or more than 100,000 fields.
     """
     fields, start = [], span[0]
     for number, wire, value, offset, nbytes in _codec.wire_fields(buffer, *span):
@@ -76,11 +75,8 @@ def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
 def require_plain(program: ProgramScan, buffer: _codec.Buffer) -> None:
     """Refuse a Program whose offsets are not offsets of the model file.
 
-    Args:
-        buffer: the model file.
-
-    Raises:
-        UnsupportedError: protobuf had to merge split messages or repeated map keys first, or it is from MIL text.
+    `buffer`: the model file.
+    Raises: UnsupportedError: protobuf had to merge split messages or repeated map keys first, or it is from MIL text.
     """
     if program.buffer is not buffer:  # as in `rewritten`, and where the Model around the Program was in pieces
         message = "Program: expected one that lies in the file in one piece, got one that was put together first"
@@ -93,8 +89,7 @@ def require_plain(program: ProgramScan, buffer: _codec.Buffer) -> None:
 def varint(value: int) -> bytes:
     """Encode a number below 2^64 as a minimal varint; a negative one as its 64-bit two's complement.
 
-    Raises:
-        OverflowError: it does not fit 64 bits.
+    Raises: OverflowError: it does not fit 64 bits.
     """
     if not -(1 << 63) <= value < 1 << 64:
         raise OverflowError(f"varint: expected a number of 64 bits, got {value}")
@@ -145,15 +140,9 @@ def reference_edit(buffer: _codec.Buffer, constant: _codec.Constant, file_name: 
 
     Only the fields of the BlobFileValue that change are written; its unknown fields are kept.
 
-    Args:
-        constant: with storage BLOB.
-        offset: of the record's metadata.
-
-    Returns:
-        None if the reference already points there.
-
-    Raises:
-        ProgramError: the constant is not a reference.
+    `constant`: with storage BLOB. `offset`: of the record's metadata.
+    Returns: None if the reference already points there.
+    Raises: ProgramError: the constant is not a reference.
     """
     if constant.storage != _codec.BLOB:
         raise ProgramError(f"reference: expected a value in a weight file, got {_kind(constant)}")
@@ -212,11 +201,8 @@ def value_edit(
 def type_edits(buffer: _codec.Buffer, target: _codec.Constant | _codec.Op, dtype: DType) -> list[Edit]:
     """Declare another dtype: of a constant's Value, and of the output of the `const` operation that yields it.
 
-    Args:
-        target: a constant; or an operation, for the output that its row is about.
-
-    Raises:
-        ProgramError: it is not a tensor, or its type is not a tensor type.
+    `target`: a constant; or an operation, for the output that its row is about.
+    Raises: ProgramError: it is not a tensor, or its type is not a tensor type.
     """
     if isinstance(target, _codec.Op):
         return _output_edits(buffer, target, dtype)
@@ -288,8 +274,7 @@ def rewritten_operation(
 def removed_operation(buffer: _codec.Buffer, op: _codec.Op | _codec.GraphOperation) -> Edit:
     """Remove an operation from its block.
 
-    Raises:
-        UnsupportedError: its field is not encoded minimally, which no known writer does.
+    Raises: UnsupportedError: its field is not encoded minimally, which no known writer does.
     """
     start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     return Edit(start, sum(op.message) - start, b"")
@@ -357,9 +342,7 @@ def new_operation(
 def unused_name(program: ProgramScan, name: str, taken: Container[str] = (), first: int = 1) -> str:
     """Return a name that occurs nowhere in a Program: `name` (number 1), or with a number, `name_2`.
 
-    Args:
-        taken: other names in use.
-        first: number to begin with.
+    `taken`: other names in use. `first`: number to begin with.
     """
     offset, nbytes = program.span
     view = memoryview(program.buffer)[offset : offset + nbytes]
@@ -404,8 +387,7 @@ def copied_constant(
 def field_start(buffer: _codec.Buffer, number: int, span: Span, what: str) -> int:
     """Return where a length-delimited field begins whose payload is at `span`; `what` names it in messages.
 
-    Raises:
-        UnsupportedError: it is not encoded minimally.
+    Raises: UnsupportedError: it is not encoded minimally.
     """
     offset, nbytes = span
     head = varint(number << 3 | _BYTES) + varint(nbytes)
@@ -419,8 +401,7 @@ def field_start(buffer: _codec.Buffer, number: int, span: Span, what: str) -> in
 def function_edits(buffer: _codec.Buffer, program: Span, description: Span | None, keep: Collection[str]) -> list[Edit]:
     """Drop functions of a Program, and their entries in the ModelDescription. One that is left alone is the default.
 
-    Raises:
-        ProgramError: a name in `keep` is not a function, `keep` is empty, or several without the default function.
+    Raises: ProgramError: a name in `keep` is not a function, `keep` is empty, or several without the default function.
     """
     wanted, found = set(keep), []
     edits = []
@@ -456,8 +437,7 @@ def function_edits(buffer: _codec.Buffer, program: Span, description: Span | Non
 def combined(edits: Iterable[Edit | None]) -> list[Edit]:
     """Merge edits: in order, without repetitions, and without those inside a range that another one removes.
 
-    Raises:
-        ProgramError: two edits conflict.
+    Raises: ProgramError: two edits conflict.
     """
     result: list[Edit] = []
     ordered = sorted(  # removals before others of the same range
@@ -489,11 +469,8 @@ def text_of(buffer: _codec.Buffer, span: Span, number: int) -> str:
 def text_edit(buffer: _codec.Buffer, span: Span, number: int, text: str) -> Edit | None:
     """Set a string field of a message, which may be absent if the message has another.
 
-    Returns:
-        None if it already has that value.
-
-    Raises:
-        ProgramError: the message has no fields, so there is nothing to put the new one beside.
+    Returns: None if it already has that value.
+    Raises: ProgramError: the message has no fields, so there is nothing to put the new one beside.
     """
     if text_of(buffer, span, number) == text:
         return None

@@ -28,11 +28,7 @@ class GivenValues:
     """
 
     def __init__(self, name: str, tensor: LazyTensor, given: Any, can_cast: bool, overflow: str) -> None:
-        """Check that dtype and shape fit, and look at no element.
-
-        Raises:
-            TypeError, ValueError: they do not.
-        """
+        """Check that dtype and shape fit, and look at no element. Raises: TypeError, ValueError: they do not."""
         self._name, self._overflow, self._wanted = name, overflow, tensor.mil_dtype
         self._source: Any = given if is_lazy(given) else array_of(given)
         self.dtype, self.shape, self.counts = tensor.dtype, tensor.shape, CastCounts()
@@ -54,8 +50,7 @@ class GivenValues:
     def read(self) -> np.ndarray[Any, Any]:
         """Return the values, of `dtype`.
 
-        Raises:
-            OverflowError: a number that is too large, unless the cast may change it.
+        Raises: OverflowError: a number that is too large, unless the cast may change it.
         """
         array = self._source.read() if is_lazy(self._source) else array_of(self._source)
         done, self.is_read = self.is_read, lambda: None  # a file that may not change at all is compared first

@@ -36,28 +36,19 @@ _COUNTERS = ("num_batches_tracked",)
 
 
 class Rebased(NamedTuple):
-    """What a refit is to write.
+    """What a refit is to write."""
 
-    Attributes:
-        arrays: label -> new values, computed when they are read. A label describes their derivation from the
-            checkpoint.
-        mapping: label -> the weights that get them, or WEIGHT@OPERATION.PARAMETER where only some readers do.
-        unused: arrays of the checkpoint that no weight follows from.
-        without_effect: arrays that differ, and that no constant of the model depends on.
-        constant: weights that follow from no array -> what they are: one number, a mask, positions, integers.
-        left: weights that the caller leaves as they are.
-        note: a text that describes how names were changed.
-        progress: called while they are written; None for no progress.
-    """
-
+    # label -> new values, computed when they are read. A label describes their derivation from the checkpoint.
     arrays: dict[str, LazyTensor]
+    # label -> the weights that get them, or WEIGHT@OPERATION.PARAMETER where only some readers do
     mapping: dict[str, Names]
-    unused: tuple[str, ...]
-    without_effect: tuple[str, ...]
+    unused: tuple[str, ...]  # arrays of the checkpoint that no weight follows from
+    without_effect: tuple[str, ...]  # arrays that differ, and that no constant of the model depends on
+    # weights that follow from no array -> what they are: one number, a mask, positions, integers
     constant: Mapping[str, str]
-    left: tuple[str, ...]
-    note: str
-    progress: Progress | None
+    left: tuple[str, ...]  # weights that the caller leaves as they are
+    note: str  # a text that describes how names were changed
+    progress: Progress | None  # called while they are written; None for no progress
 
 
 def rebase(
@@ -215,15 +206,10 @@ def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Call
 
 
 class _Unused(NamedTuple):
-    """Arrays that differ and do not, or not as a whole, go into the model.
+    """Arrays that differ and do not, or not as a whole, go into the model."""
 
-    Attributes:
-        lost: changes that would be lost.
-        without_effect: arrays that no constant of the model depends on.
-    """
-
-    lost: list[str]
-    without_effect: list[str]
+    lost: list[str]  # changes that would be lost
+    without_effect: list[str]  # arrays that no constant of the model depends on
 
 
 def _unused(

@@ -27,17 +27,12 @@ _Referred = dict[tuple[int, int], list[tuple[Tensor, BlobRecord]]]
 
 
 class Changed(NamedTuple):
-    """What goes back.
+    """What goes back."""
 
-    Attributes:
-        arrays: those that differ from the model, and those that are not in it, which the refit reports.
-        mapping: as for `refit`, with the weights of arrays that are known by their reference only.
-        unchanged: names of the others.
-    """
-
+    # those that differ from the model, and those that are not in it, which the refit reports
     arrays: dict[str, LazyTensor]
-    mapping: Mapping[str, Any]
-    unchanged: tuple[str, ...]
+    mapping: Mapping[str, Any]  # as for `refit`, with the weights of arrays that are known by their reference only
+    unchanged: tuple[str, ...]  # names of the others
 
 
 def changed(model: Model, given: OnnxArrays, how: How) -> Changed:

@@ -165,8 +165,7 @@ class _Merged(Dense):
     def factor(self, magnitude: Values, is_turned: bool) -> Values:
         """Return what DoRA multiplies the merged weights of each output by: the length that it learnt / their length.
 
-        Raises:
-            FormatError: outputs all of whose weights are 0.
+        Raises: FormatError: outputs all of whose weights are 0.
         """
         squares = np.zeros(self._columns if is_turned else self._rows)
         for first, last in self._tiles(0, self._rows):

@@ -78,12 +78,8 @@ class RefitItem:
 def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
     """Find the weight for every array, and check all of them before reporting any problem.
 
-    Args:
-        model: opened with `constants=True, stored=True`.
-        given: name -> array, or tensor not yet read.
-
-    Raises:
-        The only problem itself; ValueError with all of them if there are several, or if there is nothing to do.
+    `model`: opened with `constants=True, stored=True`. `given`: name -> array, or tensor not yet read.
+    Raises: The only problem itself; ValueError with all of them if there are several, or if there is nothing to do.
     """
     problems, items = Problems(), []
     names = WeightsByName(model)
@@ -155,8 +151,7 @@ def _require_fit(item: RefitItem, how: How, problems: Problems) -> None:
 class WeightsByName:
     """The weights of a model by name, compressed ones among them.
 
-    Args:
-        model: opened with `stored=True`, which lists the parts of compressed weights.
+    `model`: opened with `stored=True`, which lists the parts of compressed weights.
     """
 
     def __init__(self, model: Model) -> None:
@@ -168,9 +163,8 @@ class WeightsByName:
 
         OPERATION is the operation's first output, as `milblob show WEIGHT` prints it, or OPERATION.PARAMETER.
 
-        Raises:
-            KeyError: there is none; has a message only where it adds to the name. UnsupportedError: a computed part of
-                a chain.
+        Raises: KeyError: there is none; has a message only where it adds to the name. UnsupportedError: a computed part
+        of a chain.
         """
         found = self._weight(name)
         if found is not None:

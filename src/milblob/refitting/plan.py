@@ -102,8 +102,7 @@ class RefitPlan:
     def __init__(self, model: Model, items: list[RefitItem], how: How) -> None:
         """Plan, and find problems of every weight before any is raised.
 
-        Raises:
-            As `refit`, one problem or a ValueError that lists them.
+        Raises: As `refit`, one problem or a ValueError that lists them.
         """
         self.items = items
         self._model, self._how = model, how
@@ -141,8 +140,7 @@ class RefitPlan:
     def check(self) -> None:
         """Make all new bytes, one weight at a time, and keep none.
 
-        Raises:
-            What does not fit: one problem, or a ValueError that lists them.
+        Raises: What does not fit: one problem, or a ValueError that lists them.
         """
         problems = Problems()
         self._make_all(problems)

@@ -44,11 +44,7 @@ class Problems:
         self._kinds.setdefault((what, remedy), []).append((name, error))
 
     def raise_any(self) -> None:
-        """Raise what was found.
-
-        Raises:
-            The only problem itself; ValueError with all of them if there are several.
-        """
+        """Raise what was found. Raises: The only problem itself; ValueError with all of them if there are several."""
         if not self._count:
             return
         if self._count == 1:

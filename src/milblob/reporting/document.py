@@ -29,15 +29,10 @@ _MAX_FEATURES = 64
 
 
 class Subject(NamedTuple):
-    """What a report is about.
+    """What a report is about."""
 
-    Attributes:
-        side: a model or a file of arrays, open.
-        tensors: those that were selected, in order.
-    """
-
-    side: Side
-    tensors: Mapping[str, LazyTensor]
+    side: Side  # a model or a file of arrays, open
+    tensors: Mapping[str, LazyTensor]  # those that were selected, in order
 
 
 def weights_of(chosen: Subject, values: bool, counter: ProgressCounter) -> dict[str, Any]:

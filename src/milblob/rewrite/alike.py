@@ -37,16 +37,11 @@ _MAX_COMPARED = 8  # references that a weight is compared with in full, where sa
 
 
 class Shared(NamedTuple):
-    """A weight that takes the form of another one.
+    """A weight that takes the form of another one."""
 
-    Attributes:
-        weight: that changes.
-        reference: whose stored records and operations it gets; it is unchanged.
-        figures: of the reference's values as noise on those of the weight; None if the values are equal to the bit.
-    """
-
-    weight: Tensor
-    reference: Tensor
+    weight: Tensor  # that changes
+    reference: Tensor  # whose stored records and operations it gets; it is unchanged
+    # of the reference's values as noise on those of the weight; None if the values are equal to the bit
     figures: Figures | None = None
 
 
@@ -246,8 +241,7 @@ def _compared(weight: Tensor, reference: Tensor, min_sqnr: float) -> Figures | N
 def _with_base(groups: list[_Group], base: Any, min_sqnr: float, max_nbytes: int | None) -> list[_Group]:
     """Make the member whose values are closest to the base the reference of each group.
 
-    Raises:
-        ValueError: no group has values of the base. As `match`.
+    Raises: ValueError: no group has values of the base. As `match`.
     """
     with contextlib.ExitStack() as stack:
         side = Side.open(base, False, stack, max_nbytes)

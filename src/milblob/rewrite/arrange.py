@@ -41,19 +41,12 @@ _EARLY_DTYPES = (DType.FLOAT16, DType.FLOAT32, DType.UINT8, DType.INT8)
 
 
 class Arrangement(NamedTuple):
-    """The plan of a repacked model: data.
+    """The plan of a repacked model: data."""
 
-    Attributes:
-        changes: one row per tensor, and one per record that nothing refers to.
-        records: the contents of the result's weight files, and which of them are rewritten.
-        edits: of each Program that changes.
-        shared: the weights that take the form of another one.
-    """
-
-    changes: list[TensorChange]
-    records: Records
-    edits: Edits
-    shared: tuple[SharedWeight, ...] = ()
+    changes: list[TensorChange]  # one row per tensor, and one per record that nothing refers to
+    records: Records  # the contents of the result's weight files, and which of them are rewritten
+    edits: Edits  # of each Program that changes
+    shared: tuple[SharedWeight, ...] = ()  # the weights that take the form of another one
 
 
 def arrange(
@@ -332,8 +325,7 @@ class _Sources:
 def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[TensorChange | None, Reference | None]:
     """Decide what happens to a tensor.
 
-    Returns:
-        Its row (None for an unchanged constant that is not a weight), and its reference if the result has one.
+    Returns: Its row (None for an unchanged constant that is not a weight), and its reference if the result has one.
     """
     constant, scan, name = tensor.constant, program_of(tensor).scan, tensor.name
     is_blob, is_part = constant.storage == _codec.BLOB, scan.is_part(constant)

@@ -51,8 +51,7 @@ def copy_changed_tree(source: str, target: str, changed: Changed, files: OpenFil
 
     Its owner can write to the copy. The model's files are those that were opened.
 
-    Raises:
-        FormatError: one of them is not there any more. As `copy_entry`, `write_entry` and `walk`.
+    Raises: FormatError: one of them is not there any more. As `copy_entry`, `write_entry` and `walk`.
     """
     root = os.path.realpath(source)
     entries = list(walk(root))

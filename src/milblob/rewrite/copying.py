@@ -29,8 +29,7 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
 
     Sorted by name; links are not followed. The remains of interrupted milblob writers are skipped.
 
-    Raises:
-        FormatError: a journal. ResolveError: a directory has become a link that escapes.
+    Raises: FormatError: a journal. ResolveError: a directory has become a link that escapes.
     """
     for base, is_directory in Location(root).entry(inside).names():
         if is_ours(base) or (is_left(base) and not is_directory):

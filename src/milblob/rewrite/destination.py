@@ -58,11 +58,7 @@ def require_destination(sources: list[str], kind: str, destination: str, force: 
 
 
 def require_outside_models(sources: list[str], destination: str) -> None:
-    """Refuse a destination inside one of the sources, or inside another model.
-
-    Raises:
-        ValueError: it is.
-    """
+    """Refuse a destination inside one of the sources, or inside another model. Raises: ValueError: it is."""
     for parent in _parents(os.path.realpath(destination)):
         if any(paths.is_directory(source) and _is_same(source, parent) for source in sources) or _is_model(parent):
             raise ValueError(f"output {destination}: expected a place outside of models, got one in {parent}")

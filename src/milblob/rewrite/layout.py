@@ -26,21 +26,13 @@ _MAX_NCHARS = 100  # limit for a function's name in a file name
 
 
 class WeightFile(NamedTuple):
-    """A weight file of the source.
+    """A weight file of the source."""
 
-    Attributes:
-        name: relative to the root of the model, with "/", links resolved.
-        base: replaces @model_path in references to it, relative to the root: "" or a directory.
-        reader: its reader.
-        buffer: its bytes.
-        number: its place in the order of first reference.
-    """
-
-    name: str
-    base: str
-    reader: BlobReader
-    buffer: _codec.Buffer
-    number: int
+    name: str  # relative to the root of the model, with "/", links resolved
+    base: str  # replaces @model_path in references to it, relative to the root: "" or a directory
+    reader: BlobReader  # its reader
+    buffer: _codec.Buffer  # its bytes
+    number: int  # its place in the order of first reference
 
     def record(self, offset: int) -> BlobRecord:
         """Return the record whose metadata is at `offset`."""
@@ -98,8 +90,7 @@ class Records:
     def add_record(self, weight_file: WeightFile, record: Any, target: DType | None, name: str) -> Item:
         """Return the item for a record of the source converted to `target`; one item per pair.
 
-        Args:
-            name: of the tensor that refers to it; "" if none does: in a canonical layout it then comes last.
+        `name`: of the tensor that refers to it; "" if none does: in a canonical layout it then comes last.
         """
         key = weight_file.name, record.offset, target or record.dtype
         item = self._by_record.get(key)
@@ -153,8 +144,7 @@ class Records:
     def unreferenced(self, is_dropped: bool) -> Iterator[tuple[WeightFile, int, Any]]:
         """Yield (file, number, record) for every record that nothing in the source refers to.
 
-        Args:
-            is_dropped: skip a file whose records cannot all be listed; those referred to have been read already.
+        `is_dropped`: skip a file whose records cannot all be listed; those referred to have been read already.
         """
         for weight_file in list(self.weight_files.values()):
             reader = weight_file.reader
@@ -269,8 +259,7 @@ class Records:
     def lay_out(self, required: Iterable[str] = ()) -> None:
         """Assign every record its offset, and find the files that are unchanged.
 
-        Args:
-            required: names of files that must exist; a weight file among them is kept even without records.
+        `required`: names of files that must exist; a weight file among them is kept even without records.
         """
         self.files = lay_out(self.items, self._align)
         for name in required:

@@ -32,19 +32,12 @@ Place = tuple[str, int]
 
 
 class Reference(NamedTuple):
-    """A constant that the result keeps.
+    """A constant that the result keeps."""
 
-    Attributes:
-        tensor: of the source.
-        item: the record of its value; None if the value is, or becomes, an immediate.
-        target: dtype that it is cast to, or None.
-        value: the new TensorValue of an immediate, if it changes.
-    """
-
-    tensor: Tensor
-    item: Item | None = None
-    target: DType | None = None
-    value: bytes | None = None
+    tensor: Tensor  # of the source
+    item: Item | None = None  # the record of its value; None if the value is, or becomes, an immediate
+    target: DType | None = None  # dtype that it is cast to, or None
+    value: bytes | None = None  # the new TensorValue of an immediate, if it changes
 
     @property
     def place(self) -> Place | None:

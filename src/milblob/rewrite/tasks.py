@@ -161,11 +161,7 @@ class DenseTask(NamedTuple):
 
 
 def lay_out(items: Iterable[Item], align: int) -> dict[str, tuple[list[Item], int]]:
-    """Set the offsets of all items.
-
-    Returns:
-        file -> (its items in order, its size in bytes).
-    """
+    """Set the offsets of all items. Returns: file -> (its items in order, its size in bytes)."""
     by_file: dict[str, list[Item]] = {}
     for item in items:
         by_file.setdefault(item.file, []).append(item)

@@ -261,8 +261,7 @@ def read_to(dense: Dense, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, A
 def read_key(dense: Dense, key: Any) -> Any:
     """Return `array[key]`, computing only the part that leading integers and one slice select.
 
-    Raises:
-        IndexError: as NumPy.
+    Raises: IndexError: as NumPy.
     """
     keys = key if isinstance(key, tuple) else (key,)
     is_basic = all(k is None or k is Ellipsis or isinstance(k, slice) or _is_number(k) for k in keys)

@@ -80,8 +80,7 @@ class Norm:
 def scale_of(norm: Norm, vectors: Vectors) -> Values:
     """Return the factor of each output channel: [channels], or [1] for one scale for all.
 
-    Raises:
-        ValueError: a norm without any array that scales.
+    Raises: ValueError: a norm without any array that scales.
     """
     gamma, variance = vectors.gamma, vectors.variance
     if variance is None:
@@ -100,9 +99,8 @@ def scale_of(norm: Norm, vectors: Vectors) -> Values:
 def fold_weight(weight: Values, norm: Norm, vectors: Vectors, groups: int) -> Values:
     """Return a convolution's weight with a norm folded in.
 
-    Args:
-        weight: [out, in / groups, ...] of a conv; [in, out / groups, ...] of a conv_transpose.
-        groups: of a conv_transpose; 0 for a conv.
+    `weight`: [out, in / groups, ...] of a conv; [in, out / groups, ...] of a conv_transpose. `groups`: of a
+    conv_transpose; 0 for a conv.
     """
     scale = scale_of(norm, vectors)
     own = weight.astype(scale.dtype)
@@ -155,17 +153,11 @@ def from_channels(rows: Values, shape: tuple[int, ...], groups: int) -> Values:
 
 
 class Ratio(NamedTuple):
-    """How a weight differs from an array by one factor per output channel.
+    """How a weight differs from an array by one factor per output channel."""
 
-    Attributes:
-        factors: float64 [channels]; NaN where the array has only zeros.
-        residual: difference of a channel beyond its factor, relative to the channel: the largest of all.
-        width: elements of a channel.
-    """
-
-    factors: Values
-    residual: float
-    width: int
+    factors: Values  # float64 [channels]; NaN where the array has only zeros
+    residual: float  # difference of a channel beyond its factor, relative to the channel: the largest of all
+    width: int  # elements of a channel
 
     @property
     def is_evidence(self) -> bool:

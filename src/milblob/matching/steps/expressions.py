@@ -61,9 +61,7 @@ class Expressions:
     def explain(self, values: Values, dtype: DType) -> list[Explained]:
         """Return expressions of values of a dtype: all that give them to the bit, or else to one rounding.
 
-        Args:
-            values: at least two that are not all equal.
-            dtype: of the weight.
+        `values`: at least two that are not all equal. `dtype`: of the weight.
         """
         if dtype not in _TOLERANCE or not self._may(200_000):
             return []

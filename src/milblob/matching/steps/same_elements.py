@@ -46,9 +46,7 @@ class Equality(NamedTuple):
 def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> list[Equality]:
     """Return the pairs of arrays and weights with the same elements, after a cast to the weight's dtype.
 
-    Args:
-        arrays, weights: by name; of numbers.
-        work: of the search; each array is done once it has been hashed.
+    `arrays`, `weights`: by name; of numbers. `work`: of the search; each array is done once it has been hashed.
     """
     return _Hashing(arrays, weights, work).equalities()
 
@@ -169,8 +167,7 @@ def moved_elements(tensor: LazyTensor, layout: Layout) -> Elements:
 def pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
     """Yield the elements, cast to a dtype; numbers that are too large become infinite.
 
-    Raises:
-        OverflowError: an integer that is out of range.
+    Raises: OverflowError: an integer that is out of range.
     """
     for begin in starts(elements.count):
         values = elements.read(begin, min(PIECE_COUNT, elements.count - begin))
