@@ -190,7 +190,7 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
                 data = Later(_nbytes_of(asset, row), partial(_bytes_of, asset, row))
                 number = made[row.given] = emitter.add_attribute(_attribute(emitter, data, prod(row.values.shape)))
             emitter.set_properties(asset[name].row.op, emitter.add_properties(varint(number)))
-    return NewBytecode(emitter.pieces(), None)
+    return emitter.pieces(), None
 
 
 def _attribute(emitter: Emitter, data: Later, count: int) -> bytes:
@@ -207,5 +207,5 @@ def _row(asset: Asset, row: GivenTensor, value: _Value, new: NewBytecode, target
     is_whole = len(value.targets) == len(value.users)
     return Refitted(
         row.name, row.given, tensor.mil_dtype, values.shape, _nbytes_of(asset, row), values.given_dtype, values.counts,
-        target, in_place and new.changes is not None, unshared="" if is_whole else others[0],
+        target, in_place and new[1] is not None, unshared="" if is_whole else others[0],
     )  # fmt: skip

@@ -19,7 +19,7 @@ from ..wording import some
 from .asset import Asset
 from .codes import ELEMENTS, RESOURCE, TENSOR
 from .emit import Emitter, Span, size_of, varint
-from .saving import NewBytecode, require_target, save
+from .saving import require_target, save
 from .tensors import AssetTensor
 
 _HOLDERS = ("execution.", "metal.", "udml.")
@@ -70,7 +70,7 @@ def repack(
             counter = ProgressCounter(progress, asset.values())
             for name, tensor in asset.items():
                 counter.add_tensor(name, tensor)
-            save(asset, NewBytecode(pieces, None), target, force)
+            save(asset, (pieces, None), target, force)
         return report
 
 

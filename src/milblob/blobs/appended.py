@@ -1,7 +1,7 @@
 """Records that follow those of an existing weight file: where they go, and their bytes."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import _codec
 from ..dtypes import DType
@@ -29,21 +29,14 @@ def end_of_records(reader: BlobReader) -> int:
     return end
 
 
-class _Record(NamedTuple):
-    offset: int
-    data_offset: int
-    nbytes: int
-    metadata: bytes
-    make: Callable[[], Any]
-
-
 class Appended:
     """New records to append to a copy of a weight file. Raises: FormatError: as `end_of_records`."""
 
     def __init__(self, reader: BlobReader) -> None:
         self._end = end_of_records(reader)
         self._count = len(reader)
-        self._records: list[_Record] = []
+        # offset and bytes of the metadata, offset and number of the data's bytes, and what makes the data
+        self._records: list[tuple[int, bytes, int, int, Callable[[], Any]]] = []
 
     def __len__(self) -> int:
         return len(self._records)
@@ -56,7 +49,7 @@ class Appended:
         nbytes = dtype.nbytes(count)
         offset, data_offset = _codec.blob_place(self._end)
         metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, nbytes * 8 - count * dtype.nbits)
-        self._records.append(_Record(offset, data_offset, nbytes, metadata, make))
+        self._records.append((offset, metadata, data_offset, nbytes, make))
         self._end = data_offset + nbytes
         return offset
 
@@ -65,12 +58,12 @@ class Appended:
 
         Raises: ValueError: `make` returned another number of bytes. OSError: they cannot be written. As `make`.
         """
-        for record in self._records:
-            data = memoryview(record.make())
-            if data.nbytes != record.nbytes:
-                raise ValueError(f"new record: expected {record.nbytes} bytes, got {data.nbytes}")
-            write_at(fd, [record.metadata], record.offset)
-            write_at(fd, [data], record.data_offset)
+        for offset, metadata, data_offset, nbytes, make in self._records:
+            data = memoryview(make())
+            if data.nbytes != nbytes:
+                raise ValueError(f"new record: expected {nbytes} bytes, got {data.nbytes}")
+            write_at(fd, [metadata], offset)
+            write_at(fd, [data], data_offset)
             written()
         if self._records:
             count = self._count + len(self._records)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,18 +20,13 @@ from .weight import HeldBlocks
 Array = np.ndarray[Any, Any]
 
 
-class NewValues(NamedTuple):
-    """A copy of a model that has the new values."""
-
-    path: str  # of the copy, which is there as long as the context lasts
-    blocks: Mapping[str, HeldBlocks]  # by name of weight, where the values are stored so
-
-
 @contextlib.contextmanager
 def new_values(
     source: str, output: str, weights: Any, mapping: Mapping[str, Names] | None, dry_run: bool, max_nbytes: int | None
-) -> Iterator[NewValues]:
-    """Make a copy of a model with new values, as `refit` does, for as long as the context lasts.
+) -> Iterator[tuple[str, Mapping[str, HeldBlocks]]]:
+    """Yield the path of a copy of a model with new values, as `refit` makes it, which is there inside the context.
+
+    With it comes what is stored in blocks of integers with a scale, by name of weight.
 
     `source`, `output`: of the compression; the copy is made beside the output, for a dry run where temporary files go.
     `weights`, `mapping`, `max_nbytes`: as for `refit`; floats are cast.
@@ -58,7 +53,7 @@ def new_values(
             if dtype is not None:
                 found[change.name] = HeldBlocks(dtype, array.block_shape, _reader(array))
         try:
-            yield NewValues(path, found)
+            yield path, found
         except MilblobError as error:
             error.what = error.what.replace(path, source)
             error.file = None if error.file is None else error.file.replace(path, source)

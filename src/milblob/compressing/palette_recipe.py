@@ -201,10 +201,10 @@ def _streamed(weight: Weight, nbits: int, mode: str, axis: int | None, group_siz
 
 def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) -> Loss:
     """Write the indices, and perhaps the palettes; see WeightParts."""
-    for one in work.stretches():
-        put("indices", one.begin * work.nbits // 8, one.indices)
-        if has_palettes and one.palettes.size:
-            put("lut", one.group * (one.palettes.itemsize << work.nbits), one.palettes)
+    for begin, indices, group, palettes in work.stretches():
+        put("indices", begin * work.nbits // 8, indices)
+        if has_palettes and palettes.size:
+            put("lut", group * (palettes.itemsize << work.nbits), palettes)
     return Loss(*work.figures, None if np.isnan(work.gap) else work.gap)
 
 

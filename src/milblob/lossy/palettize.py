@@ -49,15 +49,6 @@ class Palettized(NamedTuple):
     gap: float
 
 
-class PalettizedStretch(NamedTuple):
-    """A part of a palettized array."""
-
-    begin: int  # index of the first element
-    indices: Array  # packed, as they are stored
-    group: int  # number of the first group that begins here
-    palettes: Array  # of the groups that begin here: shape (groups, 2**nbits)
-
-
 class _Elements:
     """The elements of one group, in row-major order, and their weights.
 
@@ -203,8 +194,11 @@ class Palettizer:
         self._spare.clear()  # 10 MiB each, and it may take long until the indices are asked for
         return self._palettes(fits)
 
-    def stretches(self) -> Iterator[PalettizedStretch]:
+    def stretches(self) -> Iterator[tuple[int, Array, int, Array]]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
+
+        Each is the index of its first element; its indices, packed as they are stored; and the number of the first
+        group that begins in it, with the palettes of those that do: shape (groups, 2**nbits).
 
         Raises: ValueError: an element is NaN or infinite; groups do not lie one after another (is_apart).
         """
@@ -225,7 +219,7 @@ class Palettizer:
         if self._is_in_groups:
             for first, fits, packed in ordered(several, range(0, self._count, step), self._flat.nbytes > 1 << 18):
                 figures += [one._replace(table=None) for one in fits]
-                yield PalettizedStretch(first * self._each, packed, first, self._palettes(fits))
+                yield first * self._each, packed, first, self._palettes(fits)
         else:  # each shared out among the threads
             for number in range(self._count):
                 one = self._known(number)
@@ -238,7 +232,7 @@ class Palettizer:
                     return begin + part[0], self._packed(out)
 
                 for at, packed in ordered(look_up, parts(self._each, self.dtype.itemsize, _PART_NBYTES // 4)):
-                    yield PalettizedStretch(at, packed, number, palettes)
+                    yield at, packed, number, palettes
                     palettes = palettes[:0]
         self._spare.clear()  # a plan that was only measured may live long
         squared, power = sum(one.squared for one in figures), sum(one.power for one in figures)

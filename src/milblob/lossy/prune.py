@@ -47,15 +47,6 @@ class Pruned(NamedTuple):
         return 1 - self.nonzero.size / prod(self.shape)
 
 
-class PrunedStretch(NamedTuple):
-    """A part of a pruned array."""
-
-    begin: int  # index of the first element, a multiple of eight
-    mask: Array  # packed bits of the elements
-    first: int  # number of elements kept before these
-    nonzero: Array  # the kept ones of these elements
-
-
 def prune(
     array: Any,
     *,
@@ -80,9 +71,9 @@ def prune(
     """
     work = Pruner(array, sparsity=sparsity, threshold=threshold, n_m=n_m, block=block, dim=dim, empty=empty)
     mask, nonzero = empty((prod(work.shape) + 7) // 8, np.uint8), empty(work.count, work.dtype)
-    for one in work.stretches():
-        mask[one.begin // 8 :][: one.mask.size] = one.mask
-        nonzero[one.first : one.first + one.nonzero.size] = one.nonzero
+    for begin, bits, first, kept in work.stretches():
+        mask[begin // 8 :][: bits.size] = bits
+        nonzero[first : first + kept.size] = kept
     return Pruned(mask, nonzero, work.shape, *work.figures)
 
 
@@ -246,8 +237,11 @@ class Pruner:
         number, _ = _codec.prune_split(mask, spare, source, 0, elements.size, self.dtype.itemsize == 2, 0)
         return number, mask
 
-    def stretches(self) -> Iterator[PrunedStretch]:
+    def stretches(self) -> Iterator[tuple[int, Array, int, Array]]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
+
+        Each is the index of its first element, a multiple of eight; the packed bits of its mask; the number of elements
+        kept before it; and the kept ones of its elements.
 
         Raises: FormatError: the array has changed since it was counted.
         """
@@ -256,7 +250,7 @@ class Pruner:
             is_same = nonzero.size <= self.count - first
             if not is_same:
                 break
-            yield PrunedStretch(begin, mask, first, nonzero)
+            yield begin, mask, first, nonzero
             first += nonzero.size
             figures = [figures[0] + lost[0], figures[1] + lost[1], max(figures[2], lost[2])]
         if first != self.count or not is_same:

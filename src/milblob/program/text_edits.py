@@ -3,7 +3,6 @@
 import io
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from .. import _codec
 from ..errors import FormatError
@@ -19,14 +18,6 @@ _OPERATION_BLOCKS, _BLOCK_OPERATIONS = 4, 3
 _BLANK = b" \t\r\n"
 
 Span = tuple[int, int]
-
-
-class _Change(NamedTuple):
-    """Characters of the old text, from `start` to `end`, and the text that replaces them."""
-
-    start: int
-    end: int
-    text: bytes
 
 
 def splice_text(text: _codec.Buffer, program: ProgramScan, edits: Iterable[Edit]) -> Spliced:
@@ -68,15 +59,15 @@ def _range(span: Span) -> Span:
     return span[0], sum(span)
 
 
-def _pieces(text: _codec.Buffer, changes: list[_Change]) -> Spliced:
+def _pieces(text: _codec.Buffer, changes: list[tuple[int, int, bytes]]) -> Spliced:
     pieces: list[Span | memoryview] = []
     at = nbytes = 0
-    for change in sorted(changes, key=lambda change: (change.start, change.end)):
-        if change.start > at:
-            pieces.append((at, change.start - at))
-        if change.text:
-            pieces.append(memoryview(change.text))
-        at = change.end
+    for start, end, new in sorted(changes, key=lambda change: change[:2]):
+        if start > at:
+            pieces.append((at, start - at))
+        if new:
+            pieces.append(memoryview(new))
+        at = end
     if text.nbytes > at:
         pieces.append((at, text.nbytes - at))
     for piece in pieces:
@@ -155,7 +146,7 @@ class _Writing:
     def __init__(
         self, text: _codec.Buffer, old: ProgramView, new: ProgramView, kept: _Kept, statements: list[Span]
     ) -> None:
-        self.changes: list[_Change] = []
+        self.changes: list[tuple[int, int, bytes]] = []  # begin and end in the old text, and what replaces it
         self._text = memoryview(text)
         self._old = old
         self._new = new
@@ -213,7 +204,7 @@ class _Writing:
         if old.blocks and _head(old) == _head(new):
             return all(map(self._block, old.blocks, new.blocks))
         start, nbytes = self._statements[old.row]
-        self.changes.append(_Change(start, start + nbytes, self._anew_text(new)))
+        self.changes.append((start, start + nbytes, self._anew_text(new)))
         return True
 
     def _exchanged(self, removed: list[Operation], added: list[Operation], left: int, before: list[Operation]) -> bool:
@@ -228,10 +219,10 @@ class _Writing:
         space = bytes(self._text[slice(*blank)])
         new = b"".join(space + self._anew_text(op) for op in added)
         if new:
-            self.changes.append(_Change(at, at, new))
+            self.changes.append((at, at, new))
         for op in removed:
             start, _ = self._blank_before(op)
-            self.changes.append(_Change(start, sum(self._statements[op.row]), b""))
+            self.changes.append((start, sum(self._statements[op.row]), b""))
         return True
 
     def _blank_before(self, op: Operation) -> Span:

@@ -94,12 +94,12 @@ def rebase(
         known = {name: tensor for name, tensor in model.items() if getattr(tensor, "is_dense", True)}
         lineage = find_lineage(old, known, counter, epsilon, changed)
         weights = {name: model[name] for name in lineage.origins}
-        unused = _unused(lineage, old, tuned, changed)
+        lost, without_effect = _unused(lineage, old, tuned, changed)
         merged = frozenset(name for name in changed if isinstance(tuned[name], MergedArray))
-        unused.lost.extend(merged.intersection(unused.without_effect))
+        lost.extend(merged.intersection(without_effect))
         left_out = [name for name in lineage.unknown if is_left(name)]
         problems = [*_resembling({name: model[name] for name in left_out}, different)]
-        problems += _unknown(lineage, how.is_selected, is_left) + _lost(unused.lost)
+        problems += _unknown(lineage, how.is_selected, is_left) + _lost(lost)
         result = _Writing(tuned, how.unshare)
         for origin in lineage.origins.values():
             is_changed = not merged or any(merged.intersection(claim.sources()) for claim in origin.claims)
@@ -111,7 +111,7 @@ def rebase(
     not_used = tuple(name for name in new if name in out or name in lineage.unused)
     left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
     return Rebased(
-        result.arrays, result.mapping, not_used, tuple(unused.without_effect), lineage.constant, left,
+        result.arrays, result.mapping, not_used, tuple(without_effect), lineage.constant, left,
         note, _second_half(progress, half),
     )  # fmt: skip
 
@@ -205,23 +205,16 @@ def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Call
     return [f"{_constants(len(found))} that milblob cannot compute from the base: {some(found, _MAX_NAMES)} ({advice})"]
 
 
-class _Unused(NamedTuple):
-    """Arrays that differ and do not, or not as a whole, go into the model."""
-
-    lost: list[str]  # changes that would be lost
-    without_effect: list[str]  # arrays that no constant of the model depends on
-
-
 def _unused(
     lineage: Lineage, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], changed: Collection[str]
-) -> _Unused:
-    """Return the changes that would be lost, and those without effect.
+) -> tuple[list[str], list[str]]:
+    """Return the changes that would be lost, and the arrays with changes that no constant of the model depends on.
 
     Where every weight and every number of the model is explained, other arrays cannot matter. But some may have done
     nothing in the base, and a converter leaves these out: a bias of zeros, a scale of ones.
     """
     is_explained = not lineage.unknown and bool(lineage.origins)
-    found = _Unused([], [])
+    found: tuple[list[str], list[str]] = [], []
     for name in lineage.unused:
         if name in changed and not name.endswith(_COUNTERS):
             is_without = is_explained and name not in lineage.unclear and not _is_neutral(np.asarray(base[name].read()))

@@ -30,7 +30,7 @@ from .changes import WEIGHT_COUNT, Options, Sharing, TensorChange, is_counted, s
 from .decompress import Decompression, Identities, plan_decompression, program_of
 from .layout import Records, WeightFile
 from .parts import CompressedWeight, StoredBytes
-from .references import ConstexprWeight, DenseWeight, Edits, Reference, program_edits
+from .references import Edits, Reference, program_edits
 from .share import SharedWeight, plan_sharing, shared_changes
 from .tasks import CAST, COMPUTED, COPY, HELD, VALUE, Item
 
@@ -77,8 +77,8 @@ def arrange(
     records = Records(root, options.align, options.canonical)
     changes: list[TensorChange] = []
     references: list[Reference] = []
-    weights: list[DenseWeight] = []
-    constexprs: list[ConstexprWeight] = []
+    weights: list[tuple[Tensor, Item | None, bytes | None]] = []
+    constexprs: list[tuple[CompressedWeight, dict[str, Item]]] = []
     sources = _Sources(model, records)
     choice = _Choice(options, _weights_of_parts(model), compressed)
     shared: list[Shared] = []
@@ -449,7 +449,9 @@ def _decompressions(model: Model, choice: _Choice) -> dict[OpenProgram, Decompre
     return result
 
 
-def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable[tuple[TensorChange, DenseWeight]]:
+def _dense_weights(
+    model: Model, choice: _Choice, sources: _Sources
+) -> Iterable[tuple[TensorChange, tuple[Tensor, Item | None, bytes | None]]]:
     """Yield the weights that become dense, each with its row."""
     least = max(choice.options.inline or 0, 1)  # every weight must remain listed, however small
     for program in model.parts:
@@ -470,7 +472,7 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
             else:
                 item = change.item = _dense_item(tensor, group, sources)
                 item.add_user(tensor.function)
-            yield change, DenseWeight(tensor, item, value)
+            yield change, (tensor, item, value)
 
 
 def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
@@ -504,7 +506,9 @@ def _shared(model: Model, choice: _Choice, sources: _Sources, sharing: Sharing, 
 # --------------------------------------------------------------------------------------------------- compressed weights
 
 
-def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Sources) -> ConstexprWeight:
+def _compressed(
+    weight: CompressedWeight, change: TensorChange, sources: _Sources
+) -> tuple[CompressedWeight, dict[str, Item]]:
     """Add the parts of a weight that is compressed to the records; note in its row what it takes."""
     tensor, program = weight.tensor, program_of(weight.tensor)
     rows = tensor.chain.stored() if tensor.chain is not None else [tensor.constant]
@@ -536,7 +540,7 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
     change.actions.append("compress")
     change.file_after = change.offset_after = None
     change.nbytes_after = nbytes
-    return ConstexprWeight(weight, items)
+    return weight, items
 
 
 # -------------------------------------------------------------------------------------------------------------- records

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import NamedTuple
 
 _NUMBER = re.compile(r"(?<![^._/])\d{1,9}(?![^._/])")
 _SEPARATOR = re.compile(r"[._/]")
@@ -11,20 +10,13 @@ _MAX_BOXES = 4
 _MAX_LISTED = 4
 
 
-class Group(NamedTuple):
-    """Several names as one pattern."""
-
-    # such as "layers_{0..31}_fc_weight", for all combinations of its numbers, where "*" matches any number; the name
-    # itself if the group has one member
-    pattern: str
-    members: list[int]  # indices of the names, in order
-
-
-def fold(names: Sequence[str], kinds: Sequence[object]) -> list[Group]:
+def fold(names: Sequence[str], kinds: Sequence[object]) -> list[tuple[str, list[int]]]:
     """Fold names that differ only in numbers between separators, and have the same kind.
 
     `kinds`: for each name a key, such as dtype and shape; only names with equal keys are folded.
-    Returns: Groups, in the order of their first members.
+    Returns: Groups in the order of their first members, each with the indices of its members in order: a pattern such
+    as "layers_{0..31}_fc_weight", for all combinations of its numbers, where "*" matches any number; the name itself
+    for one member.
     """
     alike: dict[tuple[tuple[str, ...], object], list[int]] = {}
     for index, (name, kind) in enumerate(zip(names, kinds, strict=True)):
@@ -32,8 +24,8 @@ def fold(names: Sequence[str], kinds: Sequence[object]) -> list[Group]:
     groups = []
     for (texts, _), members in alike.items():
         numbers = [tuple(_NUMBER.findall(names[i])) for i in members]
-        groups += [Group(_pattern(texts, box), [members[i] for i in inside]) for box, inside in _boxes(numbers)]
-    return sorted(groups, key=lambda group: group.members[0])
+        groups += [(_pattern(texts, box), [members[i] for i in inside]) for box, inside in _boxes(numbers)]
+    return sorted(groups, key=lambda group: group[1][0])
 
 
 _Box = tuple[frozenset[str] | None, ...]

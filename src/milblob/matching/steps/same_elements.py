@@ -51,12 +51,8 @@ def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTe
     return _Hashing(arrays, weights, work).equalities()
 
 
-class _Looked(NamedTuple):
-    """A tensor that was read; `key` is its shape, and hashes of its pieces in their order."""
-
-    name: str
-    tensor: LazyTensor
-    key: tuple[tuple[int, ...], tuple[int, ...]]
+_Looked = tuple[str, LazyTensor, tuple[tuple[int, ...], tuple[int, ...]]]
+"""The name of a tensor, the tensor, and its key: its shape, and hashes of its pieces in their order."""
 
 
 class _Hashing:
@@ -104,16 +100,16 @@ class _Hashing:
                 high = max(high, int(bits.max()))
         except OverflowError:  # an integer is out of range
             return
-        found = _Looked(name, tensor, (tensor.shape, tuple(ordered)))
+        found = name, tensor, (tensor.shape, tuple(ordered))
         looks[tensor.size, dtype, (mixed, low, high)][side].append(found)
 
     def _groups(
-        self, sides: tuple[list["_Looked"], list["_Looked"]], dtype: DType
+        self, sides: tuple[list[_Looked], list[_Looked]], dtype: DType
     ) -> Iterator[tuple[list[SameOrder], list[SameOrder]]]:
         """Yield arrays and weights with the same elements in any order, each divided by order and shape."""
         hashes: dict[tuple[int, ...], int] = {}
         groups: dict[int, tuple[dict[Any, SameOrder], dict[Any, SameOrder]]] = {}
-        is_one = len({looked.key[1] for side in sides for looked in side}) == 1
+        is_one = len({ordered for side in sides for _, _, (_, ordered) in side}) == 1
         for side, rows in enumerate(sides):
             for name, tensor, key in rows:
                 if key[1] not in hashes:
