@@ -307,7 +307,7 @@ def test_three_names_do_not_read_as_six(tmp_path, cli):
     assert [line.split()[0] for line in out[1:]] == ["layers_0_expert_{4,14}_w", "layers_1_expert_15_w"]
     # Numbers that have nothing to do with each other, as those of layers and operations, are one row all the same.
     names = [f"layers_{i}_op_{7 * i + 3}_w" for i in range(9)]
-    assert [group.pattern for group in patterns.fold(names, [0] * 9)] == ["layers_{0..8}_op_*_w"]
+    assert [pattern for pattern, _ in patterns.fold(names, [0] * 9)] == ["layers_{0..8}_op_*_w"]
 
 
 # -- short words for compression ----------------------------------------------------------------------------------------

@@ -88,23 +88,14 @@ class TensorKind(NamedTuple):
 
 
 class Bytecode:
-    """The tables of a file; each is an array of rows, which refer to the file by offset and to each other by number.
-
-    Attributes:
-        mapping: the file.
-        sections: in the order of the file.
-        strings, dialects, op_names, attributes, types, resources, properties: the tables.
-        ops, values, operands: of all regions; parents come before children.
-        ir_sections: the IR section, and those of isolated regions; `owners` are the sections around them.
-        refusal: why no tensor can be read, or "": another version of the dialect.
-    """
+    """The tables of a file; each is an array of rows, which refer to the file by offset and to each other by number."""
 
     def __init__(self, mapping: MappedFile) -> None:
         """Read the tables.
 
         Raises: FormatError: broken bytes. UnsupportedError: another version of the container; another dialect.
         """
-        self.mapping = mapping
+        self.mapping = mapping  # the file
         buffer = mapping.check_size()
         head = bytes(memoryview(buffer)[:4])
         if head != MAGIC:
@@ -120,14 +111,17 @@ class Bytecode:
             error.code = "bytecode"
             raise
         self.producer: str = found["producer"].decode("utf-8", "replace")
-        self.sections = [Section(*row) for row in found["sections"]]
+        self.sections = [Section(*row) for row in found["sections"]]  # in the order of the file
         tables = {name: np.frombuffer(found[name], dtype) for name, dtype in _TABLES.items()}
+        # strings, dialects, op_names, attributes, types, resources, properties: the tables
         self.strings, self.dialects, self.op_names = (tables[n] for n in ("strings", "dialects", "op_names"))
         self.attributes, self.types, self.resources = (tables[n] for n in ("attributes", "types", "resources"))
+        # ops, values, operands: of all regions; parents come before children
         self.properties, self.ops, self.values = (tables[n] for n in ("properties", "ops", "values"))
+        # ir_sections: the IR section, and those of isolated regions; `owners` are the sections around them
         self.operands, self.ir_sections = tables["operands"], tables["ir_sections"]
         self.owners = np.frombuffer(found["owners"], np.uint32)
-        self.refusal = self._require_dialect()
+        self.refusal = self._require_dialect()  # why no tensor can be read, or "": another version of the dialect
         self._kinds: dict[int, TensorKind | None] = {}
         self._name_of: list[int] = self.ops["name"].tolist()
         self._names: list[str] = [self.string(int(row["name"])) for row in self.op_names]

@@ -51,15 +51,11 @@ class AssetLink:
 
 
 class AssetDecoder:
-    """Decodes the weights of an open file of bytecode.
-
-    Attributes:
-        nbytes: of all parts that were read.
-    """
+    """Decodes the weights of an open file of bytecode."""
 
     def __init__(self, opened: OpenBytecode) -> None:
         self._opened, self._program, self._require = opened, opened.program, opened.budget.require
-        self.nbytes = 0
+        self.nbytes = 0  # of all parts that were read
         self._known: dict[int, Dense] = {}
 
     def dense(self, op: int, links: int = 0) -> Dense:

@@ -33,17 +33,11 @@ _MAX_NAMES = 6
 
 
 class _Value:
-    """One stored value that changes: the constants that share it, and those of them that get new values.
-
-    Attributes:
-        stored: where it is.
-        users: names of all constants that share it.
-        targets: name -> what it gets.
-    """
+    """One stored value that changes: the constants that share it, and those of them that get new values."""
 
     def __init__(self, stored: StoredConstant, users: list[str]) -> None:
-        self.stored, self.users = stored, users
-        self.targets: dict[str, GivenTensor] = {}
+        self.stored, self.users = stored, users  # stored: where it is; users: names of all constants that share it
+        self.targets: dict[str, GivenTensor] = {}  # name -> what it gets
 
 
 def refit(

@@ -129,12 +129,19 @@ class ComputedPlace(ConstantPlace):
 
 
 class AssetConsumer(NamedTuple):
-    """One place where a tensor is read."""
+    """One place where a tensor is read.
 
-    reader: int  # row of the operation
-    type: str  # its type
-    label: str  # its name, as names of tensors spell it
-    parameter: str  # its operand
+    Attributes:
+        reader: row of the operation.
+        type: its type.
+        label: its name, as names of tensors spell it.
+        parameter: its operand.
+    """
+
+    reader: int
+    type: str
+    label: str
+    parameter: str
 
 
 class AssetTensor(LazyTensor):

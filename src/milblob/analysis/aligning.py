@@ -81,23 +81,18 @@ def align(a: ComparedFunction, b: ComparedFunction) -> dict[ComparedOperation, C
 
 
 class _Reading:
-    """A function with its casts of precision left out.
-
-    Attributes:
-        ops: the other operations, in Program order.
-        casts: the casts.
-        reads: operation -> (parameter, number, what is read) of everything that it reads.
-        readers: operation -> (reader, parameter, number, index of the output that is read).
-        returned: operation -> (number among the outputs of all blocks, index of the output that is returned).
-    """
+    """A function with its casts of precision left out."""
 
     def __init__(self, function: ComparedFunction) -> None:
-        self.ops = [op for op in function.ops if op.source is None]
-        self.casts = [op for op in function.ops if op.source is not None]
+        self.ops = [op for op in function.ops if op.source is None]  # the other operations, in Program order
+        self.casts = [op for op in function.ops if op.source is not None]  # the casts
+        # operation -> (parameter, number, what is read) of everything that it reads
         self.reads: dict[ComparedOperation, list[tuple[str, int, Any]]] = {}
+        # operation -> (reader, parameter, number, index of the output that is read)
         self.readers: dict[ComparedOperation, list[tuple[ComparedOperation, str, int, int]]] = {
             op: [] for op in self.ops
         }
+        # operation -> (number among the outputs of all blocks, index of the output that is returned)
         self.returned: dict[ComparedOperation, list[tuple[int, int]]] = {}
         for op in self.ops:
             rows = self.reads[op] = []
@@ -153,15 +148,11 @@ def _downward(side: _Reading, numbers: _Numbers) -> dict[ComparedOperation, int]
 
 
 class _Pairs:
-    """The operations that were paired so far.
-
-    Attributes:
-        sides: A and B.
-        found: operation of A -> operation of B; back: the other way.
-    """
+    """The operations that were paired so far."""
 
     def __init__(self, a: _Reading, b: _Reading) -> None:
-        self.sides = a, b
+        self.sides = a, b  # A and B
+        # operation of A -> operation of B; back: the other way
         self.found: dict[ComparedOperation, ComparedOperation] = {}
         self.back: dict[ComparedOperation, ComparedOperation] = {}
         self._new: deque[tuple[ComparedOperation, ComparedOperation]] = deque()

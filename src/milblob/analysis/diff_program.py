@@ -68,16 +68,12 @@ def compare_programs(
 
 
 class _Comparison:
-    """What was found so far.
-
-    Attributes:
-        changes: the differences.
-    """
+    """What was found so far."""
 
     def __init__(
         self, alignment: Alignment, paired: Collection[tuple[Key, Key]], seen: tuple[set[Key], set[Key]]
     ) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[Change] = []  # the differences
         self._partners = alignment.partners
         self._paired = set(paired)
         self._known = {old for old, _ in self._paired}, {new for _, new in self._paired}

@@ -209,16 +209,11 @@ class _Places:
     A place is an operation, a parameter, a number among what is given for it, and for the part of a compressed weight
     the parameter of that. Operations are those of B; a place in A without a counterpart there is left out.
 
-    Args:
-        tensors: by name.
-        readings: places by the key of what is read.
-
-    Attributes:
-        names: place -> name of the tensor.
+    `tensors`: by name. `readings`: places by the key of what is read.
     """
 
     def __init__(self, tensors: Mapping[str, LazyTensor], readings: Mapping[Key, list[Any]]) -> None:
-        self.names: dict[Any, str] = {}
+        self.names: dict[Any, str] = {}  # place -> name of the tensor
         self._of: dict[str, list[Any]] = {}
         for name, tensor in tensors.items() if readings else ():
             if isinstance(tensor, Tensor):

@@ -28,23 +28,15 @@ _R = TypeVar("_R")
 
 
 class Reopened(NamedTuple):
-    """A source as workers open it: data that can be pickled.
+    """A source as workers open it: data that can be pickled."""
 
-    Attributes:
-        path: of the source.
-        constants, stored, max_nbytes: as for `open`.
-        is_restored: whether what the notes of a listing describe is restored.
-        is_broken: whether a model may be broken; what can be read of it is then opened.
-        files: the files in it, unchanged.
-    """
-
-    path: str
-    constants: bool
+    path: str  # of the source
+    constants: bool  # as for `open`
     stored: bool
     max_nbytes: int | None
-    is_restored: bool
-    is_broken: bool
-    files: tuple[SourceFile, ...]
+    is_restored: bool  # whether what the notes of a listing describe is restored
+    is_broken: bool  # whether a model may be broken; what can be read of it is then opened
+    files: tuple[SourceFile, ...]  # the files in it, unchanged
 
     @classmethod
     def of(

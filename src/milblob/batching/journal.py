@@ -36,9 +36,6 @@ class BatchJournal:
         call: a text that is equal for equal calls.
         resume: continue a journal that exists.
 
-    Attributes:
-        entries: name of an output -> what the journal had about it when it was opened.
-
     Raises:
         FileExistsError: there is one, and `resume` is False.
         FormatError: it is not a journal of a batch, or damaged. ValueError: it is of another call.
@@ -48,6 +45,7 @@ class BatchJournal:
 
     def __init__(self, path: str, call: str, *, resume: bool) -> None:
         self.path = path
+        # name of an output -> what the journal had about it when it was opened
         self.entries: dict[str, BatchEntry] = {}
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         self._fd = os.open(path, flags, 0o666)

@@ -12,18 +12,12 @@ _SAMPLE_NBYTES = 64
 
 
 class Stretch(NamedTuple):
-    """Some bytes of a held buffer.
+    """Some bytes of a held buffer."""
 
-    Attributes:
-        buffer: the buffer that holds them.
-        offset, nbytes: their position and size.
-        kind: only stretches of the same kind can be equal (the dtype, for example).
-    """
-
-    buffer: _codec.Buffer
-    offset: int
+    buffer: _codec.Buffer  # the buffer that holds them
+    offset: int  # their position and size
     nbytes: int
-    kind: Hashable = None
+    kind: Hashable = None  # only stretches of the same kind can be equal (the dtype, for example)
 
 
 _Key = Callable[[Stretch], Hashable]

@@ -23,28 +23,18 @@ Record = tuple[str, int]
 class Cutter:
     """An open model whose functions are cut.
 
-    Args:
-        model: open, with one Program.
-        images: function -> outputs that are not arrays.
-
-    Attributes:
-        flows: function -> its operations.
-        held: function -> row of an operation -> the constants in weight files that it holds; see `constants_by_row`.
-        records: every record that the Program refers to, with its size as stored.
-        names: of each record, that of the first weight which refers to it.
-        unheld: constants in weight files that no function holds: in attributes of the Program.
-
-    Raises:
-        As `Flow`. FormatError, ResolveError: a reference to a record that cannot be read.
+    `model`: open, with one Program. `images`: function -> outputs that are not arrays.
+    Raises: As `Flow`. FormatError, ResolveError: a reference to a record that cannot be read.
     """
 
     def __init__(self, model: Model, images: dict[str, frozenset[str]]) -> None:
         self.model = model
         self.program: OpenProgram = model.parts[0]
-        self.flows: dict[str, Flow] = {}
+        self.flows: dict[str, Flow] = {}  # function -> its operations
+        # function -> row of an operation -> the constants in weight files that it holds; see `constants_by_row`
         self.held: dict[str, dict[int, list[_codec.Constant]]] = {}
-        self.records: dict[Record, int] = {}
-        self.names: dict[Record, str] = {}
+        self.records: dict[Record, int] = {}  # every record that the Program refers to, with its size as stored
+        self.names: dict[Record, str] = {}  # of each record, that of the first weight which refers to it
         constants = [one for one in self.program.scan.constants if one.storage == _codec.BLOB]
         for constant in constants:
             if key_of(constant) not in self.records:
@@ -55,6 +45,7 @@ class Cutter:
             self.flows[name] = Flow(function, self.program.source.spec_version, images[name])
             self.held[name] = constants_by_row(function, constants)
         places = {one.value for held in self.held.values() for row in held.values() for one in row}
+        # constants in weight files that no function holds: in attributes of the Program
         self.unheld = [one for one in constants if one.value not in places]
         self._indices = {key: number for number, key in enumerate(self.records)}
         self._courses = {name: self._course(name) for name in self.flows}

@@ -31,10 +31,6 @@ class Description:
         span: of its ModelDescription.
         functions: names of the Program's functions.
 
-    Attributes:
-        span: of the ModelDescription.
-        is_listed: whether functions have descriptions of their own; else the model has one function.
-
     Raises:
         ProgramError: a function that has no description.
     """
@@ -43,6 +39,7 @@ class Description:
         self.buffer = buffer
         self.fields = fields_of(buffer, span) if span is not None else []
         listed = [one for one in self.fields if one.number == FUNCTIONS and one.wire == 2]
+        # whether functions have descriptions of their own; else the model has one function
         self.is_listed = bool(listed)
         self.default = text_of(buffer, span, DEFAULT) if span is not None else ""
         self._of: dict[str, tuple[list[Field], Mapping[str, int]]] = {
@@ -54,7 +51,7 @@ class Description:
         if missing or not functions:
             message = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
             raise ProgramError(message, file=buffer.name)
-        self.span: Span = span or (0, 0)
+        self.span: Span = span or (0, 0)  # of the ModelDescription
 
     def features(self, function: str, what: str) -> dict[str, bytes]:
         """Return the FeatureDescriptions of the inputs, outputs or states of a function, by name."""

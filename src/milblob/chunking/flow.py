@@ -86,43 +86,25 @@ class Computation:
 class Flow:
     """The operations of one function, in order, and its live values.
 
-    Args:
-        function: with one block.
-        spec_version: of the model.
-        images: outputs that are not arrays, so the next package could not read them.
-
-    Attributes:
-        name: of the function.
-        steps: the operations that compute something, in order.
-        constants: output -> the constant operation.
-        read_by: output of a constant -> the numbers of the steps that need it.
-        unread: constants that nothing reads, which are put into the first part.
-        values: by name.
-        returned: the names that the function returns, in order.
-        barred: cut -> why the function cannot be cut there.
-        idle: cuts that are possible, but right after an operation whose results are neither passed on nor
-            returned: a part that ends there might return nothing. Cuts are not chosen there.
-        cost: bytes that live across each cut, by its number; the first and the last are 0.
-
-    Raises:
-        UnsupportedError: several blocks, or no operation that computes something.
-        FormatError: a value that is read before it is computed.
+    `function`: with one block. `images`: outputs that are not arrays, so the next package could not read them.
+    Raises: UnsupportedError: several blocks, or no operation that computes something. FormatError: a value that is read
+    before it is computed.
     """
 
     def __init__(self, function: Function, spec_version: int, images: frozenset[str]) -> None:
-        self.function, self.name = function, function.name
+        self.function, self.name = function, function.name  # name: of the function
         self.spec_version = spec_version
         blocks = function.blocks
         if len(blocks) != 1:
             message = f"block specializations of function {self.name}: expected one, got {', '.join(blocks) or 'none'}"
             raise UnsupportedError(f"{message} (keep one of them)", file=_file(function))
         self.block = function.block
-        self.steps: list[Computation] = []
-        self.constants: dict[str, Operation] = {}
-        self.read_by: dict[str, set[int]] = {}
-        self.values: dict[str, LiveValue] = {}
-        self.returned = self.block.outputs
-        self.barred: dict[int, str] = {}
+        self.steps: list[Computation] = []  # the operations that compute something, in order
+        self.constants: dict[str, Operation] = {}  # output -> the constant operation
+        self.read_by: dict[str, set[int]] = {}  # output of a constant -> the numbers of the steps that need it
+        self.values: dict[str, LiveValue] = {}  # by name
+        self.returned = self.block.outputs  # the names that the function returns, in order
+        self.barred: dict[int, str] = {}  # cut -> why the function cannot be cut there
         self._number: dict[int, int] = {}  # row of an operation -> its step
         self._tops: dict[int, Operation] = {}  # row of a nested block -> operation of the function's own block
         self._define()
@@ -131,11 +113,14 @@ class Flow:
                 f"function {self.name}: expected operations, got constants only", file=_file(function)
             )
         self._read()
+        # constants that nothing reads, which are put into the first part
         self.unread = [op for name, op in self.constants.items() if not self.read_by[name]]
         self._repeat()
         self._bar(images)
+        # cuts that are possible, but right after an operation whose results are neither passed on nor returned: a part
+        # that ends there might return nothing. Cuts are not chosen there.
         self.idle = self._idle()
-        self.cost = self._costs()
+        self.cost = self._costs()  # bytes that live across each cut, by its number; the first and the last are 0
 
     @property
     def count(self) -> int:

@@ -54,19 +54,14 @@ class JoinedPart:
 
 @dataclass(eq=False)
 class Interface:
-    """What a joined function takes and returns.
+    """What a joined function takes and returns."""
 
-    Attributes:
-        inputs, states: name -> number of the stage whose description it has.
-        outputs: name -> number of the stage that computes it.
-        linked: (number of the stage that takes it, name) -> number of the stage that computes it.
-        uncast: those links whose casts are dropped: the value before the cast is taken.
-    """
-
-    inputs: dict[str, int] = field(default_factory=dict)
+    inputs: dict[str, int] = field(default_factory=dict)  # name -> number of the stage whose description it has
     states: dict[str, int] = field(default_factory=dict)
-    outputs: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)  # name -> number of the stage that computes it
+    # (number of the stage that takes it, name) -> number of the stage that computes it
     linked: dict[tuple[int, str], int] = field(default_factory=dict)
+    # those links whose casts are dropped: the value before the cast is taken
     uncast: set[tuple[int, str]] = field(default_factory=set)
 
 

@@ -70,18 +70,12 @@ class Replaced(NamedTuple):
 
 
 class Installation:
-    """An installation. As a context manager it is undone at the end, unless it existed before.
-
-    Attributes:
-        version: of coremltools.
-        places: the replaced names, a `Replaced` each; `str` of one is its dotted name.
-        has_fast_paths: whether functions are replaced too, not only the two classes.
-    """
+    """An installation. As a context manager it is undone at the end, unless it existed before."""
 
     def __init__(self, version: str, places: tuple[Replaced, ...], has_fast_paths: bool, is_first: bool = True) -> None:
-        self.version = version
-        self.places = places
-        self.has_fast_paths = has_fast_paths
+        self.version = version  # of coremltools
+        self.places = places  # the replaced names, a `Replaced` each; `str` of one is its dotted name
+        self.has_fast_paths = has_fast_paths  # whether functions are replaced too, not only the two classes
         self._is_first = is_first
 
     def __enter__(self) -> Self:

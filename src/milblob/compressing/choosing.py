@@ -36,18 +36,12 @@ class ChoiceStep(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """A choice for each unit.
+    """A choice for each unit."""
 
-    Attributes:
-        choices: their numbers.
-        nbytes, error: sums.
-        least: no choices of at most the size asked for have a smaller error than this.
-    """
-
-    choices: list[int]
-    nbytes: int
+    choices: list[int]  # their numbers
+    nbytes: int  # sums
     error: float
-    least: float
+    least: float  # no choices of at most the size asked for have a smaller error than this
 
 
 Unit = Sequence[Choice]

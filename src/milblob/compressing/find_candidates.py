@@ -41,31 +41,24 @@ class Skipped(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Which weights are to be compressed, and how.
+    """Which weights are to be compressed, and how."""
 
-    Attributes:
-        recipe: for every weight that no other field covers; None to compress only the weights that these cover.
-        is_selected: which weights are tried; None for all.
-        op_types: type of an operation -> recipe for the weights that it reads, or None to leave them as they are.
-        per_name: the first entry that matches the name of a weight; if none does, the first entry that matches the
-            name of an operation that reads it. Takes precedence over `op_types`.
-        min_size: only weights of more elements are compressed; does not apply to a plan.
-        plan: name -> recipe, or None to leave the weight as it is; replaces all of the above.
-        importance: name -> weights of its elements, or of its input channels.
-        nan: "skip", "keep" or "error": what happens to weights with NaN or infinity.
-        recompress: whether weights that are compressed already may go through their dense values.
-        blocks: name -> integers and scales that the values of a weight are.
-    """
-
+    # for every weight that no other field covers; None to compress only the weights that these cover
     recipe: Recipe | None
-    is_selected: Callable[[str], bool] | None
+    is_selected: Callable[[str], bool] | None  # which weights are tried; None for all
+    # type of an operation -> recipe for the weights that it reads, or None to leave them as they are
     op_types: Mapping[str, Recipe | None]
+    # the first entry that matches the name of a weight; if none does, the first entry that matches the name of an
+    # operation that reads it. Takes precedence over `op_types`.
     per_name: Sequence[NamedRecipe]
-    min_size: int
+    min_size: int  # only weights of more elements are compressed; does not apply to a plan
+    # name -> recipe, or None to leave the weight as it is; replaces all of the above
     plan: Mapping[str, Recipe | None] | None = None
+    # name -> weights of its elements, or of its input channels
     importance: Mapping[str, Any] = {}  # never changed
-    nan: str = "skip"
-    recompress: bool = False
+    nan: str = "skip"  # "skip", "keep" or "error": what happens to weights with NaN or infinity
+    recompress: bool = False  # whether weights that are compressed already may go through their dense values
+    # name -> integers and scales that the values of a weight are
     blocks: Mapping[str, HeldBlocks] = {}  # never changed
 
 
@@ -77,17 +70,13 @@ class CandidateSearch:
         scratch: allocates all arrays as long as a weight.
         ladder: given the opset of a weight, returns the recipes to choose from where the request names none; such
             weights may also be left as they are. None: nothing is chosen.
-
-    Attributes:
-        skipped: each requested weight that is left as it is.
-        kept: names of the weights that the choice leaves as they are.
     """
 
     def __init__(
         self, request: Request, scratch: Scratch, ladder: Callable[[int], tuple[Recipe, ...]] | None = None
     ) -> None:
-        self.skipped: list[Skipped] = []
-        self.kept: list[str] = []
+        self.skipped: list[Skipped] = []  # each requested weight that is left as it is
+        self.kept: list[str] = []  # names of the weights that the choice leaves as they are
         self._request = request
         self._scratch = scratch
         self._ladder = ladder

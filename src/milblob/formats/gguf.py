@@ -52,11 +52,7 @@ class Blocks(NamedTuple):
 
 
 class GGUFArray(StoredArray):
-    """One array of a GGUF file.
-
-    Attributes:
-        kind: its type there, such as "Q8_0". What is quantized has float32 values.
-    """
+    """One array of a GGUF file."""
 
     __slots__ = ("_nbytes", "_raw", "kind")
 
@@ -66,7 +62,7 @@ class GGUFArray(StoredArray):
     ) -> None:  # fmt: skip
         """Describe an array; `raw` returns the `nbytes` stored bytes."""
         super().__init__(name, dtype, shape, load, file=file, budget=budget)
-        self.kind = kind
+        self.kind = kind  # its type there, such as "Q8_0". What is quantized has float32 values.
         self._nbytes = nbytes
         self._raw = raw
 

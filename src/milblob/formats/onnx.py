@@ -99,7 +99,8 @@ class OnnxArray(LazyTensor):
     def place(self) -> StretchPlace:
         """Where the values come from; for milblob's own modules.
 
-        Raises: UnsupportedError: an element type that MIL lacks; a shape that NumPy cannot have.
+        Raises:
+            UnsupportedError: an element type that MIL lacks; a shape that NumPy cannot have.
         """
         require_shape(self._declared, 0, self.file)
         if self._place is None:
@@ -112,16 +113,13 @@ class OnnxArray(LazyTensor):
 
 
 class OnnxArrays(Arrays[OnnxArray]):
-    """The tensors of an ONNX model by name.
-
-    Attributes:
-        made: name -> why, of initializers that hold no weight of an ML Program as it stands there: what a conversion
-            by milblob made itself, or out of weights.
-    """
+    """The tensors of an ONNX model by name."""
 
     def __init__(self, rows: dict[str, Initializer], made: dict[str, tuple[str, str]], source: "_Source") -> None:
         super().__init__(rows, source.find, source.close)
         self._hashes = {name: hash for name, (_, hash) in made.items()}
+        # name -> why, of initializers that hold no weight of an ML Program as it stands there: what a conversion by
+        # milblob made itself, or out of weights
         self.made = {name: why for name, (why, _) in made.items()}
 
     def is_as_made(self, name: str) -> bool:

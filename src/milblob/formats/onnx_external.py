@@ -34,12 +34,7 @@ def note_of(offset: int, nbytes: int, hash: str) -> str:
 
 
 class External:
-    """The elements of one tensor, in another file.
-
-    Attributes:
-        mapping: that file; None where it cannot be opened.
-        offset, nbytes: of the elements.
-    """
+    """The elements of one tensor, in another file."""
 
     __slots__ = ("_error", "_hash", "_location", "_name", "_path", "mapping", "nbytes", "offset")
 
@@ -53,8 +48,8 @@ class External:
         nbytes: int,
         hash: str,
     ) -> None:
-        self.mapping = opened if isinstance(opened, MappedFile) else None
-        self.offset, self.nbytes = offset, nbytes
+        self.mapping = opened if isinstance(opened, MappedFile) else None  # that file; None where it cannot be opened
+        self.offset, self.nbytes = offset, nbytes  # offset, nbytes: of the elements
         self._error = opened if isinstance(opened, MilblobError) else None
         self._name, self._path, self._location, self._hash = name, path, location, hash
 

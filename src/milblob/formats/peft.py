@@ -45,20 +45,13 @@ _WRAPPED = re.compile(r"\.(?:base_layer|modules_to_save(?:\.[^.]+)?)(?=\.[^.]+$)
 
 
 class LowRank(NamedTuple):
-    """The change of one weight: W + scale * B A; with DoRA then scaled to a length for each output.
+    """The change of one weight: W + scale * B A; with DoRA then scaled to a length for each output."""
 
-    Attributes:
-        a, b: the factors, as PEFT stores them: [rank, inputs, ...] and [outputs, rank, ...].
-        scale: lora_alpha / rank, or lora_alpha / sqrt(rank).
-        magnitude: DoRA's lengths, one for each output; None without DoRA.
-        is_embedding: whether the weight has a row for each input, and a column for each output.
-    """
-
-    a: StoredArray
+    a: StoredArray  # the factors, as PEFT stores them: [rank, inputs, ...] and [outputs, rank, ...]
     b: StoredArray
-    scale: float
-    magnitude: StoredArray | None
-    is_embedding: bool
+    scale: float  # lora_alpha / rank, or lora_alpha / sqrt(rank)
+    magnitude: StoredArray | None  # DoRA's lengths, one for each output; None without DoRA
+    is_embedding: bool  # whether the weight has a row for each input, and a column for each output
 
 
 class AdapterArrays(Arrays[StoredArray]):

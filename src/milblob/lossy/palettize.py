@@ -150,13 +150,6 @@ class Palettizer:
         As palettize, without importance.
         empty: makes the tables of the palettes that `fit` keeps.
 
-    Attributes:
-        shape, dtype: of the array.
-        nbits: of an index.
-        counts: number of groups in each dimension.
-        kept_nbytes: of the tables that `fit` keeps: 64 KiB for each palette of elements of 16 bits.
-        figures, gap: (squared error, power, largest error) and gap, as in Palettized, once all stretches were yielded.
-
     Raises:
         As palettize, but for elements that are not finite: fit and stretches meet them.
     """
@@ -168,14 +161,18 @@ class Palettizer:
         array = np.asarray(array)
         self._kind = require_palette(array, nbits, mode)
         along, size = _groups_of(array.shape, axis, group_size)
+        # shape, dtype: of the array; nbits: of an index
         self.shape, self.dtype, self.nbits = array.shape, array.dtype, nbits
         count = array.shape[along] // size if array.ndim else 1
+        # number of groups in each dimension
         self.counts = tuple(count if axis == along else 1 for axis in range(array.ndim))
+        # figures, gap: (squared error, power, largest error) and gap, as in Palettized, once all stretches were yielded
         self.figures, self.gap = (0.0, 0.0, 0.0), 0.0
         self.is_apart = count == 1 or all(length == 1 for length in array.shape[:along])
         self._mode, self._count, self._each = mode, count, array.size // count
         self._flat = np.ascontiguousarray(array, self._kind.numpy).reshape(-1)
         self._spare: list[_codec.PaletteFit] = []
+        # of the tables that `fit` keeps: 64 KiB for each palette of elements of 16 bits
         self.kept_nbytes = count * _TABLE_NBYTES if self._kind.nbits == 16 else 0
         self._empty = empty
         self._fits: list[_Fitted] | None = None

@@ -89,11 +89,6 @@ class Pruner:
         dim: 0 or 1. Default: 0 for blocks, 1 for n_m.
         empty: makes the mask of the kept neighbours; it lives as long as this object.
 
-    Attributes:
-        shape, dtype: of the array.
-        count: number of elements that are kept.
-        figures: (squared error, power, largest error), as in Pruned, once all stretches were yielded.
-
     Raises:
         TypeError: elements of another dtype.
         ValueError: an element is NaN or infinite; no elements; an option that does not apply; m or block larger than
@@ -118,7 +113,8 @@ class Pruner:
         if array.size == 0:
             raise UnfitError(f"array: expected elements, got shape {array.shape}")
         require_one(sparsity=sparsity, threshold=threshold, n_m=n_m)
-        self.shape, self.dtype = array.shape, kind.numpy
+        self.shape, self.dtype = array.shape, kind.numpy  # shape, dtype: of the array
+        # (squared error, power, largest error), as in Pruned, once all stretches were yielded
         self.figures = 0.0, 0.0, 0.0
         self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
         self._flat = self._array.reshape(-1)
@@ -141,7 +137,7 @@ class Pruner:
         with np.errstate(over="ignore"):
             given = None if threshold is None else _bits(np.array(threshold).astype(self.dtype))
         self._cut = max(magnitudes.cut(_sparsity(sparsity)), 0) if given is None else given  # zeros are not stored
-        self.count = magnitudes.above(self._cut)
+        self.count = magnitudes.above(self._cut)  # number of elements that are kept
         if kind is DType.FLOAT16:
             self.figures = _measured(top, self._cut)
 

@@ -44,23 +44,14 @@ class Quantized(NamedTuple):
 
 
 class QuantizedStretch(NamedTuple):
-    """A part of a quantized array.
+    """A part of a quantized array."""
 
-    Attributes:
-        begin: index of the first element.
-        data: bytes of the integers.
-        block: index of the first block that is complete in this stretch.
-        scale: of the array's dtype, one for each such block.
-        zero_point: bytes of the integers of the blocks; None for zeros.
-        squared, power, largest: as in Quantized, of these elements.
-    """
-
-    begin: int
-    data: Array
-    block: int
-    scale: Array
-    zero_point: Array | None
-    squared: float
+    begin: int  # index of the first element
+    data: Array  # bytes of the integers
+    block: int  # index of the first block that is complete in this stretch
+    scale: Array  # of the array's dtype, one for each such block
+    zero_point: Array | None  # bytes of the integers of the blocks; None for zeros
+    squared: float  # as in Quantized, of these elements
     power: float
     largest: float
 
@@ -130,12 +121,6 @@ class Quantizer:
         empty: makes arrays as long as the array, which a search with importance in very large blocks needs, and the
             scales of very many blocks that go on from one stretch to the next.
 
-    Attributes:
-        shape, array_dtype: of the array.
-        dtype: of the integers.
-        counts: the number of blocks in each dimension.
-        has_zero_point: whether there are zero points, or all are zero.
-
     Raises:
         TypeError: elements of another dtype.
         ValueError: no elements; an unknown option; blocks that do not divide the array.
@@ -164,10 +149,11 @@ class Quantizer:
             raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
         if importance is not None and not search:
             raise ValueError("importance: expected None without search, which it is for, got weights")
+        # shape, array_dtype: of the array; dtype: of the integers
         self.shape, self.array_dtype, self.dtype = array.shape, kind.numpy, target
-        self.counts = counts_of(array.shape, blocks)
+        self.counts = counts_of(array.shape, blocks)  # the number of blocks in each dimension
         is_linear, is_signed = mode == "linear", target in (DType.INT8, DType.INT4)
-        self.has_zero_point = is_linear or not is_signed
+        self.has_zero_point = is_linear or not is_signed  # whether there are zero points, or all are zero
         half = 1 << (target.nbits - 1)
         least, most = (-half, half - 1) if is_signed else (0, 2 * half - 1)
         if not is_linear:  # as many on both sides of zero
@@ -232,11 +218,7 @@ def _pack_4(point: Array) -> Array:
 
 
 class _Work:
-    """A vector of elements in blocks, shared among threads. Parts, and so sums, do not depend on the number of threads.
-
-    Attributes:
-        unit: number of elements that hold whole blocks, so they can be processed on their own.
-    """
+    """A vector of elements in blocks, shared among threads; parts, and so sums, do not depend on their number."""
 
     def __init__(
         self, flat: Array, shape: tuple[int, ...], counts: tuple[int, ...], integers: Any, weights: Array | None,
@@ -250,6 +232,7 @@ class _Work:
         self._grid = make_grid(shape, counts)
         apart = next((axis for axis, count in enumerate(counts) if count != shape[axis]), len(shape))
         number = prod(counts[: apart + 1])  # of units: dimensions before this one have a block for each index
+        # number of elements that hold whole blocks, so they can be processed on their own
         self.unit = flat.size // number
         self._unit_blocks = prod(counts) // number
         self._unit_shape = (shape[apart] // counts[apart], *shape[apart + 1 :]) if apart < len(shape) else ()

@@ -72,20 +72,13 @@ class _Vectors(NamedTuple):
 class _Stored:
     """The vectors of one group where they are stored.
 
-    Args:
-        rows: as `_rows` returns them, finite.
-        heavy: weights in the same shape; None: all alike.
-
-    Attributes:
-        size: how many there are.
-        dims: how many elements each has.
-        exponent: they are the elements divided by this power of two.
+    `rows`: as `_rows` returns them, finite. `heavy`: weights in the same shape; None: all alike.
     """
 
     def __init__(self, rows: Array, heavy: Array | None) -> None:
-        self._rows, self._heavy, self.dims = rows, heavy, int(rows.shape[-1])
-        self.size = rows.size // self.dims
-        self.exponent = _exponent_of(rows)
+        self._rows, self._heavy, self.dims = rows, heavy, int(rows.shape[-1])  # dims: how many elements each has
+        self.size = rows.size // self.dims  # how many there are
+        self.exponent = _exponent_of(rows)  # they are the elements divided by this power of two
         self._heavy_exponent = 0
         if heavy is not None:
             self._heavy_exponent = _exponent_of(heavy)

@@ -26,15 +26,11 @@ _ONE_BYTE = (DType.INT8, DType.UINT8)
 
 
 class Stored(NamedTuple):
-    """Where the stored bytes of a tensor are.
+    """Where the stored bytes of a tensor are."""
 
-    Attributes:
-        mapping: the file.
-        offset, nbytes: of the elements of a record, or of the TensorValue of an immediate; of one `is_in_text`, in the
-            Program that was read from it.
-    """
-
-    mapping: MappedFile
+    mapping: MappedFile  # the file
+    # of the elements of a record, or of the TensorValue of an immediate; of one `is_in_text`, in the Program that was
+    # read from it
     offset: int
     nbytes: int
 

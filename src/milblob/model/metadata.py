@@ -43,19 +43,26 @@ _JSON_TYPES: Final[Mapping[str, FeatureKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One input, output or state. `str(feature)` is its type in one line, such as "multiArray float16 [1, 128, ?]"."""
+    """One input, output or state. `str(feature)` is its type in one line, such as "multiArray float16 [1, 128, ?]".
 
-    name: str  # as the model calls it
-    type: FeatureKind  # which kind; "unknown" if the model states none, or one newer than this table
-    # elements per axis, None for an axis that may vary; (width, height) of an image, (count,) of a sequence. None where
-    # no shape is stated, so even the rank is open: Core ML writes none for outputs whose shape follows from a flexible
-    # input, and none for scalars.
+    Attributes:
+        name: as the model calls it.
+        type: which kind; "unknown" if the model states none, or one newer than this table.
+        shape: elements per axis, None for an axis that may vary; (width, height) of an image, (count,) of a sequence.
+            None where no shape is stated, so even the rank is open: Core ML writes none for outputs whose shape
+            follows from a flexible input, and none for scalars.
+        dtype: element dtype of an array, a state or a sequence ("float16"), colour space of an image ("RGB"), key dtype
+            of a dictionary; "" for the scalar types; "unknown" where it is not stated or newer than this table.
+        optional: True if a prediction may leave it out.
+        description: one sentence by the author, often empty.
+    """
+
+    name: str
+    type: FeatureKind
     shape: Shape | None = None
-    # element dtype of an array, a state or a sequence ("float16"), colour space of an image ("RGB"), key dtype of a
-    # dictionary; "" for the scalar types; "unknown" where it is not stated or newer than this table
     dtype: str = ""
-    optional: bool = False  # True if a prediction may leave it out
-    description: str = ""  # one sentence by the author, often empty
+    optional: bool = False
+    description: str = ""
 
     def __str__(self) -> str:
         words: list[str] = [self.type]

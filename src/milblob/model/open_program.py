@@ -23,12 +23,6 @@ class OpenProgram:
         constants: scan also for small immediates, bools and strings, not just for weights.
         decoder: makes what decodes compressed weights for `view`, see `decode_output.decoder`; None: nothing does.
 
-    Attributes:
-        package: the files of the model.
-        source: what the package knows of the Program, without its bytes, which `scan` holds.
-        prefix, directory, mapping, is_text: of `source`.
-        scan: the constants, with names, and which of them form compressed weights.
-
     Raises:
         As `ProgramScan`.
     """
@@ -41,12 +35,15 @@ class OpenProgram:
         decoder: Callable[[Package, Source], Any] | None = None,
     ) -> None:
         buffer, *span = source.program
-        self.package = package
+        self.package = package  # the files of the model
         self._decoder = decoder
+        # what the package knows of the Program, without its bytes, which `scan` holds
         self.source = source._replace(program=(_codec.Buffer(b""), 0, 0))
+        # prefix, directory, mapping, is_text: of `source`
         self.prefix, self.directory = source.prefix, source.directory
         self.mapping, self.is_text = source.mapping, source.is_text
         self.mapping.expect_random(True)
+        # the constants, with names, and which of them form compressed weights
         self.scan = ProgramScan(buffer, (span[0], span[1]), source.prefix, constants, source.is_text)
         self.mapping.expect_random(False)
 

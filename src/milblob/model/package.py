@@ -61,16 +61,6 @@ class Package:
         is_mapped: map files; else read each file whole when it is first needed (see mapped.py).
         max_nbytes: see `Budget`.
 
-    Attributes:
-        kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob".
-        path: as given; None for a buffer.
-        sources: one per Program; empty for a blob file.
-        blobs: for a blob file, its reader.
-        others: (prefix, type) of pipeline members that are not ML Programs.
-        assigned: name -> values that replace a tensor's stored ones (see `places.place_of`).
-        unsound: a change of this model failed halfway; the mapped bytes may mix old and new.
-        budget: how many bytes may be produced from the files.
-
     Raises:
         OSError: a file cannot be opened.
         FormatError: broken contents.
@@ -88,17 +78,19 @@ class Package:
         is_mapped: bool = True,
         max_nbytes: int | None = None,
     ) -> None:
+        # unsound: a change of this model failed halfway; the mapped bytes may mix old and new
         self.closed = self.unsound = False
         self._on_pending, self._report, self._is_mapped = on_pending, report, is_mapped
-        self.kind = ""
+        self.kind = ""  # "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob"
         source = source_of(source)
-        self.path = as_path(source) if isinstance(source, str | os.PathLike) else None
+        self.path = as_path(source) if isinstance(source, str | os.PathLike) else None  # as given; None for a buffer
         root = None if self.path is None else Location(self.path)
         kind = None if root is None else identify_directory(root.path)
-        self.budget = Budget(max_nbytes, self.path)
-        self.sources: list[Source] = []
-        self.blobs: BlobReader | None = None
-        self.others: list[tuple[str, str]] = []
+        self.budget = Budget(max_nbytes, self.path)  # how many bytes may be produced from the files
+        self.sources: list[Source] = []  # one per Program; empty for a blob file
+        self.blobs: BlobReader | None = None  # for a blob file, its reader
+        self.others: list[tuple[str, str]] = []  # (prefix, type) of pipeline members that are not ML Programs
+        # name -> values that replace a tensor's stored ones (see `places.place_of`)
         self.assigned: dict[str, np.ndarray[Any, Any]] = {}
         self.mappings: list[MappedFile] = []
         self._readers: dict[tuple[Location | None, str], BlobReader] = {}

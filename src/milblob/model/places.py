@@ -147,19 +147,14 @@ class AssignedPlace(Place):
 
 
 class ModelPlace(Place):
-    """A place in a model: reading ends when the model is closed.
-
-    Attributes:
-        package: files of the model.
-        name: of the tensor.
-    """
+    """A place in a model: reading ends when the model is closed."""
 
     __slots__ = ("name", "package")
 
     def __init__(self, package: Package, name: str, dtype: DType, shape: Shape) -> None:
         super().__init__(dtype, shape)
-        self.package = package
-        self.name = name
+        self.package = package  # files of the model
+        self.name = name  # of the tensor
 
     def account(self) -> None:
         """See Place."""

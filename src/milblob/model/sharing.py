@@ -23,15 +23,10 @@ Key = tuple[str, int]
 
 
 class User(NamedTuple):
-    """A constant that refers to a record.
+    """A constant that refers to a record."""
 
-    Attributes:
-        name: of the weight, or of the part of a compressed one.
-        program, constant: where it is in the model.
-    """
-
-    name: str
-    program: OpenProgram
+    name: str  # of the weight, or of the part of a compressed one
+    program: OpenProgram  # where it is in the model
     constant: _codec.Constant
 
 

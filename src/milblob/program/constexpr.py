@@ -42,9 +42,6 @@ class Chain:
         stored: a function that returns the Packed of a stored part (a `_codec.Constant`).
         path: a function that returns the path of a `_codec.Op`, for messages.
         require: a function that raises if the parts have too many bytes.
-
-    Attributes:
-        nbytes: of all parts; inner operations count with their computed size.
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class Chain:
         self._stored = stored
         self._path = path
         self._require = require
-        self.nbytes = 0
+        self.nbytes = 0  # of all parts; inner operations count with their computed size
         self._resolved: dict[Any, Packed] = {}
 
     def dense(self, weight: Compressed) -> Dense:

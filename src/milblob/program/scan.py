@@ -23,17 +23,11 @@ _NO_ROW = (-1, -1)  # of a row that only reads a name
 
 
 class _Named(NamedTuple):
-    """The components of a name.
+    """The components of a name."""
 
-    Attributes:
-        name: with prefix and function; None of a row that only reads a name.
-        own: without them.
-        function, block: rows of the scan, or -1.
-    """
-
-    name: str | None
-    own: str
-    function: int
+    name: str | None  # with prefix and function; None of a row that only reads a name
+    own: str  # without them
+    function: int  # rows of the scan, or -1
     block: int
 
 
@@ -126,12 +120,6 @@ class ProgramScan:
         prefix: put before every name: "" or, in a pipeline, "model0/".
         constants: also small immediates, bools and strings, not just weights.
         is_text: parsed from MIL text, in which a repeated name is refused.
-
-    Attributes:
-        table: `_codec.Scan`.
-        buffer, span: the bytes that the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
-        chains: the inputs of constexpr operations, as rows; None if there are none, or before `link`.
-        rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
     """
 
     def __init__(
@@ -143,11 +131,13 @@ class ProgramScan:
         is_text: bool = False,
     ) -> None:
         self.prefix = prefix
+        # the inputs of constexpr operations, as rows; None if there are none, or before `link`
         self.chains: _codec.Chains | None = None
         self._all_names: _codec.Names | None = None
+        # the bytes that the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf
         self.buffer = buffer
         self.span = span
-        self.rewritten = False
+        self.rewritten = False  # whether protobuf had to rewrite split messages or repeated map keys first
         flags = _codec.SCAN_ALL if constants else 0
         scan = _codec.scan_program(buffer, *span, flags)
         if scan is None and is_text:  # protobuf would keep only the last of two; the text has both
@@ -159,7 +149,7 @@ class ProgramScan:
         if scan is None:
             message = "Program: expected messages in one piece after protobuf merged them, got pieces"
             raise FormatError(message, file=buffer.name)
-        self.table: _codec.Scan = scan
+        self.table: _codec.Scan = scan  # `_codec.Scan`
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     def release(self) -> None:

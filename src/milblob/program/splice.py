@@ -22,12 +22,7 @@ class Edit(NamedTuple):
 
 
 class Spliced:
-    """The result of `splice`: the pieces to write. No old bytes are copied to memory.
-
-    Attributes:
-        nbytes: of the new message.
-        pieces: in order, either (offset, nbytes) of old bytes to keep, or new bytes.
-    """
+    """The result of `splice`: the pieces to write. No old bytes are copied to memory."""
 
     __slots__ = ("_buffer", "_source", "nbytes", "pieces")
 
@@ -36,8 +31,8 @@ class Spliced:
     ) -> None:
         self._source = source
         self._buffer = source.live() if isinstance(source, MappedFile) else source
-        self.nbytes = nbytes
-        self.pieces = pieces
+        self.nbytes = nbytes  # of the new message
+        self.pieces = pieces  # in order, either (offset, nbytes) of old bytes to keep, or new bytes
 
     def __iter__(self) -> Iterator[memoryview]:
         """Yield the bytes of each piece; old ones are views of the buffer."""

@@ -137,15 +137,12 @@ class _Kept:
 
 
 class _Writing:
-    """The changes to the statements of a text.
-
-    Attributes:
-        changes: of the text.
-    """
+    """The changes to the statements of a text."""
 
     def __init__(
         self, text: _codec.Buffer, old: ProgramView, new: ProgramView, kept: _Kept, statements: list[Span]
     ) -> None:
+        # of the text
         self.changes: list[tuple[int, int, bytes]] = []  # begin and end in the old text, and what replaces it
         self._text = memoryview(text)
         self._old = old

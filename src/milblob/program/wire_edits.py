@@ -33,20 +33,13 @@ Span = tuple[int, int]
 
 
 class Field(NamedTuple):
-    """One field of a message: see `_codec.wire_fields`.
+    """One field of a message: see `_codec.wire_fields`."""
 
-    Attributes:
-        number, wire: of its tag.
-        value: the number it holds, where wire is 0.
-        start: offset of its tag.
-        offset, nbytes: its payload.
-    """
-
-    number: int
+    number: int  # of its tag
     wire: int
-    value: int
-    start: int
-    offset: int
+    value: int  # the number it holds, where wire is 0
+    start: int  # offset of its tag
+    offset: int  # its payload
     nbytes: int
 
     @property

@@ -18,21 +18,17 @@ from .problems import ERRORS, Problems
 
 
 class GivenValues:
-    """Values that are given to a tensor; cast when they are read, not before.
-
-    Attributes:
-        dtype, shape: of the tensor.
-        is_read: called when they are read the first time; what it raises ends the change, and nothing is written.
-        given_dtype: DType of what was given.
-        counts: what happened in a cast, once `read` was called.
-    """
+    """Values that are given to a tensor; cast when they are read, not before."""
 
     def __init__(self, name: str, tensor: LazyTensor, given: Any, can_cast: bool, overflow: str) -> None:
         """Check that dtype and shape fit, and look at no element. Raises: TypeError, ValueError: they do not."""
         self._name, self._overflow, self._wanted = name, overflow, tensor.mil_dtype
         self._source: Any = given if is_lazy(given) else array_of(given)
+        # dtype, shape: of the tensor; counts: what happened in a cast, once `read` was called
         self.dtype, self.shape, self.counts = tensor.dtype, tensor.shape, CastCounts()
+        # called when they are read the first time; what it raises ends the change, and nothing is written
         self.is_read: Callable[[], None] = lambda: None
+        # DType of what was given
         self.given_dtype = (
             self._source.mil_dtype if hasattr(self._source, "mil_dtype") else as_dtype(self._source.dtype)
         )
@@ -68,15 +64,11 @@ class GivenValues:
 
 
 class NeedsCastError(Exception):
-    """Values that a cast would make fit.
-
-    Attributes:
-        what: the values and the weights, in the plural.
-        error: the message for one of them.
-    """
+    """Values that a cast would make fit."""
 
     def __init__(self, what: str, error: Exception) -> None:
         super().__init__(what)
+        # what: the values and the weights, in the plural; error: the message for one of them
         self.what, self.error = what, error
 
 

@@ -49,22 +49,14 @@ class MergedArray(LazyTensor):
 
 
 class Delta(NamedTuple):
-    """What one adapter does to a weight, seen as a matrix [rows, columns]: adds scale * left @ right.
+    """What one adapter does to a weight, seen as a matrix [rows, columns]: adds scale * left @ right."""
 
-    Attributes:
-        a, b: the factors; b is None if `a` itself, a vector, is added.
-        scale: of their product.
-        magnitude: DoRA's lengths, one for each output; None without DoRA.
-        is_turned: whether the rows are the inputs, so that left is A.
-        is_embedding: whether the weight is an embedding.
-    """
-
-    a: StoredArray
+    a: StoredArray  # the factors; b is None if `a` itself, a vector, is added
     b: StoredArray | None
-    scale: float
-    magnitude: StoredArray | None = None
-    is_turned: bool = False
-    is_embedding: bool = False
+    scale: float  # of their product
+    magnitude: StoredArray | None = None  # DoRA's lengths, one for each output; None without DoRA
+    is_turned: bool = False  # whether the rows are the inputs, so that left is A
+    is_embedding: bool = False  # whether the weight is an embedding
 
     def factors(self) -> tuple[Values, Values]:
         """Return left, [rows, rank], and right, [rank, columns], in float32."""
@@ -126,11 +118,7 @@ class _MergedPlace(Place):
 
 
 class _Merged(Dense):
-    """The values of a MergedArray, computed a tile of whole rows at a time.
-
-    Attributes:
-        scales: of the merged weights, with DoRA: [rows, 1] or [1, columns].
-    """
+    """The values of a MergedArray, computed a tile of whole rows at a time."""
 
     def __init__(
         self,
@@ -151,7 +139,7 @@ class _Merged(Dense):
         # PEFT adds to an embedding what it has cast to the embedding's dtype.
         self._is_rounded = any(delta.is_embedding and delta.magnitude is None for delta in deltas)
         self._working = np.dtype(np.float64 if dtype is DType.FLOAT64 else np.float32)
-        self.scales: Values | None = None
+        self.scales: Values | None = None  # of the merged weights, with DoRA: [rows, 1] or [1, columns]
 
     def fill(self, out: Values, begin: int, count: int) -> None:
         """See Dense."""

@@ -44,17 +44,13 @@ def requantized(item: RefitItem, how: How, recent: Recent) -> list[tuple[Tensor,
 
 
 class Requantized:
-    """The new stored parts of one weight, computed on the first access to one of them.
-
-    Attributes:
-        changing: the parts that change, by their row.
-    """
+    """The new stored parts of one weight, computed on the first access to one of them."""
 
     def __init__(self, item: RefitItem, how: How, recent: Recent) -> None:
         self._item, self._how, self._recent = item, how, recent
         self._is_fit = how.requantize == "fit"
         self._chain = cast(Compressed, item.tensor.chain)
-        self.changing: dict[Any, Tensor] = {}
+        self.changing: dict[Any, Tensor] = {}  # the parts that change, by their row
         for row in self._find(self._chain):
             self.changing[row] = item.tensor.part(row)
         self._require_own()

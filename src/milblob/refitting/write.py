@@ -29,24 +29,15 @@ _LEAST_NBYTES = 1 << 20
 
 
 class Write(NamedTuple):
-    """New stored bytes of one constant.
+    """New stored bytes of one constant."""
 
-    Attributes:
-        name: of the tensor, for progress.
-        tensor: the constant that has them.
-        offset, nbytes: of the old bytes.
-        new_nbytes: of the new ones; differs only where the value stands in the model file.
-        make: returns the new bytes, each time that it is called.
-        pieces: yields the same, in order.
-    """
-
-    name: str
-    tensor: Tensor
-    offset: int
+    name: str  # of the tensor, for progress
+    tensor: Tensor  # the constant that has them
+    offset: int  # of the old bytes
     nbytes: int
-    new_nbytes: int
-    make: Callable[[], Any]
-    pieces: Callable[[], Iterator[Any]]
+    new_nbytes: int  # of the new ones; differs only where the value stands in the model file
+    make: Callable[[], Any]  # returns the new bytes, each time that it is called
+    pieces: Callable[[], Iterator[Any]]  # yields the same, in order
 
 
 @dataclasses.dataclass(eq=False)

@@ -152,15 +152,11 @@ class CacheDirectory:
 
 
 class CacheEntry:
-    """One version of one file in a cache.
-
-    Attributes:
-        fd: of the sparse file, which belongs to this object.
-    """
+    """One version of one file in a cache."""
 
     def __init__(self, cache: CacheDirectory, path: str, nbytes: int) -> None:
         self._cache, self._path = cache, path
-        self._log = self.fd = -1
+        self._log = self.fd = -1  # fd: of the sparse file, which belongs to this object
         self._begins: list[int] = []
         self._rows: list[tuple[int, int, bytes]] = []  # (begin, end, digest), by begin; no row is inside another
         self.fd = self._open(nbytes)

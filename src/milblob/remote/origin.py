@@ -19,15 +19,10 @@ MAX_FILES = 1 << 17
 
 
 class Version(NamedTuple):
-    """The identity of a version of a file.
+    """The identity of a version of a file."""
 
-    Attributes:
-        nbytes: its size.
-        etag, changed: as the server states them; "" where it does not.
-    """
-
-    nbytes: int
-    etag: str = ""
+    nbytes: int  # its size
+    etag: str = ""  # as the server states them; "" where it does not
     changed: str = ""
 
     @property

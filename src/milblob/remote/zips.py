@@ -86,11 +86,7 @@ class ZipDirectory:
 
 
 class ZipMember:
-    """A file in an archive.
-
-    Attributes:
-        backing: its bytes: a part of the archive's mapping if it is stored, else a file that they are decoded into.
-    """
+    """A file in an archive."""
 
     def __init__(self, archive: MappedFile, row: zipfile.ZipInfo, start: int, name: str, budget: Budget) -> None:
         self._archive, self._row, self._start, self._name, self._budget = archive, row, start, name, budget
@@ -101,6 +97,7 @@ class ZipMember:
             whole = memoryview(archive.need([]))
             self.backing = Backing(name, row.file_size, self._fetch, memory=whole[start : start + row.file_size])
             return
+        # its bytes: a part of the archive's mapping if it is stored, else a file that they are decoded into
         self.backing = Backing(name, row.file_size, self._decode, self._file)
 
     def _file(self) -> int:

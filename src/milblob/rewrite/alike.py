@@ -46,20 +46,14 @@ class Shared(NamedTuple):
 
 
 class _Form:
-    """The weights that are computed in one way from the same stored values.
-
-    Attributes:
-        weights: in Program order.
-        nbytes: stored for them.
-        order: position of the first.
-    """
+    """The weights that are computed in one way from the same stored values."""
 
     __slots__ = ("nbytes", "order", "weights")
 
     def __init__(self, first: Tensor, order: int) -> None:
-        self.weights = [first]
-        self.nbytes = first.nbytes
-        self.order = order
+        self.weights = [first]  # in Program order
+        self.nbytes = first.nbytes  # stored for them
+        self.order = order  # position of the first
 
     @property
     def first(self) -> Tensor:

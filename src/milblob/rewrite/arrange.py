@@ -175,22 +175,17 @@ class _Choice:
         options: what was requested.
         weights_of: a part -> names of the weights that it is a part of.
         compressed: weights that are compressed.
-
-    Attributes:
-        compressed: these, by constant, or by the chain of what was compressed before.
-        decompressions: of each Program.
-        shared: rows of the weights that take the form of another one.
-        has_selected: whether `is_selected` was True of anything so far.
     """
 
     def __init__(
         self, options: Options, weights_of: Mapping[Any, Sequence[str]], compressed: Iterable[CompressedWeight]
     ) -> None:
         self.options = options
+        # these, by constant, or by the chain of what was compressed before
         self.compressed = {weight.tensor.row: weight for weight in compressed}
-        self.decompressions: dict[OpenProgram, Decompression] = {}
-        self.shared: set[Any] = set()
-        self.has_selected = False
+        self.decompressions: dict[OpenProgram, Decompression] = {}  # of each Program
+        self.shared: set[Any] = set()  # rows of the weights that take the form of another one
+        self.has_selected = False  # whether `is_selected` was True of anything so far
         self._weights_of = weights_of
 
     def is_selected(self, name: str, constant: Any = None) -> bool:

@@ -46,24 +46,18 @@ class Records:
         root: real directory of the model; file names are relative to it.
         align: data alignment in the result.
         canonical: order records by reference and rewrite every file.
-
-    Attributes:
-        weight_files: of the source, by name.
-        items: records of the result.
-        files: weight file of the result -> (its items in order, size in bytes); only rewritten files.
-        gone: weight files of the source that the result lacks or rewrites.
-        used: (file, offset) of records in the source that are, or were, referred to.
-        origins: every file that bytes come from, mapped.
     """
 
     def __init__(self, root: str, align: int, canonical: bool) -> None:
         self.root = root
-        self.weight_files: dict[str, WeightFile] = {}
-        self.items: list[Item] = []
+        self.weight_files: dict[str, WeightFile] = {}  # of the source, by name
+        self.items: list[Item] = []  # records of the result
+        # weight file of the result -> (its items in order, size in bytes); only rewritten files
         self.files: dict[str, tuple[list[Item], int]] = {}
-        self.gone: set[str] = set()
+        self.gone: set[str] = set()  # weight files of the source that the result lacks or rewrites
+        # (file, offset) of records in the source that are, or were, referred to
         self.used: set[tuple[str, int]] = set()
-        self.origins: dict[SourceFile, MappedFile] = {}
+        self.origins: dict[SourceFile, MappedFile] = {}  # every file that bytes come from, mapped
         self._align = align
         self._canonical = canonical
         self._dense: dict[Any, Item] = {}

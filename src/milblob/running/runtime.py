@@ -56,15 +56,11 @@ def make_options(optimize: bool, threads: int | None) -> Any:
 class Handover:
     """What a session of onnxruntime is started with beside the model; a context manager around its start.
 
-    Args:
-        options: from `make_options`; changed here.
-
-    Attributes:
-        values: handed over in memory, which a session does not keep alive itself.
+    `options`: from `make_options`; changed here.
     """
 
     def __init__(self, options: Any) -> None:
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}  # handed over in memory, which a session does not keep alive itself
         self._options = options
         self._stack = ExitStack()
         self._places: dict[MappedFile, str | None] = {}

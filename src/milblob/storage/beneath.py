@@ -41,14 +41,12 @@ class Location:
     from one of the model's files: it may be a link, and go through links, but must end inside `location`. Locations
     nest: a location beneath a location that is itself beneath another must remain inside both. Where the format allows
     no links, `links=False` refuses each one between the outer location and the file, also inside of it.
-
-    Attributes:
-        path: with links unresolved, so that messages show what the user knows. Not for opening: use `open`.
     """
 
     __slots__ = ("_links", "_outer", "_parts", "_relative", "path")
 
     def __init__(self, path: str) -> None:
+        # with links unresolved, so that messages show what the user knows. Not for opening: use `open`.
         self.path = path
         self._outer: Location | None = None
         self._relative = ""
@@ -268,18 +266,14 @@ class Directory:
 
     A context manager. Names are plain entry names, without a slash.
 
-    Attributes:
-        fd: of the directory; -1 where no directory can be held.
-
-    Raises:
-        As `Location.open`.
+    Raises: As `Location.open`.
     """
 
     __slots__ = ("_path", "fd")
 
     def __init__(self, place: Location) -> None:
         self._path = place.path if _HAS_DIR_FDS else place.real()
-        self.fd = place.open(_LISTED) if _HAS_DIR_FDS else -1
+        self.fd = place.open(_LISTED) if _HAS_DIR_FDS else -1  # of the directory; -1 where no directory can be held
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
         """Open a name as `os.open` does; follows links unless the flags forbid it."""

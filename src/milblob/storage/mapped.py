@@ -78,16 +78,6 @@ class MappedFile:
 
     A file that represents a remote one (`mirrored`) holds only the requested bytes, so each method states which part of
     the returned buffer may be read: `live` and `check_size` fetch the whole file, `need` fetches a range.
-
-    Attributes:
-        buffer: the bytes for `_codec` and for arrays; None after close.
-        name: the path as given, or None for memory.
-        identity: device and inode of the file, or None for memory.
-        is_partial: whether it represents a remote file and holds only the requested bytes.
-        changed_ns: when the file had been changed last as it was opened, or None for memory.
-        fd: its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and
-            after close. Where another thread may close, use it only inside `held`: after a close the system reuses the
-            number for the next file.
     """
 
     __slots__ = ("_backing", "_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "is_partial", "name")
@@ -110,14 +100,17 @@ class MappedFile:
             BufferError: a strided buffer. TypeError: any other object.
         """
         self._backing: Backing | None = None
-        self.is_partial = False
+        self.is_partial = False  # whether it represents a remote file and holds only the requested bytes
         self._mmap: mmap.mmap | None = None
         self._lock = threading.Lock()
         self._users = 0
+        # its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and after
+        # close. Where another thread may close, use it only inside `held`: after a close the system reuses the number
+        # for the next file.
         self.fd = -1
-        self.name = name
-        self.identity: tuple[int, int] | None = None
-        self.changed_ns: int | None = None
+        self.name = name  # the path as given, or None for memory
+        self.identity: tuple[int, int] | None = None  # device and inode of the file, or None for memory
+        self.changed_ns: int | None = None  # when the file had been changed last as it was opened, or None for memory
 
         def take() -> Any:
             nbytes = self._file_nbytes()
@@ -146,7 +139,7 @@ class MappedFile:
         except TypeError:
             message = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
             raise TypeError(message) from None
-        self.buffer: Buffer | None = buffer
+        self.buffer: Buffer | None = buffer  # the bytes for `_codec` and for arrays; None after close
         view = memoryview(buffer)  # of bytes, for elements of any size
         if buffer.nbytes < 1024 and view[: len(LFS_PREFIX)] == LFS_PREFIX:
             raise FormatError(self._lfs_message(bytes(view)), offset=0, file=self.name, code="lfs-pointer")

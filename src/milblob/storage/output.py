@@ -319,27 +319,21 @@ class NewDirectory(Whole):
 class NewNamedFile(Whole):
     """A NewFile for libraries that need a name, and may themselves rename a file to it.
 
-    Args:
-        path, force, locked: as for `NewFile`.
-
-    Attributes:
-        name: the name to write to, in a temporary directory beside the final name.
-        path: the final name, links resolved.
-
-    Raises:
-        As `NewFile`.
+    `path`, `force`, `locked`: as for `NewFile`.
+    Raises: As `NewFile`.
     """
 
     def __init__(self, path: str, force: bool = False, *, locked: bool = False) -> None:
         self._directory, self._fd = "", -1
         self._inode = 0  # once it is complete
         self._pid = os.getpid()
-        self.path, self._old = _destination(path, force, locked)
+        self.path, self._old = _destination(path, force, locked)  # path: the final name, links resolved
         self._force, self._locked = force, locked
         parent = os.path.dirname(self.path) or "."
         sweep(parent)
         with naming(self.path):
             self._directory, self._fd = _create_directory(parent, 0o777)
+        # the name to write to, in a temporary directory beside the final name
         self.name = os.path.join(self._directory, os.path.basename(self.path))
         self._mode = stat.S_IMODE((self._old or os.stat(self._directory)).st_mode)
         self._mode &= 0o666 if self._old is None else ~0

@@ -27,11 +27,17 @@ _KERNELS = {
 
 
 class CastCounts(NamedTuple):
-    """What happened to the elements of a cast."""
+    """What happened to the elements of a cast.
 
-    overflow: int = 0  # finite values too large for the target: now infinite (NaN where it has no infinity), or clamped
-    nan: int = 0  # NaN before and after
-    underflow: int = 0  # nonzero before, zero afterwards
+    Attributes:
+        overflow: finite values too large for the target: now infinite (NaN where it has no infinity), or clamped.
+        nan: NaN before and after.
+        underflow: nonzero before, zero afterwards.
+    """
+
+    overflow: int = 0
+    nan: int = 0
+    underflow: int = 0
 
 
 def is_castable(src_dtype: Any, dst_dtype: Any) -> bool:

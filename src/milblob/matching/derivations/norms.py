@@ -41,22 +41,15 @@ class Vectors(NamedTuple):
 
 @dataclass(frozen=True)
 class Norm:
-    """A batch norm, or a scale and shift, of a checkpoint.
+    """A batch norm, or a scale and shift, of a checkpoint."""
 
-    Attributes:
-        gamma, beta, mean, variance: names of arrays; None where the checkpoint has none.
-        epsilon: added to the variance.
-        form: one of FORMS, or "scale": gamma alone is multiplied.
-        dtype: of the arithmetic: "float32" or "float16".
-    """
-
-    gamma: str | None
+    gamma: str | None  # names of arrays; None where the checkpoint has none
     beta: str | None
     mean: str | None
     variance: str | None
-    epsilon: float = EPSILONS[0]
-    form: str = FORMS[0]
-    dtype: str = "float32"
+    epsilon: float = EPSILONS[0]  # added to the variance
+    form: str = FORMS[0]  # one of FORMS, or "scale": gamma alone is multiplied
+    dtype: str = "float32"  # of the arithmetic: "float32" or "float16"
 
     def names(self, is_bias: bool) -> Iterator[str]:
         """Yield the names of the arrays that take part in a weight, or in a bias."""

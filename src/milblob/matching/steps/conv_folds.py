@@ -65,16 +65,12 @@ class Fold(NamedTuple):
 
 
 class FoldFinder:
-    """Finds folds in one model, of the arrays of one checkpoint.
-
-    Attributes:
-        sqnr: in dB, of compressed weights whose fold was chosen.
-    """
+    """Finds folds in one model, of the arrays of one checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint, weights: ModelWeights) -> None:
         self._checkpoint, self._weights = checkpoint, weights
         self._may, self._array = checkpoint.may, checkpoint.read
-        self.sqnr: dict[str, float] = {}
+        self.sqnr: dict[str, float] = {}  # in dB, of compressed weights whose fold was chosen
         self._of_shape: dict[tuple[tuple[int, ...], int], list[str]] = defaultdict(list)
         for name, tensor in checkpoint.floats.items():
             if tensor.ndim >= 2:

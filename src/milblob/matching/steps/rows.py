@@ -17,17 +17,11 @@ _MIN_ROW = 2  # elements; single ones are equal by accident
 
 
 class _Run(NamedTuple):
-    """Consecutive rows of a weight that are consecutive rows of an array.
+    """Consecutive rows of a weight that are consecutive rows of an array."""
 
-    Attributes:
-        candidates: (number of the array's axis, first row), of all arrays that have these rows.
-        length: rows.
-        first_count, last_count: how many arrays have its first row, and its last one.
-    """
-
-    candidates: list[tuple[int, int]]
-    length: int
-    first_count: int
+    candidates: list[tuple[int, int]]  # (number of the array's axis, first row), of all arrays that have these rows
+    length: int  # rows
+    first_count: int  # how many arrays have its first row, and its last one
     last_count: int
 
 
