@@ -285,8 +285,8 @@ ROWS = st.lists(
 def test_a_pattern_matches_its_members_only(rows):
     names = list(dict.fromkeys(f"a_{x}_b_{y}.c/{z}" for x, y, z in rows))
     groups = patterns.fold(names, [0] * len(names))
-    assert sorted(i for group in groups for i in group.members) == list(range(len(names)))
-    assert [group.members[0] for group in groups] == sorted(group.members[0] for group in groups)
+    assert sorted(i for _, members in groups for i in members) == list(range(len(names)))
+    assert [members[0] for _, members in groups] == sorted(members[0] for _, members in groups)
     for pattern, members in groups:
         if "of them" in pattern:
             count = np.prod([int(n) for n in re.findall(r": (\d+) of them", pattern)])

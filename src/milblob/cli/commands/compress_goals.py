@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...wording import some
 from .. import options
+from ..calling import call
 from ..selection import check_select
 from ..terminal import output, tables
-from ..terminal.progress import shown
 
 if TYPE_CHECKING:
     from ...compressing.compress_plan import CompressPlan
@@ -143,12 +143,11 @@ def run_frontier(arguments: Namespace, scope: "Scope", extras: dict[str, Any]) -
 
     check_select(arguments, arguments.model)
     with NewFile(arguments.frontier, force=arguments.force) as new:
-        with shown(arguments) as progress:
-            frontier = compress_frontier(
-                arguments.model, scope=scope, guidance=Guidance(importance=extras.pop("importance")),
-                executor=arguments.executor, progress=progress, max_nbytes=arguments.max_nbytes, **ladder(arguments),
-                **extras,
-            )  # fmt: skip
+        guidance = Guidance(importance=extras.pop("importance"))
+        frontier = call(
+            compress_frontier, arguments, arguments.model, scope=scope, guidance=guidance,
+            sensitivity=dict(arguments.sensitivity) or None, **extras,
+        )  # fmt: skip
         if not frontier.alone:
             raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")
         write_at(new.fd, [frontier.to_svg().encode()], 0)
