@@ -340,12 +340,7 @@ def _compare_pairs(piece: _Pairs) -> tuple[list[TensorDiff], Exception | None]:
 
 
 def _compare(
-    old: str | None,
-    a: LazyTensor | None,
-    new: str | None,
-    b: LazyTensor | None,
-    how: _How,
-    parts: "_Parts",
+    old: str | None, a: LazyTensor | None, new: str | None, b: LazyTensor | None, how: _How, parts: "_Parts"
 ) -> TensorDiff:
     """Compare two tensors; one of them may be missing."""
     either = cast(LazyTensor, a if a is not None else b)

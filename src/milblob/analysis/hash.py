@@ -135,10 +135,7 @@ def hashes_of(
     progress: Progress | None = None,
     known: Known | None = None,
 ) -> dict[str, str]:
-    """Return the hash of each tensor.
-
-    `tensors`: by their names in the source. `far`, `known`: as for `model_hash`.
-    """
+    """Return the hash of each tensor. `tensors`: by their names in the source. `far`, `known`: as for `model_hash`."""
     if far is None:
         found = tensor_hashes(tensors.values(), dense=dense, progress=progress, known=known)
         return dict(zip(tensors, found, strict=True))
@@ -152,11 +149,7 @@ def hashes_of(
 
 
 def tensor_hashes(
-    tensors: Iterable[LazyTensor],
-    *,
-    dense: bool = False,
-    progress: Progress | None = None,
-    known: Known | None = None,
+    tensors: Iterable[LazyTensor], *, dense: bool = False, progress: Progress | None = None, known: Known | None = None
 ) -> Iterator[str]:
     """Yield the hash of each tensor, in order; small ones are worked on several at a time. `known`: as `model_hash`."""
     known = {} if known is None else known

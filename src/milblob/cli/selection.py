@@ -20,12 +20,7 @@ _VIEWS = ((False, False), (False, True), (True, False), (True, True))
 
 
 def open_chosen(
-    stack: ExitStack,
-    source: str,
-    arguments: Namespace,
-    *,
-    constants: bool = False,
-    stored: bool = False,
+    stack: ExitStack, source: str, arguments: Namespace, *, constants: bool = False, stored: bool = False
 ) -> "ChosenTensors":
     """Open a model or a file of arrays, and choose from it.
 

@@ -125,8 +125,7 @@ class CompressReport(Result):
         """What was done, to be saved, edited and applied again."""
         rows = {
             one.name: PlannedWeight(
-                one.recipe,
-                {"nbytes": one.nbytes, "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr)},
+                one.recipe, {"nbytes": one.nbytes, "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr)}
             )
             for one in self.weights
         }

@@ -192,11 +192,7 @@ class Metadata:
 
     @classmethod
     def from_function(
-        cls,
-        inputs: Iterable[Any],
-        *,
-        opset: str | Mapping[str, str] = "",
-        build_info: Mapping[str, str] | None = None,
+        cls, inputs: Iterable[Any], *, opset: str | Mapping[str, str] = "", build_info: Mapping[str, str] | None = None
     ) -> "Metadata":
         """Make metadata from the inputs of a MIL function, for a model without a better source.
 

@@ -368,10 +368,7 @@ class ProgramScan:
         return Compressed(chains.op(number), None, output, number, chains, self._parts)
 
     def _parts(
-        self,
-        number: int,
-        made: dict[int, Compressed] | None = None,
-        parts: dict[int, dict[str, Any]] | None = None,
+        self, number: int, made: dict[int, Compressed] | None = None, parts: dict[int, dict[str, Any]] | None = None
     ) -> dict[str, Any]:
         """Make the parts of an output, and those of all operations that these lead to, each once.
 

@@ -81,10 +81,7 @@ class GivenTensor(NamedTuple):
 
 
 def pair_by_name(
-    given: Mapping[str, Any],
-    find: Callable[[str], tuple[str, LazyTensor]],
-    where: str,
-    how: How,
+    given: Mapping[str, Any], find: Callable[[str], tuple[str, LazyTensor]], where: str, how: How
 ) -> list[GivenTensor]:
     """Find the tensor of every array, and check all of them, casts included, before anything is written.
 

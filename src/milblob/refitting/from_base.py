@@ -52,12 +52,7 @@ class Rebased(NamedTuple):
 
 
 def rebase(
-    path: str,
-    new: Mapping[str, Any],
-    base: Mapping[str, Any],
-    how: How,
-    leave: Select,
-    epsilon: float | None = None,
+    path: str, new: Mapping[str, Any], base: Mapping[str, Any], how: How, leave: Select, epsilon: float | None = None
 ) -> Rebased:
     """Learn from a base checkpoint how each weight of a model came to be, and do the same with another checkpoint.
 

@@ -334,11 +334,7 @@ class Repacking:
     _held: list[MappedFile] = field(default_factory=list)
     _origins: dict[SourceFile, MappedFile] = field(default_factory=dict)
 
-    def write(
-        self,
-        compressed: Iterable[CompressedWeight] = (),
-        computed: Done = lambda parts: None,
-    ) -> RepackReport:
+    def write(self, compressed: Iterable[CompressedWeight] = (), computed: Done = lambda parts: None) -> RepackReport:
         """Plan, and unless it is a dry run, write everything that then only needs its name.
 
         `compressed`: weights that are compressed. `computed`: called with those parts that are computed while they are
@@ -495,12 +491,7 @@ class Repacking:
             mapped = like.reader.mapping if like is not None else model.parts[0].mapping
             set_mode(path, os.fstat(mapped.fd).st_mode)
 
-    def _fill(
-        self,
-        files: list[tuple[str, list[Item], int]],
-        changes: list[TensorChange],
-        computed: Done,
-    ) -> None:
+    def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[TensorChange], computed: Done) -> None:
         first = {id(change.item.first): change for change in reversed(changes) if change.item is not None}
 
         def cast_done(item: Item, counts: CastCounts) -> None:

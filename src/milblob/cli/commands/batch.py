@@ -15,10 +15,7 @@ from ..terminal.progress import shown
 if TYPE_CHECKING:
     from ...batching.report import BatchItem, BatchReport
 
-EXAMPLES = (
-    "batch repack --cast float32=float16 -- *.mlpackage --into small",
-    "batch check -- '*.mlpackage' --jobs 2",
-)
+EXAMPLES = ("batch repack --cast float32=float16 -- *.mlpackage --into small", "batch check -- '*.mlpackage' --jobs 2")
 _EXIT_FINDINGS = 1
 
 

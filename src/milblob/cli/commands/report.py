@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 _EXIT_FINDINGS = 1
 
-EXAMPLES = (
-    "report Model.mlpackage -o report.html",
-    "report Model.mlpackage Half.mlpackage -o both.html --no-values",
-)
+EXAMPLES = ("report Model.mlpackage -o report.html", "report Model.mlpackage Half.mlpackage -o both.html --no-values")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
