@@ -54,16 +54,15 @@ def compare_programs(
     comparison = _Comparison(alignment, paired, (set(), set()) if seen is None else seen)
     rows = alignment.functions
     several = len(rows) > 1
-    for row in rows:
-        name, other = row.names
-        if row.new is None:
+    for (name, other), ours, theirs in rows:
+        if theirs is None:
             comparison.changes += only([f"function {name!r}"])
-        elif row.old is None:
+        elif ours is None:
             comparison.changes += only([f"function {name!r}"], "added")
         else:
             if name != other:
                 comparison.changes.append(Change("changed", f"function: {name!r} in A, {other!r} in B"))
-            comparison.compare(f"{name}: " if several else "", row.old, row.new)
+            comparison.compare(f"{name}: " if several else "", ours, theirs)
     return comparison.changes, comparison.notes()
 
 

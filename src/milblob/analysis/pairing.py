@@ -234,8 +234,8 @@ class _Places:
 def _readings(alignment: Alignment, number: int) -> dict[Key, list[Any]]:
     """Return where the constants of A (0) or B (1) are read."""
     found: dict[Key, list[Any]] = {}
-    for row in alignment.functions:
-        function = row.new if number else row.old
+    for _, *both in alignment.functions:
+        function = both[number]
         for op in function.ops if function is not None else ():
             partner = op if number else alignment.partners.get(op.key)
             for parameter, read in op.arguments.items() if partner is not None else ():

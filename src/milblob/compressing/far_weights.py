@@ -59,7 +59,7 @@ class FarWeights(NamedTuple):
         `here`: does the same in this process, for what cannot be pickled, such as a recipe with a function.
         Raises: As `work` and `Workers.run`.
         """
-        rows: dict[int, tuple[_PackedWeight, Any]] = {}
+        rows: dict[int, tuple[_Packed, Any]] = {}
         for number in numbers:
             row = _packed(candidates[number]), more(number)
             with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # as pickle refuses a function
@@ -72,7 +72,7 @@ class FarWeights(NamedTuple):
                 yield _Piece(self.source, path, work, tuple(rows[number] for number in group))
 
         def name_of(piece: _Piece) -> str:
-            return f"weights from {piece.rows[0][0].name} of {self.source.path}"
+            return f"weights from {piece.rows[0][0][0]} of {self.source.path}"
 
         with contextlib.closing(self.workers.run(_run, pieces(), name_of)) as found:
             results = (result for results in found for result in results)
@@ -124,13 +124,8 @@ class Room:
         write_at(self.fd, [memoryview(data).cast("B")], offset)
 
 
-class _PackedWeight(NamedTuple):
-    """A Candidate without what a worker opens itself."""
-
-    name: str
-    options: Any
-    may_stay: bool
-    about: Any
+_Packed = tuple[str, Any, bool, tuple[Any, ...]]
+"""A Candidate without what a worker opens itself: name of the tensor, `options`, `may_stay`, and fields of `about`."""
 
 
 class _Piece(NamedTuple):
@@ -139,17 +134,17 @@ class _Piece(NamedTuple):
     source: Reopened
     path: str | None  # of the file for their parts, which a worker makes; None for none
     work: Work
-    rows: tuple[tuple[_PackedWeight, Any], ...]
+    rows: tuple[tuple[_Packed, Any], ...]
 
 
-def _packed(candidate: Candidate) -> _PackedWeight:
+def _packed(candidate: Candidate) -> _Packed:
     about = candidate.about
     heavy = about.importance
     if heavy is not None:  # of the input channels: one for each, not one for each element
         steps = zip(heavy.shape, heavy.strides, strict=True)
         heavy = heavy[tuple(slice(None) if step or size < 2 else slice(1) for size, step in steps)]
     fields = about._replace(importance=heavy, empty=cast(Any, None), persistent=cast(Any, None))
-    return _PackedWeight(candidate.tensor.name, candidate.options, candidate.may_stay, tuple(fields))
+    return candidate.tensor.name, candidate.options, candidate.may_stay, tuple(fields)
 
 
 def _run(piece: _Piece) -> list[Any]:
@@ -164,12 +159,12 @@ def _run(piece: _Piece) -> list[Any]:
                 os.unlink(piece.path)  # of a worker that was killed
             fd = stack.enter_context(new_file(piece.path))
         room, found = Room(fd), []
-        for packed, more in piece.rows:
-            tensor = cast(Tensor, tensors[packed.name])
-            about = Weight(*packed.about)
+        for (name, options, may_stay, fields), more in piece.rows:
+            tensor = cast(Tensor, tensors[name])
+            about = Weight(*fields)
             heavy = None if about.importance is None else np.broadcast_to(about.importance, tensor.shape)
             about = about._replace(importance=heavy, empty=scratch.empty, persistent=scratch.empty)
-            found.append(piece.work(Candidate(tensor, packed.options, packed.may_stay, about), more, room))
+            found.append(piece.work(Candidate(tensor, options, may_stay, about), more, room))
         if piece.path is None:
             return found
         file = SourceFile.at(piece.path)  # after the last byte

@@ -1,10 +1,11 @@
 """Files of any file system that fsspec knows, read by ranges."""
 
+import contextlib
 import errno
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..extras import require
@@ -130,26 +131,22 @@ def _version(info: dict[str, Any], name: str) -> Version:
     return Version(nbytes, etag, changed)
 
 
-class _named:  # noqa: N801
-    """Turns any error of a file system into an OSError that names the file, without what a URL in it may hold."""
-
-    def __init__(self, name: str, message: str = "") -> None:
-        self._name, self._words = name, message
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None or not isinstance(error, Exception) or isinstance(error, MemoryError):
-            return
-        if isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(errno.ENOENT, f"{self._words}{os.strerror(errno.ENOENT)}", self._name) from None
-        if isinstance(error, PermissionError):
-            raise PermissionError(errno.EACCES, f"{self._words}{os.strerror(errno.EACCES)}", self._name) from None
+@contextlib.contextmanager
+def _named(name: str, message: str = "") -> Iterator[None]:
+    """Turn any error of a file system into an OSError that names the file, without what a URL in it may hold."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, f"{message}{os.strerror(errno.ENOENT)}", name) from None
+    except PermissionError:
+        raise PermissionError(errno.EACCES, f"{message}{os.strerror(errno.EACCES)}", name) from None
+    except Exception as error:
         what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
         got = f"{what} ({status})" if isinstance(status, int) else what
-        raise OSError(errno.EIO, f"{self._words}expected its bytes, got {got}", self._name) from None
+        raise OSError(errno.EIO, f"{message}expected its bytes, got {got}", name) from None
 
 
 def open_origin(url: str, options: dict[str, Any]) -> tuple[FileSystemOrigin, str]:
