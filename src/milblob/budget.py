@@ -46,10 +46,7 @@ class Budget:
     def add_file(self, name: str | None, nbytes: int, identity: Hashable = None) -> None:
         """Count the bytes of a file once, for all names and links that lead to it; without a name, of a buffer.
 
-        Args:
-            name: path of the file.
-            nbytes: its size.
-            identity: device and inode where they are known, so that nobody asks for them again.
+        `identity`: device and inode where they are known, so that nobody asks for them again.
         """
         key: Hashable = identity or name
         if identity is None and name is not None:

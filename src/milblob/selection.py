@@ -49,13 +49,8 @@ def choose(names: Iterable[str], select: Select, where: str) -> tuple[list[str],
 def require_selected(select: Select, is_any: bool, where: str) -> None:
     """Refuse a selection that selects nothing: a misspelled name must be an error, not an empty result.
 
-    Args:
-        select: as it was given; None is never refused.
-        is_any: whether it selects something.
-        where: the owner of the names, for the message.
-
-    Raises:
-        SelectionError: it selects nothing.
+    `select`: as it was given; None is never refused. `is_any`: whether it selects something.
+    Raises: SelectionError: it selects nothing.
     """
     if select is not None and not is_any:
         raise SelectionError(_globs(select), where)

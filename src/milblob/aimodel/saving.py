@@ -36,15 +36,9 @@ def patched(nbytes: int, changes: list[journal.Patch]) -> NewBytecode:
 def save(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
     """Write a bundle with other bytecode, and its hash.
 
-    Args:
-        asset: the bundle, or a bare .mlirb file.
-        new: its bytecode as it will be.
-        target: a path; the bundle itself is changed in place.
-        force: replace what is at `target`, a bundle or a file.
-
-    Raises:
-        FileExistsError: something is there. ValueError: a place inside or around the bundle.
-        BlockingIOError: another writer has it. OSError: it cannot be written. Nothing has changed then.
+    `target`: a path; the bundle itself is changed in place. `force`: replace what is at `target`, a bundle or a file.
+    Raises: FileExistsError: something is there. ValueError: a place inside or around the bundle. BlockingIOError:
+    another writer has it. OSError: it cannot be written. Nothing has changed then.
     """
     source = asset.path or ""
     in_place = is_in_place([source], target)

@@ -40,11 +40,7 @@ def check_values(
 ) -> None:
     """Read every stored tensor of a model and report what is wrong with the values.
 
-    Args:
-        found: takes the findings.
-        package: an open model. What cannot be read is skipped: `check` reports that.
-        executor: see `check`.
-        progress: called as each tensor has been looked at (see `Progress`).
+    `package`: an open model. What cannot be read is skipped: `check` reports that.
     """
     counter = ProgressCounter(progress)
     opened = _attempt(found, lambda: _opened(package))

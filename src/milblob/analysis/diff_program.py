@@ -40,16 +40,10 @@ def compare_programs(
     Constants of WEIGHT_COUNT elements or more, and the operations that decompress them, are left to the comparison of
     tensors. Operations without inputs are not compared.
 
-    Args:
-        alignment: the models, and which operation is which.
-        paired: keys of tensors of A and B that are compared elsewhere, and not reported here.
-        seen: two sets, to which the keys of all smaller constants of A and B compared here are added.
-
-    Returns:
-        (differences, what differs without being one: names of operations).
-
-    Raises:
-        FormatError, ResolveError, UnsupportedError: as reading the models does.
+    `paired`: keys of tensors of A and B that are compared elsewhere, and not reported here. `seen`: two sets, to which
+    the keys of all smaller constants of A and B compared here are added.
+    Returns: (differences, what differs without being one: names of operations).
+    Raises: FormatError, ResolveError, UnsupportedError: as reading the models does.
     """
     comparison = _Comparison(alignment, paired, (set(), set()) if seen is None else seen)
     rows = alignment.functions

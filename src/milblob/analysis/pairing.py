@@ -37,7 +37,6 @@ def pair(
     A tensor may be in several pairs: where one side stores as one what are two on the other.
 
     Args:
-        a, b: the sides.
         mapping: as for `diff`.
         alignment: the operations of both; None if one side has none.
         reads: whether values may be read, to pair by them what has no names.

@@ -31,16 +31,10 @@ class BatchEntry(NamedTuple):
 class BatchJournal:
     """An open journal, and its lock.
 
-    Args:
-        path: of the file.
-        call: a text that is equal for equal calls.
-        resume: continue a journal that exists.
-
-    Raises:
-        FileExistsError: there is one, and `resume` is False.
-        FormatError: it is not a journal of a batch, or damaged. ValueError: it is of another call.
-        BlockingIOError: another process continues the same batch.
-        OSError: from the system.
+    `call`: a text that is equal for equal calls. `resume`: continue a journal that exists.
+    Raises: FileExistsError: there is one, and `resume` is False. FormatError: it is not a journal of a batch, or
+    damaged. ValueError: it is of another call. BlockingIOError: another process continues the same batch. OSError: from
+    the system.
     """
 
     def __init__(self, path: str, call: str, *, resume: bool) -> None:
@@ -63,10 +57,7 @@ class BatchJournal:
     def begin(self, name: str, source: str, destination: str | None, earlier: BatchEntry | None = None) -> BatchEntry:
         """Record that the work on a model begins.
 
-        Args:
-            name: of its output.
-            source, destination: the paths.
-            earlier: what the journal has about it; its output, if there is one, is to be replaced.
+        `earlier`: what the journal has about it; its output, if there is one, is to be replaced.
         """
         found = b""
         with contextlib.suppress(OSError):  # working on it reports that

@@ -26,13 +26,8 @@ _DTYPES = {DType.FLOAT32: 65568, DType.FLOAT16: 65552, DType.INT32: 131104}
 class Description:
     """The description of functions in a model file.
 
-    Args:
-        buffer: the model file.
-        span: of its ModelDescription.
-        functions: names of the Program's functions.
-
-    Raises:
-        ProgramError: a function that has no description.
+    `span`: of its ModelDescription. `functions`: names of the Program's functions.
+    Raises: ProgramError: a function that has no description.
     """
 
     def __init__(self, buffer: _codec.Buffer, span: Span | None, functions: Sequence[str]) -> None:

@@ -24,14 +24,8 @@ def open_chosen(
 ) -> "ChosenTensors":
     """Open a model or a file of arrays, and choose from it.
 
-    Args:
-        stack: that closes it.
-        source: a path.
-        arguments: of the command: `max_nbytes`, `function`, and see `kept`.
-        constants, stored: see `milblob.open`.
-
-    Raises:
-        ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
+    `constants`, `stored`: see `milblob.open`.
+    Raises: ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
     """
     from ..formats.selecting import open_tensors
 

@@ -40,12 +40,19 @@ _current: "Installation | None" = None
 
 
 class Replaced(NamedTuple):
-    """A name that is replaced."""
+    """A name that is replaced.
 
-    owner: Any  # the module or class that has the attribute, or `sys.modules`
-    name: str  # of the attribute, or of the module
-    old: Any  # the previous value, or a mark that there was none
-    new: Any  # the replacement
+    Attributes:
+        owner: the module or class that has the attribute, or `sys.modules`.
+        name: of the attribute, or of the module.
+        old: the previous value, or a mark that there was none.
+        new: the replacement.
+    """
+
+    owner: Any
+    name: str
+    old: Any
+    new: Any
 
     def __str__(self) -> str:
         if self.owner is sys.modules:
@@ -70,12 +77,18 @@ class Replaced(NamedTuple):
 
 
 class Installation:
-    """An installation. As a context manager it is undone at the end, unless it existed before."""
+    """An installation. As a context manager it is undone at the end, unless it existed before.
+
+    Attributes:
+        version: of coremltools.
+        places: the replaced names, a `Replaced` each; `str` of one is its dotted name.
+        has_fast_paths: whether functions are replaced too, not only the two classes.
+    """
 
     def __init__(self, version: str, places: tuple[Replaced, ...], has_fast_paths: bool, is_first: bool = True) -> None:
-        self.version = version  # of coremltools
-        self.places = places  # the replaced names, a `Replaced` each; `str` of one is its dotted name
-        self.has_fast_paths = has_fast_paths  # whether functions are replaced too, not only the two classes
+        self.version = version
+        self.places = places
+        self.has_fast_paths = has_fast_paths
         self._is_first = is_first
 
     def __enter__(self) -> Self:
@@ -93,12 +106,18 @@ class Installation:
 def install(*, fast_paths: bool | None = None) -> Installation:
     """Put milblob's reader, writer and fast paths where coremltools looks for its own; import coremltools if need be.
 
-    `fast_paths`: whether to replace slow functions too, see docs/compat.md; default: if the version of coremltools is
-    one of TESTED_VERSIONS.
-    Returns: Installation: what was replaced; also a context manager. A second call does nothing.
-    Raises: ImportError: coremltools is not installed. UnsupportedError: this coremltools lacks names that would be
-    replaced or used; the message lists all of them, and nothing has been replaced. ValueError: it is already installed
-    with other `fast_paths`.
+    Args:
+        fast_paths: whether to replace slow functions too, see docs/compat.md; default: if the version of coremltools is
+            one of TESTED_VERSIONS.
+
+    Returns:
+        Installation: what was replaced; also a context manager. A second call does nothing.
+
+    Raises:
+        ImportError: coremltools is not installed.
+        UnsupportedError: this coremltools lacks names that would be replaced or used; the message lists all of them,
+            and nothing has been replaced.
+        ValueError: it is already installed with other `fast_paths`.
     """
     global _current
     with _lock:

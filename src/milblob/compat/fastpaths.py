@@ -36,14 +36,21 @@ _IMMEDIATE = {np.bool_, np.int16, np.uint16, np.int32, np.int64, np.float32, np.
 
 
 class FastPath(NamedTuple):
-    """A function to replace."""
+    """A function to replace.
 
-    module: str  # the one that has it
-    name: str  # its name in the module; "Class.method" for a static method
-    parameters: tuple[str, ...]  # names of its parameters, as they must be for the replacement to fit
-    # called with the replaced function and its module; returns the replacement
+    Attributes:
+        module: the one that has it.
+        name: its name in the module; "Class.method" for a static method.
+        parameters: names of its parameters, as they must be for the replacement to fit.
+        make: called with the replaced function and its module; returns the replacement.
+        needs: names in the module, some of them with dots, that the replacement uses.
+    """
+
+    module: str
+    name: str
+    parameters: tuple[str, ...]
     make: Callable[[_Function, Any], _Function]
-    needs: tuple[str, ...] = ()  # names in the module, some of them with dots, that the replacement uses
+    needs: tuple[str, ...] = ()
 
 
 def _is_array(value: Any) -> bool:

@@ -50,8 +50,11 @@ class ModelPackageItemInfo:
 class ModelPackage:
     """A directory with a manifest; created if it does not exist.
 
-    `path`: the directory.
-    Raises: RuntimeError: the path is something else, or its manifest is broken or names a missing item.
+    Args:
+        path: the directory.
+
+    Raises:
+        RuntimeError: the path is something else, or its manifest is broken or names a missing item.
     """
 
     def __init__(self, path: str) -> None:
@@ -130,7 +133,8 @@ class ModelPackage:
     def _add(self, path: str, name: str, author: str, description: str, root: str | None = None) -> str:
         """Copy an item and write the manifest; after a failure the call can be repeated.
 
-        `root`: of the model: the identifier of the one that it replaces, or "".
+        Args:
+            root: of the model: the identifier of the one that it replaces, or "".
         """
         old = dict(self._manifest)
         old_entries = dict(self._manifest.get("itemInfoEntries", {}))

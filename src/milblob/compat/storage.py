@@ -89,8 +89,6 @@ def write_array(writer: "_BlobStorageWriter", dtype: DType, array: np.ndarray[An
     """Write a record: the body of the writer's methods, once the array has the right elements.
 
     Args:
-        writer: a `_BlobStorageWriter`.
-        dtype: of the record.
         array: of its elements, or of another NumPy dtype of the same size (float16 for uint16); any shape and strides.
 
     Returns:
@@ -115,8 +113,12 @@ def write_array(writer: "_BlobStorageWriter", dtype: DType, array: np.ndarray[An
 class _BlobStorageWriter:
     """Writes a blob v2 file in place, complete after every call: see the module.
 
-    `file_name`: str or bytes. `truncate_file`: start an empty file; else append to the existing records.
-    Raises: RuntimeError: the file cannot be opened, or is not a blob v2 file. TypeError: other arguments.
+    Args:
+        file_name: str or bytes.
+        truncate_file: start an empty file; else append to the existing records.
+
+    Raises:
+        RuntimeError: the file cannot be opened, or is not a blob v2 file. TypeError: other arguments.
     """
 
     __slots__ = ("__weakref__", "_count", "_fd", "_path", "_turn")
@@ -217,10 +219,12 @@ def _offset(value: Any, name: str) -> int:
 def read_array(reader: "_BlobStorageReader", dtype: DType, offset: int) -> np.ndarray[Any, Any]:
     """Read a record: the body of the reader's methods.
 
-    Returns: ndarray, shape (count,), newly allocated and writable; uint16 for FLOAT16, one byte for each sub-byte
-    element.
-    Raises: RuntimeError: the file cannot be opened, or has no sound record of that dtype. ValueError: the record is not
-    inside the file, or empty.
+    Returns:
+        ndarray, shape (count,), newly allocated and writable; uint16 for FLOAT16, one byte for each sub-byte element.
+
+    Raises:
+        RuntimeError: the file cannot be opened, or has no sound record of that dtype.
+        ValueError: the record is not inside the file, or empty.
     """
     blob = reader._opened()
     try:
@@ -266,8 +270,11 @@ def _refusal(blob: BlobReader, buffer: _codec.Buffer, dtype: DType, offset: int,
 class _BlobStorageReader:
     """Reads a blob v2 file, which is mapped at the first read: see the module.
 
-    `file_name`: str or bytes.
-    Raises: TypeError: another argument.
+    Args:
+        file_name: str or bytes.
+
+    Raises:
+        TypeError: another argument.
     """
 
     __slots__ = ("__weakref__", "_blob", "_path")

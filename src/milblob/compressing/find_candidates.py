@@ -65,11 +65,8 @@ class Request(NamedTuple):
 class CandidateSearch:
     """Finds the weights of a model that a request is about.
 
-    Args:
-        request: what is asked for.
-        scratch: allocates all arrays as long as a weight.
-        ladder: given the opset of a weight, returns the recipes to choose from where the request names none; such
-            weights may also be left as they are. None: nothing is chosen.
+    `scratch`: allocates all arrays as long as a weight. `ladder`: given the opset of a weight, returns the recipes to
+    choose from where the request names none; such weights may also be left as they are. None: nothing is chosen.
     """
 
     def __init__(

@@ -39,15 +39,9 @@ class Header(NamedTuple):
 def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
     """Read the header of an .npy.
 
-    Args:
-        head: its first HEAD_NBYTES bytes, or all.
-        nbytes: of the whole .npy.
-        what: its name in messages.
-        file: the file that holds it.
-
-    Raises:
-        FormatError: not an .npy, or its size differs from the size in its header.
-        UnsupportedError: objects (pickles are never loaded), fields, byte strings; a version above 2.
+    `head`: its first HEAD_NBYTES bytes, or all. `nbytes`: of the whole .npy.
+    Raises: FormatError: not an .npy, or its size differs from the size in its header. UnsupportedError: objects
+    (pickles are never loaded), fields, byte strings; a version above 2.
     """
     stream = io.BytesIO(head)
     try:

@@ -99,8 +99,7 @@ class OnnxArray(LazyTensor):
     def place(self) -> StretchPlace:
         """Where the values come from; for milblob's own modules.
 
-        Raises:
-            UnsupportedError: an element type that MIL lacks; a shape that NumPy cannot have.
+        Raises: UnsupportedError: an element type that MIL lacks; a shape that NumPy cannot have.
         """
         require_shape(self._declared, 0, self.file)
         if self._place is None:

@@ -35,7 +35,6 @@ class Save(Protocol):
         Args:
             tensors: name -> LazyTensor: a Tensor, StoredArray or Parameter. Read one at a time; written zero-copy from
                 the mapped file where it holds the values.
-            path: appears whole or not at all.
             force: replace what an earlier call has made.
             progress: called as each tensor is written (see `Progress`).
             packed: see `encoding.elements`, also for dtypes that the format lacks. Notes in the file name the

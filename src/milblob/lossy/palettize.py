@@ -53,7 +53,6 @@ class _Elements:
     """The elements of one group, in row-major order, and their weights.
 
     Args:
-        array: of any strides.
         weights: in the same shape; None: all alike.
         dtype: NumPy's, of the elements that are wanted.
         empty: makes arrays of elements that are not contiguous, if there are not very many.

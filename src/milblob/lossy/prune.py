@@ -320,12 +320,8 @@ class _Kept:
 class _Magnitudes:
     """The magnitudes of many elements, in parts: counted by their upper 15 bits, which for float16 are all.
 
-    Args:
-        tally: (part, top) returns how many elements have each of the upper 15 bits of a magnitude, or, of float32
-            elements that have the upper bits `top`, each of the lower 16.
-        dtype: of the elements.
-        parts_of: returns the parts.
-        is_squared: squares of the magnitudes are tallied.
+    `tally`: (part, top) returns how many elements have each of the upper 15 bits of a magnitude, or, of float32
+    elements that have the upper bits `top`, each of the lower 16. `is_squared`: squares of the magnitudes are tallied.
     """
 
     def __init__(

@@ -14,10 +14,7 @@ def agreeing(
 
     An identical name takes precedence, then the longest one; ambiguous names are not paired.
 
-    Args:
-        given: names of the given weights.
-        names: names of weights in the model.
-        first_of: for each of `names`, the first weight that is the same blob: one given name may match several.
+    `first_of`: for each of `names`, the first weight that is the same blob: one given name may match several.
     """
     ours, theirs = {name: _words(name) for name in given}, {name: _words(name) for name in names}
     alike = _Alike(ours, theirs.values())

@@ -46,13 +46,7 @@ class Work:
 
 
 class Checkpoint:
-    """The arrays of a checkpoint.
-
-    Args:
-        arrays: by name, as `numeric` returns them.
-        work: of the search.
-        epsilon: of batch norms, to try before the usual ones.
-    """
+    """The arrays of a checkpoint. `epsilon`: of batch norms, to try before the usual ones."""
 
     def __init__(self, arrays: Mapping[str, LazyTensor], work: Work, epsilon: float | None = None) -> None:
         self.arrays = arrays  # all of them. floats: those of floating-point numbers.

@@ -20,7 +20,6 @@ class Scales:
 
     Args:
         norms: of this number of channels; vectors and single numbers as scales too.
-        count: channels.
         vectors: reads the arrays of a norm.
         epsilon: to try before the usual ones.
     """

@@ -174,14 +174,9 @@ def to_json(file: str, rows: Sequence[Row], stamp: Stamp | None = None) -> str:
 def to_mil(file: str, rows: Sequence[Row], stamp: Stamp | None = None) -> str:
     """Return a listing as MIL text: a program whose one function holds a const operation for each tensor.
 
-    Args:
-        file: name of the weight file, relative to the listing, with slashes.
-        rows: the tensors. Names that are not MIL identifiers become such ("layers.0.w" is layers_0_w); the attribute
-            `name` has the original ones.
-        stamp: of the weight file.
-
-    Raises:
-        ProgramError: a row with a note, or a name with a NUL. MIL text can hold neither.
+    `file`: name of the weight file, relative to the listing, with slashes. `rows`: the tensors. Names that are not MIL
+    identifiers become such ("layers.0.w" is layers_0_w); the attribute `name` has the original ones.
+    Raises: ProgramError: a row with a note, or a name with a NUL. MIL text can hold neither.
     """
     lines = []
     path = _string(MODEL_PATH + file)

@@ -84,14 +84,10 @@ def new_manifest() -> bytes:
 def with_folders(root: str, folders: list[str], model: bytes | None = None) -> bytes | None:
     """Return a manifest in which every given folder is an item or lies inside one.
 
-    Args:
-        root: of the package.
-        folders: relative to it, with "/".
-        model: contents of the model file, from which all items get their identifiers; None to keep those they have.
-
-    Returns:
-        The new contents of Manifest.json; None where nothing changes. The same package gives the same bytes, and with
-        `model` also a package that differs only in its identifiers and in how the manifest is written.
+    `folders`: relative to it, with "/". `model`: contents of the model file, from which all items get their
+    identifiers; None to keep those they have.
+    Returns: The new contents of Manifest.json; None where nothing changes. The same package gives the same bytes, and
+    with `model` also a package that differs only in its identifiers and in how the manifest is written.
     """
     import json
 

@@ -17,14 +17,9 @@ if TYPE_CHECKING:
 class OpenProgram:
     """One Program of an open model. Two are equal only if they are the same object.
 
-    Args:
-        package: the files of the model.
-        source: one of its Programs.
-        constants: scan also for small immediates, bools and strings, not just for weights.
-        decoder: makes what decodes compressed weights for `view`, see `decode_output.decoder`; None: nothing does.
-
-    Raises:
-        As `ProgramScan`.
+    `constants`: scan also for small immediates, bools and strings, not just for weights. `decoder`: makes what decodes
+    compressed weights for `view`, see `decode_output.decoder`; None: nothing does.
+    Raises: As `ProgramScan`.
     """
 
     def __init__(

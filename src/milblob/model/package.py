@@ -59,7 +59,6 @@ class Package:
         report: called with the error of what cannot be opened, and the prefix of that model; the rest is opened all the
             same. None raises it. In any case raises what is wrong with the source as a whole.
         is_mapped: map files; else read each file whole when it is first needed (see mapped.py).
-        max_nbytes: see `Budget`.
 
     Raises:
         OSError: a file cannot be opened.

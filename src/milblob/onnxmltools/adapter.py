@@ -182,7 +182,8 @@ def _convert_operator(made: _Converted, scope: Any, operator: Any, container: An
 def _in_order(variables: list[Any], values: Any) -> list[ir.Value]:
     """Return the values of variables, which are in the order of the model's description.
 
-    Raises: UnsupportedError: others, such as states, which ONNXMLTools' own parser does not see.
+    Raises:
+        UnsupportedError: others, such as states, which ONNXMLTools' own parser does not see.
     """
     by_name = {str(value.name): value for value in values}
     wanted = [str(variable.raw_name) for variable in variables]

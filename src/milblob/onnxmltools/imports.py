@@ -11,8 +11,11 @@ def repair() -> bool:
     `onnxmltools.convert.common.data_types`, as 1.13 had it; nothing else of that package is touched.
     `milblob.onnxmltools.convert_coreml` does not need this; `onnxmltools.convert_coreml` itself does.
 
-    Returns: Whether something had to be added.
-    Raises: ImportError: onnxmltools is not there, or does not import for another reason.
+    Returns:
+        Whether something had to be added.
+
+    Raises:
+        ImportError: onnxmltools is not there, or does not import for another reason.
     """
     types = importlib.import_module("onnxmltools.convert.common.data_types")
     is_needed = not hasattr(types, "find_type_conversion")

@@ -86,9 +86,15 @@ def sizes(source: Any, *, max_weights: int = 20, ax: Any = None) -> Any:
 def errors(source: Any, *, ax: Any = None) -> Any:
     """Draw the SQNR of each weight that differs, in network order.
 
-    `source`: a Diff, or a CompressReport. `ax`: axes to draw to; None makes new ones.
-    Returns: The axes.
-    Raises: ImportError: the extra `plot` is not installed. ValueError: a Diff of names only.
+    Args:
+        source: a Diff, or a CompressReport.
+        ax: axes to draw to; None makes new ones.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ImportError: the extra `plot` is not installed. ValueError: a Diff of names only.
     """
     require("source", source, Diff | CompressReport, "a Diff or a CompressReport")
     if isinstance(source, Diff):

@@ -53,10 +53,7 @@ def refusal(constant: Any, least: int) -> str | None:
 def weight_refusal(op: Any, mil_code: int, shape: Any, least: int) -> str | None:
     """Return why the output of an operation itself cannot become a compressed weight; None if it can.
 
-    Args:
-        op: a row of the scan: a const operation, or the last one of a compressed weight.
-        mil_code, shape: of its output.
-        least: as for `refusal`.
+    `mil_code`, `shape`: of its output. `least`: as for `refusal`.
     """
     dtype = BY_MIL_CODE.get(mil_code)
     if dtype not in (DType.FLOAT16, DType.FLOAT32):
@@ -143,7 +140,6 @@ def constexpr_edit(
     """Replace an operation by one that computes a weight; its name and its output are kept.
 
     Args:
-        op: a row of the scan: a const operation, or the last one of a compressed weight.
         gone: its parameters to remove: those of its old type.
         parts: (key, dtype, shape, value) of each that is stored. A value is (file name, metadata offset) of a record,
             or a serialized TensorValue.

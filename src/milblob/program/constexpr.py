@@ -38,10 +38,8 @@ _SPARSE_TO_SPARSE = ("constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shif
 class Chain:
     """Assembles the computation of a weight, after checking its parts. Reads no more than that requires.
 
-    Args:
-        stored: a function that returns the Packed of a stored part (a `_codec.Constant`).
-        path: a function that returns the path of a `_codec.Op`, for messages.
-        require: a function that raises if the parts have too many bytes.
+    `path`: a function that returns the path of a `_codec.Op`, for messages. `require`: a function that raises if the
+    parts have too many bytes.
     """
 
     def __init__(

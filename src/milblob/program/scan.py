@@ -115,8 +115,6 @@ class ProgramScan:
     """The scan of one serialized Program: its constants and their names. It needs only the bytes.
 
     Args:
-        buffer: held bytes.
-        span: (offset, nbytes) of the Program in them.
         prefix: put before every name: "" or, in a pipeline, "model0/".
         constants: also small immediates, bools and strings, not just weights.
         is_text: parsed from MIL text, in which a repeated name is refused.

@@ -47,17 +47,9 @@ class Spliced:
     def write_to(self, fd: int, offset: int = 0, *, sync: bool = False) -> int:
         """Stream the new message to a file: memory does not grow with its size.
 
-        Args:
-            fd: descriptor of a file that is open for writing; must not be the source.
-            offset: where in the file to write.
-            sync: wait until the bytes are on the disk.
-
-        Returns:
-            Number of bytes written, which is `nbytes`.
-
-        Raises:
-            OSError: the write failed. Some of the bytes may have been written.
-            FormatError: the old file shrank.
+        `sync`: wait until the bytes are on the disk.
+        Returns: Number of bytes written, which is `nbytes`.
+        Raises: OSError: the write failed. Some of the bytes may have been written. FormatError: the old file shrank.
         """
         for piece, data in zip(self.pieces, self, strict=True):
             if isinstance(piece, tuple) and isinstance(self._source, MappedFile):

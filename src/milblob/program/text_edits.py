@@ -27,14 +27,9 @@ def splice_text(text: _codec.Buffer, program: ProgramScan, edits: Iterable[Edit]
     them, with the same white space. If something around the operations changes, the whole text is rewritten. The result
     is parsed again and compared with the edited Program.
 
-    Args:
-        text: a whole model.mil.
-        program: the scan of the Program that `parse_text` makes of it.
-        edits: of `program.buffer`, as for `splice`.
-
-    Raises:
-        UnsupportedError: a changed operation that text cannot hold. FormatError: the text is not that of the Program.
-        As `splice`.
+    `program`: the scan of the Program that `parse_text` makes of it. `edits`: of `program.buffer`, as for `splice`.
+    Raises: UnsupportedError: a changed operation that text cannot hold. FormatError: the text is not that of the
+    Program. As `splice`.
     """
     ordered = sorted(edits, key=lambda edit: (edit.offset, edit.nbytes))
     spliced = splice(program.buffer, program.span, ordered)

@@ -157,17 +157,9 @@ def value_edit(
 
     Its type, docString and unknown fields are kept.
 
-    Args:
-        constant: a row of the scan.
-        reference: (file name, offset of the metadata).
-        tensor: a serialized TensorValue instead, any buffer.
-
-    Returns:
-        None where nothing changes.
-
-    Raises:
-        ProgramError: a row that only reads a name.
-        TypeError: not one of `reference` and `tensor`.
+    `reference`: (file name, offset of the metadata). `tensor`: a serialized TensorValue instead, any buffer.
+    Returns: None where nothing changes.
+    Raises: ProgramError: a row that only reads a name. TypeError: not one of `reference` and `tensor`.
     """
     if (reference is None) == (tensor is None):
         raise TypeError("value: expected either a reference or a tensor")
@@ -249,10 +241,7 @@ def rewritten_operation(
 ) -> Edit:
     """Give an operation another type and other parameters; its name, its outputs and everything else are kept.
 
-    Args:
-        op: a row of the scan.
-        gone: keys of inputs and attributes to remove.
-        new: (INPUTS or ATTRIBUTES, map entry) of each to add.
+    `gone`: keys of inputs and attributes to remove. `new`: (INPUTS or ATTRIBUTES, map entry) of each to add.
     """
     rows: list[tuple[int, Any]] = [(_OPERATION_TYPE, field(_OPERATION_TYPE, op_type))]
     for entry in fields_of(buffer, op.message):
@@ -278,13 +267,8 @@ def followed_operation(
 ) -> Edit:
     """Insert new operations after one of a block.
 
-    Args:
-        op: a row of the scan.
-        inside: edits inside that operation; this edit replaces them.
-        new: serialized operations.
-
-    Raises:
-        UnsupportedError: as `removed_operation`.
+    `inside`: edits inside that operation; this edit replaces them. `new`: serialized operations.
+    Raises: UnsupportedError: as `removed_operation`.
     """
     start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     own = splice(buffer, op.message, combined(inside)).tobytes()
@@ -295,13 +279,8 @@ def followed_operation(
 def preceded_operation(buffer: _codec.Buffer, op: _codec.Op, edit: Edit, new: Iterable[bytes]) -> Edit:
     """Put new operations before one of a block, which changes too.
 
-    Args:
-        op: a row of the scan.
-        edit: replaces the whole operation.
-        new: serialized operations, in order.
-
-    Raises:
-        UnsupportedError: as `removed_operation`.
+    `edit`: replaces the whole operation. `new`: serialized operations, in order.
+    Raises: UnsupportedError: as `removed_operation`.
     """
     start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     data = b"".join(field(_BLOCK_OPERATIONS, message) for message in (*new, edit.data))
@@ -316,10 +295,7 @@ def new_operation(
 ) -> bytes:
     """Serialize an operation.
 
-    Args:
-        name: its attribute of that name.
-        outputs: (name, dtype, shape) of each.
-        parameters: (INPUTS or ATTRIBUTES, map entry) of each.
+    `outputs`: (name, dtype, shape) of each. `parameters`: (INPUTS or ATTRIBUTES, map entry) of each.
     """
     rows = [(_OPERATION_TYPE, field(_OPERATION_TYPE, op_type))]
     for output, dtype, shape in outputs:
@@ -356,13 +332,8 @@ def copied_constant(
 ) -> bytes:
     """Return a copy of a `const` operation, serialized, with another name and other values of the same type.
 
-    Args:
-        constant: the operation's `val`.
-        name: of the new operation and of its output.
-        reference, tensor: the values, as for `value_edit`.
-
-    Raises:
-        ProgramError: the constant is not the `val` of a const operation.
+    `constant`: the operation's `val`. `reference`, `tensor`: the values, as for `value_edit`.
+    Raises: ProgramError: the constant is not the `val` of a const operation.
     """
     op = constant.op
     if op is None or op.type != "const" or constant.key != "val" or op.output_count != 1:

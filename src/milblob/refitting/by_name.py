@@ -88,7 +88,6 @@ def pair_by_name(
     Args:
         given: arrays by name.
         find: returns the name and the tensor that a name means; KeyError: none; other errors: it cannot change.
-        where: path of the file, for messages.
         how: which array goes where, and how it is converted.
 
     Raises:

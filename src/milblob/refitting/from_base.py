@@ -58,7 +58,6 @@ def rebase(
 
     Args:
         path: of the model; it is only read.
-        new, base: arrays by name.
         how: as `refit` was asked. Its mapping has None for each array that is to be left out; its progress is called as
             each array of the base was compared, and each weight explained, which is half of the work.
         leave: weights that may be left as they are if their derivation is unknown.

@@ -41,14 +41,9 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
     An array goes to the weight of its name. One whose name the model lacks goes to the weights of the record that it
     refers to, in the weight file or in a copy of it: tools rename what they optimise. What the mapping names is kept.
 
-    Args:
-        model: opened with `constants=True, stored=True`.
-        given: the ONNX model.
-        how: of the refit.
-
-    Raises:
-        UnsupportedError, ValueError: initializers that a conversion made, with other values than it gave them; all of
-            them are named. As reading either model.
+    `model`: opened with `constants=True, stored=True`.
+    Raises: UnsupportedError, ValueError: initializers that a conversion made, with other values than it gave them; all
+    of them are named. As reading either model.
     """
     weights, problems = WeightsByName(model), Problems()
     mapping: dict[str, Any] = dict(how.mapping)

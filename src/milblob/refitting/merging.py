@@ -241,14 +241,9 @@ def merge(
 ) -> tuple[dict[str, LazyTensor], str]:
     """Return the arrays of a base with adapters merged into them, and a text that describes how names were changed.
 
-    Args:
-        base: arrays by name.
-        adapters: with the factor of each. The changes of several add up.
-        overflow: as `refit`.
-
-    Raises:
-        KeyError: arrays that the base lacks. FormatError: shapes that do not fit, numbers that are too large.
-        UnsupportedError: several adapters for a weight that cannot be added.
+    `adapters`: with the factor of each. The changes of several add up. `overflow`: as `refit`.
+    Raises: KeyError: arrays that the base lacks. FormatError: shapes that do not fit, numbers that are too large.
+    UnsupportedError: several adapters for a weight that cannot be added.
     """
     found, notes = dict(base), []
     deltas: dict[str, list[Delta]] = {}

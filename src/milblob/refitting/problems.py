@@ -37,7 +37,6 @@ class Problems:
         Args:
             what: in the plural, such as "float32 arrays for float16 weights".
             remedy: what to do, such as "add --cast".
-            name: of the array.
             error: to raise if this is the only problem of its kind; its message lacks the remedy.
         """
         self._count += 1

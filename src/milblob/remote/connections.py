@@ -87,13 +87,8 @@ class Connections:
     def ask(self, url: str, headers: dict[str, str], seconds: float) -> Answer:
         """Send a GET request, and read the head of the response.
 
-        Args:
-            url: of http or https, without user.
-            headers: of the request.
-            seconds: until the last byte of the body must be there.
-
-        Raises:
-            OSError: no connection, or it broke. http.client.HTTPException: no HTTP. TimeoutError: it took too long.
+        `url`: of http or https, without user. `seconds`: until the last byte of the body must be there.
+        Raises: OSError: no connection, or it broke. http.client.HTTPException: no HTTP. TimeoutError: it took too long.
         """
         end = time.monotonic() + seconds
         parts = urlsplit(url)

@@ -43,7 +43,6 @@ class ZipDirectory:
 
     Args:
         archive: opens the archive, once its members are asked for.
-        name: what messages call it.
         max_nbytes: see `Budget`: of what is decoded.
         close: called by `close`.
     """

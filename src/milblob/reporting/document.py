@@ -38,10 +38,7 @@ class Subject(NamedTuple):
 def weights_of(chosen: Subject, values: bool, counter: ProgressCounter) -> dict[str, Any]:
     """Return the table of weights, and their tree of scopes.
 
-    Args:
-        chosen: the weights.
-        values: read them.
-        counter: is given each weight that was read.
+    `values`: read them. `counter`: is given each weight that was read.
     """
     tensors = list(chosen.tensors.values())
     rows = []

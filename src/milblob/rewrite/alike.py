@@ -113,7 +113,6 @@ def find_shared(
 
     Args:
         weights: as `shareable` yields them.
-        sharing: what was asked for.
         folder_of: weights can share only if this is equal.
         max_nbytes: as for `open`, of `sharing.base`.
 

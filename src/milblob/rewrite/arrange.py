@@ -60,7 +60,6 @@ def arrange(
 
     Args:
         models: one; or several bare weight files, whose records are concatenated. Opened with `stored=True`.
-        options: what was requested.
         required: names of files that the result must have if the source has them.
         compressed: weights that are compressed. The models are then opened with `constants=True`, too.
         max_nbytes: as for `open`, of the base of weights that share.
@@ -169,13 +168,7 @@ def _require_support(model: Model, options: Options) -> None:
 
 
 class _Choice:
-    """Which tensors the options are about.
-
-    Args:
-        options: what was requested.
-        weights_of: a part -> names of the weights that it is a part of.
-        compressed: weights that are compressed.
-    """
+    """Which tensors the options are about. `weights_of`: a part -> names of the weights that it is a part of."""
 
     def __init__(
         self, options: Options, weights_of: Mapping[Any, Sequence[str]], compressed: Iterable[CompressedWeight]

@@ -84,8 +84,6 @@ def copy_entry(
 
     Args:
         root: real directory of the model.
-        name: of the file, relative to it.
-        target: path of the copy.
         written: called with the number of bytes copied, as they are copied.
         held: the open file itself, if any: its name might lead elsewhere by now.
         least: permissions that the copy has in any case.

@@ -73,10 +73,8 @@ def plan_decompression(program: OpenProgram, is_selected: Callable[[Compressed],
 def dense_edit(program: ProgramScan, group: Compressed, dtype: Any, shape: tuple[int, ...], value: Any) -> Edit:
     """Make the operation of a weight a `const`.
 
-    Args:
-        program: that has it.
-        dtype, shape: of the dense tensor.
-        value: (file name, metadata offset) of a record, or a serialized TensorValue.
+    `dtype`, `shape`: of the dense tensor. `value`: (file name, metadata offset) of a record, or a serialized
+    TensorValue.
     """
     type_bytes = tensor_type(dtype, shape)
     new = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)

@@ -166,7 +166,6 @@ def write_dense(path: str, item: Item, dense: Dense, done: Callable[[int], None]
     Args:
         path: the file, which exists and has its final size.
         item: with DENSE.
-        dense: what it is.
         done: called with the number of bytes of each piece.
 
     Raises:

@@ -110,7 +110,6 @@ def write_package(
     """Fill an empty directory with the files of a package.
 
     Args:
-        directory: it.
         weights: name, records in order and size of each weight file.
         model: the model file in pieces.
         counter: `add` is called with everything that is written.

@@ -72,7 +72,6 @@ def program_edits(
     """Return the edits of a model's Programs; none for those that do not change.
 
     Args:
-        model: the source.
         functions: that the result keeps; None for all.
         references: constants that the result keeps.
         decompressions: of its Programs.

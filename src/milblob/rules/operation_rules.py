@@ -131,7 +131,6 @@ def operation_breaches(
     """Yield the breaches of an operation's arguments: (rule, words).
 
     Args:
-        name: the type of the operation.
         opset: its index.
         arguments: key and bindings, None for an undefined one; also attributes of operations whose arguments
             stand there.

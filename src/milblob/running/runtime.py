@@ -112,7 +112,6 @@ def start(model: ir.Model, options: Any, providers: Sequence[str], file: str | N
         model: from `convert` without a path; its large tensors in memory are let go of.
         options: from `make_options`; changed here.
         providers: of onnxruntime, the preferred first.
-        file: the model's path, for messages.
 
     Raises:
         MilblobError: onnxruntime cannot open it.

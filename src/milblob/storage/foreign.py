@@ -191,10 +191,7 @@ def _text(head: bytes) -> Foreign | None:
 def refusal(found: Foreign, expected: str, file: str | None) -> FormatError | UnsupportedError:
     """Return the error about a file of another kind.
 
-    Args:
-        found: its kind.
-        expected: the beginning of the message, such as "file: expected a weight file".
-        file: its name.
+    `expected`: the beginning of the message, such as "file: expected a weight file".
     """
     message = f"{expected}, got {found.description}" + (f" ({found.advice})" if found.advice else "")
     if found.name in ("html", "xml", "json", "text"):
@@ -209,7 +206,6 @@ def explained(
 
     Args:
         error: that its own reader raised.
-        mapping: of the file.
         expected: as for `refusal`.
         is_text: text is expected, so the error can be more precise.
     """

@@ -89,7 +89,6 @@ class MappedFile:
             source: str or PathLike, opened wherever it leads; a Location, inside its model; an open binary
                 file, or any object with `read` and `seek`; or any C-contiguous buffer, which is not copied and must
                 not change. A file object that is not a plain file is read whole.
-            name: the name for messages.
             is_mapped: map files; else read them into private memory. A buffer is never copied.
             small_nbytes: read files of fewer bytes in any case.
 

@@ -379,9 +379,6 @@ def _placed(
 
     Args:
         file: its temporary name; or a descriptor of a file without one, which replaces none.
-        path: the final name.
-        inode: of the file.
-        force: replace an existing file.
         locked: the caller holds the lock of that file, and knows that it has no journal.
         is_synced: whether the new name is written to the disk.
 

@@ -79,13 +79,10 @@ def _keep_entry(name: str, at: int, now: os.stat_result, old: os.stat_result, is
 def require_trusted(status: os.stat_result, target: os.stat_result, journal: str, name: str, path: str) -> None:
     """Refuse a file that may come from a user who may not write to the file that it would change.
 
-    Args:
-        status: of that file.
-        target: status of the file that it would change.
-        journal, name, path: of the journal that names both, and of both.
-
-    Raises:
-        FormatError: it belongs neither to the owner of that file nor to this process, or other users may write to it.
+    `target`: status of the file that it would change. `journal`, `name`, `path`: of the journal that names both, and of
+    both.
+    Raises: FormatError: it belongs neither to the owner of that file nor to this process, or other users may write to
+    it.
     """
     if not hasattr(os, "geteuid"):
         return

@@ -193,14 +193,9 @@ def map_settled(
 
     The file is mapped first and the journal is looked for afterwards, so that no change can begin in between unseen.
 
-    Args:
-        source: as for MappedFile. A buffer or a file object has no path, and so no journal.
-        on_pending: called with a journal that was found; returns when it is gone. None does not look for one: only to
-            complete the change.
-        is_mapped: as for MappedFile.
-
-    Raises:
-        OSError: a place where a journal may lie cannot be examined. As MappedFile and `on_pending`.
+    `source`: as for MappedFile. A buffer or a file object has no path, and so no journal. `on_pending`: called with a
+    journal that was found; returns when it is gone. None does not look for one: only to complete the change.
+    Raises: OSError: a place where a journal may lie cannot be examined. As MappedFile and `on_pending`.
     """
     path = source.path if isinstance(source, Location) else source
     while True:

@@ -34,13 +34,7 @@ def max_frame_nbytes(nbytes: int) -> int:
 
 
 def compress(data: Any, level: int, prefix: bytes = b"") -> bytes:
-    """Return a frame of zstd.
-
-    Args:
-        data: a contiguous buffer.
-        level: of zstd.
-        prefix: bytes that the data may resemble; `decompress` needs them too.
-    """
+    """Return a frame of zstd. `prefix`: bytes that the data may resemble; `decompress` needs them too."""
     module = zstd()
     if not prefix:
         return bytes(module.compress(data, level))

@@ -25,10 +25,7 @@ _SETTINGS = ("epsilon",)  # parameters of operations that no converter takes fro
 class Rest:
     """Classifies the constants of a model that are not known to follow from an array.
 
-    Args:
-        weights: of the model. claims: on those that are explained.
-        checkpoint: its arrays.
-        changed: the arrays that will have other values.
+    `weights`: of the model. claims: on those that are explained. `changed`: the arrays that will have other values.
     """
 
     def __init__(self, weights: ModelWeights, claims: Claims, checkpoint: Checkpoint, changed: Collection[str]) -> None:

@@ -28,15 +28,12 @@ class _Run(NamedTuple):
 class RowIndex:
     """The rows of all arrays of a checkpoint that have as many elements as rows of some weight.
 
-    Args:
-        checkpoint: the arrays.
-        dtype: of the weights; arrays are cast to it.
-        count: elements of a row.
+    `dtype`: of the weights; arrays are cast to it. `count`: elements of a row.
     """
 
     def __init__(self, checkpoint: Checkpoint, dtype: DType, count: int) -> None:
         self._checkpoint, self._count, self._may = checkpoint, count, checkpoint.may
-        self._axes: list[tuple[str, int, tuple[int, ...]]] = []  # of which array, which one, and the shape
+        self._axes: list[tuple[str, int, tuple[int, ...]]] = []  # (array, axis, shape of the array)
         keys, owners, rows = [], [], []
         for name, tensor in checkpoint.arrays.items():
             if not is_castable(tensor.mil_dtype, dtype) or tensor.ndim < 2:
