@@ -157,7 +157,7 @@ class FarTensors(NamedTuple):
             for group in self.workers.groups(unique, lambda name: nbytes_of(tensors[name])):
                 for name in group:
                     account(tensors[name])
-                yield _Piece(self.source, tuple(group), work, options)
+                yield self.source, tuple(group), work, options
 
         found = up_to_error(self.workers.run(_run, pieces(), _describe))
         known: dict[str, _R] = {}
@@ -181,20 +181,16 @@ def account(tensor: LazyTensor, is_dense: bool = True) -> None:
             tensor.place.account()
 
 
-class _Piece(NamedTuple):
-    """Some tensors of a source, and what is done with them: see `FarTensors.each`."""
-
-    source: Reopened
-    names: tuple[str, ...]
-    work: Callable[..., Iterable[Any]]
-    options: Mapping[str, Any]
+_Piece = tuple[Reopened, tuple[str, ...], Callable[..., Iterable[Any]], Mapping[str, Any]]
+"""Some tensors of a source by name, and what is done with them: `work` and its options, see `FarTensors.each`."""
 
 
 def _run(piece: _Piece) -> tuple[list[Any], Exception | None]:
     """Return the results of a piece, up to an error. Runs in any thread or process."""
+    source, names, work, options = piece
     with contextlib.ExitStack() as stack:
-        tensors = piece.source.open(stack).tensors
-        return collected(piece.work([tensors[name] for name in piece.names], **piece.options))
+        tensors = source.open(stack).tensors
+        return collected(work([tensors[name] for name in names], **options))
 
 
 def collected(found: Iterable[_R]) -> tuple[list[_R], Exception | None]:
@@ -222,8 +218,9 @@ def nbytes_of(tensor: LazyTensor) -> int:
 
 
 def _describe(piece: _Piece) -> str:
-    more = "" if len(piece.names) == 1 else f" to {piece.names[-1]}"
-    return f"tensors {piece.names[0]}{more} of {piece.source.path}"
+    source, names, *_ = piece
+    more = "" if len(names) == 1 else f" to {names[-1]}"
+    return f"tensors {names[0]}{more} of {source.path}"
 
 
 def _key(name: str, tensor: LazyTensor) -> Any:

@@ -69,10 +69,11 @@ class FarWeights(NamedTuple):
         def pieces() -> Iterator[_Piece]:
             for group in self.workers.groups(rows, lambda number: nbytes_of(candidates[number].tensor)):
                 path = None if self.folder is None else os.path.join(self.folder, f"{next(self.numbers)}.parts")
-                yield _Piece(self.source, path, work, tuple(rows[number] for number in group))
+                yield self.source, path, work, tuple(rows[number] for number in group)
 
         def name_of(piece: _Piece) -> str:
-            return f"weights from {piece.rows[0][0][0]} of {self.source.path}"
+            *_, own = piece
+            return f"weights from {own[0][0][0]} of {self.source.path}"
 
         with contextlib.closing(self.workers.run(_run, pieces(), name_of)) as found:
             results = (result for results in found for result in results)
@@ -128,13 +129,8 @@ _Packed = tuple[str, Any, bool, tuple[Any, ...]]
 """A Candidate without what a worker opens itself: name of the tensor, `options`, `may_stay`, and fields of `about`."""
 
 
-class _Piece(NamedTuple):
-    """Some candidates, each with what it needs besides, and what is done with them."""
-
-    source: Reopened
-    path: str | None  # of the file for their parts, which a worker makes; None for none
-    work: Work
-    rows: tuple[tuple[_Packed, Any], ...]
+_Piece = tuple[Reopened, str | None, Work, tuple[tuple[_Packed, Any], ...]]
+"""A source; the file for the parts, which a worker makes, None for none; and candidates, each with what it needs."""
 
 
 def _packed(candidate: Candidate) -> _Packed:
@@ -149,25 +145,26 @@ def _packed(candidate: Candidate) -> _Packed:
 
 def _run(piece: _Piece) -> list[Any]:
     """Return the result of each candidate. Runs in any thread or process."""
-    folder = tempfile.gettempdir() if piece.path is None else os.path.dirname(piece.path)
+    source, path, work, rows = piece
+    folder = tempfile.gettempdir() if path is None else os.path.dirname(path)
     scratch = Scratch(folder)
     with contextlib.ExitStack() as stack:
-        tensors = piece.source.named(stack)
+        tensors = source.named(stack)
         fd = -1
-        if piece.path is not None:
+        if path is not None:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(piece.path)  # of a worker that was killed
-            fd = stack.enter_context(new_file(piece.path))
+                os.unlink(path)  # of a worker that was killed
+            fd = stack.enter_context(new_file(path))
         room, found = Room(fd), []
-        for (name, options, may_stay, fields), more in piece.rows:
+        for (name, options, may_stay, fields), more in rows:
             tensor = cast(Tensor, tensors[name])
             about = Weight(*fields)
             heavy = None if about.importance is None else np.broadcast_to(about.importance, tensor.shape)
             about = about._replace(importance=heavy, empty=scratch.empty, persistent=scratch.empty)
-            found.append(piece.work(Candidate(tensor, options, may_stay, about), more, room))
-        if piece.path is None:
+            found.append(work(Candidate(tensor, options, may_stay, about), more, room))
+        if path is None:
             return found
-        file = SourceFile.at(piece.path)  # after the last byte
+        file = SourceFile.at(path)  # after the last byte
         return [_placed(made, file) if isinstance(made, WeightParts) else made for made in found]
 
 
