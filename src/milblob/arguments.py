@@ -59,13 +59,9 @@ def as_integer(what: str, value: Any, expected: str = "an integer") -> int:
 def as_count(what: str, value: Any, least: int = 0, *, nbits: int | None = None, expected: str = "an integer") -> int:
     """Return a number of any integer type as an int that is not below `least`.
 
-    Args:
-        what, value, expected: as for `as_integer`.
-        least: the smallest number that is allowed.
-        nbits: how many bits it may have; None: any number of them.
-
-    Raises:
-        ValueError: it is too small, or too large. TypeError: it is something else.
+    `what`, `value`, `expected`: as for `as_integer`. `least`: the smallest number that is allowed. `nbits`: how many
+    bits it may have; None: any number of them.
+    Raises: ValueError: it is too small, or too large. TypeError: it is something else.
     """
     count = as_integer(what, value, expected)
     if count < least:

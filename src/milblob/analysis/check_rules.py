@@ -20,13 +20,9 @@ ALL_CODES = frozenset(RULES) | CODES
 def chosen(rules: Select, ignore: Select, known: Iterable[str] = ALL_CODES) -> Callable[[str], bool]:
     """Return the function that decides whether `check` reports a code.
 
-    Args:
-        rules: report these only; None for all.
-        ignore: leave these out; None for none.
-        known: every code that a finding can have.
-
-    Raises:
-        ValueError: a glob that fits no code; nothing is left to report.
+    `rules`: report these only; None for all. `ignore`: leave these out; None for none. `known`: every code that a
+    finding can have.
+    Raises: ValueError: a glob that fits no code; nothing is left to report.
     """
     is_wanted = selector(rules)
     is_ignored = selector(ignore) if ignore is not None else lambda _: False

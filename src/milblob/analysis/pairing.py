@@ -36,13 +36,9 @@ def pair(
 
     A tensor may be in several pairs: where one side stores as one what are two on the other.
 
-    Args:
-        mapping: as for `diff`.
-        alignment: the operations of both; None if one side has none.
-        reads: whether values may be read, to pair by them what has no names.
-
-    Raises:
-        KeyError, ValueError: see `diff`.
+    `mapping`: as for `diff`. `alignment`: the operations of both; None if one side has none. `reads`: whether values
+    may be read, to pair by them what has no names.
+    Raises: KeyError, ValueError: see `diff`.
     """
     pairing = _Pairing(a, b, alignment)
     pairing.is_by_content = reads and not (a.has_given_names and b.has_given_names)

@@ -160,11 +160,8 @@ def _feature(name: str, array: bytes) -> bytes:
 def record_of(number: int, count: int, functions: Mapping[str, tuple[Sequence[str], Sequence[str]]], outer: str) -> str:
     """Return the record of a part.
 
-    Args:
-        number: of the part, from 1.
-        count: of parts.
-        functions: function -> what the whole takes, and what it returns.
-        outer: the record of the whole, which is a part itself; "" if it is not.
+    `number`: of the part, from 1. `count`: of parts. `functions`: function -> what the whole takes, and what it
+    returns. `outer`: the record of the whole, which is a part itself; "" if it is not.
     """
     rows = {name: {"inputs": list(inputs), "outputs": list(outputs)} for name, (inputs, outputs) in functions.items()}
     return json.dumps({"parts": [number], "of": count, "functions": rows} | ({"outer": outer} if outer else {}))

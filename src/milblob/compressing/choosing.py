@@ -103,13 +103,9 @@ def choose(units: Sequence[Unit], most_nbytes: int, others: Iterable[Sequence[in
     The result is never worse than any of `others` that fits. If the limit is the size of one of `others`, the result is
     never worse than the result for the size of a smaller one.
 
-    Args:
-        units: each with one choice or more.
-        most_nbytes: limit of the total size.
-        others: choices for all units, which are compared with the result.
-
-    Raises:
-        ValueError: the smallest choices take more; the message gives their size.
+    `units`: each with one choice or more. `most_nbytes`: limit of the total size. `others`: choices for all units,
+    which are compared with the result.
+    Raises: ValueError: the smallest choices take more; the message gives their size.
     """
     smallest = chosen_of(units, starts(units))
     if smallest.nbytes > most_nbytes:

@@ -199,10 +199,8 @@ def measured(array: Array, values: Callable[[int, int], Array], weights: Array |
 
     Elements that are not finite, and the same in both, do not count.
 
-    Args:
-        array: as it was.
-        values: returns what some elements became, given the number of the first and how many; called in any thread.
-        weights: of the elements in both sums, in the same shape; None: all alike.
+    `array`: as it was. `values`: returns what some elements became, given the number of the first and how many; called
+    in any thread. `weights`: of the elements in both sums, in the same shape; None: all alike.
     """
 
     def work(part: tuple[int, int]) -> tuple[float, float, float]:

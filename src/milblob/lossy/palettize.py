@@ -52,10 +52,8 @@ class Palettized(NamedTuple):
 class _Elements:
     """The elements of one group, in row-major order, and their weights.
 
-    Args:
-        weights: in the same shape; None: all alike.
-        dtype: NumPy's, of the elements that are wanted.
-        empty: makes arrays of elements that are not contiguous, if there are not very many.
+    `weights`: in the same shape; None: all alike. `dtype`: NumPy's, of the elements that are wanted. `empty`: makes
+    arrays of elements that are not contiguous, if there are not very many.
     """
 
     def __init__(self, array: Array, weights: Array | None, dtype: Any, empty: Empty) -> None:

@@ -83,15 +83,9 @@ def fit_scale(
     none for signed codes: the range is symmetric, and the largest magnitude gets the last code. Other offsets are
     fitted: the least and the greatest value get the first and the last code, and 0 is met exactly.
 
-    Args:
-        values: finite floats.
-        counts: number of blocks along each axis.
-        offset: the present ones, which determine the mode; of shape `counts`.
-        codes: of the dtype.
-        mask: of the elements that count.
-
-    Returns:
-        (scale, offset, codes); offset is None if it was.
+    `values`: finite floats. `counts`: number of blocks along each axis. `offset`: the present ones, which determine the
+    mode; of shape `counts`. `codes`: of the dtype. `mask`: of the elements that count.
+    Returns: (scale, offset, codes); offset is None if it was.
     """
     low, high = extremes(values, counts, mask)
     middle = middle_of(offset, codes)

@@ -72,13 +72,10 @@ class Siblings:
     def beside(self, known: Derivation, parameter: str, count: int) -> list[Derivation] | None:
         """Return the candidates for another parameter of the same operation.
 
-        Args:
-            known: how a weight of the operation follows from the checkpoint.
-            parameter: which one is asked for.
-            count: its elements.
-
-        Returns:
-            Candidates; empty if the module has no array for it; None if the derivation does not determine the module.
+        `known`: how a weight of the operation follows from the checkpoint. `parameter`: which one is asked for.
+        `count`: its elements.
+        Returns: Candidates; empty if the module has no array for it; None if the derivation does not determine the
+        module.
         """
         if isinstance(known, Folded):
             return None  # was claimed with the weight

@@ -130,13 +130,9 @@ def encoded_pieces(
 ) -> Iterator[tuple[Any, CastCounts]]:
     """Yield the stored bytes of values that are computed, in order and a piece at a time, with the counts of each cast.
 
-    Args:
-        tensor: of a weight file, dense, of floats.
-        values: whose `place.is_computed`; known to fit.
-        can_cast, overflow: as `refit`.
-
-    Raises:
-        As `encode`.
+    `tensor`: of a weight file, dense, of floats. `values`: whose `place.is_computed`; known to fit. `can_cast`,
+    `overflow`: as `refit`.
+    Raises: As `encode`.
     """
     dense, dtype = values.place.dense(), tensor.mil_dtype
     if dense is None:

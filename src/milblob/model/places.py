@@ -178,10 +178,8 @@ def path_of(source: Source, text: str) -> str | None:
 class RecordPlace(ModelPlace):
     """A record of a weight file.
 
-    Args:
-        source: the Program that refers to the record; None in a bare weight file.
-        file_name: the weight file, as the Program spells it.
-        scan, constant: the row that refers to it. None: `name` is where it is, for messages.
+    `source`: the Program that refers to the record; None in a bare weight file. `file_name`: the weight file, as the
+    Program spells it. `scan`, `constant`: the row that refers to it. None: `name` is where it is, for messages.
     """
 
     __slots__ = ("_constant", "_file_name", "_scan", "_source", "offset")

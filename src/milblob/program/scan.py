@@ -114,10 +114,8 @@ class Compressed:
 class ProgramScan:
     """The scan of one serialized Program: its constants and their names. It needs only the bytes.
 
-    Args:
-        prefix: put before every name: "" or, in a pipeline, "model0/".
-        constants: also small immediates, bools and strings, not just weights.
-        is_text: parsed from MIL text, in which a repeated name is refused.
+    `prefix`: put before every name: "" or, in a pipeline, "model0/". `constants`: also small immediates, bools and
+    strings, not just weights. `is_text`: parsed from MIL text, in which a repeated name is refused.
     """
 
     def __init__(

@@ -231,19 +231,12 @@ def message_class(name: str) -> Any:
 def parse(name: str, data: Any, *, file: str | None = None) -> Any:
     """Parse the bytes of one message.
 
-    Args:
-        name: a key of `MESSAGES`.
-        data: any C-contiguous buffer, at most `MAX_NBYTES` bytes. Copied if it is not `bytes`; not kept.
-        file: name of the file the bytes come from, for the error.
-
-    Returns:
-        A new message that owns its memory. Fields unknown to the tables are kept and written back by SerializeToString.
-
-    Raises:
-        FormatError: the bytes are not such a message, or nest deeper than protobuf goes.
-        UnsupportedError: there are more than `MAX_NBYTES` bytes.
-        KeyError: the message is not known.
-        TypeError: `data` is not a buffer.
+    `name`: a key of `MESSAGES`. `data`: any C-contiguous buffer, at most `MAX_NBYTES` bytes. Copied if it is not
+    `bytes`; not kept. `file`: name of the file the bytes come from, for the error.
+    Returns: A new message that owns its memory. Fields unknown to the tables are kept and written back by
+    SerializeToString.
+    Raises: FormatError: the bytes are not such a message, or nest deeper than protobuf goes. UnsupportedError: there
+    are more than `MAX_NBYTES` bytes. KeyError: the message is not known. TypeError: `data` is not a buffer.
     """
     message = message_class(name)()
     with memoryview(data) as view:

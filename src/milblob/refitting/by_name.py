@@ -85,13 +85,9 @@ def pair_by_name(
 ) -> list[GivenTensor]:
     """Find the tensor of every array, and check all of them, casts included, before anything is written.
 
-    Args:
-        given: arrays by name.
-        find: returns the name and the tensor that a name means; KeyError: none; other errors: it cannot change.
-        how: which array goes where, and how it is converted.
-
-    Raises:
-        KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError.
+    `given`: arrays by name. `find`: returns the name and the tensor that a name means; KeyError: none; other errors: it
+    cannot change. `how`: which array goes where, and how it is converted.
+    Raises: KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError.
     """
     problems = Problems()
     for lacking in [name for name in how.mapping if name not in given]:

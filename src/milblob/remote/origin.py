@@ -122,13 +122,8 @@ class RemoteDirectory(Protocol):
 def require_names(names: list[str], where: str, folders: Container[str] = ()) -> None:
     """Refuse paths of a listing or an archive that no model has, or that lead out of it.
 
-    Args:
-        names: with "/".
-        where: what has them, for messages.
-        folders: those of the names that are folders.
-
-    Raises:
-        FormatError: there is one, or there are too many.
+    `names`: with "/". `where`: what has them, for messages. `folders`: those of the names that are folders.
+    Raises: FormatError: there is one, or there are too many.
     """
     if len(names) > MAX_FILES:
         raise FormatError(f"files: expected at most {MAX_FILES}, got {len(names)}", file=where)

@@ -41,10 +41,8 @@ _SUFFIXES = (".mlpackage", ".mlmodelc", ".aimodel")
 class ZipDirectory:
     """The model in an archive, as a directory; see RemoteDirectory.
 
-    Args:
-        archive: opens the archive, once its members are asked for.
-        max_nbytes: see `Budget`: of what is decoded.
-        close: called by `close`.
+    `archive`: opens the archive, once its members are asked for. `max_nbytes`: see `Budget`: of what is decoded.
+    `close`: called by `close`.
     """
 
     can_list = True

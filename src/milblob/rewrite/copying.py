@@ -114,13 +114,9 @@ def copy_entry(
 def write_spliced(spliced: Spliced, mapping: MappedFile, fd: int, written: Callable[[int], None]) -> None:
     """Write an edited message to a new file as a stream; holes of the old file are preserved.
 
-    Args:
-        spliced: of `mapping`.
-        fd: of an empty file.
-        written: called with the number of bytes written, as they are written.
-
-    Raises:
-        OSError, FormatError: as copying.
+    `spliced`: of `mapping`. `fd`: of an empty file. `written`: called with the number of bytes written, as they are
+    written.
+    Raises: OSError, FormatError: as copying.
     """
     os.ftruncate(fd, spliced.nbytes)
     offset = 0

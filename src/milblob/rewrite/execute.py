@@ -163,13 +163,9 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
 def write_dense(path: str, item: Item, dense: Dense, done: Callable[[int], None]) -> None:
     """Write the record of a compressed weight as dense values, a piece at a time.
 
-    Args:
-        path: the file, which exists and has its final size.
-        item: with DENSE.
-        done: called with the number of bytes of each piece.
-
-    Raises:
-        FormatError: parts that do not match. OSError: the file cannot be written.
+    `path`: the file, which exists and has its final size. `item`: with DENSE. `done`: called with the number of bytes
+    of each piece.
+    Raises: FormatError: parts that do not match. OSError: the file cannot be written.
     """
     part = _dense_count(item, dense, TASK_NBYTES)
     with existing_file(path) as fd:

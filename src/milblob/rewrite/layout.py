@@ -42,10 +42,8 @@ class WeightFile(NamedTuple):
 class Records:
     """The contents of the result's weight files.
 
-    Args:
-        root: real directory of the model; file names are relative to it.
-        align: data alignment in the result.
-        canonical: order records by reference and rewrite every file.
+    `root`: real directory of the model; file names are relative to it. `align`: data alignment in the result.
+    `canonical`: order records by reference and rewrite every file.
     """
 
     def __init__(self, root: str, align: int, canonical: bool) -> None:
@@ -117,11 +115,8 @@ class Records:
     ) -> Item:  # fmt: skip
         """Return the item for what is computed of a weight: its dense values, or a part; each key has one.
 
-        Args:
-            weight_file: of its first part, at `offset`, which the result goes to; None for the default.
-            mapping: of the model file.
-            base: replaces @model_path.
-            key: identifies what it is computed from.
+        `weight_file`: of its first part, at `offset`, which the result goes to; None for the default. `mapping`: of the
+        model file. `base`: replaces @model_path. `key`: identifies what it is computed from.
         """
         item = self._dense.get(key)
         if item is None:

@@ -124,10 +124,8 @@ def _copy_parts(
 ) -> None:
     """Describe the parts of a chain as `constexpr_edit` takes them.
 
-    Args:
-        prefix: of their keys.
-        stored, links: what is found is added.
-        known: key of each operation that was described.
+    `prefix`: of their keys. `stored`, `links`: what is found is added. `known`: key of each operation that was
+    described.
     """
     program = cast(OpenProgram, reference.program)
     for name, row in chain.parts.items():

@@ -130,11 +130,8 @@ def operation_breaches(
 ) -> Iterator[tuple[str, str]]:
     """Yield the breaches of an operation's arguments: (rule, words).
 
-    Args:
-        opset: its index.
-        arguments: key and bindings, None for an undefined one; also attributes of operations whose arguments
-            stand there.
-        block_count: how many blocks it has.
+    `opset`: its index. `arguments`: key and bindings, None for an undefined one; also attributes of operations whose
+    arguments stand there. `block_count`: how many blocks it has.
     """
     if name in _FREE or "." in name:
         return

@@ -108,13 +108,9 @@ class Handover:
 def start(model: ir.Model, options: Any, providers: Sequence[str], file: str | None) -> tuple[Any, dict[str, Any]]:
     """Return an onnxruntime.InferenceSession of a model in memory, and what it needs as long as it lives.
 
-    Args:
-        model: from `convert` without a path; its large tensors in memory are let go of.
-        options: from `make_options`; changed here.
-        providers: of onnxruntime, the preferred first.
-
-    Raises:
-        MilblobError: onnxruntime cannot open it.
+    `model`: from `convert` without a path; its large tensors in memory are let go of. `options`: from `make_options`;
+    changed here. `providers`: of onnxruntime, the preferred first.
+    Raises: MilblobError: onnxruntime cannot open it.
     """
     with Handover(options) as handover:
         for name, value in model.graph.initializers.items():

@@ -34,13 +34,9 @@ def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> It
     axes with a range are as small as they can be in the first run, as large in the second, then anything between, the
     same share of the way in every axis. Optional inputs are left out of every other run.
 
-    Args:
-        sessions: of models with the same inputs; what one of them knows counts for all.
-        count: of runs; None: four, or as many as there are enumerated shapes.
-        seed: any integer of zero or more.
-
-    Raises:
-        LimitError: an input that is larger than the budget of the first model.
+    `sessions`: of models with the same inputs; what one of them knows counts for all. `count`: of runs; None: four, or
+    as many as there are enumerated shapes. `seed`: any integer of zero or more.
+    Raises: LimitError: an input that is larger than the budget of the first model.
     """
     random = np.random.default_rng(seed)
     kinds = {name: [session.inputs[name] for session in sessions] for name in sessions[0].inputs}

@@ -204,10 +204,8 @@ def explained(
 ) -> FormatError | UnsupportedError:
     """Return the `refusal` of a file if its bytes are of another kind of file; else the given error.
 
-    Args:
-        error: that its own reader raised.
-        expected: as for `refusal`.
-        is_text: text is expected, so the error can be more precise.
+    `error`: that its own reader raised. `expected`: as for `refusal`. `is_text`: text is expected, so the error can be
+    more precise.
     """
     found = foreign(mapping.live(), mapping.name)
     return error if found is None or (is_text and found.name == "text") else refusal(found, expected, mapping.name)

@@ -81,10 +81,8 @@ def header_of(data: memoryview) -> bytes:
 def compress(header: bytes, parts: Iterable[Any], fd: int, told: Callable[[int], None] = lambda nbytes: None) -> None:
     """Write a gzip file of one member in a stream.
 
-    Args:
-        header: as `header_of` gives it; its time, name and level are kept.
-        parts: buffers, one after another.
-        fd: of an empty file.
+    `header`: as `header_of` gives it; its time, name and level are kept. `parts`: buffers, one after another. `fd`: of
+    an empty file.
     """
     import zlib
 

@@ -362,16 +362,10 @@ def _one_byte_elements(
 def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0, *, empty: Empty = np.empty) -> memoryview:
     """Return the bytes that a blob file holds for an array: little-endian, sub-byte elements packed.
 
-    Args:
-        array: elements of `target`, or of another integer dtype or bools, then checked.
-        first: index of the first element in a larger array, for messages.
-        empty: makes the array of packed elements.
-
-    Returns:
-        memoryview of the array itself if its memory is already in that form, else of new bytes.
-
-    Raises:
-        OverflowError: an element outside the dtype; its index is named.
+    `array`: elements of `target`, or of another integer dtype or bools, then checked. `first`: index of the first
+    element in a larger array, for messages. `empty`: makes the array of packed elements.
+    Returns: memoryview of the array itself if its memory is already in that form, else of new bytes.
+    Raises: OverflowError: an element outside the dtype; its index is named.
     """
     own = as_dtype(array.dtype)
     if target.is_sub_byte:
