@@ -17,8 +17,7 @@ if TYPE_CHECKING:  # a function imports it; the help of a command needs none of 
 def require(what: str, value: object, kind: Any, expected: str) -> None:
     """Refuse an argument that is not a `kind`; `expected` describes what is expected.
 
-    Raises:
-        TypeError: it is something else.
+    Raises: TypeError: it is something else.
     """
     if not isinstance(value, kind):
         raise TypeError(f"{what}: expected {expected}, got {type(value).__name__}")
@@ -27,8 +26,7 @@ def require(what: str, value: object, kind: Any, expected: str) -> None:
 def require_flags(**flags: object) -> None:
     """Refuse options that are neither True nor False: "no" would be taken for True, and None for False.
 
-    Raises:
-        TypeError: one is something else.
+    Raises: TypeError: one is something else.
     """
     for name, value in flags.items():
         if not isinstance(value, bool):
@@ -48,8 +46,7 @@ def require_calls(**functions: object) -> None:
 def as_integer(what: str, value: Any, expected: str = "an integer") -> int:
     """Return a number of any integer type as an int.
 
-    Raises:
-        TypeError: it is something else, for example a float, even a whole one, or True.
+    Raises: TypeError: it is something else, for example a float, even a whole one, or True.
     """
     try:
         if not isinstance(value, bool):
@@ -62,13 +59,9 @@ def as_integer(what: str, value: Any, expected: str = "an integer") -> int:
 def as_count(what: str, value: Any, least: int = 0, *, nbits: int | None = None, expected: str = "an integer") -> int:
     """Return a number of any integer type as an int that is not below `least`.
 
-    Args:
-        what, value, expected: as for `as_integer`.
-        least: the smallest number that is allowed.
-        nbits: how many bits it may have; None: any number of them.
-
-    Raises:
-        ValueError: it is too small, or too large. TypeError: it is something else.
+    `what`, `value`, `expected`: as for `as_integer`. `least`: the smallest number that is allowed. `nbits`: how many
+    bits it may have; None: any number of them.
+    Raises: ValueError: it is too small, or too large. TypeError: it is something else.
     """
     count = as_integer(what, value, expected)
     if count < least:
@@ -84,8 +77,7 @@ def as_source(value: str | os.PathLike[Any]) -> str:
     A path that is a `numpy.str_`, as those in an array are, would not do: `os.listdir` and `os.scandir` answer it with
     bytes.
 
-    Raises:
-        TypeError: no path. ValueError: it has a NUL, which no path and no URL has.
+    Raises: TypeError: no path. ValueError: it has a NUL, which no path and no URL has.
     """
     text = os.fsdecode(os.fspath(value))
     if "\0" in text:
@@ -96,8 +88,7 @@ def as_source(value: str | os.PathLike[Any]) -> str:
 def as_path(value: str | os.PathLike[Any]) -> str:
     """Return a path of a local file or directory as plain text.
 
-    Raises:
-        TypeError, ValueError: as `as_source`; a URL.
+    Raises: TypeError, ValueError: as `as_source`; a URL.
     """
     text = os.fspath(value)
     if type(text) is not str or "\0" in text:
@@ -111,8 +102,7 @@ def as_path(value: str | os.PathLike[Any]) -> str:
 def source_of(source: Any) -> Any:
     """Return what to read for a source: of an MLModel of coremltools the path of its package, else the source itself.
 
-    Raises:
-        TypeError: an MLModel without a package, which has no weights in files.
+    Raises: TypeError: an MLModel without a package, which has no weights in files.
     """
     if isinstance(source, str):
         return source
@@ -128,9 +118,8 @@ def source_of(source: Any) -> Any:
 def array_of(values: Any) -> "np.ndarray[Any, Any]":
     """Convert the caller's values to an array with NumPy.
 
-    Raises:
-        TypeError: a masked array with masked elements: NumPy would take the values under the mask. A path: NumPy would
-            make one object of it.
+    Raises: TypeError: a masked array with masked elements: NumPy would take the values under the mask. A path: NumPy
+    would make one object of it.
     """
     import numpy as np
 
@@ -162,8 +151,7 @@ def _of_torch(tensor: Any) -> Any:
 def as_mapping(what: str, value: Any, expected: str) -> Mapping[str, Any]:
     """Return a mapping with names as keys; an empty one for None.
 
-    Raises:
-        TypeError: it is something else, or has other keys.
+    Raises: TypeError: it is something else, or has other keys.
     """
     if value is None:
         return {}
@@ -181,8 +169,7 @@ NAN_POLICIES = ("keep", "skip", "error")
 def require_nan(nan: object) -> None:
     """Refuse an argument `nan` that is not one of `NAN_POLICIES`.
 
-    Raises:
-        TypeError: it is not a text. ValueError: another word.
+    Raises: TypeError: it is not a text. ValueError: another word.
     """
     policies = ", ".join(NAN_POLICIES)
     require("nan", nan, str, f"one of {policies}")
@@ -194,14 +181,9 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 class Nbytes(int):
-    """A number of bytes that was given as text, with the unit in which messages about it are.
+    """A number of bytes that was given as text, with the unit in which messages about it are."""
 
-    Attributes:
-        unit: "K", "M", "G", "T", or "" for bytes.
-        text: as given.
-    """
-
-    unit: str
+    unit: str  # "K", "M", "G", "T", or "" for bytes
     text: str
 
 
@@ -232,8 +214,7 @@ def as_float(name: str, value: Any) -> float:
 def parse_nbytes(text: str) -> Nbytes:
     """Return the number of bytes in a text: "1000000", "64K", "16MiB", "2G".
 
-    Raises:
-        ValueError: it is something else.
+    Raises: ValueError: it is something else.
     """
     number = text.strip().upper().removesuffix("B").removesuffix("I")
     unit = number[-1:] if number[-1:] in _UNITS else ""
@@ -251,8 +232,7 @@ Names = str | Sequence[str] | None
 def names_in(value: object) -> list[str]:
     """Return the names in an entry of a mapping: a name, a sequence of names, or None for no name.
 
-    Raises:
-        TypeError: it is something else.
+    Raises: TypeError: it is something else.
     """
     if value is None or isinstance(value, str):
         return [] if value is None else [value]

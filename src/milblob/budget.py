@@ -23,17 +23,8 @@ class Budget:
     file that nothing searches. Each tensor is included once, however often its values are read: repetition is the
     caller's choice, but a file can hold one value under a thousand names.
 
-    Args:
-        max_nbytes: the most; None for MAX_GROWTH times the bytes of the files, and MIN_NBYTES at least.
-
-    Attributes:
-        stored_nbytes: of the files that were opened so far.
-        given_nbytes: the `max_nbytes` that was asked for, or None.
-        max_nbytes: the most that may be made, as these files allow.
-        file: what messages call them.
-
-    Raises:
-        TypeError, ValueError: `max_nbytes` is not a number of bytes.
+    `max_nbytes`: the most; None for MAX_GROWTH times the bytes of the files, and MIN_NBYTES at least.
+    Raises: TypeError, ValueError: `max_nbytes` is not a number of bytes.
     """
 
     __slots__ = ("_files", "_known", "_lock", "_spent", "_unit", "file", "given_nbytes", "max_nbytes", "stored_nbytes")
@@ -42,10 +33,11 @@ class Budget:
         self._unit = 0 if max_nbytes is None else max_nbytes  # as given: messages are in its unit
         if max_nbytes is not None:
             max_nbytes = as_count("max_nbytes", max_nbytes, expected="a number of bytes, or None for the default")
-        self.given_nbytes = max_nbytes
+        self.given_nbytes = max_nbytes  # the `max_nbytes` that was asked for, or None
+        # the most that may be made, as these files allow
         self.max_nbytes = MIN_NBYTES if max_nbytes is None else max_nbytes
-        self.file = file
-        self.stored_nbytes = 0
+        self.file = file  # what messages call them
+        self.stored_nbytes = 0  # of the files that were opened so far
         self._files: set[Hashable] = set()
         self._spent = 0
         self._known: set[Hashable] = set()
@@ -54,10 +46,7 @@ class Budget:
     def add_file(self, name: str | None, nbytes: int, identity: Hashable = None) -> None:
         """Count the bytes of a file once, for all names and links that lead to it; without a name, of a buffer.
 
-        Args:
-            name: path of the file.
-            nbytes: its size.
-            identity: device and inode where they are known, so that nobody asks for them again.
+        `identity`: device and inode where they are known, so that nobody asks for them again.
         """
         key: Hashable = identity or name
         if identity is None and name is not None:
@@ -74,8 +63,7 @@ class Budget:
     def require(self, nbytes: int) -> None:
         """Check that the limit allows `nbytes` more, before they take memory or time.
 
-        Raises:
-            LimitError: more than are left.
+        Raises: LimitError: more than are left.
         """
         if self._spent + nbytes > self.max_nbytes:
             most, stored, got = (
@@ -88,11 +76,8 @@ class Budget:
     def spend(self, key: Hashable, nbytes: int) -> None:
         """Count the bytes that are made of something, unless they were counted before.
 
-        Args:
-            key: identifies it among everything in the files.
-
-        Raises:
-            LimitError: more than are left; nothing is counted then.
+        `key`: identifies it among everything in the files.
+        Raises: LimitError: more than are left; nothing is counted then.
         """
         if key in self._known:
             return

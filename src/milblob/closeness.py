@@ -41,11 +41,8 @@ def hint(name: str, known: Iterable[str]) -> str:
 def unknown(kind: str, name: object, known: Iterable[str], where: str | None = None) -> str:
     """Return the message about an unknown name: "m.mlpackage has no function 'man'; did you mean main?".
 
-    Args:
-        kind: of the named object, such as "function".
-        name: the requested name.
-        known: existing names. Up to 8 are listed if none is similar to `name`.
-        where: their owner, such as the path of a model.
+    `kind`: of the named object, such as "function". `known`: existing names. Up to 8 are listed if none is similar to
+    `name`.
     """
     names = list(known)
     end = hint(name, names) if isinstance(name, str) else ""

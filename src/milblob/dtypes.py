@@ -131,8 +131,7 @@ _BY_NUMPY: dict[Any, Any] = {m.numpy: m for m in DType if m.name not in _UNNAMED
 def as_dtype(value: Any) -> Any:
     """Return the DType of a DType, a name ("float16", "FLOAT16", "fp16", "f16") or a NumPy dtype.
 
-    Raises:
-        TypeError: nothing in the table corresponds.
+    Raises: TypeError: nothing in the table corresponds.
     """
     if isinstance(value, DType):
         return value
@@ -160,8 +159,7 @@ def as_dtype(value: Any) -> Any:
 def dtype_of(array: np.ndarray[Any, Any], what: str = "array") -> Any:
     """Return the DType of the elements of an array; every element of an object array is checked.
 
-    Raises:
-        TypeError: nothing in the table corresponds, or an object is not text.
+    Raises: TypeError: nothing in the table corresponds, or an object is not text.
     """
     if array.dtype.kind == "O":
         for element in array.flat:

@@ -219,30 +219,22 @@ class WorkerError(MilblobError, RuntimeError):
 
 
 class DestinationExistsError(FileExistsError):
-    """There is already something at a destination, and `force` was not given.
-
-    Attributes:
-        destination: its path.
-    """
+    """There is already something at a destination, and `force` was not given."""
 
     def __init__(self, destination: str) -> None:
         super().__init__(f"{destination} already exists (use force=True to replace it)")
-        self.destination = destination
+        self.destination = destination  # its path
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.destination,)
 
 
 class SelectionError(ValueError):
-    """No tensor is selected, though a selection was given.
-
-    Attributes:
-        globs: as given; () for a function.
-        where: the owner of the names.
-        hint: the end of the message: names that may be meant, or "".
-    """
+    """No tensor is selected, though a selection was given."""
 
     def __init__(self, globs: Iterable[str], where: str, hint: str = "") -> None:
+        # globs: as given; () for a function; where: the owner of the names; hint: the end of the message: names that
+        # may be meant, or ""
         self.globs, self.where, self.hint = tuple(globs), where, hint
         matching = f"matches {' or '.join(map(repr, self.globs)):.200}" if self.globs else "is selected"
         super().__init__(f"select: no tensor in {where} {matching}{hint}")

@@ -213,8 +213,7 @@ class Workers(Executor):
     def _repeat(self, flight: "deque[_Flight]", *, is_raised: bool) -> None:
         """Run all pieces again that were under way when a worker was killed: alone, as any may be the cause.
 
-        Raises:
-            WorkerError: its workers are killed each time, and `is_raised`; else that is the outcome of the piece.
+        Raises: WorkerError: its workers are killed each time, and `is_raised`; else that is the outcome of the piece.
         """
         wait(_futures(flight))
         for one in flight:
@@ -234,8 +233,7 @@ class Workers(Executor):
     def _renew(self, one: "_Flight", error: BaseException) -> None:
         """Replace a process pool, which takes no work after one of its processes was killed.
 
-        Raises:
-            WorkerError: another executor, which cannot be replaced.
+        Raises: WorkerError: another executor, which cannot be replaced.
         """
         old = self._executor
         kind = type(old)
@@ -332,8 +330,7 @@ def _number(spec: str, colon: str, text: str) -> int:
 def _require_start(workers: Workers, spec: str) -> None:
     """Wait until a process has started: in a program that opens them when it is imported, none does.
 
-    Raises:
-        RuntimeError: none starts.
+    Raises: RuntimeError: none starts.
     """
     try:
         workers.submit(int).result()

@@ -28,8 +28,7 @@ _EXTRAS = {
 def require(module: str) -> Any:
     """Import an optional package or one of its modules, and return it.
 
-    Raises:
-        ImportError: the package is not installed; the message has the command that installs it.
+    Raises: ImportError: the package is not installed; the message has the command that installs it.
     """
     try:
         return import_module(module)

@@ -17,8 +17,7 @@ Span = tuple[_codec.Buffer, int, int]
 def blake3(spans: Iterable[Span]) -> bytes:
     """Return the BLAKE3 of bytes, 32 of them.
 
-    Args:
-        spans: the bytes in order. Each is done with when the next one is asked for, or kept.
+    `spans`: the bytes in order. Each is done with when the next one is asked for, or kept.
     """
     values: list[bytes] = []  # chaining values of whole stretches
     count = 0

@@ -14,15 +14,9 @@ def parse_json(
 ) -> Any:
     """Parse a JSON document.
 
-    Args:
-        data: the document.
-        what: its name in messages.
-        file: where it comes from, for messages.
-        code: of errors.
-        unique: refuse an object with a repeated key; otherwise the last value is taken, as usual.
-
-    Raises:
-        FormatError: too large, not JSON, nested too deep, a repeated key.
+    `what`: its name in messages. `unique`: refuse an object with a repeated key; otherwise the last value is taken, as
+    usual.
+    Raises: FormatError: too large, not JSON, nested too deep, a repeated key.
     """
     import json
 

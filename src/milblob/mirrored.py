@@ -15,37 +15,25 @@ Spans = Sequence[tuple[int, int]]
 
 
 class Backing(NamedTuple):
-    """Where the bytes of a representing file are.
+    """Where the bytes of a representing file are."""
 
-    Attributes:
-        name: what messages call it: a URL without user, password and query.
-        nbytes: size of the whole file.
-        fetch: called with ranges inside the file; returns once they are in the file or `memory`.
-        file: makes the sparse file of `nbytes` bytes when it is first needed, as a model may have more files than a
-            process can have open; returns its descriptor, which the maker owns. None for `memory`.
-        memory: the bytes, where they are a part of a mapping.
-    """
-
-    name: str
-    nbytes: int
-    fetch: Callable[[Spans], None]
+    name: str  # what messages call it: a URL without user, password and query
+    nbytes: int  # size of the whole file
+    fetch: Callable[[Spans], None]  # called with ranges inside the file; returns once they are in the file or `memory`
+    # makes the sparse file of `nbytes` bytes when it is first needed, as a model may have more files than a process can
+    # have open; returns its descriptor, which the maker owns. None for `memory`.
     file: Callable[[], int] | None = None
-    memory: memoryview | None = None
+    memory: memoryview | None = None  # the bytes, where they are a part of a mapping
 
 
 class Root(NamedTuple):
-    """A directory of representing files.
+    """A directory of representing files."""
 
-    Attributes:
-        name: what messages call it.
-        provide: makes the file of a path, relative to the directory with "/", if there is one; returns whether there
-            is. The flag is True if a model names the path, and False for one of several paths that milblob tries.
-        is_listed: whether every file is known at once; else only files requested by name.
-    """
-
-    name: str
+    name: str  # what messages call it
+    # makes the file of a path, relative to the directory with "/", if there is one; returns whether there is. The flag
+    # is True if a model names the path, and False for one of several paths that milblob tries.
     provide: Callable[[str, bool], bool]
-    is_listed: bool
+    is_listed: bool  # whether every file is known at once; else only files requested by name
 
 
 FILES: dict[tuple[int, int], Backing] = {}
@@ -101,12 +89,8 @@ def _shown_part(url: str) -> str:
 def provide(path: str, *, is_named: bool) -> bool:
     """Make the representing file of a path that does not exist; return whether there is one now.
 
-    Args:
-        path: any path; most are not below a root.
-        is_named: whether a model names the file.
-
-    Raises:
-        OSError: the remote file cannot be examined.
+    `path`: any path; most are not below a root. `is_named`: whether a model names the file.
+    Raises: OSError: the remote file cannot be examined.
     """
     for directory, root in list(ROOTS.items()):
         if path.startswith(directory) and path[len(directory) : len(directory) + 1] in (os.sep, "/"):

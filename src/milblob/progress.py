@@ -19,17 +19,14 @@ class Sized(Protocol):
 class ProgressCounter:
     """Adds up the work done, and calls `progress`.
 
-    Args:
-        progress: the callback; None: no calls. Then sizes are not computed, because that may read values.
-        tensors: all that will be done.
-
-    Attributes:
-        total_nbytes: bytes of everything to do; may grow until the first call.
+    `progress`: the callback; None: no calls. Then sizes are not computed, because that may read values. `tensors`: all
+    that will be done.
     """
 
     def __init__(self, progress: Progress | None, tensors: Iterable[Sized] = ()) -> None:
         self._progress = progress
         self._done_nbytes = 0
+        # bytes of everything to do; may grow until the first call
         self.total_nbytes = 0 if progress is None else sum(tensor.nbytes for tensor in tensors)
 
     def add(self, name: str, nbytes: int) -> None:

@@ -18,8 +18,7 @@ def selector(select: Select) -> Callable[[str], bool]:
     A glob matches the whole name, case-sensitive: `*` any characters, also `/`; `?` one; `[ab]` one of several. Every
     text also matches itself, so that a name with `[` in it needs no escape.
 
-    Raises:
-        TypeError: `select` is of another kind. ValueError: it has no glob at all.
+    Raises: TypeError: `select` is of another kind. ValueError: it has no glob at all.
     """
     if select is None:
         return lambda _: True
@@ -38,8 +37,7 @@ def selector(select: Select) -> Callable[[str], bool]:
 def choose(names: Iterable[str], select: Select, where: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the names that are selected, in their order, and the globs that none of them matches.
 
-    Raises:
-        SelectionError: nothing is selected, with close matches. As `selector`.
+    Raises: SelectionError: nothing is selected, with close matches. As `selector`.
     """
     names, globs = list(names), _globs(select)
     found = list(filter(selector(select if callable(select) or select is None else globs), names))
@@ -51,13 +49,8 @@ def choose(names: Iterable[str], select: Select, where: str) -> tuple[list[str],
 def require_selected(select: Select, is_any: bool, where: str) -> None:
     """Refuse a selection that selects nothing: a misspelled name must be an error, not an empty result.
 
-    Args:
-        select: as it was given; None is never refused.
-        is_any: whether it selects something.
-        where: the owner of the names, for the message.
-
-    Raises:
-        SelectionError: it selects nothing.
+    `select`: as it was given; None is never refused. `is_any`: whether it selects something.
+    Raises: SelectionError: it selects nothing.
     """
     if select is not None and not is_any:
         raise SelectionError(_globs(select), where)

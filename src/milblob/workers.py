@@ -9,11 +9,7 @@ if TYPE_CHECKING:
 
 
 def workers_of(executor: "Executor | None") -> "Workers | None":
-    """Return the workers of an `executor` argument; None for None.
-
-    Raises:
-        TypeError: not an executor.
-    """
+    """Return the workers of an `executor` argument; None for None. Raises: TypeError: not an executor."""
     if executor is None:
         return None
     from .executors import Workers

@@ -181,7 +181,7 @@ def test_ls_of_a_file_without_tensors(cli):
 
 def test_fold():
     def folded(names, kinds=None):
-        return {g.pattern: len(g.members) for g in patterns.fold(names, kinds or [0] * len(names))}
+        return {pattern: len(members) for pattern, members in patterns.fold(names, kinds or [0] * len(names))}
 
     assert folded([f"layers.{i}.w" for i in range(32)]) == {"layers.{0..31}.w": 32}
     assert folded([f"l_{i}_c_{j}_w" for i in range(2) for j in range(3)]) == {"l_{0..1}_c_{0..2}_w": 6}

@@ -285,8 +285,8 @@ ROWS = st.lists(
 def test_a_pattern_matches_its_members_only(rows):
     names = list(dict.fromkeys(f"a_{x}_b_{y}.c/{z}" for x, y, z in rows))
     groups = patterns.fold(names, [0] * len(names))
-    assert sorted(i for group in groups for i in group.members) == list(range(len(names)))
-    assert [group.members[0] for group in groups] == sorted(group.members[0] for group in groups)
+    assert sorted(i for _, members in groups for i in members) == list(range(len(names)))
+    assert [members[0] for _, members in groups] == sorted(members[0] for _, members in groups)
     for pattern, members in groups:
         if "of them" in pattern:
             count = np.prod([int(n) for n in re.findall(r": (\d+) of them", pattern)])
@@ -307,7 +307,7 @@ def test_three_names_do_not_read_as_six(tmp_path, cli):
     assert [line.split()[0] for line in out[1:]] == ["layers_0_expert_{4,14}_w", "layers_1_expert_15_w"]
     # Numbers that have nothing to do with each other, as those of layers and operations, are one row all the same.
     names = [f"layers_{i}_op_{7 * i + 3}_w" for i in range(9)]
-    assert [group.pattern for group in patterns.fold(names, [0] * 9)] == ["layers_{0..8}_op_*_w"]
+    assert [pattern for pattern, _ in patterns.fold(names, [0] * 9)] == ["layers_{0..8}_op_*_w"]
 
 
 # -- short words for compression ----------------------------------------------------------------------------------------

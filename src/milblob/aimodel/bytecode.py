@@ -74,19 +74,12 @@ class Section(NamedTuple):
 
 
 class TensorKind(NamedTuple):
-    """The type of a tensor.
+    """The type of a tensor."""
 
-    Attributes:
-        code: of its element type.
-        element: None if the code is not known.
-        shape: sizes; None for one that is open.
-        is_sparse: whether it has the form that `build_sparse_with_bitmask` makes.
-    """
-
-    code: int
-    element: Element | None
-    shape: tuple[int | None, ...]
-    is_sparse: bool
+    code: int  # of its element type
+    element: Element | None  # None if the code is not known
+    shape: tuple[int | None, ...]  # sizes; None for one that is open
+    is_sparse: bool  # whether it has the form that `build_sparse_with_bitmask` makes
 
     @property
     def text(self) -> str:
@@ -95,24 +88,14 @@ class TensorKind(NamedTuple):
 
 
 class Bytecode:
-    """The tables of a file; each is an array of rows, which refer to the file by offset and to each other by number.
-
-    Attributes:
-        mapping: the file.
-        sections: in the order of the file.
-        strings, dialects, op_names, attributes, types, resources, properties: the tables.
-        ops, values, operands: of all regions; parents come before children.
-        ir_sections: the IR section, and those of isolated regions; `owners` are the sections around them.
-        refusal: why no tensor can be read, or "": another version of the dialect.
-    """
+    """The tables of a file; each is an array of rows, which refer to the file by offset and to each other by number."""
 
     def __init__(self, mapping: MappedFile) -> None:
         """Read the tables.
 
-        Raises:
-            FormatError: broken bytes. UnsupportedError: another version of the container; another dialect.
+        Raises: FormatError: broken bytes. UnsupportedError: another version of the container; another dialect.
         """
-        self.mapping = mapping
+        self.mapping = mapping  # the file
         buffer = mapping.check_size()
         head = bytes(memoryview(buffer)[:4])
         if head != MAGIC:
@@ -128,14 +111,17 @@ class Bytecode:
             error.code = "bytecode"
             raise
         self.producer: str = found["producer"].decode("utf-8", "replace")
-        self.sections = [Section(*row) for row in found["sections"]]
+        self.sections = [Section(*row) for row in found["sections"]]  # in the order of the file
         tables = {name: np.frombuffer(found[name], dtype) for name, dtype in _TABLES.items()}
+        # strings, dialects, op_names, attributes, types, resources, properties: the tables
         self.strings, self.dialects, self.op_names = (tables[n] for n in ("strings", "dialects", "op_names"))
         self.attributes, self.types, self.resources = (tables[n] for n in ("attributes", "types", "resources"))
+        # ops, values, operands: of all regions; parents come before children
         self.properties, self.ops, self.values = (tables[n] for n in ("properties", "ops", "values"))
+        # ir_sections: the IR section, and those of isolated regions; `owners` are the sections around them
         self.operands, self.ir_sections = tables["operands"], tables["ir_sections"]
         self.owners = np.frombuffer(found["owners"], np.uint32)
-        self.refusal = self._require_dialect()
+        self.refusal = self._require_dialect()  # why no tensor can be read, or "": another version of the dialect
         self._kinds: dict[int, TensorKind | None] = {}
         self._name_of: list[int] = self.ops["name"].tolist()
         self._names: list[str] = [self.string(int(row["name"])) for row in self.op_names]
@@ -179,8 +165,7 @@ class Bytecode:
     def attribute(self, number: int) -> list[int]:
         """Return the numbers of an attribute: its code and what follows.
 
-        Raises:
-            FormatError: no such attribute, or a broken one. UnsupportedError: another encoding.
+        Raises: FormatError: no such attribute, or a broken one. UnsupportedError: another encoding.
         """
         return self._numbers(self.attributes, number, "attribute")
 
@@ -219,8 +204,7 @@ class Bytecode:
     def resource_of(self, number: int) -> int:
         """Return the number of the resource that a RESOURCE attribute names.
 
-        Raises:
-            FormatError: no such resource, or it is not a blob.
+        Raises: FormatError: no such resource, or it is not a blob.
         """
         numbers = self.attribute(number)
         if len(numbers) != 2 or numbers[1] >= len(self.resources) or self.resources["kind"][numbers[1]] != 0:
@@ -233,9 +217,8 @@ class Bytecode:
     def resource_references(self) -> dict[int, int]:
         """Return attribute -> the resource that it names, of all attributes of aicode that name one.
 
-        Raises:
-            UnsupportedError: an attribute of MLIR's own names a resource, in a way that milblob does not change.
-            FormatError: as `resource_of`.
+        Raises: UnsupportedError: an attribute of MLIR's own names a resource, in a way that milblob does not change.
+        FormatError: as `resource_of`.
         """
         found = {}
         for number, entry in enumerate(self.attributes):

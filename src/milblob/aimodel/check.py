@@ -34,8 +34,7 @@ _SAFE_NBYTES = 1 << 20  # a file of fewer bytes is read, not mapped, and so not 
 def check_asset(path: str, max_nbytes: int | None = None) -> CheckReport:
     """Check a bundle, or a bare .mlirb file, and report every problem in one pass.
 
-    Raises:
-        OSError: it cannot be opened. What is inside is reported, not raised.
+    Raises: OSError: it cannot be opened. What is inside is reported, not raised.
     """
     os.stat(path)
     checker = _AssetChecker(path)
@@ -127,8 +126,7 @@ class _AssetChecker:
     def _settled_hash(self, asset: Asset) -> tuple[bytes | None, bytes]:
         """Return main.hash and the SHA-256 of the bytecode; both of one moment, even while a writer changes them.
 
-        Raises:
-            As `Asset`.
+        Raises: As `Asset`.
         """
         stated, found = asset.companion(HASH, 1 << 10), _digest(asset)
         for _ in range(_MAX_TRIES):

@@ -22,19 +22,12 @@ CONTROL_FLOW = "controlflow."
 
 
 class Element(NamedTuple):
-    """An element type.
+    """An element type."""
 
-    Attributes:
-        text: as Apple's library prints it.
-        nbits: of an element; those below 8 are packed, the lowest bits first, across bytes.
-        dtype: its DType; None if MIL has none.
-        numpy: of the array that is read: one byte for each element below 8 bits.
-    """
-
-    text: str
-    nbits: int
-    dtype: DType | None
-    numpy: np.dtype[Any]
+    text: str  # as Apple's library prints it
+    nbits: int  # of an element; those below 8 are packed, the lowest bits first, across bytes
+    dtype: DType | None  # its DType; None if MIL has none
+    numpy: np.dtype[Any]  # of the array that is read: one byte for each element below 8 bits
 
 
 def _elements() -> dict[int, Element]:

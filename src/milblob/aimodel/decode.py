@@ -51,23 +51,18 @@ class AssetLink:
 
 
 class AssetDecoder:
-    """Decodes the weights of an open file of bytecode.
-
-    Attributes:
-        nbytes: of all parts that were read.
-    """
+    """Decodes the weights of an open file of bytecode."""
 
     def __init__(self, opened: OpenBytecode) -> None:
         self._opened, self._program, self._require = opened, opened.program, opened.budget.require
-        self.nbytes = 0
+        self.nbytes = 0  # of all parts that were read
         self._known: dict[int, Dense] = {}
 
     def dense(self, op: int, links: int = 0) -> Dense:
         """Return the decoder of an operation's values; the same object on each call.
 
-        Raises:
-            UnsupportedError: an operation, or types, that milblob does not decode; they are named.
-            FormatError: parts that do not fit each other.
+        Raises: UnsupportedError: an operation, or types, that milblob does not decode; they are named. FormatError:
+        parts that do not fit each other.
         """
         if op not in self._known:
             self._known[op] = self._make(op, links)

@@ -66,11 +66,7 @@ def size_of(piece: Piece) -> int:
 
 
 class Emitter:
-    """The parts of a file, some of them changed.
-
-    Attributes:
-        resources: to be written, in order; a resource is referred to by its place in this list.
-    """
+    """The parts of a file, some of them changed."""
 
     def __init__(self, bytecode: Bytecode) -> None:
         self._code = bytecode
@@ -80,6 +76,7 @@ class Emitter:
         self._new_strings: list[str] = []
         self._new_properties: list[bytes] = []
         self._numbers: dict[int, int] = {}  # offset in the IR section -> the varint that it gets
+        # to be written, in order; a resource is referred to by its place in this list
         self.resources = [
             NewResource(int(row["key"]), int(row["alignment"]), Span(int(row["data_offset"]), int(row["nbytes"])))
             for row in bytecode.resources
@@ -137,8 +134,7 @@ class Emitter:
     def pieces(self) -> list[Piece]:
         """Return the file, piece by piece.
 
-        Raises:
-            UnsupportedError: resources that are not all blobs of one dialect.
+        Raises: UnsupportedError: resources that are not all blobs of one dialect.
         """
         out = _Output()
         out.add(Span(0, self._code.sections[0].offset))

@@ -19,22 +19,16 @@ Array = np.ndarray[Any, Any]
 
 
 class OpenBytecode:
-    """What the tensors of a bundle share.
-
-    Attributes:
-        mapping: the file. file: its path, None for a buffer.
-        budget: of the values that are made.
-        program: the contents of the bytecode.
-    """
+    """What the tensors of a bundle share."""
 
     def __init__(self, mapping: MappedFile, budget: Budget) -> None:
         """Read the tables and the operations of an open file; no values.
 
-        Raises:
-            FormatError: the bytecode breaks its format.
+        Raises: FormatError: the bytecode breaks its format.
         """
+        # mapping: the file. file: its path, None for a buffer. budget: of the values that are made
         self.mapping, self.file, self.budget = mapping, mapping.name, budget
-        self.program = AssetProgram(Bytecode(mapping))
+        self.program = AssetProgram(Bytecode(mapping))  # the contents of the bytecode
 
     def require_readable(self) -> None:
         """Refuse values of another version of the dialect, whose codes may mean something else."""
@@ -44,8 +38,7 @@ class OpenBytecode:
     def constant(self, op: int) -> Array:
         """Return the values of a constant: a view of the file where its bytes are the values.
 
-        Raises:
-            FormatError: the size does not fit dtype and shape. UnsupportedError: an element type that is not known.
+        Raises: FormatError: the size does not fit dtype and shape. UnsupportedError: an element type that is not known.
         """
         element, shape, stored = self._located(op)
         count = prod(shape)

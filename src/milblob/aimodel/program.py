@@ -99,14 +99,6 @@ class AssetFunction(NamedTuple):
     states: tuple[PortOfAsset, ...]
 
 
-class Composite(NamedTuple):
-    """A composite operation, such as "layer_norm": the graph that defines it, and the names of its inputs."""
-
-    row: int
-    name: str
-    inputs: list[str]
-
-
 class WeightRow(NamedTuple):
     """A tensor of the program.
 
@@ -145,7 +137,7 @@ class AssetProgram:
         self._parents = bytecode.ops["parent"].tolist()
         self._graphs = {int(row) for row in bytecode.ops_named(lambda name: family(name) == GRAPH)}
         self._flow = {int(row) for row in bytecode.ops_named(lambda name: name.startswith(CONTROL_FLOW))}
-        self._composites: dict[str, Composite] = {}
+        self._composites: dict[str, tuple[str, list[str]]] = {}  # symbol -> name, such as "layer_norm", and inputs
         self.functions = {function.name: function for function in self._find_functions()}
         self.constants: list[int] = bytecode.ops_named(lambda name: family(name) == CONSTANT).tolist()
         self._function_rows = {function.row: function.name for function in self.functions.values()}
@@ -183,23 +175,22 @@ class AssetProgram:
     def _add_composite(self, row: int, numbers: list[int]) -> None:
         symbol, declared = self.bytecode.text_of(numbers[5]), self.bytecode.attribute(numbers[1] >> 1)
         if symbol is not None and len(declared) > 1 and declared[0] == NAMED:
-            self._composites[symbol] = Composite(row, self.bytecode.string(declared[1]), self._port_names(numbers[0]))
+            self._composites[symbol] = self.bytecode.string(declared[1]), self._port_names(numbers[0])
 
-    def _callee(self, op: int) -> "Composite | None":
-        """Return the composite operation that an operation invokes, if it does."""
-        if family(self.bytecode.op_name(op)) == INVOKE:
+    def _callee(self, op: int) -> tuple[str, list[str]]:
+        """Return the name and the inputs of the composite operation that an operation invokes; "" if it does not."""
+        if self._composites and family(self.bytecode.op_name(op)) == INVOKE:
             for number in self.bytecode.property_numbers(op):
                 numbers = self.bytecode.attribute(number)
                 if numbers[0] == SYMBOL and len(numbers) > 1:
                     path = self.bytecode.attribute(numbers[1])
                     if path[0] == SYMBOL_PATH and len(path) == 3:
-                        return self._composites.get(self.bytecode.string(path[2]))
-        return None
+                        return self._composites.get(self.bytecode.string(path[2]), ("", []))
+        return "", []
 
     def operand(self, op: int, number: int) -> str:
         """Return what an operand of an operation is called."""
-        callee = self._callee(op) if self._composites else None
-        names = callee.inputs if callee is not None else []
+        _, names = self._callee(op)
         return (names[number] if number < len(names) else "") or operand_name(self.bytecode.op_name(op), number)
 
     def _around(self, row: int) -> Iterator[int]:
@@ -307,8 +298,7 @@ class AssetProgram:
             counts: dict[str, int] = {}
             labels = self._labels[parent] = {}
             for row in self._children.get(parent, ()):
-                callee = self._callee(row) if self._composites else None
-                kind = short_family(self.bytecode.op_name(row)) if callee is None else callee.name
+                kind = self._callee(row)[0] or short_family(self.bytecode.op_name(row))
                 labels[row] = f"{kind}_{counts.get(kind, 0)}"
                 counts[kind] = counts.get(kind, 0) + 1
         own = self._labels[parent][op]
@@ -317,8 +307,7 @@ class AssetProgram:
     def reader_name(self, op: int, inside: frozenset[int] = frozenset()) -> str:
         """Return the name of a value: the first operation that reads it, past those that only move it, and the operand.
 
-        Args:
-            inside: operations that do not count as readers.
+        `inside`: operations that do not count as readers.
         """
         found = ""
         for _ in range(_MAX_STEPS):
@@ -400,9 +389,8 @@ class AssetProgram:
     def rows(self, constants: bool = False, stored: bool = False) -> list[WeightRow]:
         """Return the tensors of the program, in its order.
 
-        Args:
-            constants: every constant, not only the weights: small inline ones, and those inside decompositions.
-            stored: the parts of compressed weights instead of the weights.
+        `constants`: every constant, not only the weights: small inline ones, and those inside decompositions. `stored`:
+        the parts of compressed weights instead of the weights.
         """
         ordinals, deep = self._number_constants()
         owner: dict[int, tuple[int, str]] = {}  # part -> the first weight that it is a part of, and its name there
@@ -495,8 +483,7 @@ class AssetProgram:
     def stored(self, op: int) -> StoredConstant:
         """Return where the value of a constant is.
 
-        Raises:
-            UnsupportedError: an encoding that is not known; its code is named. FormatError: it is broken.
+        Raises: UnsupportedError: an encoding that is not known; its code is named. FormatError: it is broken.
         """
         bytecode, file = self.bytecode, self.bytecode.mapping.name
         attribute = self._value_attribute(op)

@@ -33,17 +33,11 @@ _MAX_NAMES = 6
 
 
 class _Value:
-    """One stored value that changes: the constants that share it, and those of them that get new values.
-
-    Attributes:
-        stored: where it is.
-        users: names of all constants that share it.
-        targets: name -> what it gets.
-    """
+    """One stored value that changes: the constants that share it, and those of them that get new values."""
 
     def __init__(self, stored: StoredConstant, users: list[str]) -> None:
-        self.stored, self.users = stored, users
-        self.targets: dict[str, GivenTensor] = {}
+        self.stored, self.users = stored, users  # stored: where it is; users: names of all constants that share it
+        self.targets: dict[str, GivenTensor] = {}  # name -> what it gets
 
 
 def refit(
@@ -61,9 +55,8 @@ def refit(
     The hash of the bytecode is written in the same step. Constants with equal values are often one stored value: it
     changes only if all of them get the same new values; `unshare` gives those that change a value of their own.
 
-    Raises:
-        KeyError, TypeError, ValueError, OverflowError, UnsupportedError: what does not fit. Nothing is written.
-        Otherwise as `saving.save`.
+    Raises: KeyError, TypeError, ValueError, OverflowError, UnsupportedError: what does not fit. Nothing is written.
+    Otherwise as `saving.save`.
     """
     target = path if destination is None else destination
     with Asset(path, constants=True, stored=True, max_nbytes=max_nbytes) as asset:
@@ -191,7 +184,7 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
                 data = Later(_nbytes_of(asset, row), partial(_bytes_of, asset, row))
                 number = made[row.given] = emitter.add_attribute(_attribute(emitter, data, prod(row.values.shape)))
             emitter.set_properties(asset[name].row.op, emitter.add_properties(varint(number)))
-    return NewBytecode(emitter.pieces(), None)
+    return emitter.pieces(), None
 
 
 def _attribute(emitter: Emitter, data: Later, count: int) -> bytes:
@@ -208,5 +201,5 @@ def _row(asset: Asset, row: GivenTensor, value: _Value, new: NewBytecode, target
     is_whole = len(value.targets) == len(value.users)
     return Refitted(
         row.name, row.given, tensor.mil_dtype, values.shape, _nbytes_of(asset, row), values.given_dtype, values.counts,
-        target, in_place and new.changes is not None, unshared="" if is_whole else others[0],
+        target, in_place and new[1] is not None, unshared="" if is_whole else others[0],
     )  # fmt: skip

@@ -19,7 +19,7 @@ from ..wording import some
 from .asset import Asset
 from .codes import ELEMENTS, RESOURCE, TENSOR
 from .emit import Emitter, Span, size_of, varint
-from .saving import NewBytecode, require_target, save
+from .saving import require_target, save
 from .tensors import AssetTensor
 
 _HOLDERS = ("execution.", "metal.", "udml.")
@@ -44,10 +44,9 @@ def repack(
     Without any of them the result is a copy, byte for byte. A constant is cast only if every operation that reads it is
     a cast itself, so that no other type changes.
 
-    Raises:
-        ProgramError: an operation reads a constant as the type that it has; both are named.
-        ValueError: an option that bundles have no use for. UnsupportedError: operations that may refer to resources in
-            ways that are not known. OverflowError: a number that is too large. Otherwise as `saving.save`.
+    Raises: ProgramError: an operation reads a constant as the type that it has; both are named. ValueError: an option
+    that bundles have no use for. UnsupportedError: operations that may refer to resources in ways that are not known.
+    OverflowError: a number that is too large. Otherwise as `saving.save`.
     """
     _require_options(options)
     if not dry_run and is_in_place([path], target):
@@ -71,7 +70,7 @@ def repack(
             counter = ProgressCounter(progress, asset.values())
             for name, tensor in asset.items():
                 counter.add_tensor(name, tensor)
-            save(asset, NewBytecode(pieces, None), target, force)
+            save(asset, (pieces, None), target, force)
         return report
 
 
@@ -174,8 +173,7 @@ class _Repacking:
     def renumber(self) -> None:
         """Drop resources that are equal to another, or that no attribute refers to; give the others new numbers.
 
-        Raises:
-            UnsupportedError: an operation that may refer to resources in another way.
+        Raises: UnsupportedError: an operation that may refer to resources in another way.
         """
         code = self._program.bytecode
         strange = code.ops_named(lambda name: name.startswith(_HOLDERS))

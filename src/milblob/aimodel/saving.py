@@ -2,7 +2,6 @@
 
 import os
 import stat
-from typing import NamedTuple
 
 from ..errors import FormatError, UnsupportedError
 from ..model.replaceable import IsPart, require_name, require_replaceable
@@ -19,16 +18,8 @@ from .emit import Piece, Span, sha256, size_of, write
 _PARTS = frozenset([BYTECODE, HASH, METADATA])
 
 
-class NewBytecode(NamedTuple):
-    """The bytecode as it will be.
-
-    Attributes:
-        pieces: the whole file.
-        changes: what differs, where the file keeps its size and its layout; None if the whole file is written.
-    """
-
-    pieces: list[Piece]
-    changes: list[journal.Patch] | None
+NewBytecode = tuple[list[Piece], list[journal.Patch] | None]
+"""The whole file, and what differs where it keeps its size and its layout; None if the whole file is written."""
 
 
 def patched(nbytes: int, changes: list[journal.Patch]) -> NewBytecode:
@@ -39,28 +30,22 @@ def patched(nbytes: int, changes: list[journal.Patch]) -> NewBytecode:
         pieces += [Span(at, change.offset - at), change.data]
         at = change.offset + size_of(change.data)
     pieces.append(Span(at, nbytes - at))
-    return NewBytecode([piece for piece in pieces if size_of(piece)], changes)
+    return [piece for piece in pieces if size_of(piece)], changes
 
 
 def save(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
     """Write a bundle with other bytecode, and its hash.
 
-    Args:
-        asset: the bundle, or a bare .mlirb file.
-        new: its bytecode as it will be.
-        target: a path; the bundle itself is changed in place.
-        force: replace what is at `target`, a bundle or a file.
-
-    Raises:
-        FileExistsError: something is there. ValueError: a place inside or around the bundle.
-        BlockingIOError: another writer has it. OSError: it cannot be written. Nothing has changed then.
+    `target`: a path; the bundle itself is changed in place. `force`: replace what is at `target`, a bundle or a file.
+    Raises: FileExistsError: something is there. ValueError: a place inside or around the bundle. BlockingIOError:
+    another writer has it. OSError: it cannot be written. Nothing has changed then.
     """
     source = asset.path or ""
     in_place = is_in_place([source], target)
     if not asset.is_directory:
         require_target(asset, target, force)
         with NewFile(target, force=force or in_place) as file:
-            write(asset.mapping, new.pieces, file.fd)
+            write(asset.mapping, new[0], file.fd)
     elif in_place:
         _change(asset, new)
     else:
@@ -98,12 +83,13 @@ def _change(asset: Asset, new: NewBytecode) -> None:
     with locked_directory(root):
         pending.require_none(root)  # of a writer that has died since the bundle was opened
         asset.mapping.require_named()
-        patches = list(new.changes or [])
+        pieces, changes = new
+        patches = list(changes or [])
         replacements = []
-        if new.changes is None:
-            replacements.append(journal.Replacement(BYTECODE, lambda file: write(asset.mapping, new.pieces, file)))
+        if changes is None:
+            replacements.append(journal.Replacement(BYTECODE, lambda file: write(asset.mapping, pieces, file)))
         if patches or replacements:
-            digest = sha256(asset.mapping, new.pieces)
+            digest = sha256(asset.mapping, pieces)
             hashed = _hash_change(root, digest)
             (patches if isinstance(hashed, journal.Patch) else replacements).append(hashed)  # type: ignore[arg-type]
         journal.commit(root, "", patches, replacements)
@@ -124,6 +110,7 @@ def _hash_change(root: str, digest: bytes) -> journal.Patch | journal.Replacemen
 
 def _copy(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
     require_target(asset, target, force)
+    pieces, _ = new
     source = Location(paths.real(asset.path or ""))
     with NewDirectory(target, replace=paths.is_directory(target)) as made:
         for name, is_directory in walk(source.path):
@@ -133,11 +120,11 @@ def _copy(asset: Asset, new: NewBytecode, target: str, force: bool) -> None:
                 copy_entry(source.path, name, os.path.join(made.name, name), least=stat.S_IRUSR)
         place = os.path.join(made.name, BYTECODE)
         with new_file(place) as fd:
-            write(asset.mapping, new.pieces, fd)
+            write(asset.mapping, pieces, fd)
         mode = stat.S_IMODE(os.fstat(asset.mapping.fd).st_mode) if asset.mapping.fd >= 0 else 0o644
         set_mode(place, mode, least=stat.S_IRUSR)
         with new_file(os.path.join(made.name, HASH)) as fd:
-            write_at(fd, [sha256(asset.mapping, new.pieces)], 0)
+            write_at(fd, [sha256(asset.mapping, pieces)], 0)
 
 
 def _understand(root: Location) -> IsPart:

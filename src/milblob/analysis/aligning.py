@@ -9,7 +9,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..model.model import Model
 from .operations import (
@@ -36,14 +36,6 @@ def plain(name: str) -> str:
     return _MARKS.sub("", name)
 
 
-class FunctionPair(NamedTuple):
-    """A function of A and one of B with their names; None where one side lacks it."""
-
-    names: tuple[str, str]
-    old: ComparedFunction | None
-    new: ComparedFunction | None
-
-
 class Alignment:
     """The operations of two models, found on first access."""
 
@@ -51,22 +43,25 @@ class Alignment:
         self.models = a, b
 
     @cached_property
-    def functions(self) -> list[FunctionPair]:
-        """Those of A in their order, then those that only B has. Two models of one function each pair it by itself."""
+    def functions(self) -> list[tuple[tuple[str, str], ComparedFunction | None, ComparedFunction | None]]:
+        """Names of a function of A and one of B, and both; None where one side lacks it.
+
+        Those of A come in their order, then those that only B has. Two models of one function each pair it by itself.
+        """
         first, second = (dict(functions(model)) for model in self.models)
         if len(first) == len(second) == 1:
             ((old, ours),), ((new, theirs),) = first.items(), second.items()
-            return [FunctionPair((old, new), ours, theirs)]
-        rows = [FunctionPair((name, name), function, second.get(name)) for name, function in first.items()]
-        return rows + [FunctionPair((name, name), None, second[name]) for name in second if name not in first]
+            return [((old, new), ours, theirs)]
+        every = dict.fromkeys([*first, *second])
+        return [((name, name), first.get(name), second.get(name)) for name in every]
 
     @cached_property
     def partners(self) -> dict[Key, ComparedOperation]:
         """Key of an operation of A -> its partner in B. Casts that change only the precision are among them."""
         found: dict[Key, ComparedOperation] = {}
-        for row in self.functions:
-            if row.old is not None and row.new is not None:
-                found |= {old.key: new for old, new in align(row.old, row.new).items()}
+        for _, ours, theirs in self.functions:
+            if ours is not None and theirs is not None:
+                found |= {old.key: new for old, new in align(ours, theirs).items()}
         return found
 
 
@@ -81,23 +76,18 @@ def align(a: ComparedFunction, b: ComparedFunction) -> dict[ComparedOperation, C
 
 
 class _Reading:
-    """A function with its casts of precision left out.
-
-    Attributes:
-        ops: the other operations, in Program order.
-        casts: the casts.
-        reads: operation -> (parameter, number, what is read) of everything that it reads.
-        readers: operation -> (reader, parameter, number, index of the output that is read).
-        returned: operation -> (number among the outputs of all blocks, index of the output that is returned).
-    """
+    """A function with its casts of precision left out."""
 
     def __init__(self, function: ComparedFunction) -> None:
-        self.ops = [op for op in function.ops if op.source is None]
-        self.casts = [op for op in function.ops if op.source is not None]
+        self.ops = [op for op in function.ops if op.source is None]  # the other operations, in Program order
+        self.casts = [op for op in function.ops if op.source is not None]  # the casts
+        # operation -> (parameter, number, what is read) of everything that it reads
         self.reads: dict[ComparedOperation, list[tuple[str, int, Any]]] = {}
+        # operation -> (reader, parameter, number, index of the output that is read)
         self.readers: dict[ComparedOperation, list[tuple[ComparedOperation, str, int, int]]] = {
             op: [] for op in self.ops
         }
+        # operation -> (number among the outputs of all blocks, index of the output that is returned)
         self.returned: dict[ComparedOperation, list[tuple[int, int]]] = {}
         for op in self.ops:
             rows = self.reads[op] = []
@@ -153,15 +143,11 @@ def _downward(side: _Reading, numbers: _Numbers) -> dict[ComparedOperation, int]
 
 
 class _Pairs:
-    """The operations that were paired so far.
-
-    Attributes:
-        sides: A and B.
-        found: operation of A -> operation of B; back: the other way.
-    """
+    """The operations that were paired so far."""
 
     def __init__(self, a: _Reading, b: _Reading) -> None:
-        self.sides = a, b
+        self.sides = a, b  # A and B
+        # operation of A -> operation of B; back: the other way
         self.found: dict[ComparedOperation, ComparedOperation] = {}
         self.back: dict[ComparedOperation, ComparedOperation] = {}
         self._new: deque[tuple[ComparedOperation, ComparedOperation]] = deque()

@@ -33,15 +33,10 @@ CODES = frozenset([
 
 
 class BlobFile(NamedTuple):
-    """The contents of a blob file, as found by a check.
+    """The contents of a blob file, as found by a check."""
 
-    Attributes:
-        records: rows of dtype RECORD: the valid ones, by offset.
-        places: metadata offsets of all records of the walk, valid or not.
-    """
-
-    records: np.ndarray[Any, Any]
-    places: frozenset[int]
+    records: np.ndarray[Any, Any]  # rows of dtype RECORD: the valid ones, by offset
+    places: frozenset[int]  # metadata offsets of all records of the walk, valid or not
 
 
 def check_blob(found: Findings, mapping: MappedFile, references: Sequence[int] = ()) -> BlobFile | None:
@@ -49,13 +44,8 @@ def check_blob(found: Findings, mapping: MappedFile, references: Sequence[int] =
 
     Of a remote file, only these are fetched; all of it, if a record is broken and the next one must be looked for.
 
-    Args:
-        found: takes the findings.
-        mapping: the file.
-        references: metadata offsets that Programs refer to.
-
-    Returns:
-        Its contents, or None if it is not a storage file at all.
+    `found`: takes the findings. `references`: metadata offsets that Programs refer to.
+    Returns: Its contents, or None if it is not a storage file at all.
     """
     around = [(max(0, offset - _ALIGNMENT), _ALIGNMENT + _RECORD_NBYTES) for offset in references]
     buffer = mapping.need([(0, _HEADER_NBYTES + _RECORD_NBYTES), *around] if mapping.is_partial else ())

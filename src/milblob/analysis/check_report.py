@@ -123,15 +123,11 @@ class CheckReport(Result, Sequence[Finding]):
 class Findings:
     """A growing list of findings, of bounded memory: similar findings are counted instead of kept.
 
-    Args:
-        is_wanted: returns whether a code is reported; None for all.
-
-    Attributes:
-        items: the findings so far, in the order in which they were made.
+    `is_wanted`: returns whether a code is reported; None for all.
     """
 
     def __init__(self, is_wanted: Callable[[str], bool] | None = None) -> None:
-        self.items: list[Finding] = []
+        self.items: list[Finding] = []  # the findings so far, in the order in which they were made
         self._is_wanted = is_wanted
         self._counts: Counter[tuple[str, str | None]] = Counter()
         self._severities: dict[tuple[str, str | None], Severity] = {}
@@ -158,8 +154,7 @@ class Findings:
     def close(self, source: str | None) -> CheckReport:
         """Return all findings, with one more for each kind that was cut short.
 
-        Args:
-            source: what was checked: a path; None for a buffer.
+        `source`: what was checked: a path; None for a buffer.
         """
         for (code, file), count in self._counts.items():
             if count > MAX_ALIKE:

@@ -20,13 +20,9 @@ ALL_CODES = frozenset(RULES) | CODES
 def chosen(rules: Select, ignore: Select, known: Iterable[str] = ALL_CODES) -> Callable[[str], bool]:
     """Return the function that decides whether `check` reports a code.
 
-    Args:
-        rules: report these only; None for all.
-        ignore: leave these out; None for none.
-        known: every code that a finding can have.
-
-    Raises:
-        ValueError: a glob that fits no code; nothing is left to report.
+    `rules`: report these only; None for all. `ignore`: leave these out; None for none. `known`: every code that a
+    finding can have.
+    Raises: ValueError: a glob that fits no code; nothing is left to report.
     """
     is_wanted = selector(rules)
     is_ignored = selector(ignore) if ignore is not None else lambda _: False
@@ -48,8 +44,7 @@ def chosen(rules: Select, ignore: Select, known: Iterable[str] = ALL_CODES) -> C
 def check_rules(found: Findings, source: Source, scan: ProgramScan) -> None:
     """Report where a Program, or the description beside it, breaks a rule.
 
-    Raises:
-        FormatError: bytes that are malformed; what comes after them is not looked at.
+    Raises: FormatError: bytes that are malformed; what comes after them is not looked at.
     """
     from ..program.view import ProgramView
     from ..rules.program_rules import breaches
@@ -77,12 +72,8 @@ def check_rules(found: Findings, source: Source, scan: ProgramScan) -> None:
 def described_breaches(source: Source, signatures: "Mapping[str, Signature]") -> Iterator[Breach]:
     """Yield where the description beside a Program, or the specification version, does not fit it.
 
-    Args:
-        source: the Program.
-        signatures: as `rules_program.breaches` fills it.
-
-    Raises:
-        FormatError: not a ModelDescription.
+    `source`: the Program. `signatures`: as `rules_program.breaches` fills it.
+    Raises: FormatError: not a ModelDescription.
     """
     from ..rules.description_rules import description_breaches
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, suppress
 from itertools import islice
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -40,11 +40,7 @@ def check_values(
 ) -> None:
     """Read every stored tensor of a model and report what is wrong with the values.
 
-    Args:
-        found: takes the findings.
-        package: an open model. What cannot be read is skipped: `check` reports that.
-        executor: see `check`.
-        progress: called as each tensor has been looked at (see `Progress`).
+    `package`: an open model. What cannot be read is skipped: `check` reports that.
     """
     counter = ProgressCounter(progress)
     opened = _attempt(found, lambda: _opened(package))
@@ -64,8 +60,7 @@ def check_values(
 def _attempt(found: Findings, work: Callable[[], _R | None], is_far: bool = False) -> _R | None:
     """Do one step; None at the end, and where the model can be followed no further.
 
-    Args:
-        is_far: whether workers read the values: they refuse files that have changed.
+    `is_far`: whether workers read the values: they refuse files that have changed.
     """
     try:
         return work()
@@ -171,27 +166,19 @@ def _operations(model: Model) -> Iterator[Tensor]:
             pending += tensor.parts.values()
 
 
-class _Stretch(NamedTuple):
-    """Some constexpr operations of a model, by their numbers."""
-
-    source: Reopened
-    first: int
-    count: int  # type: ignore[assignment]  # hides tuple.count
-
-
 def _check_far(found: Findings, operations: list[Tensor], far: FarTensors) -> Iterator[Tensor]:
     """Check the compressed weights in workers; findings come in the order of the operations."""
 
-    def pieces() -> Iterator[_Stretch]:
+    def pieces() -> Iterator[tuple[Reopened, int, int]]:
         first = 0
         for group in far.workers.groups(operations, nbytes_of):
             for operation in group:
                 _spend(operation)
-            yield _Stretch(far.source, first, len(group))
+            yield far.source, first, len(group)
             first += len(group)
 
-    def name_of(piece: _Stretch) -> str:
-        return f"compressed weights from {operations[piece.first].name} of {piece.source.path}"
+    def name_of(piece: tuple[Reopened, int, int]) -> str:
+        return f"compressed weights from {operations[piece[1]].name} of {far.source.path}"
 
     every = up_to_error(far.workers.run(_check_stretch, pieces(), name_of))
     for operation, findings in zip(operations, every, strict=True):
@@ -200,8 +187,9 @@ def _check_far(found: Findings, operations: list[Tensor], far: FarTensors) -> It
         yield operation
 
 
-def _check_stretch(piece: _Stretch) -> tuple[list[list[Finding]], Exception | None]:
-    """Return the findings of each operation, up to an error. Runs in any thread or process."""
+def _check_stretch(piece: tuple[Reopened, int, int]) -> tuple[list[list[Finding]], Exception | None]:
+    """Return the findings of `count` operations from number `first`, up to an error. Runs in any thread or process."""
+    source, first, count = piece
 
     def checked(operation: Tensor) -> list[Finding]:
         own = Findings()
@@ -209,8 +197,8 @@ def _check_stretch(piece: _Stretch) -> tuple[list[list[Finding]], Exception | No
         return own.items
 
     with ExitStack() as stack:
-        operations = _operations(cast(Model, piece.source._replace(stored=False).open(stack).model))
-        return collected(map(checked, islice(operations, piece.first, piece.first + piece.count)))
+        operations = _operations(cast(Model, source._replace(stored=False).open(stack).model))
+        return collected(map(checked, islice(operations, first, first + count)))
 
 
 def _spend(operation: Tensor) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 from ..arguments import Names, as_mapping, require, require_calls, require_flags
 from ..dtypes import DType
@@ -245,7 +245,7 @@ def diff(
         require_selected(select, bool(pairs), f"{first.words} or {second.words}{inside}")
         rows = []
         counter = ProgressCounter(progress, (first.tensors[old] for old, _ in pairs if old is not None))
-        how = _How(atol, rtol, names_only)
+        how = atol, rtol, names_only
         workers = None if names_only else workers_of(executor)
         if workers is None:
             found = _compared(pairs, first, second, how)
@@ -289,20 +289,10 @@ def _key(side: Side, name: str | None) -> Key | None:
 # ----------------------------------------------------------------------------------------------------------- one tensor
 
 
-class _How(NamedTuple):
-    """How tensors are compared: see `diff`."""
-
-    atol: float
-    rtol: float
-    names_only: bool
-
-
-class _Pairs(NamedTuple):
-    """Some pairs of tensors of two sources, for a worker."""
-
-    sources: tuple[Reopened, Reopened]
-    pairs: tuple[AnyPair, ...]
-    how: _How
+_How = tuple[float, float, bool]
+"""How tensors are compared: `atol`, `rtol` and `names_only` of `diff`."""
+_Piece = tuple[tuple[Reopened, Reopened], tuple[AnyPair, ...], _How]
+"""Two sources, and some pairs of their tensors for a worker."""
 
 
 def _compared(pairs: Iterable[AnyPair], first: Side, second: Side, how: _How) -> Generator[TensorDiff, None, None]:
@@ -318,38 +308,35 @@ def _compared_far(
     def tensors(pair: AnyPair) -> list[LazyTensor]:
         return [side.tensors[name] for side, name in zip((first, second), pair, strict=True) if name is not None]
 
-    def pieces() -> Iterator[_Pairs]:
+    def pieces() -> Iterator[_Piece]:
         for group in workers.groups(pairs, lambda pair: sum(map(nbytes_of, tensors(pair)))):
             for both in group:
                 for tensor in tensors(both) if None not in both else ():
                     account(tensor)  # the budget of a worker is for one piece only
-            yield _Pairs(sources, tuple(group), how)
+            yield sources, tuple(group), how
 
-    def name_of(piece: _Pairs) -> str:
-        old, new = piece.pairs[0]
+    def name_of(piece: _Piece) -> str:
+        old, new = piece[1][0]
         return f"tensors from {new if old is None else old} of {first.words} and {second.words}"
 
     return up_to_error(workers.run(_compare_pairs, pieces(), name_of))
 
 
-def _compare_pairs(piece: _Pairs) -> tuple[list[TensorDiff], Exception | None]:
+def _compare_pairs(piece: _Piece) -> tuple[list[TensorDiff], Exception | None]:
     """Compare pairs of tensors, up to an error. Runs in any thread or process."""
+    sources, pairs, how = piece
     with contextlib.ExitStack() as stack:
-        first, second = (Side(source.named(stack), None, source.path) for source in piece.sources)
-        return collected(_compared(piece.pairs, first, second, piece.how))
+        first, second = (Side(source.named(stack), None, source.path) for source in sources)
+        return collected(_compared(pairs, first, second, how))
 
 
 def _compare(
-    old: str | None,
-    a: LazyTensor | None,
-    new: str | None,
-    b: LazyTensor | None,
-    how: _How,
-    parts: "_Parts",
+    old: str | None, a: LazyTensor | None, new: str | None, b: LazyTensor | None, how: _How, parts: "_Parts"
 ) -> TensorDiff:
     """Compare two tensors; one of them may be missing."""
+    atol, rtol, names_only = how
     either = cast(LazyTensor, a if a is not None else b)
-    if a is None or b is None or how.names_only:
+    if a is None or b is None or names_only:
         kind = "named" if a is not None and b is not None else "only_a" if b is None else "only_b"
         other = new if kind == "named" else None
         shapes = tuple(None if t is None else _declared(t) for t in (a, b))
@@ -381,10 +368,10 @@ def _compare(
     is_compared = are_tensors and not any(row.compressions)  # parts are compared one by one
     if a.mil_dtype is b.mil_dtype and not is_compared and have_equal_bits(ours, theirs):
         return row if row.schemes[0] == row.schemes[1] else replace(row, kind="stored")
-    figures = measure(ours, theirs, how.atol, how.rtol)
+    figures = measure(ours, theirs, atol, rtol)
     if figures.outside:
         kind = "different"
-    elif a.mil_dtype is b.mil_dtype or how.atol > 0 or how.rtol > 0:
+    elif a.mil_dtype is b.mil_dtype or atol > 0 or rtol > 0:
         kind = "close"
     else:
         kind = "dtype"

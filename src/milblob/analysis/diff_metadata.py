@@ -14,12 +14,9 @@ _TOOL_KEYS = "com.github.apple.coremltools."
 def compare_metadata(a: Model, b: Model) -> tuple[list[Change], list[Change]]:
     """Compare the metadata of two models.
 
-    Returns:
-        (differences, changes of only the date of conversion and the tools). Empty for models without metadata: weight
-        files, MIL text without its metadata.json.
-
-    Raises:
-        As `Model.metadata`.
+    Returns: (differences, changes of only the date of conversion and the tools). Empty for models without metadata:
+    weight files, MIL text without its metadata.json.
+    Raises: As `Model.metadata`.
     """
     old, new = a.metadata, b.metadata
     if not old.spec_version or not new.spec_version:

@@ -40,44 +40,33 @@ def compare_programs(
     Constants of WEIGHT_COUNT elements or more, and the operations that decompress them, are left to the comparison of
     tensors. Operations without inputs are not compared.
 
-    Args:
-        alignment: the models, and which operation is which.
-        paired: keys of tensors of A and B that are compared elsewhere, and not reported here.
-        seen: two sets, to which the keys of all smaller constants of A and B compared here are added.
-
-    Returns:
-        (differences, what differs without being one: names of operations).
-
-    Raises:
-        FormatError, ResolveError, UnsupportedError: as reading the models does.
+    `paired`: keys of tensors of A and B that are compared elsewhere, and not reported here. `seen`: two sets, to which
+    the keys of all smaller constants of A and B compared here are added.
+    Returns: (differences, what differs without being one: names of operations).
+    Raises: FormatError, ResolveError, UnsupportedError: as reading the models does.
     """
     comparison = _Comparison(alignment, paired, (set(), set()) if seen is None else seen)
     rows = alignment.functions
     several = len(rows) > 1
-    for row in rows:
-        name, other = row.names
-        if row.new is None:
+    for (name, other), ours, theirs in rows:
+        if theirs is None:
             comparison.changes += only([f"function {name!r}"])
-        elif row.old is None:
+        elif ours is None:
             comparison.changes += only([f"function {name!r}"], "added")
         else:
             if name != other:
                 comparison.changes.append(Change("changed", f"function: {name!r} in A, {other!r} in B"))
-            comparison.compare(f"{name}: " if several else "", row.old, row.new)
+            comparison.compare(f"{name}: " if several else "", ours, theirs)
     return comparison.changes, comparison.notes()
 
 
 class _Comparison:
-    """What was found so far.
-
-    Attributes:
-        changes: the differences.
-    """
+    """What was found so far."""
 
     def __init__(
         self, alignment: Alignment, paired: Collection[tuple[Key, Key]], seen: tuple[set[Key], set[Key]]
     ) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[Change] = []  # the differences
         self._partners = alignment.partners
         self._paired = set(paired)
         self._known = {old for old, _ in self._paired}, {new for _, new in self._paired}

@@ -113,10 +113,8 @@ def model_hash(
 ) -> ContentHash:
     """Hash the contents of an open model that lists every constant; see `content_hash`.
 
-    Args:
-        far: the workers that hash its tensors; None for this process.
-        known: of records whose data was hashed before: (path of the file, offset of the record, dtype) -> hash. Workers
-            do not use it.
+    `far`: the workers that hash its tensors; None for this process. `known`: of records whose data was hashed before:
+    (path of the file, offset of the record, dtype) -> hash. Workers do not use it.
     """
     tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
     hashes = hashes_of(tensors, far, dense=dense, progress=progress, known=known)
@@ -137,12 +135,7 @@ def hashes_of(
     progress: Progress | None = None,
     known: Known | None = None,
 ) -> dict[str, str]:
-    """Return the hash of each tensor.
-
-    Args:
-        tensors: by their names in the source.
-        far, known: as for `model_hash`.
-    """
+    """Return the hash of each tensor. `tensors`: by their names in the source. `far`, `known`: as for `model_hash`."""
     if far is None:
         found = tensor_hashes(tensors.values(), dense=dense, progress=progress, known=known)
         return dict(zip(tensors, found, strict=True))
@@ -156,11 +149,7 @@ def hashes_of(
 
 
 def tensor_hashes(
-    tensors: Iterable[LazyTensor],
-    *,
-    dense: bool = False,
-    progress: Progress | None = None,
-    known: Known | None = None,
+    tensors: Iterable[LazyTensor], *, dense: bool = False, progress: Progress | None = None, known: Known | None = None
 ) -> Iterator[str]:
     """Yield the hash of each tensor, in order; small ones are worked on several at a time. `known`: as `model_hash`."""
     known = {} if known is None else known

@@ -38,22 +38,16 @@ class Limits(NamedTuple):
 
     Equal values are within any limit. A weight without a counterpart, or with one of another shape, is within none, and
     neither is one that is NaN or infinite on one side only.
-
-    Attributes:
-        min_sqnr: least signal-to-noise ratio, in dB.
-        min_cosine: least cosine.
-        max_abs: largest |b - a|.
     """
 
-    min_sqnr: float | None = None
-    min_cosine: float | None = None
-    max_abs: float | None = None
+    min_sqnr: float | None = None  # least signal-to-noise ratio, in dB
+    min_cosine: float | None = None  # least cosine
+    max_abs: float | None = None  # largest |b - a|
 
     def require(self) -> None:
         """Refuse limits that are none.
 
-        Raises:
-            TypeError: a limit is not a number. ValueError: a limit is NaN or out of range, or none is given.
+        Raises: TypeError: a limit is not a number. ValueError: a limit is NaN or out of range, or none is given.
         """
         for name, value in self._asdict().items():
             if value is not None:

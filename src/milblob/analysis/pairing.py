@@ -36,14 +36,9 @@ def pair(
 
     A tensor may be in several pairs: where one side stores as one what are two on the other.
 
-    Args:
-        a, b: the sides.
-        mapping: as for `diff`.
-        alignment: the operations of both; None if one side has none.
-        reads: whether values may be read, to pair by them what has no names.
-
-    Raises:
-        KeyError, ValueError: see `diff`.
+    `mapping`: as for `diff`. `alignment`: the operations of both; None if one side has none. `reads`: whether values
+    may be read, to pair by them what has no names.
+    Raises: KeyError, ValueError: see `diff`.
     """
     pairing = _Pairing(a, b, alignment)
     pairing.is_by_content = reads and not (a.has_given_names and b.has_given_names)
@@ -209,16 +204,11 @@ class _Places:
     A place is an operation, a parameter, a number among what is given for it, and for the part of a compressed weight
     the parameter of that. Operations are those of B; a place in A without a counterpart there is left out.
 
-    Args:
-        tensors: by name.
-        readings: places by the key of what is read.
-
-    Attributes:
-        names: place -> name of the tensor.
+    `tensors`: by name. `readings`: places by the key of what is read.
     """
 
     def __init__(self, tensors: Mapping[str, LazyTensor], readings: Mapping[Key, list[Any]]) -> None:
-        self.names: dict[Any, str] = {}
+        self.names: dict[Any, str] = {}  # place -> name of the tensor
         self._of: dict[str, list[Any]] = {}
         for name, tensor in tensors.items() if readings else ():
             if isinstance(tensor, Tensor):
@@ -239,8 +229,8 @@ class _Places:
 def _readings(alignment: Alignment, number: int) -> dict[Key, list[Any]]:
     """Return where the constants of A (0) or B (1) are read."""
     found: dict[Key, list[Any]] = {}
-    for row in alignment.functions:
-        function = row.new if number else row.old
+    for _, *both in alignment.functions:
+        function = both[number]
         for op in function.ops if function is not None else ():
             partner = op if number else alignment.partners.get(op.key)
             for parameter, read in op.arguments.items() if partner is not None else ():

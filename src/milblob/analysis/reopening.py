@@ -28,23 +28,15 @@ _R = TypeVar("_R")
 
 
 class Reopened(NamedTuple):
-    """A source as workers open it: data that can be pickled.
+    """A source as workers open it: data that can be pickled."""
 
-    Attributes:
-        path: of the source.
-        constants, stored, max_nbytes: as for `open`.
-        is_restored: whether what the notes of a listing describe is restored.
-        is_broken: whether a model may be broken; what can be read of it is then opened.
-        files: the files in it, unchanged.
-    """
-
-    path: str
-    constants: bool
+    path: str  # of the source
+    constants: bool  # as for `open`
     stored: bool
     max_nbytes: int | None
-    is_restored: bool
-    is_broken: bool
-    files: tuple[SourceFile, ...]
+    is_restored: bool  # whether what the notes of a listing describe is restored
+    is_broken: bool  # whether a model may be broken; what can be read of it is then opened
+    files: tuple[SourceFile, ...]  # the files in it, unchanged
 
     @classmethod
     def of(
@@ -59,12 +51,9 @@ class Reopened(NamedTuple):
     ) -> "Reopened":
         """Describe a source that the caller has open.
 
-        Args:
-            source: a path, or an open model, which has its own options.
-            constants, stored, max_nbytes, is_restored, is_broken: see Attributes.
-
-        Raises:
-            ValueError: workers cannot open it.
+        `source`: a path, or an open model, which has its own options. `constants`, `stored`, `max_nbytes`,
+        `is_restored`, `is_broken`: see Attributes.
+        Raises: ValueError: workers cannot open it.
         """
         path, mappings = source, list[MappedFile]()
         if isinstance(source, Model):
@@ -96,8 +85,7 @@ class Reopened(NamedTuple):
     def open(self, stack: contextlib.ExitStack) -> ChosenTensors:
         """Open it, to be closed with the stack.
 
-        Raises:
-            FormatError: a file was replaced or written to. As opening it does.
+        Raises: FormatError: a file was replaced or written to. As opening it does.
         """
         self.require_same()
         if self.is_broken:
@@ -169,7 +157,7 @@ class FarTensors(NamedTuple):
             for group in self.workers.groups(unique, lambda name: nbytes_of(tensors[name])):
                 for name in group:
                     account(tensors[name])
-                yield _Piece(self.source, tuple(group), work, options)
+                yield self.source, tuple(group), work, options
 
         found = up_to_error(self.workers.run(_run, pieces(), _describe))
         known: dict[str, _R] = {}
@@ -183,8 +171,7 @@ class FarTensors(NamedTuple):
 def account(tensor: LazyTensor, is_dense: bool = True) -> None:
     """Count the values that reading a tensor makes; of a compressed weight, unless `is_dense`, those of its parts.
 
-    Raises:
-        LimitError: more than the budget of the source allows.
+    Raises: LimitError: more than the budget of the source allows.
     """
     if not is_dense and isinstance(tensor, Tensor) and tensor.chain is not None:
         for part in tensor.parts.values():
@@ -194,20 +181,16 @@ def account(tensor: LazyTensor, is_dense: bool = True) -> None:
             tensor.place.account()
 
 
-class _Piece(NamedTuple):
-    """Some tensors of a source, and what is done with them: see `FarTensors.each`."""
-
-    source: Reopened
-    names: tuple[str, ...]
-    work: Callable[..., Iterable[Any]]
-    options: Mapping[str, Any]
+_Piece = tuple[Reopened, tuple[str, ...], Callable[..., Iterable[Any]], Mapping[str, Any]]
+"""Some tensors of a source by name, and what is done with them: `work` and its options, see `FarTensors.each`."""
 
 
 def _run(piece: _Piece) -> tuple[list[Any], Exception | None]:
     """Return the results of a piece, up to an error. Runs in any thread or process."""
+    source, names, work, options = piece
     with contextlib.ExitStack() as stack:
-        tensors = piece.source.open(stack).tensors
-        return collected(piece.work([tensors[name] for name in piece.names], **piece.options))
+        tensors = source.open(stack).tensors
+        return collected(work([tensors[name] for name in names], **options))
 
 
 def collected(found: Iterable[_R]) -> tuple[list[_R], Exception | None]:
@@ -235,8 +218,9 @@ def nbytes_of(tensor: LazyTensor) -> int:
 
 
 def _describe(piece: _Piece) -> str:
-    more = "" if len(piece.names) == 1 else f" to {piece.names[-1]}"
-    return f"tensors {piece.names[0]}{more} of {piece.source.path}"
+    source, names, *_ = piece
+    more = "" if len(names) == 1 else f" to {names[-1]}"
+    return f"tensors {names[0]}{more} of {source.path}"
 
 
 def _key(name: str, tensor: LazyTensor) -> Any:

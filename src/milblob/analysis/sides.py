@@ -27,19 +27,13 @@ def is_arrays(source: Any) -> bool:
 
 
 class Side(NamedTuple):
-    """One side of a comparison.
+    """One side of a comparison."""
 
-    Attributes:
-        tensors: by name, those to compare. `pair` adds constants that are weights only on the other side.
-        model: the model that has them; None for arrays.
-        words: its name in messages.
-        arrays: the open file of arrays; None for others.
-    """
-
+    # by name, those to compare. `pair` adds constants that are weights only on the other side.
     tensors: dict[str, LazyTensor]
-    model: Model | None
-    words: str
-    arrays: Arrays[LazyTensor] | None = None
+    model: Model | None  # the model that has them; None for arrays
+    words: str  # its name in messages
+    arrays: Arrays[LazyTensor] | None = None  # the open file of arrays; None for others
 
     @classmethod
     def open(cls, source: Any, stored: bool, stack: contextlib.ExitStack, max_nbytes: int | None = None) -> "Side":

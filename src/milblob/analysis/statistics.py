@@ -270,9 +270,7 @@ def examined(
 ) -> Generator[Statistics, None, None]:
     """Yield the statistics of each tensor, in order.
 
-    Args:
-        tensors: by their names in the source.
-        far: the workers that examine them; None for this process.
+    `tensors`: by their names in the source. `far`: the workers that examine them; None for this process.
     """
     if far is None:
         return statistics_of(tensors.values(), histogram=histogram, distinct=distinct)

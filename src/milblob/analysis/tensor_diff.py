@@ -118,8 +118,7 @@ class TensorDiff(Result):
 def measure(a: Elements, b: Elements, atol: float = 0.0, rtol: float = 0.0) -> Figures:
     """Compare the values of two tensors of equal size, in their order.
 
-    Raises:
-        ValueError: different numbers of elements.
+    Raises: ValueError: different numbers of elements.
     """
     if a.count != b.count:
         raise ValueError(f"elements: expected as many on both sides, got {a.count} and {b.count}")

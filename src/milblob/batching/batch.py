@@ -154,9 +154,7 @@ def describe(call: Callable[..., Any]) -> str:
 class _Run:
     """The coordinator: gives out tasks, and records what becomes of them.
 
-    Args:
-        plan: of all models.
-        each, progress: see `batch`.
+    `plan`: of all models. `each`, `progress`: see `batch`.
     """
 
     def __init__(self, plan: Plan, each: Callable[[BatchItem], None] | None, progress: Progress | None) -> None:

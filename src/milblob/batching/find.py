@@ -24,18 +24,13 @@ _PACKAGES = (".mlpackage", ".mlmodelc")
 
 
 class Found(NamedTuple):
-    """A source.
+    """A source."""
 
-    Attributes:
-        path: as it was given, or found.
-        name: the path, with "/", that its output has below the directory for outputs: that below the directory in which
-            it was found, below the fixed part of a glob, or the last part of a path.
-        root: the directory in which it was found; "" if it was given.
-    """
-
-    path: str
+    path: str  # as it was given, or found
+    # the path, with "/", that its output has below the directory for outputs: that below the directory in which it was
+    # found, below the fixed part of a glob, or the last part of a path
     name: str
-    root: str = ""
+    root: str = ""  # the directory in which it was found; "" if it was given
 
 
 def find_models(

@@ -17,42 +17,29 @@ _WAIT_S = 10.0
 
 
 class BatchEntry(NamedTuple):
-    """What a journal has about one model.
+    """What a journal has about one model."""
 
-    Attributes:
-        is_done: False: its work was started.
-        source: BLAKE3 of its files; of work that was started: of their names, sizes and times (see `files.signature`).
-        output: BLAKE3 of what was written, and the files beside it; or, of work that was started, of the file or
-            directory to be replaced; None for nothing.
-        is_clear: when work was started, none of the files that an output may have beside it was there.
-    """
-
-    is_done: bool
+    is_done: bool  # False: its work was started
+    # BLAKE3 of its files; of work that was started: of their names, sizes and times (see `files.signature`)
     source: bytes
+    # BLAKE3 of what was written, and the files beside it; or, of work that was started, of the file or directory to be
+    # replaced; None for nothing
     output: bytes | None
-    is_clear: bool = False
+    is_clear: bool = False  # when work was started, none of the files that an output may have beside it was there
 
 
 class BatchJournal:
     """An open journal, and its lock.
 
-    Args:
-        path: of the file.
-        call: a text that is equal for equal calls.
-        resume: continue a journal that exists.
-
-    Attributes:
-        entries: name of an output -> what the journal had about it when it was opened.
-
-    Raises:
-        FileExistsError: there is one, and `resume` is False.
-        FormatError: it is not a journal of a batch, or damaged. ValueError: it is of another call.
-        BlockingIOError: another process continues the same batch.
-        OSError: from the system.
+    `call`: a text that is equal for equal calls. `resume`: continue a journal that exists.
+    Raises: FileExistsError: there is one, and `resume` is False. FormatError: it is not a journal of a batch, or
+    damaged. ValueError: it is of another call. BlockingIOError: another process continues the same batch. OSError: from
+    the system.
     """
 
     def __init__(self, path: str, call: str, *, resume: bool) -> None:
         self.path = path
+        # name of an output -> what the journal had about it when it was opened
         self.entries: dict[str, BatchEntry] = {}
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         self._fd = os.open(path, flags, 0o666)
@@ -70,10 +57,7 @@ class BatchJournal:
     def begin(self, name: str, source: str, destination: str | None, earlier: BatchEntry | None = None) -> BatchEntry:
         """Record that the work on a model begins.
 
-        Args:
-            name: of its output.
-            source, destination: the paths.
-            earlier: what the journal has about it; its output, if there is one, is to be replaced.
+        `earlier`: what the journal has about it; its output, if there is one, is to be replaced.
         """
         found = b""
         with contextlib.suppress(OSError):  # working on it reports that
@@ -111,11 +95,7 @@ class BatchJournal:
                 time.sleep(0.05)
 
     def _require_unused(self) -> None:
-        """Clear a journal of a batch that ended before any model.
-
-        Raises:
-            FileExistsError: it is not one.
-        """
+        """Clear a journal of a batch that ended before any model. Raises: FileExistsError: it is not one."""
         head, _, rest = os.read(self._fd, 1 << 16).partition(b"\n")
         try:
             is_unused = not (head or rest) or (not rest and "milblob_batch" in json.loads(head))

@@ -20,13 +20,9 @@ class Plan:
 
     A path and a name are all that is kept of each, for there may be a million.
 
-    Args:
-        sources: in order.
-        into: the directory for outputs; None without outputs.
-        suffix: replaces the suffix of each name; None keeps it. more: added to each name.
-
-    Raises:
-        ValueError: no source, a URL, two sources with one output name, an output inside a source.
+    `into`: the directory for outputs; None without outputs. `suffix`: replaces the suffix of each name; None keeps it.
+    more: added to each name.
+    Raises: ValueError: no source, a URL, two sources with one output name, an output inside a source.
     """
 
     def __init__(self, sources: Iterable[Found], into: str | None, suffix: str | None = None, more: str = "") -> None:

@@ -21,44 +21,26 @@ _ADOPT, _MAKE, _REPLACE = "adopt", "make", "replace"
 
 
 class BatchTask(NamedTuple):
-    """A model to work on.
+    """A model to work on."""
 
-    Attributes:
-        number: of the model in the plan.
-        source: its path.
-        destination: path of its output; None without one.
-        is_recorded: whether there is a journal, which needs hashes.
-        entry: what the journal has about it.
-        has_result: whether the result is wanted; else it is not sent from a process to the coordinator.
-    """
-
-    number: int
-    source: str
-    destination: str | None = None
-    is_recorded: bool = False
-    entry: BatchEntry | None = None
-    has_result: bool = False
+    number: int  # of the model in the plan
+    source: str  # its path
+    destination: str | None = None  # path of its output; None without one
+    is_recorded: bool = False  # whether there is a journal, which needs hashes
+    entry: BatchEntry | None = None  # what the journal has about it
+    has_result: bool = False  # whether the result is wanted; else it is not sent from a process to the coordinator
 
 
 class Outcome(NamedTuple):
-    """What became of a task.
+    """What became of a task."""
 
-    Attributes:
-        status: DONE, SKIPPED or FAILED; CHANGED: nothing was done, for its entry is of
-            another source, or its output is gone.
-        nbytes: size of the source.
-        source: its hash; b"" without a journal.
-        output: that of the output, None if there is none.
-        error: one line about a failure.
-        result: what the function returned, if it is wanted.
-    """
-
+    # DONE, SKIPPED or FAILED; CHANGED: nothing was done, for its entry is of another source, or its output is gone
     status: str
-    nbytes: int = 0
-    source: bytes = b""
-    output: bytes | None = None
-    error: str = ""
-    result: Any = None
+    nbytes: int = 0  # size of the source
+    source: bytes = b""  # its hash; b"" without a journal
+    output: bytes | None = None  # that of the output, None if there is none
+    error: str = ""  # one line about a failure
+    result: Any = None  # what the function returned, if it is wanted
 
 
 TaskEnd = tuple[BatchTask, Outcome]
@@ -111,8 +93,7 @@ def _run(call: Callable[..., Any], task: BatchTask) -> Outcome:
 def _step(task: BatchTask) -> str:
     """Decide what to do, by the journal and by what is there.
 
-    Raises:
-        FileExistsError: there is an output that the batch did not make.
+    Raises: FileExistsError: there is an output that the batch did not make.
     """
     if task.destination is None:
         return _MAKE

@@ -1,7 +1,7 @@
 """Records that follow those of an existing weight file: where they go, and their bytes."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import _codec
 from ..dtypes import DType
@@ -17,8 +17,7 @@ MARK_AT, MARK = 56, b"appended"
 def end_of_records(reader: BlobReader) -> int:
     """Return where the data of the last record ends, where others may be appended.
 
-    Raises:
-        FormatError: a record that the header does not count, unless an interrupted append left it.
+    Raises: FormatError: a record that the header does not count, unless an interrupted append left it.
     """
     end = reader[-1].data_offset + reader[-1].nbytes if len(reader) else 64
     offset, _ = _codec.blob_place(end)
@@ -30,25 +29,14 @@ def end_of_records(reader: BlobReader) -> int:
     return end
 
 
-class _Record(NamedTuple):
-    offset: int
-    data_offset: int
-    nbytes: int
-    metadata: bytes
-    make: Callable[[], Any]
-
-
 class Appended:
-    """New records to append to a copy of a weight file.
-
-    Raises:
-        FormatError: as `end_of_records`.
-    """
+    """New records to append to a copy of a weight file. Raises: FormatError: as `end_of_records`."""
 
     def __init__(self, reader: BlobReader) -> None:
         self._end = end_of_records(reader)
         self._count = len(reader)
-        self._records: list[_Record] = []
+        # offset and bytes of the metadata, offset and number of the data's bytes, and what makes the data
+        self._records: list[tuple[int, bytes, int, int, Callable[[], Any]]] = []
 
     def __len__(self) -> int:
         return len(self._records)
@@ -56,29 +44,26 @@ class Appended:
     def add(self, dtype: DType, count: int, make: Callable[[], Any]) -> int:
         """Add a record; return the offset of its metadata.
 
-        Args:
-            dtype, count: of its elements.
-            make: returns their stored bytes when the file is written.
+        `dtype`, `count`: of its elements. `make`: returns their stored bytes when the file is written.
         """
         nbytes = dtype.nbytes(count)
         offset, data_offset = _codec.blob_place(self._end)
         metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, nbytes * 8 - count * dtype.nbits)
-        self._records.append(_Record(offset, data_offset, nbytes, metadata, make))
+        self._records.append((offset, metadata, data_offset, nbytes, make))
         self._end = data_offset + nbytes
         return offset
 
     def write(self, fd: int, written: Callable[[], object]) -> None:
         """Write the records and their number to a copy of the file; `written` is called after each.
 
-        Raises:
-            ValueError: `make` returned another number of bytes. OSError: they cannot be written. As `make`.
+        Raises: ValueError: `make` returned another number of bytes. OSError: they cannot be written. As `make`.
         """
-        for record in self._records:
-            data = memoryview(record.make())
-            if data.nbytes != record.nbytes:
-                raise ValueError(f"new record: expected {record.nbytes} bytes, got {data.nbytes}")
-            write_at(fd, [record.metadata], record.offset)
-            write_at(fd, [data], record.data_offset)
+        for offset, metadata, data_offset, nbytes, make in self._records:
+            data = memoryview(make())
+            if data.nbytes != nbytes:
+                raise ValueError(f"new record: expected {nbytes} bytes, got {data.nbytes}")
+            write_at(fd, [metadata], offset)
+            write_at(fd, [data], data_offset)
             written()
         if self._records:
             count = self._count + len(self._records)

@@ -12,18 +12,12 @@ _SAMPLE_NBYTES = 64
 
 
 class Stretch(NamedTuple):
-    """Some bytes of a held buffer.
+    """Some bytes of a held buffer."""
 
-    Attributes:
-        buffer: the buffer that holds them.
-        offset, nbytes: their position and size.
-        kind: only stretches of the same kind can be equal (the dtype, for example).
-    """
-
-    buffer: _codec.Buffer
-    offset: int
+    buffer: _codec.Buffer  # the buffer that holds them
+    offset: int  # their position and size
     nbytes: int
-    kind: Hashable = None
+    kind: Hashable = None  # only stretches of the same kind can be equal (the dtype, for example)
 
 
 _Key = Callable[[Stretch], Hashable]
@@ -37,8 +31,7 @@ def first_equal(stretches: Sequence[Stretch]) -> list[int]:
     kind and size: samples first, then a fast hash, then one for which no one can construct collisions. Each stretch is
     compared a few times for each key, for any contents. A stretch whose kind and size are unique is not read.
 
-    Raises:
-        FormatError: a stretch reaches past its buffer.
+    Raises: FormatError: a stretch reaches past its buffer.
     """
     result = list(range(len(stretches)))
     groups: dict[Hashable, list[int]] = {}

@@ -86,9 +86,7 @@ def array_over(
 def in_data(records: np.ndarray[Any, Any], offset: int) -> str:
     """Return words for a message that an offset lies in the data of a record, where it should name one; else "".
 
-    Args:
-        records: rows of dtype RECORD, in file order.
-        offset: of no record.
+    `records`: rows of dtype RECORD, in file order. `offset`: of no record.
     """
     from bisect import bisect_right  # not brought by `import milblob`
 
@@ -105,12 +103,8 @@ def in_data(records: np.ndarray[Any, Any], offset: int) -> str:
 def fetch_records(mapping: MappedFile, count: int) -> bool:
     """Fetch the metadata of the records of a remote file, one by one: each gives the place of the next one.
 
-    Args:
-        mapping: a weight file with a sound header.
-        count: of its records.
-
-    Returns:
-        Whether there are as many records, all of them sound; else it ends with the first that is not.
+    `mapping`: a weight file with a sound header. `count`: of its records.
+    Returns: Whether there are as many records, all of them sound; else it ends with the first that is not.
     """
     offset = _HEADER_NBYTES
     for _ in range(count):

@@ -308,8 +308,7 @@ class BlobWriter:
     def _add(self, dtype: DType, count: int, pieces: Iterable[Any] | None, nbytes: int) -> int:
         """Append metadata and data to the file; with `pieces` None the caller writes the data later.
 
-        Args:
-            pieces: byte buffers, `nbytes` in total; each is written before the next is requested.
+        `pieces`: byte buffers, `nbytes` in total; each is written before the next is requested.
         """
         offset, data_offset = _codec.blob_place(self._end, self._align)
         if data_offset + nbytes >= 1 << 63:
@@ -425,9 +424,8 @@ class BlobWriter:
     def _let_go(self, *, undo: bool) -> None:
         """Close the file; with `undo`, restore its old state or remove it.
 
-        Raises:
-            OSError: closing failed after writing without `sync`, so bytes may not have reached the disk. With `sync`,
-                or if the bytes are not counted, the error is ignored: a caller that saw it would append again.
+        Raises: OSError: closing failed after writing without `sync`, so bytes may not have reached the disk. With
+        `sync`, or if the bytes are not counted, the error is ignored: a caller that saw it would append again.
         """
         fd, self._fd = self._fd, -1
         new, self._new = self._new, None
@@ -492,8 +490,7 @@ def _require_blob(dtype: DType) -> DType:
 def _require_count(nbytes: int, dtype: DType, count: int | None, what: str) -> int:
     """Return the number of elements in `nbytes` bytes; it must be `count` if given.
 
-    Raises:
-        ValueError: the bytes do not hold that number of elements.
+    Raises: ValueError: the bytes do not hold that number of elements.
     """
     found = nbytes * 8 // dtype.nbits if count is None else as_integer("count", count)
     if found < 0 or dtype.nbytes(found) != nbytes:

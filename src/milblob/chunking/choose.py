@@ -24,21 +24,13 @@ _NEVER = 1 << 62
 
 @dataclass(eq=False)
 class Course:
-    """The data of a function for the choice of cuts; all sizes in bytes.
+    """The data of a function for the choice of cuts; all sizes in bytes."""
 
-    Attributes:
-        own: size of each step without the things that it shares with others.
-        needs: indices of the shared things that each step needs, each once.
-        sizes: of the shared things.
-        cost: bytes that cross each cut: one more than there are steps.
-        barred: cuts that are not possible.
-    """
-
-    own: list[int]
-    needs: list[list[int]]
-    sizes: list[int]
-    cost: list[int]
-    barred: frozenset[int]
+    own: list[int]  # size of each step without the things that it shares with others
+    needs: list[list[int]]  # indices of the shared things that each step needs, each once
+    sizes: list[int]  # of the shared things
+    cost: list[int]  # bytes that cross each cut: one more than there are steps
+    barred: frozenset[int]  # cuts that are not possible
     cuts: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,8 +91,7 @@ class Course:
 def smallest_limit(course: Course, parts: int) -> int:
     """Return the smallest possible size of the largest part, for a number of parts; see `_PRECISION`.
 
-    Args:
-        parts: at most one more than there are possible cuts.
+    `parts`: at most one more than there are possible cuts.
     """
     total = course.size(0, course.count)
     edges = [0, *course.cuts, course.count]
@@ -118,12 +109,9 @@ def smallest_limit(course: Course, parts: int) -> int:
 def cheapest_cuts(course: Course, parts: int, limit: int | None = None) -> list[int]:
     """Return the cuts for a number of parts across which the fewest bytes live.
 
-    Args:
-        parts: at most one more than there are possible cuts; with a limit, as many as `fill` needs or more.
-        limit: that no part may exceed; default: none but that of `smallest_limit`, with some room.
-
-    Raises:
-        ValueError: more or fewer parts than that.
+    `parts`: at most one more than there are possible cuts; with a limit, as many as `fill` needs or more. `limit`: that
+    no part may exceed; default: none but that of `smallest_limit`, with some room.
+    Raises: ValueError: more or fewer parts than that.
     """
     if parts == 1:
         return []
@@ -141,9 +129,8 @@ def cheapest_cuts(course: Course, parts: int, limit: int | None = None) -> list[
 def _cheapest(course: Course, parts: int, first: Sequence[int], last: Sequence[int] | None) -> list[int] | None:
     """Return the cuts with the smallest sum of costs.
 
-    Args:
-        first: first start of a part, by its end.
-        last: one more than its last start; None where it may start anywhere before its end.
+    `first`: first start of a part, by its end. `last`: one more than its last start; None where it may start anywhere
+    before its end.
     """
     edges = [0, *course.cuts, course.count]
     best = [0] + [_NEVER] * (len(edges) - 1)  # of the parts so far, by the edge where they end
@@ -179,13 +166,9 @@ def _cheapest(course: Course, parts: int, first: Sequence[int], last: Sequence[i
 def matching_cuts(course: Course, before: list[set[int]], after: list[set[int]]) -> list[int]:
     """Return the cuts of a function that place shared things on the same side as the cuts of another function.
 
-    Args:
-        course: of the function; it has at least as many possible cuts as the other one has cuts.
-        before, after: for each cut of the other function, the shared things that only its earlier, or only its later
-            parts need.
-
-    Returns:
-        For each cut, among those with the fewest bytes on the wrong side, the one with the fewest that cross.
+    `course`: of the function; it has at least as many possible cuts as the other one has cuts. `before`, `after`: for
+    each cut of the other function, the shared things that only its earlier, or only its later parts need.
+    Returns: For each cut, among those with the fewest bytes on the wrong side, the one with the fewest that cross.
     """
     first = [course.count] * len(course.sizes)
     last = [-1] * len(course.sizes)

@@ -23,28 +23,18 @@ Record = tuple[str, int]
 class Cutter:
     """An open model whose functions are cut.
 
-    Args:
-        model: open, with one Program.
-        images: function -> outputs that are not arrays.
-
-    Attributes:
-        flows: function -> its operations.
-        held: function -> row of an operation -> the constants in weight files that it holds; see `constants_by_row`.
-        records: every record that the Program refers to, with its size as stored.
-        names: of each record, that of the first weight which refers to it.
-        unheld: constants in weight files that no function holds: in attributes of the Program.
-
-    Raises:
-        As `Flow`. FormatError, ResolveError: a reference to a record that cannot be read.
+    `model`: open, with one Program. `images`: function -> outputs that are not arrays.
+    Raises: As `Flow`. FormatError, ResolveError: a reference to a record that cannot be read.
     """
 
     def __init__(self, model: Model, images: dict[str, frozenset[str]]) -> None:
         self.model = model
         self.program: OpenProgram = model.parts[0]
-        self.flows: dict[str, Flow] = {}
+        self.flows: dict[str, Flow] = {}  # function -> its operations
+        # function -> row of an operation -> the constants in weight files that it holds; see `constants_by_row`
         self.held: dict[str, dict[int, list[_codec.Constant]]] = {}
-        self.records: dict[Record, int] = {}
-        self.names: dict[Record, str] = {}
+        self.records: dict[Record, int] = {}  # every record that the Program refers to, with its size as stored
+        self.names: dict[Record, str] = {}  # of each record, that of the first weight which refers to it
         constants = [one for one in self.program.scan.constants if one.storage == _codec.BLOB]
         for constant in constants:
             key = key_of(constant)
@@ -56,6 +46,7 @@ class Cutter:
             self.flows[name] = Flow(function, self.program.source.spec_version, images[name])
             self.held[name] = constants_by_row(function, constants)
         places = {one.value for held in self.held.values() for row in held.values() for one in row}
+        # constants in weight files that no function holds: in attributes of the Program
         self.unheld = [one for one in constants if one.value not in places]
         self._indices = {key: number for number, key in enumerate(self.records)}
         self._courses = {name: self._course(name) for name in self.flows}
@@ -86,11 +77,8 @@ class Cutter:
     def by_parts(self, default: str, parts: int) -> dict[str, list[int]]:
         """Return the cuts of every function for a number of parts.
 
-        Args:
-            default: the function whose cuts the others follow.
-
-        Raises:
-            ProgramError: a function that cannot be cut into that many.
+        `default`: the function whose cuts the others follow.
+        Raises: ProgramError: a function that cannot be cut into that many.
         """
         self._require_places(default, parts)
         return self._followed(default, cheapest_cuts(self._courses[default], parts))
@@ -98,8 +86,7 @@ class Cutter:
     def by_size(self, default: str, limit: int) -> dict[str, list[int]]:
         """Return the cuts of every function for the fewest parts that are not larger than a limit.
 
-        Raises:
-            ProgramError: what cannot be divided is larger.
+        Raises: ProgramError: what cannot be divided is larger.
         """
         course = self._courses[default]
         found = course.fill(limit)
@@ -115,8 +102,7 @@ class Cutter:
     def by_name(self, default: str, names: Sequence[str]) -> dict[str, list[int]]:
         """Return the cuts of every function after the operations that compute some values.
 
-        Raises:
-            ProgramError: no such value, or not a place where a function can be cut.
+        Raises: ProgramError: no such value, or not a place where a function can be cut.
         """
         cuts = sorted({self._place(default, name) for name in names})
         others = {}

@@ -26,23 +26,15 @@ _DTYPES = {DType.FLOAT32: 65568, DType.FLOAT16: 65552, DType.INT32: 131104}
 class Description:
     """The description of functions in a model file.
 
-    Args:
-        buffer: the model file.
-        span: of its ModelDescription.
-        functions: names of the Program's functions.
-
-    Attributes:
-        span: of the ModelDescription.
-        is_listed: whether functions have descriptions of their own; else the model has one function.
-
-    Raises:
-        ProgramError: a function that has no description.
+    `span`: of its ModelDescription. `functions`: names of the Program's functions.
+    Raises: ProgramError: a function that has no description.
     """
 
     def __init__(self, buffer: _codec.Buffer, span: Span | None, functions: Sequence[str]) -> None:
         self.buffer = buffer
         self.fields = fields_of(buffer, span) if span is not None else []
         listed = [one for one in self.fields if one.number == FUNCTIONS and one.wire == 2]
+        # whether functions have descriptions of their own; else the model has one function
         self.is_listed = bool(listed)
         self.default = text_of(buffer, span, DEFAULT) if span is not None else ""
         self._of: dict[str, tuple[list[Field], Mapping[str, int]]] = {
@@ -54,7 +46,7 @@ class Description:
         if missing or not functions:
             message = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
             raise ProgramError(message, file=buffer.name)
-        self.span: Span = span or (0, 0)
+        self.span: Span = span or (0, 0)  # of the ModelDescription
 
     def features(self, function: str, what: str) -> dict[str, bytes]:
         """Return the FeatureDescriptions of the inputs, outputs or states of a function, by name."""
@@ -116,9 +108,8 @@ def is_array(feature: bytes) -> bool:
 def function_fields(signature: Mapping[str, Any], numbers: Mapping[str, int]) -> bytes:
     """Encode what a function takes and returns.
 
-    Args:
-        signature: "input", "output", "state": serialized FeatureDescriptions; "label", "probabilities": names or "".
-        numbers: of the fields: OWN or LISTED.
+    `signature`: "input", "output", "state": serialized FeatureDescriptions; "label", "probabilities": names or "".
+    `numbers`: of the fields: OWN or LISTED.
     """
     found = [field(numbers[what], data) for what in ("input", "output", "state") for data in signature[what]]
     found += [field(numbers[what], signature[what]) for what in ("label", "probabilities") if signature[what]]
@@ -128,10 +119,7 @@ def function_fields(signature: Mapping[str, Any], numbers: Mapping[str, int]) ->
 def encode(description: Description, signatures: Mapping[str, Mapping[str, Any]], record: str) -> bytes:
     """Encode a ModelDescription with new descriptions of functions; all other fields are those of a model.
 
-    Args:
-        description: of the model.
-        signatures: function -> as for `function_fields`.
-        record: see `RECORD_KEY`; "" for none.
+    `signatures`: function -> as for `function_fields`. `record`: see `RECORD_KEY`; "" for none.
     """
     parts = []
     for name, signature in signatures.items():
@@ -172,11 +160,8 @@ def _feature(name: str, array: bytes) -> bytes:
 def record_of(number: int, count: int, functions: Mapping[str, tuple[Sequence[str], Sequence[str]]], outer: str) -> str:
     """Return the record of a part.
 
-    Args:
-        number: of the part, from 1.
-        count: of parts.
-        functions: function -> what the whole takes, and what it returns.
-        outer: the record of the whole, which is a part itself; "" if it is not.
+    `number`: of the part, from 1. `count`: of parts. `functions`: function -> what the whole takes, and what it
+    returns. `outer`: the record of the whole, which is a part itself; "" if it is not.
     """
     rows = {name: {"inputs": list(inputs), "outputs": list(outputs)} for name, (inputs, outputs) in functions.items()}
     return json.dumps({"parts": [number], "of": count, "functions": rows} | ({"outer": outer} if outer else {}))

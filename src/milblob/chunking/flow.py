@@ -29,27 +29,18 @@ _MAX_REPEATED = 64
 
 @dataclass(eq=False)
 class LiveValue:
-    """An input of the function, or an output of one of its operations.
+    """An input of the function, or an output of one of its operations."""
 
-    Attributes:
-        name: of the value.
-        type: as declared; None where nothing is.
-        type_span: (offset, nbytes) of its serialized ValueType; offset 0 where there is none.
-        step: number of the operation that computes it; -1 for an input of the function.
-        uses: numbers of the operations that need it, directly or to compute a value again that cannot be passed on.
-        is_returned: whether the function returns it.
-        passed: whether it can be an output of one package and an input of the next.
-        port: what it is called as such. Before iOS 16, values of float16 are cast to float32 and back for that, which
-            is exact, and the float32 has a name of its own.
-    """
-
-    name: str
-    type: ValueType | None
-    type_span: tuple[int, int]
-    step: int
+    name: str  # of the value
+    type: ValueType | None  # as declared; None where nothing is
+    type_span: tuple[int, int]  # (offset, nbytes) of its serialized ValueType; offset 0 where there is none
+    step: int  # number of the operation that computes it; -1 for an input of the function
+    # numbers of the operations that need it, directly or to compute a value again that cannot be passed on
     uses: set[int] = field(default_factory=set)
-    is_returned: bool = False
-    passed: bool = True
+    is_returned: bool = False  # whether the function returns it
+    passed: bool = True  # whether it can be an output of one package and an input of the next
+    # what it is called as such. Before iOS 16, values of float16 are cast to float32 and back for that, which is exact,
+    # and the float32 has a name of its own.
     port: str = ""
 
     def __post_init__(self) -> None:
@@ -62,11 +53,7 @@ class LiveValue:
 
     @property
     def tensor(self) -> TensorType:
-        """Its type, of a value that is passed on.
-
-        Raises:
-            TypeError: it is not a tensor.
-        """
+        """Its type, of a value that is passed on. Raises: TypeError: it is not a tensor."""
         if not isinstance(self.type, TensorType):
             raise TypeError(f"value {self.name!r}: expected a tensor, got {self.type}")
         return self.type
@@ -88,64 +75,40 @@ class LiveValue:
 
 @dataclass(eq=False)
 class Computation:
-    """An operation that computes something.
+    """An operation that computes something."""
 
-    Attributes:
-        op: the operation.
-        outputs: its values.
-        reads: names of what it reads, in nested blocks too: values and outputs of constants of the function.
-        repeated: where an output cannot be passed on, the numbers of the operations that are computed again wherever
-            it is needed: this one and those before it; None if that is not possible.
-    """
-
-    op: Operation
-    outputs: list[LiveValue] = field(default_factory=list)
+    op: Operation  # the operation
+    outputs: list[LiveValue] = field(default_factory=list)  # its values
+    # names of what it reads, in nested blocks too: values and outputs of constants of the function
     reads: set[str] = field(default_factory=set)
+    # where an output cannot be passed on, the numbers of the operations that are computed again wherever it is needed:
+    # this one and those before it; None if that is not possible
     repeated: frozenset[int] | None = None
 
 
 class Flow:
     """The operations of one function, in order, and its live values.
 
-    Args:
-        function: with one block.
-        spec_version: of the model.
-        images: outputs that are not arrays, so the next package could not read them.
-
-    Attributes:
-        name: of the function.
-        operations: those of the function's own block, in order.
-        steps: the operations that compute something, in order.
-        constants: output -> the constant operation.
-        read_by: output of a constant -> the numbers of the steps that need it.
-        unread: constants that nothing reads, which are put into the first part.
-        values: by name.
-        returned: the names that the function returns, in order.
-        barred: cut -> why the function cannot be cut there.
-        idle: cuts that are possible, but right after an operation whose results are neither passed on nor
-            returned: a part that ends there might return nothing. Cuts are not chosen there.
-        cost: bytes that live across each cut, by its number; the first and the last are 0.
-
-    Raises:
-        UnsupportedError: several blocks, or no operation that computes something.
-        FormatError: a value that is read before it is computed.
+    `function`: with one block. `images`: outputs that are not arrays, so the next package could not read them.
+    Raises: UnsupportedError: several blocks, or no operation that computes something. FormatError: a value that is read
+    before it is computed.
     """
 
     def __init__(self, function: Function, spec_version: int, images: frozenset[str]) -> None:
-        self.function, self.name = function, function.name
+        self.function, self.name = function, function.name  # name: of the function
         self.spec_version = spec_version
         blocks = function.blocks
         if len(blocks) != 1:
             message = f"block specializations of function {self.name}: expected one, got {', '.join(blocks) or 'none'}"
             raise UnsupportedError(f"{message} (keep one of them)", file=_file(function))
         self.block = function.block
-        self.operations = list(self.block.operations)
-        self.steps: list[Computation] = []
-        self.constants: dict[str, Operation] = {}
-        self.read_by: dict[str, set[int]] = {}
-        self.values: dict[str, LiveValue] = {}
-        self.returned = self.block.outputs
-        self.barred: dict[int, str] = {}
+        self.operations = list(self.block.operations)  # those of the function's own block, in order
+        self.steps: list[Computation] = []  # the operations that compute something, in order
+        self.constants: dict[str, Operation] = {}  # output -> the constant operation
+        self.read_by: dict[str, set[int]] = {}  # output of a constant -> the numbers of the steps that need it
+        self.values: dict[str, LiveValue] = {}  # by name
+        self.returned = self.block.outputs  # the names that the function returns, in order
+        self.barred: dict[int, str] = {}  # cut -> why the function cannot be cut there
         self._number: dict[int, int] = {}  # row of an operation -> its step
         self._others: dict[int, Operation] = {}  # row -> constant operation
         self._types: dict[bytes, ValueType | None] = {}  # most values have one of a few types
@@ -156,11 +119,14 @@ class Flow:
                 f"function {self.name}: expected operations, got constants only", file=_file(function)
             )
         self._read()
+        # constants that nothing reads, which are put into the first part
         self.unread = [op for name, op in self.constants.items() if not self.read_by[name]]
         self._repeat()
         self._bar(images)
+        # cuts that are possible, but right after an operation whose results are neither passed on nor returned: a part
+        # that ends there might return nothing. Cuts are not chosen there.
         self.idle = self._idle()
-        self.cost = self._costs()
+        self.cost = self._costs()  # bytes that live across each cut, by its number; the first and the last are 0
 
     @property
     def count(self) -> int:

@@ -23,33 +23,19 @@ _SHARED = "@shared"
 
 @dataclass(eq=False)
 class JoinedPart:
-    """A function of one of the models that are joined.
+    """A function of one of the models that are joined."""
 
-    Attributes:
-        path: of the model.
-        buffer: its model file.
-        function: the function.
-        held: row of an operation -> the constants in weight files that it holds.
-        stretch: returns the bytes of the record that a constant refers to.
-        names: old name -> name in the joined function, where they differ.
-        dropped: rows of operations that an earlier stage has too.
-    """
-
-    path: str
-    buffer: _codec.Buffer
-    function: Function
-    held: dict[int, list[_codec.Constant]]
-    stretch: Callable[[_codec.Constant], Stretch]
-    names: dict[str, str] = field(default_factory=dict)
-    dropped: set[int] = field(default_factory=set)
+    path: str  # of the model
+    buffer: _codec.Buffer  # its model file
+    function: Function  # the function
+    held: dict[int, list[_codec.Constant]]  # row of an operation -> the constants in weight files that it holds
+    stretch: Callable[[_codec.Constant], Stretch]  # returns the bytes of the record that a constant refers to
+    names: dict[str, str] = field(default_factory=dict)  # old name -> name in the joined function, where they differ
+    dropped: set[int] = field(default_factory=set)  # rows of operations that an earlier stage has too
 
     @property
     def block(self) -> Block:
-        """The block of the function.
-
-        Raises:
-            UnsupportedError: it has several.
-        """
+        """The block of the function. Raises: UnsupportedError: it has several."""
         blocks = self.function.blocks
         if len(blocks) != 1:
             message = f"block specializations of function {self.function.name}: expected one, got {', '.join(blocks)}"
@@ -68,31 +54,22 @@ class JoinedPart:
 
 @dataclass(eq=False)
 class Interface:
-    """What a joined function takes and returns.
+    """What a joined function takes and returns."""
 
-    Attributes:
-        inputs, states: name -> number of the stage whose description it has.
-        outputs: name -> number of the stage that computes it.
-        linked: (number of the stage that takes it, name) -> number of the stage that computes it.
-        uncast: those links whose casts are dropped: the value before the cast is taken.
-    """
-
-    inputs: dict[str, int] = field(default_factory=dict)
+    inputs: dict[str, int] = field(default_factory=dict)  # name -> number of the stage whose description it has
     states: dict[str, int] = field(default_factory=dict)
-    outputs: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)  # name -> number of the stage that computes it
+    # (number of the stage that takes it, name) -> number of the stage that computes it
     linked: dict[tuple[int, str], int] = field(default_factory=dict)
+    # those links whose casts are dropped: the value before the cast is taken
     uncast: set[tuple[int, str]] = field(default_factory=set)
 
 
 def interface_of(stages: Sequence[JoinedPart], kept: Sequence[str]) -> Interface:
     """Link outputs of each stage to inputs of later ones that have their names.
 
-    Args:
-        stages: in order.
-        kept: outputs that the joined function returns although a later stage takes them.
-
-    Raises:
-        ProgramError: types that differ; an output that another stage has too; a state of two stages.
+    `kept`: outputs that the joined function returns although a later stage takes them.
+    Raises: ProgramError: types that differ; an output that another stage has too; a state of two stages.
     """
     found = Interface()
     types: dict[str, ValueType | None] = {}
@@ -169,8 +146,7 @@ def settle_names(stages: Sequence[JoinedPart], interface: Interface) -> int:
 
     Sets `names` and `dropped` of every stage.
 
-    Returns:
-        The number of values with a new name.
+    Returns: The number of values with a new name.
     """
     used = {*interface.inputs, *interface.states, *interface.outputs}
     every = used | {name for stage in stages for op in stage.block.operations for name in _defined(op)}

@@ -63,14 +63,7 @@ class FunctionPart:
 
 
 def parts_of(flow: Flow, cuts: Sequence[int]) -> list[FunctionPart]:
-    """Divide a function.
-
-    Args:
-        cuts: in order.
-
-    Raises:
-        UnsupportedError: a part would return nothing.
-    """
+    """Divide a function. Raises: UnsupportedError: a part would return nothing."""
     edges = [0, *cuts, flow.count]
     parts = [_part(flow, start, stop) for start, stop in itertools.pairwise(edges)]
     taken: list[set[str]] = [set(part.input_names) for part in parts]
@@ -133,11 +126,8 @@ def _leave_unused(flow: Flow, parts: list[FunctionPart]) -> None:
 def part_edits(buffer: _codec.Buffer, part: FunctionPart) -> list[Edit]:
     """Return the edits that leave only a part of a function; references to weight files are unchanged.
 
-    Args:
-        buffer: the model file.
-
-    Raises:
-        UnsupportedError: operations or outputs that are not encoded minimally.
+    `buffer`: the model file.
+    Raises: UnsupportedError: operations or outputs that are not encoded minimally.
     """
     flow = part.flow
     view = flow.function.view
@@ -171,9 +161,7 @@ def part_edits(buffer: _codec.Buffer, part: FunctionPart) -> list[Edit]:
 def last_edit(buffer: _codec.Buffer, part: FunctionPart, inside: Sequence[Edit]) -> Edit | None:
     """Return the edit that puts casts after the last operation of a part; None if no value is cast.
 
-    Args:
-        buffer: the model file.
-        inside: all other edits; those in that operation are part of this one.
+    `buffer`: the model file. `inside`: all other edits; those in that operation are part of this one.
     """
     after = [value for value in part.passed if value.is_cast]
     if not after:

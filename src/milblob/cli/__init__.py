@@ -15,11 +15,8 @@ EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Args:
-        argv: arguments without the program's name; default: those of the process.
-
-    Returns:
-        Exit status: 0 good, 1 findings, 2 an error (one line on stderr), 130 interrupted, 141 nobody reads stdout.
+    `argv`: arguments without the program's name; default: those of the process.
+    Returns: Exit status: 0 good, 1 findings, 2 an error (one line on stderr), 130 interrupted, 141 nobody reads stdout.
     """
     try:
         for stream in (sys.stdout, sys.stderr):

@@ -27,18 +27,10 @@ _NOT_HERE = (
 class CommandCall:
     """A command with its options, called with each model.
 
-    Args:
-        words: name of the command, and its options.
-        has_document: whether to return the document of --json, for which a process sends it to the coordinator.
-
-    Attributes:
-        command: its name.
-        is_writer: whether it writes an output.
-        suffix: of outputs; None: that of the source.
-
-    Raises:
-        ValueError: not a command of batches, or an option that is not for many models.
-        SystemExit: options that the command does not have; --help.
+    `words`: name of the command, and its options. `has_document`: whether to return the document of --json, for which a
+    process sends it to the coordinator.
+    Raises: ValueError: not a command of batches, or an option that is not for many models. SystemExit: options that the
+    command does not have; --help.
     """
 
     def __init__(self, words: Sequence[str], *, has_document: bool = False) -> None:
@@ -46,11 +38,11 @@ class CommandCall:
             got = repr(words[0]) if words else "none"
             raise ValueError(f"batch: expected one of {', '.join(COMMANDS)}, got {got}")
         self.words, self._has_document = tuple(words), has_document
-        self.command = words[0]
+        self.command = words[0]  # its name
         arguments = _parsed(self.words)
         is_read = getattr(arguments, "coverage", False) or getattr(arguments, "dry_run", False)
-        self.is_writer = self.command in _WRITERS and not is_read
-        self.suffix = COMMANDS[self.command] if self.is_writer else None
+        self.is_writer = self.command in _WRITERS and not is_read  # whether it writes an output
+        self.suffix = COMMANDS[self.command] if self.is_writer else None  # of outputs; None: that of the source
 
     def __repr__(self) -> str:
         """The words: what the journal calls it."""
@@ -59,8 +51,7 @@ class CommandCall:
     def __call__(self, source: str, destination: str | None = None, force: bool = False) -> tuple[int, Any]:
         """Run the command for one model, and return its exit status and document.
 
-        Raises:
-            MilblobError: with the message that the command prints.
+        Raises: MilblobError: with the message that the command prints.
         """
         module = _module(self.command)
         arguments = Namespace(**vars(_parsed(self.words)))
@@ -92,8 +83,7 @@ def _module(command: str) -> Any:
 def _parsed(words: tuple[str, ...]) -> Namespace:
     """Parse the options of a command, once in each process.
 
-    Raises:
-        ValueError: an option for a file that the models would share, or one that batch has for all.
+    Raises: ValueError: an option for a file that the models would share, or one that batch has for all.
     """
     command = words[0]
     output = ["-o", _MODEL] if command in _WRITERS and "--coverage" not in words else []

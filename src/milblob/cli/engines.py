@@ -25,8 +25,7 @@ def add_engine(parser: options.Parser, what: str) -> None:
 def engine(arguments: Namespace) -> Iterator[None]:
     """Replace the text of --executor, if there is one, by the executor, which is shut down when the block ends.
 
-    Raises:
-        ValueError: --memory without --executor. As `executors.open`.
+    Raises: ValueError: --memory without --executor. As `executors.open`.
     """
     spec: Any = getattr(arguments, "executor", None)
     memory = getattr(arguments, "memory", None)

@@ -41,8 +41,7 @@ def require_function_used(arguments: Namespace, *models: str) -> None:
 def open_session(path: str | list[str], arguments: Namespace, **more: Any) -> "Session":
     """Return a model at a path, or several that run one after another, ready to run.
 
-    Raises:
-        As `milblob.Session`, and opening the model.
+    Raises: As `milblob.Session`, and opening the model.
     """
     from .. import Session
     from ..model import open as opening
@@ -63,12 +62,8 @@ def open_session(path: str | list[str], arguments: Namespace, **more: Any) -> "S
 def read_inputs(arguments: Namespace, ports: "Mapping[str, SessionInput]") -> dict[str, Any]:
     """Return the inputs of -i: name -> array, or an image in the colours that the model takes.
 
-    Args:
-        arguments: of the command.
-        ports: inputs of the model, by name.
-
-    Raises:
-        ValueError: an input that is given twice; a file of several arrays without a key. As opening the files.
+    `ports`: inputs of the model, by name.
+    Raises: ValueError: an input that is given twice; a file of several arrays without a key. As opening the files.
     """
     found: dict[str, Any] = {}
     for text in arguments.inputs:

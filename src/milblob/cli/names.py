@@ -11,8 +11,7 @@ from ..jsontext import parse_json
 def mapping(arguments: Namespace) -> dict[str, Names]:
     """Combine --mapping and --map; the latter wins. None leaves the array out; an array named twice goes to both.
 
-    Raises:
-        ValueError: not OLD=NEW. FormatError: the file is not such a mapping.
+    Raises: ValueError: not OLD=NEW. FormatError: the file is not such a mapping.
     """
     found: dict[str, Names] = {}
     path = arguments.mapping

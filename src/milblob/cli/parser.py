@@ -72,13 +72,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that reports wrong usage in one line, like every other error.
+    """A parser that reports wrong usage in one line, like every other error."""
 
-    Attributes:
-        names: its commands; empty if it has none.
-    """
-
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # its commands; empty if it has none
 
     def load(self) -> None:
         """Add the options of a command that has none yet."""
@@ -155,8 +151,7 @@ def parser_of(name: str) -> CommandParser:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse arguments; `run` in the result is the command's function.
 
-    Raises:
-        SystemExit: --help, --version or wrong usage.
+    Raises: SystemExit: --help, --version or wrong usage.
     """
     parser = _parser()
     arguments: argparse.Namespace
@@ -181,8 +176,7 @@ def _command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argpar
 def _fill(parser: argparse.ArgumentParser, arguments: argparse.Namespace, unknown: Sequence[str]) -> bool:
     """Take a word after options as the argument that may be left out: `argparse` looks for it before them only.
 
-    Returns:
-        Whether nothing else is unknown.
+    Returns: Whether nothing else is unknown.
     """
     for action in parser._actions:
         is_left = not action.option_strings and action.nargs == "?" and getattr(arguments, action.dest, None) is None

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 def complete_first(arguments: Namespace, *sources: str) -> None:
     """Complete an interrupted change of models that a command is about to change in place, before it reads them.
 
-    Raises:
-        As `milblob.recover`.
+    Raises: As `milblob.recover`.
     """
     from ..refitting.recover import recover
     from ..rewrite.destination import is_in_place

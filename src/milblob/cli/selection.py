@@ -20,23 +20,12 @@ _VIEWS = ((False, False), (False, True), (True, False), (True, True))
 
 
 def open_chosen(
-    stack: ExitStack,
-    source: str,
-    arguments: Namespace,
-    *,
-    constants: bool = False,
-    stored: bool = False,
+    stack: ExitStack, source: str, arguments: Namespace, *, constants: bool = False, stored: bool = False
 ) -> "ChosenTensors":
     """Open a model or a file of arrays, and choose from it.
 
-    Args:
-        stack: that closes it.
-        source: a path.
-        arguments: of the command: `max_nbytes`, `function`, and see `kept`.
-        constants, stored: see `milblob.open`.
-
-    Raises:
-        ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
+    `constants`, `stored`: see `milblob.open`.
+    Raises: ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
     """
     from ..formats.selecting import open_tensors
 
@@ -49,8 +38,7 @@ def open_chosen(
 def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> "LazyTensor":
     """Open a file of arrays, and return the one of this name; of a format with views, in the first that has it.
 
-    Raises:
-        KeyError: there is none. As opening it does.
+    Raises: KeyError: there is none. As opening it does.
     """
     from ..formats.read import has_views, open_arrays
 
@@ -68,13 +56,8 @@ def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:
 
     A glob that matches nothing beside others that match something is named on stderr.
 
-    Args:
-        names: to choose from.
-        arguments: of the command.
-        where: what has these names, for messages.
-
-    Raises:
-        SelectionError: none matches, in any command: what was asked for cannot be done.
+    `names`: to choose from. `where`: what has these names, for messages.
+    Raises: SelectionError: none matches, in any command: what was asked for cannot be done.
     """
     found, unmatched = choose(names, arguments.select or None, where)
     say_unmatched(arguments, unmatched, where)
@@ -91,13 +74,9 @@ def say_unmatched(arguments: Namespace, globs: Iterable[str], where: str) -> Non
 def check_select(arguments: Namespace, *sources: str, stored: bool | None = None) -> None:
     """Check -k of a command that does not open its models itself, before it does anything.
 
-    Args:
-        arguments: of the command.
-        sources: models or files of arrays; a name may be of any of them.
-        stored: see `milblob.open`; None: a name may be of any view, also of constants that are no weights.
-
-    Raises:
-        SelectionError: none matches. As opening them does.
+    `sources`: models or files of arrays; a name may be of any of them. `stored`: see `milblob.open`; None: a name may
+    be of any view, also of constants that are no weights.
+    Raises: SelectionError: none matches. As opening them does.
     """
     from ..formats.opening import open_source
     from ..formats.read import array_kind, has_views
@@ -129,11 +108,8 @@ def describe_filter(arguments: Namespace) -> str:
 def find(source: str, name: str, function: str | None, max_nbytes: int | None = None) -> "tuple[Model, Tensor]":
     """Open a model in the first view that has a tensor of this name: weights, stored parts, every constant.
 
-    Returns:
-        The open model, for the caller to close, and the tensor.
-
-    Raises:
-        KeyError: no view has it, or several tensors could be meant.
+    Returns: The open model, for the caller to close, and the tensor.
+    Raises: KeyError: no view has it, or several tensors could be meant.
     """
     from ..formats.selecting import is_in, require_function
     from ..model import open as opening

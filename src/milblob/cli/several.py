@@ -109,12 +109,7 @@ def run_each(
 def found_in(arguments: Namespace, given: Iterable[str]) -> "Iterator[Found]":
     """Yield the models of a command, by -r, globs and --files-from.
 
-    Args:
-        arguments: of the command.
-        given: its models.
-
-    Raises:
-        As `find_models`. OSError: the file of --files-from cannot be read.
+    Raises: As `find_models`. OSError: the file of --files-from cannot be read.
     """
     from ..batching.find import find_models
 

@@ -35,12 +35,8 @@ _FILES = {
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
     """Return the completion script of a shell: commands, options, choices, files and names of tensors.
 
-    Args:
-        parser: of the program, with the options of all commands.
-        shell: bash, zsh or fish.
-
-    Raises:
-        ImportError: shtab is not installed.
+    `parser`: of the program, with the options of all commands. `shell`: bash, zsh or fish.
+    Raises: ImportError: shtab is not installed.
     """
     shtab = require("shtab")
     _mark(parser, shtab.FILE)
@@ -65,8 +61,7 @@ def print_names(words: Sequence[str]) -> None:
     Names that a shell would not take as they are are left out: a file may have any, and none of them may become a
     command. Nothing is printed without a model, or of one that cannot be read.
 
-    Args:
-        words: of the command line after the program's name, up to the one to complete.
+    `words`: of the command line after the program's name, up to the one to complete.
     """
     from ..errors import MilblobError
     from ..storage import paths

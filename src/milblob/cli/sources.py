@@ -25,9 +25,7 @@ def add_sources(parser: options.Parser, *names: str) -> None:
 def add_storage_options(parser: options.Parser, *, is_each: bool = False) -> None:
     """Add --storage-option, --download and --cache.
 
-    Args:
-        parser: of the command.
-        is_each: the command opens its sources one after another, with `local_source`.
+    `is_each`: the command opens its sources one after another, with `local_source`.
     """
     description = "for the file system of a URL, such as anon=true; VALUE is JSON or text; may be repeated"
     parser.add_argument(
@@ -67,9 +65,8 @@ def _option(text: str) -> tuple[str, Any]:
 def local_sources(arguments: Namespace) -> Iterator[None]:
     """Replace the URLs and zip archives among a command's sources by local paths, until the block ends.
 
-    Raises:
-        ValueError: options without a URL; a URL where the command takes local files only. As
-            `remote.mirror.open_mirror`.
+    Raises: ValueError: options without a URL; a URL where the command takes local files only. As
+    `remote.mirror.open_mirror`.
     """
     if getattr(arguments, "is_each", False):
         yield
@@ -104,8 +101,7 @@ def check_options(arguments: Namespace, sources: list[Any]) -> None:
 def local_source(text: str, arguments: Namespace) -> Iterator[str]:
     """Yield the local path that represents a URL or zip archive, until the block ends; of any other path, itself.
 
-    Raises:
-        As `remote.mirror.open_mirror`, and `download`.
+    Raises: As `remote.mirror.open_mirror`, and `download`.
     """
     if not is_remote(text) or not hasattr(arguments, "storage_options"):
         yield text

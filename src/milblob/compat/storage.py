@@ -89,8 +89,6 @@ def write_array(writer: "_BlobStorageWriter", dtype: DType, array: np.ndarray[An
     """Write a record: the body of the writer's methods, once the array has the right elements.
 
     Args:
-        writer: a `_BlobStorageWriter`.
-        dtype: of the record.
         array: of its elements, or of another NumPy dtype of the same size (float16 for uint16); any shape and strides.
 
     Returns:

@@ -24,38 +24,26 @@ KEPT = "the plan keeps it as it is"
 
 
 class Option(NamedTuple):
-    """A recipe for one weight.
-
-    Attributes:
-        axes: of its channels, as the recipe needs them.
-        is_continued: whether the recipe continues from the compressed form of the weight.
-    """
+    """A recipe for one weight."""
 
     recipe: Recipe
-    axes: compress_edits.Axes
-    is_continued: bool = False
+    axes: compress_edits.Axes  # of its channels, as the recipe needs them
+    is_continued: bool = False  # whether the recipe continues from the compressed form of the weight
 
 
 class Candidate(NamedTuple):
-    """A weight that can be compressed.
-
-    Attributes:
-        options: one or more to choose from.
-        may_stay: whether the weight may also be left as it is.
-        about: what recipes need to know, without the values.
-    """
+    """A weight that can be compressed."""
 
     tensor: Tensor
-    options: tuple[Option, ...]
-    may_stay: bool
-    about: Weight
+    options: tuple[Option, ...]  # one or more to choose from
+    may_stay: bool  # whether the weight may also be left as it is
+    about: Weight  # what recipes need to know, without the values
 
     def parts(self, persistent: Empty | None, number: int = 0) -> WeightParts | UnfitError:
         """Return the stored parts for one of the recipes, or the reason why it cannot be applied.
 
-        Args:
-            persistent: allocates the arrays that are kept until parts are written; None if only sizes and the loss are
-                wanted.
+        `persistent`: allocates the arrays that are kept until parts are written; None if only sizes and the loss are
+        wanted.
         """
         recipe, weight = self.options[number].recipe, self.weight(number)
         try:
@@ -77,8 +65,7 @@ class Candidate(NamedTuple):
     def pieces(self, number: int) -> Pieces:
         """Return what one of the recipes makes of the weight, with its values.
 
-        Raises:
-            UnfitError: it cannot be applied.
+        Raises: UnfitError: it cannot be applied.
         """
         weight = self.weight(number)
         return self.options[number].recipe.step(weight.first_pieces, weight)

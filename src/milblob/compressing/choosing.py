@@ -20,46 +20,28 @@ _NEAR = 1.001  # of an error to the least one: it is not worth another walk
 
 
 class Choice(NamedTuple):
-    """An option of a unit.
+    """An option of a unit."""
 
-    Attributes:
-        nbytes: the size of the unit with this option.
-        error: finite, zero or more.
-    """
-
-    nbytes: int
-    error: float
+    nbytes: int  # the size of the unit with this option
+    error: float  # finite, zero or more
 
 
 class ChoiceStep(NamedTuple):
-    """A step of the walk: `unit` takes another choice, with `nbytes` more and `error` less.
+    """A step of the walk: `unit` takes another choice, with `nbytes` more and `error` less."""
 
-    Attributes:
-        unit: number of the unit.
-        choice: number of its choice after the step.
-        nbytes: more than before, above zero.
-        error: less than before, above zero.
-    """
-
-    unit: int
-    choice: int
-    nbytes: int
-    error: float
+    unit: int  # number of the unit
+    choice: int  # number of its choice after the step
+    nbytes: int  # more than before, above zero
+    error: float  # less than before, above zero
 
 
 class Chosen(NamedTuple):
-    """A choice for each unit.
+    """A choice for each unit."""
 
-    Attributes:
-        choices: their numbers.
-        nbytes, error: sums.
-        least: no choices of at most the size asked for have a smaller error than this.
-    """
-
-    choices: list[int]
-    nbytes: int
+    choices: list[int]  # their numbers
+    nbytes: int  # sums
     error: float
-    least: float
+    least: float  # no choices of at most the size asked for have a smaller error than this
 
 
 Unit = Sequence[Choice]
@@ -121,13 +103,9 @@ def choose(units: Sequence[Unit], most_nbytes: int, others: Iterable[Sequence[in
     The result is never worse than any of `others` that fits. If the limit is the size of one of `others`, the result is
     never worse than the result for the size of a smaller one.
 
-    Args:
-        units: each with one choice or more.
-        most_nbytes: limit of the total size.
-        others: choices for all units, which are compared with the result.
-
-    Raises:
-        ValueError: the smallest choices take more; the message gives their size.
+    `units`: each with one choice or more. `most_nbytes`: limit of the total size. `others`: choices for all units,
+    which are compared with the result.
+    Raises: ValueError: the smallest choices take more; the message gives their size.
     """
     smallest = chosen_of(units, starts(units))
     if smallest.nbytes > most_nbytes:

@@ -125,8 +125,7 @@ class CompressReport(Result):
         """What was done, to be saved, edited and applied again."""
         rows = {
             one.name: PlannedWeight(
-                one.recipe,
-                {"nbytes": one.nbytes, "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr)},
+                one.recipe, {"nbytes": one.nbytes, "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr)}
             )
             for one in self.weights
         }
@@ -340,11 +339,7 @@ def _as_they_are(blocks: Mapping[str, HeldBlocks], is_selected: Callable[[str], 
 
 
 def as_choice(recipe: Any) -> Recipe | Goal | CompressPlan | None:
-    """Return the recipe, goal or plan that an argument describes.
-
-    Raises:
-        As `as_recipe` and `CompressPlan.load`.
-    """
+    """Return the recipe, goal or plan that an argument describes. Raises: As `as_recipe` and `CompressPlan.load`."""
     if recipe is None or isinstance(recipe, Goal | CompressPlan):
         return recipe
     if isinstance(recipe, Mapping) and "milblob" in recipe:
@@ -353,11 +348,7 @@ def as_choice(recipe: Any) -> Recipe | Goal | CompressPlan | None:
 
 
 def require_directory(source: Any) -> str:
-    """Return the path of a package or compiled model.
-
-    Raises:
-        UnsupportedError: something else. TypeError: no path.
-    """
+    """Return the path of a package or compiled model. Raises: UnsupportedError: something else. TypeError: no path."""
     source = source_of(source)
     require("source", source, str | os.PathLike, "the path of a model")
     path = as_path(source).rstrip("/") or "/"
@@ -371,8 +362,7 @@ def as_request(
 ) -> Request:
     """Return what `compress` and `compress_frontier` are asked to do, checked.
 
-    Raises:
-        ValueError: an unknown word for nan. TypeError: something else.
+    Raises: ValueError: an unknown word for nan. TypeError: something else.
     """
     require_flags(recompress=recompress)
     require_nan(nan)

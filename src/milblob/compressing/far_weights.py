@@ -34,17 +34,12 @@ Work = Callable[[Candidate, Any, "Room"], Any]
 
 
 class FarWeights(NamedTuple):
-    """Workers, and the model whose weights they compress.
-
-    Attributes:
-        folder: where the parts of weights go, on a file system that all workers share; None for a dry run.
-        numbers: of the files in it.
-    """
+    """Workers, and the model whose weights they compress."""
 
     workers: "Workers"
     source: Reopened
-    folder: str | None
-    numbers: Iterator[int]
+    folder: str | None  # where the parts of weights go, on a file system that all workers share; None for a dry run
+    numbers: Iterator[int]  # of the files in it
 
     @classmethod
     def of(cls, workers: "Workers", source: Reopened, folder: str | None) -> "FarWeights":
@@ -61,13 +56,10 @@ class FarWeights(NamedTuple):
     ) -> Iterator[_R]:
         """Yield work(candidate, more(number), room) for some candidates, in order.
 
-        Args:
-            here: does the same in this process, for what cannot be pickled, such as a recipe with a function.
-
-        Raises:
-            As `work` and `Workers.run`.
+        `here`: does the same in this process, for what cannot be pickled, such as a recipe with a function.
+        Raises: As `work` and `Workers.run`.
         """
-        rows: dict[int, tuple[_PackedWeight, Any]] = {}
+        rows: dict[int, tuple[_Packed, Any]] = {}
         for number in numbers:
             row = _packed(candidates[number]), more(number)
             with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # as pickle refuses a function
@@ -77,10 +69,11 @@ class FarWeights(NamedTuple):
         def pieces() -> Iterator[_Piece]:
             for group in self.workers.groups(rows, lambda number: nbytes_of(candidates[number].tensor)):
                 path = None if self.folder is None else os.path.join(self.folder, f"{next(self.numbers)}.parts")
-                yield _Piece(self.source, path, work, tuple(rows[number] for number in group))
+                yield self.source, path, work, tuple(rows[number] for number in group)
 
         def name_of(piece: _Piece) -> str:
-            return f"weights from {piece.rows[0][0].name} of {self.source.path}"
+            *_, own = piece
+            return f"weights from {own[0][0][0]} of {self.source.path}"
 
         with contextlib.closing(self.workers.run(_run, pieces(), name_of)) as found:
             results = (result for results in found for result in results)
@@ -116,11 +109,7 @@ def parts_of(candidate: Candidate, more: None, room: "Room") -> WeightParts | Un
 
 
 class Room:
-    """Room for parts at the end of a file.
-
-    Args:
-        fd: of the file; -1 for none.
-    """
+    """Room for parts at the end of a file. `fd`: of the file; -1 for none."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -136,59 +125,46 @@ class Room:
         write_at(self.fd, [memoryview(data).cast("B")], offset)
 
 
-class _PackedWeight(NamedTuple):
-    """A Candidate without what a worker opens itself."""
-
-    name: str
-    options: Any
-    may_stay: bool
-    about: Any
+_Packed = tuple[str, Any, bool, tuple[Any, ...]]
+"""A Candidate without what a worker opens itself: name of the tensor, `options`, `may_stay`, and fields of `about`."""
 
 
-class _Piece(NamedTuple):
-    """Some candidates, each with what it needs besides, and what is done with them.
-
-    Attributes:
-        path: of the file for their parts, which a worker makes; None for none.
-    """
-
-    source: Reopened
-    path: str | None
-    work: Work
-    rows: tuple[tuple[_PackedWeight, Any], ...]
+_Piece = tuple[Reopened, str | None, Work, tuple[tuple[_Packed, Any], ...]]
+"""A source; the file for the parts, which a worker makes, None for none; and candidates, each with what it needs."""
 
 
-def _packed(candidate: Candidate) -> _PackedWeight:
+def _packed(candidate: Candidate) -> _Packed:
     about = candidate.about
     heavy = about.importance
     if heavy is not None:  # of the input channels: one for each, not one for each element
         steps = zip(heavy.shape, heavy.strides, strict=True)
         heavy = heavy[tuple(slice(None) if step or size < 2 else slice(1) for size, step in steps)]
     fields = about._replace(importance=heavy, empty=cast(Any, None), persistent=cast(Any, None))
-    return _PackedWeight(candidate.tensor.name, candidate.options, candidate.may_stay, tuple(fields))
+    return candidate.tensor.name, candidate.options, candidate.may_stay, tuple(fields)
 
 
 def _run(piece: _Piece) -> list[Any]:
     """Return the result of each candidate. Runs in any thread or process."""
-    folder = tempfile.gettempdir() if piece.path is None else os.path.dirname(piece.path)
+    source, path, work, rows = piece
+    folder = tempfile.gettempdir() if path is None else os.path.dirname(path)
     scratch = Scratch(folder)
     with contextlib.ExitStack() as stack:
-        tensors = piece.source.named(stack)
+        tensors = source.named(stack)
         fd = -1
-        if piece.path is not None:
+        if path is not None:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(piece.path)  # of a worker that was killed
-            fd = stack.enter_context(new_file(piece.path))
+                os.unlink(path)  # of a worker that was killed
+            fd = stack.enter_context(new_file(path))
         room, found = Room(fd), []
-        for packed, more in piece.rows:
-            tensor = cast(Tensor, tensors[packed.name])
-            about = Weight(*packed.about)
+        for (name, options, may_stay, fields), more in rows:
+            tensor = cast(Tensor, tensors[name])
+            about = Weight(*fields)
             heavy = None if about.importance is None else np.broadcast_to(about.importance, tensor.shape)
             about = about._replace(importance=heavy, empty=scratch.empty, persistent=scratch.empty)
-            found.append(piece.work(Candidate(tensor, packed.options, packed.may_stay, about), more, room))
-        if piece.path is None:
+            found.append(work(Candidate(tensor, options, may_stay, about), more, room))
+        if path is None:
             return found
-        file = SourceFile.at(piece.path)  # after the last byte
+        file = SourceFile.at(path)  # after the last byte
         return [_placed(made, file) if isinstance(made, WeightParts) else made for made in found]
 
 

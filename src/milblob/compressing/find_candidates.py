@@ -41,53 +41,39 @@ class Skipped(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Which weights are to be compressed, and how.
+    """Which weights are to be compressed, and how."""
 
-    Attributes:
-        recipe: for every weight that no other field covers; None to compress only the weights that these cover.
-        is_selected: which weights are tried; None for all.
-        op_types: type of an operation -> recipe for the weights that it reads, or None to leave them as they are.
-        per_name: the first entry that matches the name of a weight; if none does, the first entry that matches the
-            name of an operation that reads it. Takes precedence over `op_types`.
-        min_size: only weights of more elements are compressed; does not apply to a plan.
-        plan: name -> recipe, or None to leave the weight as it is; replaces all of the above.
-        importance: name -> weights of its elements, or of its input channels.
-        nan: "skip", "keep" or "error": what happens to weights with NaN or infinity.
-        recompress: whether weights that are compressed already may go through their dense values.
-        blocks: name -> integers and scales that the values of a weight are.
-    """
-
+    # for every weight that no other field covers; None to compress only the weights that these cover
     recipe: Recipe | None
-    is_selected: Callable[[str], bool] | None
+    is_selected: Callable[[str], bool] | None  # which weights are tried; None for all
+    # type of an operation -> recipe for the weights that it reads, or None to leave them as they are
     op_types: Mapping[str, Recipe | None]
+    # the first entry that matches the name of a weight; if none does, the first entry that matches the name of an
+    # operation that reads it. Takes precedence over `op_types`.
     per_name: Sequence[NamedRecipe]
-    min_size: int
+    min_size: int  # only weights of more elements are compressed; does not apply to a plan
+    # name -> recipe, or None to leave the weight as it is; replaces all of the above
     plan: Mapping[str, Recipe | None] | None = None
+    # name -> weights of its elements, or of its input channels
     importance: Mapping[str, Any] = {}  # never changed
-    nan: str = "skip"
-    recompress: bool = False
+    nan: str = "skip"  # "skip", "keep" or "error": what happens to weights with NaN or infinity
+    recompress: bool = False  # whether weights that are compressed already may go through their dense values
+    # name -> integers and scales that the values of a weight are
     blocks: Mapping[str, HeldBlocks] = {}  # never changed
 
 
 class CandidateSearch:
     """Finds the weights of a model that a request is about.
 
-    Args:
-        request: what is asked for.
-        scratch: allocates all arrays as long as a weight.
-        ladder: given the opset of a weight, returns the recipes to choose from where the request names none; such
-            weights may also be left as they are. None: nothing is chosen.
-
-    Attributes:
-        skipped: each requested weight that is left as it is.
-        kept: names of the weights that the choice leaves as they are.
+    `scratch`: allocates all arrays as long as a weight. `ladder`: given the opset of a weight, returns the recipes to
+    choose from where the request names none; such weights may also be left as they are. None: nothing is chosen.
     """
 
     def __init__(
         self, request: Request, scratch: Scratch, ladder: Callable[[int], tuple[Recipe, ...]] | None = None
     ) -> None:
-        self.skipped: list[Skipped] = []
-        self.kept: list[str] = []
+        self.skipped: list[Skipped] = []  # each requested weight that is left as it is
+        self.kept: list[str] = []  # names of the weights that the choice leaves as they are
         self._request = request
         self._scratch = scratch
         self._ladder = ladder
@@ -98,9 +84,8 @@ class CandidateSearch:
     def find(self, model: Model) -> list[Candidate]:
         """Return the weights that can be compressed, in Program order; record the other requested ones as skipped.
 
-        Raises:
-            UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named.
-            ValueError: operations that read one weight ask for different recipes; names that fit no weight.
+        Raises: UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. ValueError:
+        operations that read one weight ask for different recipes; names that fit no weight.
         """
         found = list(self._candidates(model))
         self._require_used(model, [*(one.tensor.name for one in found), *(name for name, _ in self.skipped)])
@@ -111,12 +96,9 @@ class CandidateSearch:
     ) -> None:
         """Refuse weights with NaN or infinity if the request has `nan="error"`.
 
-        Args:
-            firsts: for each candidate the number of the first that is alike.
-            far: workers that look; None for this process.
-
-        Raises:
-            ValueError: there is one; it is named.
+        `firsts`: for each candidate the number of the first that is alike. `far`: workers that look; None for this
+        process.
+        Raises: ValueError: there is one; it is named.
         """
         if self._request.nan != "error":
             return
@@ -146,8 +128,7 @@ class CandidateSearch:
     def _require_used(self, model: Model, names: list[str]) -> None:
         """Refuse what fits no weight: a misspelled name would read as if nothing were to be done.
 
-        Args:
-            names: of the weights that were asked for.
+        `names`: of the weights that were asked for.
         """
         if self._request.is_selected is not None and not names:
             raise ValueError(f"select: no weight in {model.path} matches")
@@ -168,8 +149,7 @@ class CandidateSearch:
     def require_planned(self, model: Model, found: Collection[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed.
 
-        Args:
-            found: names of the weights that can be compressed.
+        `found`: names of the weights that can be compressed.
         """
         plan, reasons = self._request.plan or {}, dict(self.skipped)
         known = {*found, *reasons, *self.kept}

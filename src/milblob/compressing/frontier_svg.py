@@ -32,10 +32,7 @@ _STYLE = """
 def picture(name: str, points: Sequence[Point], alone: Mapping[Recipe, Point]) -> str:
     """Return the SVG: SQNR of the mean error over the bytes.
 
-    Args:
-        name: of the model.
-        points: of the mixtures, which become a line.
-        alone: of each recipe alone; each becomes a dot.
+    `points`: of the mixtures, which become a line. `alone`: of each recipe alone; each becomes a dot.
     """
     lossy = [point for point in points if 0 < point.error < math.inf]
     dots = {recipe: point for recipe, point in alone.items() if 0 < point.error < math.inf}

@@ -70,11 +70,6 @@ class RecipeChoice:
         recipes: to choose from; None for the usual ones.
         sensitivity: glob of names -> factor of the error; the first match applies.
         errors: returns the cost of each recipe; None for squared errors.
-
-    Attributes:
-        measurements: what was measured.
-        chosen: the result.
-        outputs_sqnr: what that costs by `errors.of_all`, in dB; None if there is none.
     """
 
     def __init__(
@@ -89,9 +84,9 @@ class RecipeChoice:
         self._given = None if recipes is None else tuple(recipes)
         self._sensitivity = [(glob, selector(glob), factor) for glob, factor in (sensitivity or {}).items()]
         self._of_all: Callable[[Mapping[str, Array]], float] | None = getattr(errors, "of_all", None)
-        self.measurements = Measurements([], 0, 0, 1)
-        self.chosen: Chosen | None = None
-        self.outputs_sqnr: float | None = None
+        self.measurements = Measurements([], 0, 0, 1)  # what was measured
+        self.chosen: Chosen | None = None  # the result
+        self.outputs_sqnr: float | None = None  # what that costs by `errors.of_all`, in dB; None if there is none
 
     @property
     def passes(self) -> int:

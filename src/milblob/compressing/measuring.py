@@ -28,59 +28,37 @@ _MOST_ERROR = 1e100  # of weights that get one recipe: keeps sums over all weigh
 
 
 class Measured(NamedTuple):
-    """What a recipe makes of a weight.
+    """What a recipe makes of a weight."""
 
-    Attributes:
-        own_nbytes: of the parts that every weight has its own of, in the Program.
-        shared_nbytes: of the parts that equal weights share.
-        relative: squared error over power, weighted by the importance of the elements; or what `Errors` returned.
-    """
-
-    own_nbytes: int
-    shared_nbytes: int
-    relative: float
+    own_nbytes: int  # of the parts that every weight has its own of, in the Program
+    shared_nbytes: int  # of the parts that equal weights share
+    relative: float  # squared error over power, weighted by the importance of the elements; or what `Errors` returned
 
 
 class WeightUnit(NamedTuple):
-    """Weights that get the same recipe, because they share their bytes or have equal ones.
+    """Weights that get the same recipe, because they share their bytes or have equal ones."""
 
-    Attributes:
-        candidates: their numbers.
-        element_count: those of weights with equal bytes once.
-        recipes: one for each choice; None to leave the weight as it is.
-        choices: bytes, and error relative to the power, times the sensitivity. For a quality, that of the worst of the
-            different ones; else their sum, each times its elements and the operations that read it.
-    """
-
-    candidates: list[int]
-    element_count: int
-    recipes: list[Recipe | None]
+    candidates: list[int]  # their numbers
+    element_count: int  # those of weights with equal bytes once
+    recipes: list[Recipe | None]  # one for each choice; None to leave the weight as it is
+    # bytes, and error relative to the power, times the sensitivity. For a quality, that of the worst of the different
+    # ones; else their sum, each times its elements and the operations that read it.
     choices: list[Choice]
 
 
 class Measurements(NamedTuple):
-    """All that is known about a model whose weights were measured with every recipe.
+    """All that is known about a model whose weights were measured with every recipe."""
 
-    Attributes:
-        units: of the weights that have a choice.
-        fixed_nbytes: of all weights that have none.
-        nbytes_now: of all weights, as they are now.
-        divisor: of errors: the elements of the weights in `units`, for each operation that reads them;
-            1 where `Errors` returns them.
-    """
-
-    units: list[WeightUnit]
-    fixed_nbytes: int
-    nbytes_now: int
+    units: list[WeightUnit]  # of the weights that have a choice
+    fixed_nbytes: int  # of all weights that have none
+    nbytes_now: int  # of all weights, as they are now
+    # of errors: the elements of the weights in `units`, for each operation that reads them; 1 where `Errors` returns
+    # them
     divisor: int
 
 
 def measured(candidate: Candidate, names: Sequence[str], errors: Errors | None) -> list[Measured | UnfitError]:
-    """What each option makes of a weight, or why it cannot be applied.
-
-    Args:
-        names: of the weights that become the same.
-    """
+    """What each option makes of a weight, or why it cannot be applied. `names`: of the weights that become the same."""
     found: list[Measured | UnfitError] = []
     for number in range(len(candidate.options)):
         try:
@@ -140,8 +118,7 @@ def _relative(squared: float, power: float) -> float:
 class StoredWeights:
     """Where the weights of a model are stored, and how many bytes all of them take.
 
-    Args:
-        model: opened with all constants and stored parts.
+    `model`: opened with all constants and stored parts.
     """
 
     def __init__(self, model: Model) -> None:
@@ -205,8 +182,7 @@ def units_of(
 ) -> tuple[list[WeightUnit], dict[int, str]]:
     """Return the units, and the reason for each candidate that takes no recipe.
 
-    Args:
-        shares: factor of the error of each distinct weight; None: the error of a unit is that of its worst weight.
+    `shares`: factor of the error of each distinct weight; None: the error of a unit is that of its worst weight.
     """
     units: list[WeightUnit] = []
     reasons: dict[int, str] = {}

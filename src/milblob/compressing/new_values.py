@@ -4,7 +4,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,30 +20,17 @@ from .weight import HeldBlocks
 Array = np.ndarray[Any, Any]
 
 
-class NewValues(NamedTuple):
-    """A copy of a model that has the new values.
-
-    Attributes:
-        path: of the copy, which is there as long as the context lasts.
-        blocks: by name of weight, where the values are stored so.
-    """
-
-    path: str
-    blocks: Mapping[str, HeldBlocks]
-
-
 @contextlib.contextmanager
 def new_values(
     source: str, output: str, weights: Any, mapping: Mapping[str, Names] | None, dry_run: bool, max_nbytes: int | None
-) -> Iterator[NewValues]:
-    """Make a copy of a model with new values, as `refit` does, for as long as the context lasts.
+) -> Iterator[tuple[str, Mapping[str, HeldBlocks]]]:
+    """Yield the path of a copy of a model with new values, as `refit` makes it, which is there inside the context.
 
-    Args:
-        source, output: of the compression; the copy is made beside the output, for a dry run where temporary files go.
-        weights, mapping, max_nbytes: as for `refit`; floats are cast.
+    With it comes what is stored in blocks of integers with a scale, by name of weight.
 
-    Raises:
-        ValueError: the output is the model. As `refit`. What is raised of the copy in the context names the model.
+    `source`, `output`: of the compression; the copy is made beside the output, for a dry run where temporary files go.
+    `weights`, `mapping`, `max_nbytes`: as for `refit`; floats are cast.
+    Raises: ValueError: the output is the model. As `refit`. What is raised of the copy in the context names the model.
     """
     if is_in_place([source], output):
         raise ValueError(f"output {output}: expected another place than the model with weights, got the model")
@@ -66,7 +53,7 @@ def new_values(
             if dtype is not None:
                 found[change.name] = HeldBlocks(dtype, array.block_shape, _reader(array))
         try:
-            yield NewValues(path, found)
+            yield path, found
         except MilblobError as error:
             error.what = error.what.replace(path, source)
             error.file = None if error.file is None else error.file.replace(path, source)

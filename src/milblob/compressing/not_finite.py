@@ -21,13 +21,8 @@ _PLACES = {"posinf": 1, "neginf": -1, "nan": 2}
 def palettize_all(array: Array, fit: Callable[[Array], Any], empty: Empty) -> Any:
     """Palettize an array with NaN or infinite elements; each such value gets a palette entry of its own.
 
-    Args:
-        array: float16 or float32.
-        fit: returns the Palettized of a finite float32 array.
-        empty: makes that array.
-
-    Raises:
-        UnfitError: there are not enough entries.
+    `array`: float16 or float32. `fit`: returns the Palettized of a finite float32 array. `empty`: makes that array.
+    Raises: UnfitError: there are not enough entries.
     """
     kinds = {"posinf": 0, "neginf": 0, "nan": 0}
     most = np.float32(0)

@@ -201,10 +201,10 @@ def _streamed(weight: Weight, nbits: int, mode: str, axis: int | None, group_siz
 
 def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) -> Loss:
     """Write the indices, and perhaps the palettes; see WeightParts."""
-    for one in work.stretches():
-        put("indices", one.begin * work.nbits // 8, one.indices)
-        if has_palettes and one.palettes.size:
-            put("lut", one.group * (one.palettes.itemsize << work.nbits), one.palettes)
+    for begin, indices, group, palettes in work.stretches():
+        put("indices", begin * work.nbits // 8, indices)
+        if has_palettes and palettes.size:
+            put("lut", group * (palettes.itemsize << work.nbits), palettes)
     return Loss(*work.figures, None if np.isnan(work.gap) else work.gap)
 
 
@@ -212,30 +212,22 @@ def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) 
 
 
 class PaletteOptions(NamedTuple):
-    """The options of a Palette, for one weight.
-
-    Attributes:
-        axis: of its channels.
-        group_size: how many share a palette; None: all.
-        weights: of the elements in the fit, or None.
-        is_kept: whether NaN and infinity get entries of their own.
-    """
+    """The options of a Palette, for one weight."""
 
     nbits: int | None
     mode: str
-    axis: int
-    group_size: int | None
+    axis: int  # of its channels
+    group_size: int | None  # how many share a palette; None: all
     vector: int
     function: Callable[..., Any] | None
-    weights: Array | None
-    is_kept: bool = False
+    weights: Array | None  # of the elements in the fit, or None
+    is_kept: bool = False  # whether NaN and infinity get entries of their own
 
 
 def _palettized(pieces: Pieces, choice: PaletteOptions) -> Pieces:
     """Palettize the values that the pieces represent.
 
-    Raises:
-        ValueError: as the functions of `values`. UnfitError: vectors that are pruned in part.
+    Raises: ValueError: as the functions of `values`. UnfitError: vectors that are pruned in part.
     """
     if pieces.coded is not None:
         return _of_integers(pieces, choice)

@@ -28,8 +28,7 @@ _NAMED: dict[str, Recipe] = {
 def as_recipe(value: Any) -> Recipe:
     """Return a recipe that is given as such, by its name ("int8"), as its dict or as its JSON.
 
-    Raises:
-        TypeError: something else. ValueError: an unknown recipe or option, or a wrong value; it is named.
+    Raises: TypeError: something else. ValueError: an unknown recipe or option, or a wrong value; it is named.
     """
     if isinstance(value, Recipe):
         return value

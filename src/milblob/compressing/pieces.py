@@ -32,31 +32,18 @@ _MEASURED_COUNT = 1 << 20  # elements that are measured at a time
 
 
 class Pieces(NamedTuple):
-    """The compressed form of a weight so far. A field is None if no recipe has made it.
+    """The compressed form of a weight so far. A field is None if no recipe has made it."""
 
-    Attributes:
-        array: the weight as it was.
-        steps: names of the recipes, in order.
-        bits: mask of the elements that are not zero: packed, least significant first.
-        nonzero: these elements, where nothing else holds them.
-        coded: integers and their scales.
-        table: palettes and indices.
-        axis: the axis of the vector that one index represents.
-        lut: integers and scales that the palettes are computed from.
-        loss: if it is known.
-        empty: makes all arrays as long as the weight.
-    """
-
-    array: Array
-    steps: tuple[str, ...] = ()
-    bits: Array | None = None
-    nonzero: Array | None = None
-    coded: Quantized | None = None
-    table: Palettized | None = None
-    axis: int | None = None
-    lut: Quantized | None = None
-    loss: Loss | None = None
-    empty: Empty = np.empty
+    array: Array  # the weight as it was
+    steps: tuple[str, ...] = ()  # names of the recipes, in order
+    bits: Array | None = None  # mask of the elements that are not zero: packed, least significant first
+    nonzero: Array | None = None  # these elements, where nothing else holds them
+    coded: Quantized | None = None  # integers and their scales
+    table: Palettized | None = None  # palettes and indices
+    axis: int | None = None  # the axis of the vector that one index represents
+    lut: Quantized | None = None  # integers and scales that the palettes are computed from
+    loss: Loss | None = None  # if it is known
+    empty: Empty = np.empty  # makes all arrays as long as the weight
 
     @property
     def mask(self) -> Array:
@@ -84,8 +71,7 @@ class Pieces(NamedTuple):
     def parts(self, opset: int) -> WeightParts:
         """Return what is stored for an opset, and what is lost.
 
-        Raises:
-            UnfitError: the values would not be finite; iOS16 has no 3-bit indices.
+        Raises: UnfitError: the values would not be finite; iOS16 has no 3-bit indices.
         """
         loss = self.loss if self.loss is not None else self.measured()
         require_finite_loss(loss)
@@ -96,8 +82,7 @@ class Pieces(NamedTuple):
     def require_whole_vectors(self) -> None:
         """Refuse a mask that has only some elements of a vector: an index represents all of them.
 
-        Raises:
-            UnfitError: it does.
+        Raises: UnfitError: it does.
         """
         if self.bits is None or self.axis is None:
             return
@@ -214,10 +199,8 @@ def measured(array: Array, values: Callable[[int, int], Array], weights: Array |
 
     Elements that are not finite, and the same in both, do not count.
 
-    Args:
-        array: as it was.
-        values: returns what some elements became, given the number of the first and how many; called in any thread.
-        weights: of the elements in both sums, in the same shape; None: all alike.
+    `array`: as it was. `values`: returns what some elements became, given the number of the first and how many; called
+    in any thread. `weights`: of the elements in both sums, in the same shape; None: all alike.
     """
 
     def work(part: tuple[int, int]) -> tuple[float, float, float]:

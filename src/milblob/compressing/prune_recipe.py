@@ -148,7 +148,7 @@ def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
     if made < least:
         raise UnfitError(f"expected a sparsity of {least:g} or more, got {made:.4g}")
     few = work.count < WEIGHT_COUNT
-    nonzero = np.concatenate([one.nonzero for one in work.stretches()]) if few else None
+    nonzero = np.concatenate([nonzero for *_, nonzero in work.stretches()]) if few else None
     parts = [
         Part("nonzero_data", as_dtype(array.dtype), (work.count,), nonzero),
         Part("mask", DType.UINT1, array.shape),
@@ -156,7 +156,7 @@ def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
     if weight.opset < LINKED_OPSET:
         mask: Any = None
         if parts[1].nbytes < WEIGHT_COUNT:
-            mask = np.concatenate([one.mask for one in work.stretches()])
+            mask = np.concatenate([bits for _, bits, *_ in work.stretches()])
         parts[1] = Part("mask", DType.UINT8, (parts[1].nbytes,), mask)
         parts.append(Part("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
     stored = {part.key for part in parts if part.array is None}
@@ -166,11 +166,11 @@ def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
 
 def _write_pruned(work: prune.Pruner, stored: set[str], put: Put) -> Loss:
     """Write those parts of a pruned weight that are `stored`; see WeightParts."""
-    for one in work.stretches():
+    for begin, mask, first, nonzero in work.stretches():
         if "mask" in stored:
-            put("mask", one.begin // 8, one.mask)
-        if "nonzero_data" in stored and one.nonzero.size:
-            put("nonzero_data", one.first * one.nonzero.itemsize, one.nonzero)
+            put("mask", begin // 8, mask)
+        if "nonzero_data" in stored and nonzero.size:
+            put("nonzero_data", first * nonzero.itemsize, nonzero)
     return Loss(*work.figures)
 
 

@@ -120,8 +120,7 @@ def not_continued(tensor: Tensor, recipes: Iterable[Recipe]) -> dict[Recipe, str
 def all_weights(model: Model) -> Iterator[Tensor]:
     """Yield the constants that are no parts of compressed weights, and the compressed weights, in Program order.
 
-    Args:
-        model: opened with all constants and stored parts.
+    `model`: opened with all constants and stored parts.
     """
     constants: dict[OpenProgram | None, list[Tensor]] = {}
     for tensor in model.tensors.values():

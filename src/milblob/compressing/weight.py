@@ -25,48 +25,30 @@ _PART_COUNT = 1 << 22  # elements that one thread looks at: less is not worth st
 
 
 class HeldBlocks(NamedTuple):
-    """Integers and scales that the values of a weight are stored as somewhere.
+    """Integers and scales that the values of a weight are stored as somewhere."""
 
-    Attributes:
-        dtype: of the integers.
-        block: the size of a block in each dimension.
-        read: called with what makes arrays, returns (integers, int8, in the shape of the weight; a scale for each
-            block).
-    """
-
-    dtype: Any
-    block: tuple[int, ...]
+    dtype: Any  # of the integers
+    block: tuple[int, ...]  # the size of a block in each dimension
+    # called with what makes arrays, returns (integers, int8, in the shape of the weight; a scale for each block)
     read: Callable[[Empty], tuple[Array, Array]]
 
 
 class Weight(NamedTuple):
-    """What a recipe needs to know about a weight.
+    """What a recipe needs to know about a weight."""
 
-    Attributes:
-        array: its values.
-        axes: (input channels, output channels); (1, 0) if the operations do not agree and the recipe needs none.
-        opset: iOS version of the opset that it is in.
-        consumers: (operation, parameter) of each that reads it; none where they do not limit what is pruned.
-        importance: of its elements, in its shape; None: all alike.
-        groups: how many groups the convolutions that read it divide its first dimension into.
-        pieces: what it is compressed to already, if the recipe continues from that.
-        nan: "keep" to keep NaN and infinity where the recipe can.
-        blocks: integers and scales that its values are; None: they are floats.
-        empty: makes all arrays as long as the weight.
-        persistent: allocates the arrays that are kept until parts are written.
-    """
-
-    array: Array
+    array: Array  # its values
+    # (input channels, output channels); (1, 0) if the operations do not agree and the recipe needs none
     axes: tuple[int, int]
-    opset: int
+    opset: int  # iOS version of the opset that it is in
+    # (operation, parameter) of each that reads it; none where they do not limit what is pruned
     consumers: tuple[tuple[str, str], ...]
-    importance: Array | None = None
-    groups: int = 1
-    pieces: Pieces | None = None
-    nan: str = "skip"
-    blocks: HeldBlocks | None = None
-    empty: Empty = np.empty
-    persistent: Empty = np.empty
+    importance: Array | None = None  # of its elements, in its shape; None: all alike
+    groups: int = 1  # how many groups the convolutions that read it divide its first dimension into
+    pieces: Pieces | None = None  # what it is compressed to already, if the recipe continues from that
+    nan: str = "skip"  # "keep" to keep NaN and infinity where the recipe can
+    blocks: HeldBlocks | None = None  # integers and scales that its values are; None: they are floats
+    empty: Empty = np.empty  # makes all arrays as long as the weight
+    persistent: Empty = np.empty  # allocates the arrays that are kept until parts are written
 
     @property
     def first_pieces(self) -> Pieces:
@@ -107,8 +89,7 @@ def is_far_from_infinity(array: Array) -> bool:
 def measured_now(parts: WeightParts) -> WeightParts:
     """Return parts with their loss; of parts to compute later, only the loss is kept.
 
-    Raises:
-        UnfitError: elements are not finite, or would not be.
+    Raises: UnfitError: elements are not finite, or would not be.
     """
     if parts.compute is None:
         return parts

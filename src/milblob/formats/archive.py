@@ -23,8 +23,7 @@ def changeable_files(path: str) -> set[str]:
 
     A journal's paths are compared once their links are resolved, so that a file that a link leads to is none of these.
 
-    Raises:
-        OSError: they cannot be listed.
+    Raises: OSError: they cannot be listed.
     """
     folder = os.path.join(paths.real(path), PARAMETERS)
     return {os.path.join(folder, name) for name in os.listdir(folder)} if paths.is_directory(folder) else set()

@@ -14,8 +14,7 @@ _MAX_NCHARS = 200  # file systems allow 255, including the suffix
 def require_texts(names: Iterable[str]) -> None:
     """Refuse names that UTF-8 cannot hold: bytes of a name in a file that are not UTF-8 are lone surrogates.
 
-    Raises:
-        ValueError: there is one.
+    Raises: ValueError: there is one.
     """
     for name in names:
         if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):

@@ -44,25 +44,15 @@ _QUANTIZED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 
 
 class Blocks(NamedTuple):
-    """A quantized array as it is stored: each element is scale * integer, in float32.
+    """A quantized array as it is stored: each element is scale * integer, in float32."""
 
-    Attributes:
-        data: integers, int8, in the shape of the array.
-        dtype: that holds them: INT8 or INT4.
-        scale: float16: one for each BLOCK elements of the last dimension.
-    """
-
-    data: Array
-    dtype: Any
-    scale: Array
+    data: Array  # integers, int8, in the shape of the array
+    dtype: Any  # that holds them: INT8 or INT4
+    scale: Array  # float16: one for each BLOCK elements of the last dimension
 
 
 class GGUFArray(StoredArray):
-    """One array of a GGUF file.
-
-    Attributes:
-        kind: its type there, such as "Q8_0". What is quantized has float32 values.
-    """
+    """One array of a GGUF file."""
 
     __slots__ = ("_nbytes", "_raw", "kind")
 
@@ -72,7 +62,7 @@ class GGUFArray(StoredArray):
     ) -> None:  # fmt: skip
         """Describe an array; `raw` returns the `nbytes` stored bytes."""
         super().__init__(name, dtype, shape, load, file=file, budget=budget)
-        self.kind = kind
+        self.kind = kind  # its type there, such as "Q8_0". What is quantized has float32 values.
         self._nbytes = nbytes
         self._raw = raw
 
@@ -124,10 +114,8 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[GGUFArray]:
     Floats and integers are views of the mapped file. Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 are read as float32, exactly as
     the library dequantizes them. Shapes are those of NumPy: GGUF writes the dimensions the other way round.
 
-    Raises:
-        OSError: it cannot be opened.
-        FormatError: it is broken. UnsupportedError: another version or byte order, or the library is not installed. A
-            type that is not read is refused by name when its tensor is accessed.
+    Raises: OSError: it cannot be opened. FormatError: it is broken. UnsupportedError: another version or byte order, or
+    the library is not installed. A type that is not read is refused by name when its tensor is accessed.
     """
     library = require("gguf")
     mapping = MappedFile(path)

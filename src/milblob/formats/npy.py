@@ -22,19 +22,12 @@ _SMALL_NBYTES = 1 << 18
 
 
 class Header(NamedTuple):
-    """The header of an .npy.
+    """The header of an .npy."""
 
-    Attributes:
-        dtype: of the elements, as stored.
-        shape: dimensions.
-        is_fortran: whether the first dimension varies fastest.
-        nbytes: of the header: the offset where the elements begin.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    is_fortran: bool
-    nbytes: int
+    dtype: np.dtype[Any]  # of the elements, as stored
+    shape: tuple[int, ...]  # dimensions
+    is_fortran: bool  # whether the first dimension varies fastest
+    nbytes: int  # of the header: the offset where the elements begin
 
     def array_over(self, buffer: Any, offset: int) -> np.ndarray[Any, Any]:
         """Return the array whose .npy begins at `offset` of a buffer; zero-copy."""
@@ -46,15 +39,9 @@ class Header(NamedTuple):
 def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
     """Read the header of an .npy.
 
-    Args:
-        head: its first HEAD_NBYTES bytes, or all.
-        nbytes: of the whole .npy.
-        what: its name in messages.
-        file: the file that holds it.
-
-    Raises:
-        FormatError: not an .npy, or its size differs from the size in its header.
-        UnsupportedError: objects (pickles are never loaded), fields, byte strings; a version above 2.
+    `head`: its first HEAD_NBYTES bytes, or all. `nbytes`: of the whole .npy.
+    Raises: FormatError: not an .npy, or its size differs from the size in its header. UnsupportedError: objects
+    (pickles are never loaded), fields, byte strings; a version above 2.
     """
     stream = io.BytesIO(head)
     try:
@@ -91,12 +78,9 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
 def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
     """Open an .npy file and read its header.
 
-    Returns:
-        The header, and a function that returns the array: mapped if it is large enough to justify an open descriptor,
-        else read.
-
-    Raises:
-        OSError, ResolveError: it cannot be opened; otherwise as `read_header`.
+    Returns: The header, and a function that returns the array: mapped if it is large enough to justify an open
+    descriptor, else read.
+    Raises: OSError, ResolveError: it cannot be opened; otherwise as `read_header`.
     """
     path = place.path
 

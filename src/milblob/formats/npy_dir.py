@@ -84,9 +84,7 @@ def _understand(place: Location) -> IsPart:
 def read_index(directory: str) -> dict[str, Any] | None:
     """Return the rows of a directory's index, name -> {"file", "dtype", "shape", ...}; None if it has no milblob index.
 
-    Raises:
-        OSError: it cannot be opened.
-        FormatError: it is broken.
+    Raises: OSError: it cannot be opened. FormatError: it is broken.
     """
     path = os.path.join(directory, INDEX)
     if not paths.is_there(path):
@@ -110,9 +108,8 @@ def open_path(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
 def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open a directory written by `save`, or any directory of .npy files, whose arrays are named by their files.
 
-    Raises:
-        OSError: it cannot be opened.
-        FormatError: a broken index, or no .npy file at all. A file's contents are checked when it is accessed.
+    Raises: OSError: it cannot be opened. FormatError: a broken index, or no .npy file at all. A file's contents are
+    checked when it is accessed.
     """
     rows = read_index(path)
     if rows is None:
@@ -133,8 +130,7 @@ def _found(directory: str, budget: Budget, name: str, row: Mapping[str, Any]) ->
 def open_file(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open one .npy file as an array, named by the index beside it or else by its file name.
 
-    Raises:
-        As `open_arrays`.
+    Raises: As `open_arrays`.
     """
     directory, file_name = os.path.split(path)
     rows = read_index(directory) or {}

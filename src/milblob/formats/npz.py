@@ -87,10 +87,9 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     Uncompressed members are read zero-copy, after their checksum was verified; compressed ones are unpacked when they
     are read. Pickles are never loaded.
 
-    Raises:
-        OSError: it cannot be opened.
-        FormatError: not a zip, or a broken one; a member that is not an .npy, or occurs twice; notes that do not match.
-        UnsupportedError: an encrypted member. A member's contents are checked when it is accessed.
+    Raises: OSError: it cannot be opened. FormatError: not a zip, or a broken one; a member that is not an .npy, or
+    occurs twice; notes that do not match. UnsupportedError: an encrypted member. A member's contents are checked when
+    it is accessed.
     """
     mapping = MappedFile(path)
     with closed_on_error(mapping):

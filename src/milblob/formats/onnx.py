@@ -99,8 +99,7 @@ class OnnxArray(LazyTensor):
     def place(self) -> StretchPlace:
         """Where the values come from; for milblob's own modules.
 
-        Raises:
-            UnsupportedError: an element type that MIL lacks; a shape that NumPy cannot have.
+        Raises: UnsupportedError: an element type that MIL lacks; a shape that NumPy cannot have.
         """
         require_shape(self._declared, 0, self.file)
         if self._place is None:
@@ -113,23 +112,19 @@ class OnnxArray(LazyTensor):
 
 
 class OnnxArrays(Arrays[OnnxArray]):
-    """The tensors of an ONNX model by name.
-
-    Attributes:
-        made: name -> why, of initializers that hold no weight of an ML Program as it stands there: what a conversion
-            by milblob made itself, or out of weights.
-    """
+    """The tensors of an ONNX model by name."""
 
     def __init__(self, rows: dict[str, Initializer], made: dict[str, tuple[str, str]], source: "_Source") -> None:
         super().__init__(rows, source.find, source.close)
         self._hashes = {name: hash for name, (_, hash) in made.items()}
+        # name -> why, of initializers that hold no weight of an ML Program as it stands there: what a conversion by
+        # milblob made itself, or out of weights
         self.made = {name: why for name, (why, _) in made.items()}
 
     def is_as_made(self, name: str) -> bool:
         """Whether an array is one of `made`, and has the values that the conversion gave it.
 
-        Raises:
-            As `LazyTensor.read`.
+        Raises: As `LazyTensor.read`.
         """
         if name not in self.made:
             return False
@@ -142,10 +137,8 @@ class OnnxArrays(Arrays[OnnxArray]):
 def open_arrays(path: str, max_nbytes: int | None = None) -> OnnxArrays:
     """Open an ONNX model.
 
-    Raises:
-        OSError: it cannot be opened.
-        FormatError: broken. UnsupportedError: what no library writes. An array is examined when it is accessed; its
-        external data when it is read.
+    Raises: OSError: it cannot be opened. FormatError: broken. UnsupportedError: what no library writes. An array is
+    examined when it is accessed; its external data when it is read.
     """
     mapping = MappedFile(path)
     with closed_on_error(mapping):
@@ -167,8 +160,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> OnnxArrays:
 def _notes(metadata: dict[str, str], path: str) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Read what the conversion noted: initializer -> weight, and initializer -> (why, hash).
 
-    Raises:
-        FormatError: it does not have this form.
+    Raises: FormatError: it does not have this form.
     """
     homes = parse_json(metadata.get(WEIGHTS, "{}"), WEIGHTS, path, unique=True)
     made = parse_json(metadata.get(MADE, "{}"), MADE, path, unique=True)
@@ -202,9 +194,8 @@ class _Source:
     def find(self, name: str, row: Initializer) -> OnnxArray:
         """Return the array of a row.
 
-        Raises:
-            FormatError: an element type that no version of ONNX has; elements of the wrong number; external data whose
-                place is none.
+        Raises: FormatError: an element type that no version of ONNX has; elements of the wrong number; external data
+        whose place is none.
         """
         kind = _TYPES.get(row.code)
         if kind is None:

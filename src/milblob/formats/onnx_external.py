@@ -34,12 +34,7 @@ def note_of(offset: int, nbytes: int, hash: str) -> str:
 
 
 class External:
-    """The elements of one tensor, in another file.
-
-    Attributes:
-        mapping: that file; None where it cannot be opened.
-        offset, nbytes: of the elements.
-    """
+    """The elements of one tensor, in another file."""
 
     __slots__ = ("_error", "_hash", "_location", "_name", "_path", "mapping", "nbytes", "offset")
 
@@ -53,16 +48,15 @@ class External:
         nbytes: int,
         hash: str,
     ) -> None:
-        self.mapping = opened if isinstance(opened, MappedFile) else None
-        self.offset, self.nbytes = offset, nbytes
+        self.mapping = opened if isinstance(opened, MappedFile) else None  # that file; None where it cannot be opened
+        self.offset, self.nbytes = offset, nbytes  # offset, nbytes: of the elements
         self._error = opened if isinstance(opened, MilblobError) else None
         self._name, self._path, self._location, self._hash = name, path, location, hash
 
     def checked(self) -> MappedFile:
         """Return the file after checking it: it holds these bytes, with the hash that the model records, if any.
 
-        Raises:
-            FormatError: it has not. ResolveError: it cannot be opened.
+        Raises: FormatError: it has not. ResolveError: it cannot be opened.
         """
         if self.mapping is None:
             raise self._error or ValueError("closed")
@@ -101,8 +95,7 @@ class ExternalFiles:
     def find(self, name: str, entries: Mapping[str, str], note: str, needed: int) -> External:
         """Return where the elements of a tensor are.
 
-        Raises:
-            FormatError: no place, or one of another size. That its file cannot be opened is raised when it is read.
+        Raises: FormatError: no place, or one of another size. That its file cannot be opened is raised when it is read.
         """
         location = entries.get("location", "")
         if not location:

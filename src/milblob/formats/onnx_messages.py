@@ -30,25 +30,15 @@ _Span = tuple[int, int]
 
 
 class Initializer(NamedTuple):
-    """A tensor's description in the file; numbers are as in the file, not checked.
+    """A tensor's description in the file; numbers are as in the file, not checked."""
 
-    Attributes:
-        name: of the tensor; of a Constant node that of its output.
-        dims: sizes.
-        code: element type, a number of TensorProto.DataType.
-        spans: field that holds elements -> places (offset, nbytes) in the file, in their order.
-        external: key -> value of what refers to another file; None if the elements are here.
-        indices: where the elements of a sparse tensor stand; None for others.
-        note: what milblob noted about the bytes in another file; "" for nothing.
-    """
-
-    name: str
-    dims: tuple[int, ...]
-    code: int
-    spans: dict[int, list[_Span]]
-    external: dict[str, str] | None = None
-    indices: "Initializer | None" = None
-    note: str = ""
+    name: str  # of the tensor; of a Constant node that of its output
+    dims: tuple[int, ...]  # sizes
+    code: int  # element type, a number of TensorProto.DataType
+    spans: dict[int, list[_Span]]  # field that holds elements -> places (offset, nbytes) in the file, in their order
+    external: dict[str, str] | None = None  # key -> value of what refers to another file; None if the elements are here
+    indices: "Initializer | None" = None  # where the elements of a sparse tensor stand; None for others
+    note: str = ""  # what milblob noted about the bytes in another file; "" for nothing
 
 
 def read_messages(mapping: MappedFile) -> tuple[dict[str, Initializer], dict[str, str]]:
@@ -58,8 +48,7 @@ def read_messages(mapping: MappedFile) -> tuple[dict[str, Initializer], dict[str
     those of the graph, then those in graphs inside of nodes, and in functions. What is called as one before it is
     "NODE.ATTRIBUTE/NAME": the node's first output, and the attribute that holds the graph.
 
-    Raises:
-        FormatError: no ONNX model, or a broken one. UnsupportedError: more messages than any model has.
+    Raises: FormatError: no ONNX model, or a broken one. UnsupportedError: more messages than any model has.
     """
     return _Walk(mapping).model()
 

@@ -32,12 +32,9 @@ def open_source(
 ) -> Tensors:
     """Open a model or a file of arrays; see `milblob.open` and `milblob.open_arrays` for the options.
 
-    Args:
-        stack: closes what is opened here.
-        source: what `milblob.open` or `milblob.open_arrays` takes, or what they returned.
-
-    Raises:
-        As they do; ValueError: options for a source that is open.
+    `stack`: closes what is opened here. `source`: what `milblob.open` or `milblob.open_arrays` takes, or what they
+    returned.
+    Raises: As they do; ValueError: options for a source that is open.
     """
     if isinstance(source, Model | Arrays):
         if constants or stored or not mmap or max_nbytes is not None or storage_options or cache:

@@ -230,21 +230,13 @@ class Parameter(LazyTensor):
 
 
 class ParamsScan(NamedTuple):
-    """What is in a `.params` file, sound or not.
+    """What is in a `.params` file, sound or not."""
 
-    Attributes:
-        names: all names, with lone surrogates for bytes that are no UTF-8; some may be there twice.
-        rows: one for each record up to the first that is not good, in order; see `_codec.params_record`.
-        reserved: of the header; TVM writes 0.
-        end: offset after the last good record.
-        error: what is wrong with the names, or with the record after the rows; None if all is well.
-    """
-
-    names: list[str]
-    rows: list[Any]
-    reserved: int
-    end: int
-    error: MilblobError | None
+    names: list[str]  # all names, with lone surrogates for bytes that are no UTF-8; some may be there twice
+    rows: list[Any]  # one for each record up to the first that is not good, in order; see `_codec.params_record`
+    reserved: int  # of the header; TVM writes 0
+    end: int  # offset after the last good record
+    error: MilblobError | None  # what is wrong with the names, or with the record after the rows; None if all is well
 
 
 def scan(mapping: MappedFile, offset: int, nbytes: int) -> ParamsScan:
@@ -318,8 +310,7 @@ def parameters_in(
 
     Bytes after the last tensor are left alone, as TVM does: `check` reports them.
 
-    Raises:
-        FormatError: it is broken, also where TVM would not notice: cut off inside the last tensor, or a name twice.
+    Raises: FormatError: it is broken, also where TVM would not notice: cut off inside the last tensor, or a name twice.
     """
     names, rows, _, _, error = scan(mapping, offset, nbytes)
     if error is not None:
@@ -493,9 +484,7 @@ def _elements(row: _Planned) -> Any:
 def element_bytes(array: np.ndarray[Any, Any], text: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return the bytes that a file has for an array: uint8, one-dimensional, a view wherever that is possible.
 
-    Args:
-        array: of `dtype`, or of one that `written_dtype` widens to it.
-        text: TVM's name of `dtype`.
+    `array`: of `dtype`, or of one that `written_dtype` widens to it. `text`: TVM's name of `dtype`.
     """
     values = np.ascontiguousarray(array if array.dtype == dtype else array.astype(dtype)).reshape(-1).view(np.uint8)
     if text not in PACKED:

@@ -30,15 +30,10 @@ PACKED = ("int4", "float4_e2m1fn")
 
 
 class Codes(NamedTuple):
-    """What the numbers mean to one span of versions of TVM.
+    """What the numbers mean to one span of versions of TVM."""
 
-    Attributes:
-        names: (code, bits) -> name.
-        numbers: name -> (code, bits), as these versions write it.
-    """
-
-    names: dict[tuple[int, int], str]
-    numbers: dict[str, tuple[int, int]]
+    names: dict[tuple[int, int], str]  # (code, bits) -> name
+    numbers: dict[str, tuple[int, int]]  # name -> (code, bits), as these versions write it
 
 
 def _codes(own: dict[str, tuple[int, int]], bool_number: tuple[int, int]) -> Codes:
@@ -62,8 +57,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:[.+a-z-].*)?")
 def codes_of(tvm: str | None, default: Codes = CURRENT) -> Codes:
     """Return what numbers mean to a version of TVM, such as "0.14" or "0.27.0"; None: the default.
 
-    Raises:
-        TypeError: no string. ValueError: no version.
+    Raises: TypeError: no string. ValueError: no version.
     """
     if tvm is None:
         return default
@@ -102,8 +96,7 @@ def written_dtype(dtype: np.dtype[np.generic]) -> str:
 
     Integers of less than a byte, which TVM does not take from NumPy, become int8 or uint8.
 
-    Raises:
-        UnsupportedError: TVM has no such dtype.
+    Raises: UnsupportedError: TVM has no such dtype.
     """
     name = _TEXTS.get(dtype.newbyteorder("=") if dtype.isbuiltin != 2 else dtype)
     name = _WIDER.get(str(dtype), name)

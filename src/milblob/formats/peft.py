@@ -45,20 +45,13 @@ _WRAPPED = re.compile(r"\.(?:base_layer|modules_to_save(?:\.[^.]+)?)(?=\.[^.]+$)
 
 
 class LowRank(NamedTuple):
-    """The change of one weight: W + scale * B A; with DoRA then scaled to a length for each output.
+    """The change of one weight: W + scale * B A; with DoRA then scaled to a length for each output."""
 
-    Attributes:
-        a, b: the factors, as PEFT stores them: [rank, inputs, ...] and [outputs, rank, ...].
-        scale: lora_alpha / rank, or lora_alpha / sqrt(rank).
-        magnitude: DoRA's lengths, one for each output; None without DoRA.
-        is_embedding: whether the weight has a row for each input, and a column for each output.
-    """
-
-    a: StoredArray
+    a: StoredArray  # the factors, as PEFT stores them: [rank, inputs, ...] and [outputs, rank, ...]
     b: StoredArray
-    scale: float
-    magnitude: StoredArray | None
-    is_embedding: bool
+    scale: float  # lora_alpha / rank, or lora_alpha / sqrt(rank)
+    magnitude: StoredArray | None  # DoRA's lengths, one for each output; None without DoRA
+    is_embedding: bool  # whether the weight has a row for each input, and a column for each output
 
 
 class AdapterArrays(Arrays[StoredArray]):
@@ -66,25 +59,17 @@ class AdapterArrays(Arrays[StoredArray]):
 
 
 class Adapter(NamedTuple):
-    """An open adapter.
+    """An open adapter."""
 
-    Attributes:
-        path: of its folder.
-        arrays: all of its arrays.
-        changes: by the names of the weights in the base model.
-        biases: by the names of the biases in the base model: an array, and its factor, that are added.
-        replaced: by the names in the base model, arrays that replace others: modules_to_save, trained biases.
-        is_transposed: `fan_in_fan_out`: square weights are [inputs, outputs].
-        base: the name of the base model in the config, or "".
-    """
-
-    path: str
-    arrays: AdapterArrays
-    changes: dict[str, LowRank]
+    path: str  # of its folder
+    arrays: AdapterArrays  # all of its arrays
+    changes: dict[str, LowRank]  # by the names of the weights in the base model
+    # by the names of the biases in the base model: an array, and its factor, that are added
     biases: dict[str, tuple[StoredArray, float]]
+    # by the names in the base model, arrays that replace others: modules_to_save, trained biases
     replaced: dict[str, StoredArray]
-    is_transposed: bool
-    base: str
+    is_transposed: bool  # `fan_in_fan_out`: square weights are [inputs, outputs]
+    base: str  # the name of the base model in the config, or ""
 
 
 def is_adapter(path: object) -> bool:
@@ -96,11 +81,9 @@ def is_adapter(path: object) -> bool:
 def open_adapter(path: str, max_nbytes: int | None = None) -> Adapter:
     """Open an adapter. `arrays.close` closes it.
 
-    Raises:
-        OSError: a file cannot be opened.
-        FormatError: a broken file; a config without a key that is needed; arrays that are missing, have another rank or
-            hold NaN.
-        UnsupportedError: another method than LoRA and DoRA; weights that are not in a safetensors file.
+    Raises: OSError: a file cannot be opened. FormatError: a broken file; a config without a key that is needed; arrays
+    that are missing, have another rank or hold NaN. UnsupportedError: another method than LoRA and DoRA; weights that
+    are not in a safetensors file.
     """
     config = _Config(path)
     file = os.path.join(path, WEIGHTS)
@@ -180,8 +163,7 @@ class _Config:
     def _patterns(self, key: str) -> dict[str, tuple[re.Pattern[str], Any]]:
         """Return rank_pattern or alpha_pattern, its keys as PEFT matches them with the ends of names of modules.
 
-        Raises:
-            FormatError, UnsupportedError: expressions that are broken, or that may take exponential time.
+        Raises: FormatError, UnsupportedError: expressions that are broken, or that may take exponential time.
         """
         found = self.values.get(key) or {}
         if not isinstance(found, dict):

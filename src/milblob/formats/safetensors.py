@@ -51,8 +51,7 @@ def save(
     The library takes all tensors at once, and writes them at the end: `progress` counts those that are read. Recent
     versions write directly from the mapped file where it holds the values.
 
-    Raises:
-        As `write.Save`; UnsupportedError: the library is not installed, or refuses a name.
+    Raises: As `write.Save`; UnsupportedError: the library is not installed, or refuses a name.
     """
     require("safetensors.numpy")
     safetensors = require("safetensors")
@@ -87,10 +86,9 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     The library checks the file. Its NumPy interface copies every tensor and has no views of bfloat16 and fp8, so
     milblob makes the arrays over its own mapping of the file, at the offsets in the header.
 
-    Raises:
-        OSError: it cannot be opened.
-        FormatError: the library refuses it; a key occurs twice; notes that do not match.
-        UnsupportedError: the library is not installed. A dtype that MIL lacks is refused when its tensor is accessed.
+    Raises: OSError: it cannot be opened. FormatError: the library refuses it; a key occurs twice; notes that do not
+    match. UnsupportedError: the library is not installed. A dtype that MIL lacks is refused when its tensor is
+    accessed.
     """
     require("safetensors.numpy")
     safetensors = require("safetensors")

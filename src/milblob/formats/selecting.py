@@ -18,19 +18,12 @@ def is_in(tensor: Any, function: str) -> bool:
 
 
 class ChosenTensors(NamedTuple):
-    """Tensors of a source: all of them, those of one function, or some.
+    """Tensors of a source: all of them, those of one function, or some."""
 
-    Attributes:
-        path: as given; of a remote source what messages call it.
-        kind: of a model `Model.kind`; of arrays see `array_kind`.
-        tensors: in the order of the file.
-        model: that has them; None for arrays.
-    """
-
-    path: str
-    kind: str
-    tensors: Mapping[str, LazyTensor]
-    model: Model | None
+    path: str  # as given; of a remote source what messages call it
+    kind: str  # of a model `Model.kind`; of arrays see `array_kind`
+    tensors: Mapping[str, LazyTensor]  # in the order of the file
+    model: Model | None  # that has them; None for arrays
 
     def only(self, names: Iterable[str]) -> "ChosenTensors":
         """Return some of them. Accesses arrays; raises as `open_arrays`."""
@@ -44,8 +37,7 @@ def open_tensors(
 ) -> ChosenTensors:
     """Open a model or a file of arrays, and choose the tensors of a function.
 
-    Raises:
-        ValueError: a function of arrays, which have none. KeyError: no function has this name. As `open_source`.
+    Raises: ValueError: a function of arrays, which have none. KeyError: no function has this name. As `open_source`.
     """
     opened = open_source(stack, source, max_nbytes=max_nbytes, **options)
     model = opened if isinstance(opened, Model) else None

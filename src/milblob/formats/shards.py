@@ -23,10 +23,8 @@ def open_path(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
 def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open the arrays of all files that an index names.
 
-    Raises:
-        OSError: the index or a file cannot be opened.
-        FormatError: a broken index; a file that is not beside it; a file that lacks an array.
-        UnsupportedError: as `safetensors.open_arrays`.
+    Raises: OSError: the index or a file cannot be opened. FormatError: a broken index; a file that is not beside it; a
+    file that lacks an array. UnsupportedError: as `safetensors.open_arrays`.
     """
     directory = os.path.dirname(path)
     document = read_json(Location(path), "index of safetensors files", unique=True, code="")

@@ -34,8 +34,7 @@ class _Shard(MappedFile):
     def check_size(self) -> Buffer:
         """Return the buffer if the shard still has all of its bytes, and they are those of the cache.
 
-        Raises:
-            FormatError: they are not.
+        Raises: FormatError: they are not.
         """
         buffer = super().check_size()
         if self._digits is not None:
@@ -62,14 +61,9 @@ def read_cache(source: str | os.PathLike[str]) -> Views:
 def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
     """Open a tensor cache: a mapping from names to tensors that are read when asked to.
 
-    Args:
-        path: of the JSON file, or of the directory that holds it.
-        max_nbytes: as for `milblob.open`.
-
-    Raises:
-        OSError: the file, or a shard, cannot be opened.
-        FormatError: it is broken, or names a shard outside its directory.
-        UnsupportedError: shards or encodings of another kind.
+    `path`: of the JSON file, or of the directory that holds it. `max_nbytes`: as for `milblob.open`.
+    Raises: OSError: the file, or a shard, cannot be opened. FormatError: it is broken, or names a shard outside its
+    directory. UnsupportedError: shards or encodings of another kind.
     """
     budget = Budget(max_nbytes, path)
     path = _json_path(path)

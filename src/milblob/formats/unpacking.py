@@ -14,16 +14,10 @@ _MIN_DICTIONARY = 4096
 def unpacker(info: zipfile.ZipInfo, data: memoryview) -> Callable[[int], bytes]:
     """Return a function that returns the next bytes of a member.
 
-    Args:
-        info: has its compression method and its decompressed size.
-        data: the compressed bytes.
-
-    Returns:
-        A function that takes the largest number of bytes wanted and returns them; fewer only at the end, or if the data
-        ends too soon.
-
-    Raises:
-        NotImplementedError: another compression method. The function raises the decompressor's errors.
+    `info`: has its compression method and its decompressed size. `data`: the compressed bytes.
+    Returns: A function that takes the largest number of bytes wanted and returns them; fewer only at the end, or if the
+    data ends too soon.
+    Raises: NotImplementedError: another compression method. The function raises the decompressor's errors.
     """
     method = info.compress_type
     if method == zipfile.ZIP_DEFLATED:

@@ -173,8 +173,7 @@ def _is_of(listing: str, path: str) -> bool:
 def _require_one_directory(listing: str, path: str) -> None:
     """Refuse to replace a pair whose listing is a link to another directory: no journal there could name the weights.
 
-    Raises:
-        ValueError: it is.
+    Raises: ValueError: it is.
     """
     real = paths.real(listing)
     directory = os.path.dirname(real).rstrip(os.sep) + os.sep
@@ -219,9 +218,8 @@ def _write_pair(
 ) -> None:
     """Write both where one is new, or where the existing listing belongs to another weight file.
 
-    Args:
-        is_first: rename the listing before the weights: without weights, or with others, it is refused. Otherwise, if
-            it replaces another file's listing, after the weights: until then the old listing remains valid.
+    `is_first`: rename the listing before the weights: without weights, or with others, it is refused. Otherwise, if it
+    replaces another file's listing, after the weights: until then the old listing remains valid.
     """
     with together() as parts:
         blobs, listed = NewFile(path, force=force), NewFile(listing, force=force)
@@ -296,11 +294,7 @@ def _file_in_listing(path: str, listing: str) -> str:
 
 
 def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
-    """Open a weight file or a listing of one: a mapping from names to `StoredArray`.
-
-    Raises:
-        As `milblob.open`.
-    """
+    """Open a weight file or a listing of one: a mapping from names to `StoredArray`. Raises: As `milblob.open`."""
     model = Model(path, max_nbytes=max_nbytes)
     with closed_on_error(model):
         tensors = with_notes(model, model)
@@ -318,8 +312,7 @@ def _stored(name: str, tensor: LazyTensor) -> StoredArray:
 def with_notes(tensors: Mapping[str, LazyTensor], model: Model) -> Mapping[str, LazyTensor]:
     """Return the tensors of a model; for a listing with notes, restore what the notes describe.
 
-    Raises:
-        FormatError: a note that does not match its record.
+    Raises: FormatError: a note that does not match its record.
     """
     if model.kind != "listing" or model.path is None:
         return tensors

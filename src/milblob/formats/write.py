@@ -35,7 +35,6 @@ class Save(Protocol):
         Args:
             tensors: name -> LazyTensor: a Tensor, StoredArray or Parameter. Read one at a time; written zero-copy from
                 the mapped file where it holds the values.
-            path: appears whole or not at all.
             force: replace what an earlier call has made.
             progress: called as each tensor is written (see `Progress`).
             packed: see `encoding.elements`, also for dtypes that the format lacks. Notes in the file name the
@@ -126,11 +125,7 @@ def save_as(
 
 
 def require_use(path: str, row: Format, **given: bool) -> None:
-    """Refuse options that a format has no use for.
-
-    Raises:
-        ValueError: there is one.
-    """
+    """Refuse options that a format has no use for. Raises: ValueError: there is one."""
     for name in filter(given.get, given):
         if name == "unpack":
             is_used, expected = row.kind not in ("weights", "params"), ".npz, .safetensors or a directory"

@@ -55,8 +55,7 @@ def load(
 def of_array(array: Array, tensor: LazyTensor, device: Any) -> Any:
     """Return an array of values, or of some values, of a tensor as a jax.Array; the array must never change.
 
-    Raises:
-        UnsupportedError: strings; types of 64 bits that JAX is not set to have.
+    Raises: UnsupportedError: strings; types of 64 bits that JAX is not set to have.
     """
     jax = require("jax")
     if tensor.mil_dtype is DType.STRING:

@@ -30,8 +30,7 @@ def opened(
 ) -> Iterator[dict[str, LazyTensor]]:
     """Open a model or a file of arrays for as long as the block runs, and yield the tensors that are selected.
 
-    Raises:
-        As `open_source` and `chosen`.
+    Raises: As `open_source` and `chosen`.
     """
     with ExitStack() as stack:
         tensors = open_source(
@@ -44,8 +43,7 @@ def opened(
 def chosen(tensors: Tensors, select: Select) -> dict[str, LazyTensor]:
     """Return the tensors that are selected, in the order of the file; those of a remote model are fetched at once.
 
-    Raises:
-        SelectionError: nothing is selected. As `open_arrays`.
+    Raises: SelectionError: nothing is selected. As `open_arrays`.
     """
     names, _ = choose(tensors, select, getattr(tensors, "path", None) or "the source")
     found: dict[str, LazyTensor] = {name: tensors[name] for name in names}

@@ -52,8 +52,7 @@ def load(
 def of_array(array: Array, tensor: LazyTensor) -> Any:
     """Return a copy of an array of values, or of some values, of a tensor as an mlx.core.array.
 
-    Raises:
-        UnsupportedError: strings and fp8.
+    Raises: UnsupportedError: strings and fp8.
     """
     core = require("mlx.core")
     if tensor.mil_dtype in (DType.STRING, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2):

@@ -73,10 +73,8 @@ def of_array(torch: Any, array: Array, tensor: LazyTensor, device: Any) -> Any:
     """Return an array of values, or of some values, of a tensor as a torch.Tensor that shares its memory on the CPU.
 
     Args:
-        torch: the module.
         array: writable, with strides that are not negative.
         tensor: whose dtype it has.
-        device: see `load`.
 
     Raises:
         UnsupportedError: strings.

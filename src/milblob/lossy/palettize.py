@@ -34,53 +34,26 @@ Array = np.ndarray[Any, Any]
 
 
 class Palettized(NamedTuple):
-    """An array as indices into palettes.
+    """An array as indices into palettes."""
 
-    Attributes:
-        indices: uint8, in the shape of the array.
-        palettes: entries, rising up to the last that is used, then zeros: of the array's dtype and the shape that MIL's
-            constexpr_lut_to_dense (iOS18) wants: the number of groups in each dimension, 2**nbits, 1.
-        nbits: of an index.
-        squared: sum of the squared differences from the array.
-        power: sum of the squares of the array.
-        largest: difference.
-        gap: the squared error (weighted by the importance, if any) is at most this much above the least possible; 0 up
-            to rounding where the palettes are proven to be optimal, nan for palettes without a proof (uniform).
-    """
-
-    indices: Array
+    indices: Array  # uint8, in the shape of the array
+    # entries, rising up to the last that is used, then zeros: of the array's dtype and the shape that MIL's
+    # constexpr_lut_to_dense (iOS18) wants: the number of groups in each dimension, 2**nbits, 1
     palettes: Array
-    nbits: int
-    squared: float
-    power: float
-    largest: float
+    nbits: int  # of an index
+    squared: float  # sum of the squared differences from the array
+    power: float  # sum of the squares of the array
+    largest: float  # difference
+    # the squared error (weighted by the importance, if any) is at most this much above the least possible; 0 up to
+    # rounding where the palettes are proven to be optimal, nan for palettes without a proof (uniform)
     gap: float
-
-
-class PalettizedStretch(NamedTuple):
-    """A part of a palettized array.
-
-    Attributes:
-        begin: index of the first element.
-        indices: packed, as they are stored.
-        group: number of the first group that begins here.
-        palettes: of the groups that begin here: shape (groups, 2**nbits).
-    """
-
-    begin: int
-    indices: Array
-    group: int
-    palettes: Array
 
 
 class _Elements:
     """The elements of one group, in row-major order, and their weights.
 
-    Args:
-        array: of any strides.
-        weights: in the same shape; None: all alike.
-        dtype: NumPy's, of the elements that are wanted.
-        empty: makes arrays of elements that are not contiguous, if there are not very many.
+    `weights`: in the same shape; None: all alike. `dtype`: NumPy's, of the elements that are wanted. `empty`: makes
+    arrays of elements that are not contiguous, if there are not very many.
     """
 
     def __init__(self, array: Array, weights: Array | None, dtype: Any, empty: Empty) -> None:
@@ -174,13 +147,6 @@ class Palettizer:
         As palettize, without importance.
         empty: makes the tables of the palettes that `fit` keeps.
 
-    Attributes:
-        shape, dtype: of the array.
-        nbits: of an index.
-        counts: number of groups in each dimension.
-        kept_nbytes: of the tables that `fit` keeps: 64 KiB for each palette of elements of 16 bits.
-        figures, gap: (squared error, power, largest error) and gap, as in Palettized, once all stretches were yielded.
-
     Raises:
         As palettize, but for elements that are not finite: fit and stretches meet them.
     """
@@ -192,14 +158,18 @@ class Palettizer:
         array = np.asarray(array)
         self._kind = require_palette(array, nbits, mode)
         along, size = _groups_of(array.shape, axis, group_size)
+        # shape, dtype: of the array; nbits: of an index
         self.shape, self.dtype, self.nbits = array.shape, array.dtype, nbits
         count = array.shape[along] // size if array.ndim else 1
+        # number of groups in each dimension
         self.counts = tuple(count if axis == along else 1 for axis in range(array.ndim))
+        # figures, gap: (squared error, power, largest error) and gap, as in Palettized, once all stretches were yielded
         self.figures, self.gap = (0.0, 0.0, 0.0), 0.0
         self.is_apart = count == 1 or all(length == 1 for length in array.shape[:along])
         self._mode, self._count, self._each = mode, count, array.size // count
         self._flat = np.ascontiguousarray(array, self._kind.numpy).reshape(-1)
         self._spare: list[_codec.PaletteFit] = []
+        # of the tables that `fit` keeps: 64 KiB for each palette of elements of 16 bits
         self.kept_nbytes = count * _TABLE_NBYTES if self._kind.nbits == 16 else 0
         self._empty = empty
         self._fits: list[_Fitted] | None = None
@@ -218,11 +188,13 @@ class Palettizer:
         self._spare.clear()  # 10 MiB each, and it may take long until the indices are asked for
         return self._palettes(fits)
 
-    def stretches(self) -> Iterator[PalettizedStretch]:
+    def stretches(self) -> Iterator[tuple[int, Array, int, Array]]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
-        Raises:
-            ValueError: an element is NaN or infinite; groups do not lie one after another (is_apart).
+        Each is the index of its first element; its indices, packed as they are stored; and the number of the first
+        group that begins in it, with the palettes of those that do: shape (groups, 2**nbits).
+
+        Raises: ValueError: an element is NaN or infinite; groups do not lie one after another (is_apart).
         """
         if not self.is_apart:
             raise ValueError(f"axis: expected the first dimension of more than one channel, got groups {self.counts}")
@@ -241,7 +213,7 @@ class Palettizer:
         if self._is_in_groups:
             for first, fits, packed in ordered(several, range(0, self._count, step), self._flat.nbytes > 1 << 18):
                 figures += [one._replace(table=None) for one in fits]
-                yield PalettizedStretch(first * self._each, packed, first, self._palettes(fits))
+                yield first * self._each, packed, first, self._palettes(fits)
         else:  # each shared out among the threads
             for number in range(self._count):
                 one = self._known(number)
@@ -254,7 +226,7 @@ class Palettizer:
                     return begin + part[0], self._packed(out)
 
                 for at, packed in ordered(look_up, parts(self._each, self.dtype.itemsize, _PART_NBYTES // 4)):
-                    yield PalettizedStretch(at, packed, number, palettes)
+                    yield at, packed, number, palettes
                     palettes = palettes[:0]
         self._spare.clear()  # a plan that was only measured may live long
         squared, power = sum(one.squared for one in figures), sum(one.power for one in figures)

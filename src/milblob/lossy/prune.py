@@ -32,44 +32,19 @@ _Part = tuple[int, int]  # first element, count
 
 
 class Pruned(NamedTuple):
-    """An array as its nonzero elements and their places.
+    """An array as its nonzero elements and their places."""
 
-    Attributes:
-        mask: packed bits, one for each element, least significant first.
-        nonzero: the elements whose bit is set.
-        shape: of the array.
-        squared: sum of the squares of the pruned elements.
-        power: sum of the squares of the array.
-        largest: magnitude that became zero.
-    """
-
-    mask: Array
-    nonzero: Array
-    shape: tuple[int, ...]
-    squared: float
-    power: float
-    largest: float
+    mask: Array  # packed bits, one for each element, least significant first
+    nonzero: Array  # the elements whose bit is set
+    shape: tuple[int, ...]  # of the array
+    squared: float  # sum of the squares of the pruned elements
+    power: float  # sum of the squares of the array
+    largest: float  # magnitude that became zero
 
     @property
     def sparsity(self) -> float:
         """The part of the elements that are zero."""
         return 1 - self.nonzero.size / prod(self.shape)
-
-
-class PrunedStretch(NamedTuple):
-    """A part of a pruned array.
-
-    Attributes:
-        begin: index of the first element, a multiple of eight.
-        mask: packed bits of the elements.
-        first: number of elements kept before these.
-        nonzero: the kept ones of these elements.
-    """
-
-    begin: int
-    mask: Array
-    first: int
-    nonzero: Array
 
 
 def prune(
@@ -96,9 +71,9 @@ def prune(
     """
     work = Pruner(array, sparsity=sparsity, threshold=threshold, n_m=n_m, block=block, dim=dim, empty=empty)
     mask, nonzero = empty((prod(work.shape) + 7) // 8, np.uint8), empty(work.count, work.dtype)
-    for one in work.stretches():
-        mask[one.begin // 8 :][: one.mask.size] = one.mask
-        nonzero[one.first : one.first + one.nonzero.size] = one.nonzero
+    for begin, bits, first, kept in work.stretches():
+        mask[begin // 8 :][: bits.size] = bits
+        nonzero[first : first + kept.size] = kept
     return Pruned(mask, nonzero, work.shape, *work.figures)
 
 
@@ -113,11 +88,6 @@ class Pruner:
         block: with `sparsity`: number of neighbours along `dim` that are kept or pruned together, by their norm.
         dim: 0 or 1. Default: 0 for blocks, 1 for n_m.
         empty: makes the mask of the kept neighbours; it lives as long as this object.
-
-    Attributes:
-        shape, dtype: of the array.
-        count: number of elements that are kept.
-        figures: (squared error, power, largest error), as in Pruned, once all stretches were yielded.
 
     Raises:
         TypeError: elements of another dtype.
@@ -143,7 +113,8 @@ class Pruner:
         if array.size == 0:
             raise UnfitError(f"array: expected elements, got shape {array.shape}")
         require_one(sparsity=sparsity, threshold=threshold, n_m=n_m)
-        self.shape, self.dtype = array.shape, kind.numpy
+        self.shape, self.dtype = array.shape, kind.numpy  # shape, dtype: of the array
+        # (squared error, power, largest error), as in Pruned, once all stretches were yielded
         self.figures = 0.0, 0.0, 0.0
         self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
         self._flat = self._array.reshape(-1)
@@ -166,7 +137,7 @@ class Pruner:
         with np.errstate(over="ignore"):
             given = None if threshold is None else _bits(np.array(threshold).astype(self.dtype))
         self._cut = max(magnitudes.cut(_sparsity(sparsity)), 0) if given is None else given  # zeros are not stored
-        self.count = magnitudes.above(self._cut)
+        self.count = magnitudes.above(self._cut)  # number of elements that are kept
         if kind is DType.FLOAT16:
             self.figures = _measured(top, self._cut)
 
@@ -262,18 +233,20 @@ class Pruner:
         number, _ = _codec.prune_split(mask, spare, source, 0, elements.size, self.dtype.itemsize == 2, 0)
         return number, mask
 
-    def stretches(self) -> Iterator[PrunedStretch]:
+    def stretches(self) -> Iterator[tuple[int, Array, int, Array]]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
-        Raises:
-            FormatError: the array has changed since it was counted.
+        Each is the index of its first element, a multiple of eight; the packed bits of its mask; the number of elements
+        kept before it; and the kept ones of its elements.
+
+        Raises: FormatError: the array has changed since it was counted.
         """
         figures, first, is_same = [0.0, 0.0, 0.0], 0, True
         for begin, mask, nonzero, lost in ordered(self._split, self._parts(), self._is_much):
             is_same = nonzero.size <= self.count - first
             if not is_same:
                 break
-            yield PrunedStretch(begin, mask, first, nonzero)
+            yield begin, mask, first, nonzero
             first += nonzero.size
             figures = [figures[0] + lost[0], figures[1] + lost[1], max(figures[2], lost[2])]
         if first != self.count or not is_same:
@@ -347,12 +320,8 @@ class _Kept:
 class _Magnitudes:
     """The magnitudes of many elements, in parts: counted by their upper 15 bits, which for float16 are all.
 
-    Args:
-        tally: (part, top) returns how many elements have each of the upper 15 bits of a magnitude, or, of float32
-            elements that have the upper bits `top`, each of the lower 16.
-        dtype: of the elements.
-        parts_of: returns the parts.
-        is_squared: squares of the magnitudes are tallied.
+    `tally`: (part, top) returns how many elements have each of the upper 15 bits of a magnitude, or, of float32
+    elements that have the upper bits `top`, each of the lower 16. `is_squared`: squares of the magnitudes are tallied.
     """
 
     def __init__(
@@ -491,9 +460,7 @@ def _drop_ties(mask: Array, elements: Array, groups: Array, channels: int, inner
 
     Which of equals are the least depends on the steps: they are coremltools'.
 
-    Args:
-        mask: a bit for each element.
-        groups: their numbers, counted through [outer][group of the channels][inner].
+    `mask`: a bit for each element. `groups`: their numbers, counted through [outer][group of the channels][inner].
     """
     cleared, count = 0, -(-channels // m)
     for first in range(0, groups.size, _TIES_COUNT // m + 1):

@@ -32,45 +32,26 @@ Array = np.ndarray[Any, Any]
 
 
 class Quantized(NamedTuple):
-    """An array as integers on linear scales: scale * (data - zero_point).
+    """An array as integers on linear scales: scale * (data - zero_point)."""
 
-    Attributes:
-        data: integers, in the shape of the array; of 4 bits with ml_dtypes' dtypes.
-        scale: of the array's dtype: the number of blocks in each dimension.
-        zero_point: likewise, of the dtype of data; None for zeros.
-        dtype: of data.
-        squared: sum of the squared differences of the dense values from the array.
-        power: sum of the squares of the array.
-        largest: difference.
-    """
-
-    data: Array
-    scale: Array
-    zero_point: Array | None
-    dtype: Any
-    squared: float
-    power: float
-    largest: float
+    data: Array  # integers, in the shape of the array; of 4 bits with ml_dtypes' dtypes
+    scale: Array  # of the array's dtype: the number of blocks in each dimension
+    zero_point: Array | None  # likewise, of the dtype of data; None for zeros
+    dtype: Any  # of data
+    squared: float  # sum of the squared differences of the dense values from the array
+    power: float  # sum of the squares of the array
+    largest: float  # difference
 
 
 class QuantizedStretch(NamedTuple):
-    """A part of a quantized array.
+    """A part of a quantized array."""
 
-    Attributes:
-        begin: index of the first element.
-        data: bytes of the integers.
-        block: index of the first block that is complete in this stretch.
-        scale: of the array's dtype, one for each such block.
-        zero_point: bytes of the integers of the blocks; None for zeros.
-        squared, power, largest: as in Quantized, of these elements.
-    """
-
-    begin: int
-    data: Array
-    block: int
-    scale: Array
-    zero_point: Array | None
-    squared: float
+    begin: int  # index of the first element
+    data: Array  # bytes of the integers
+    block: int  # index of the first block that is complete in this stretch
+    scale: Array  # of the array's dtype, one for each such block
+    zero_point: Array | None  # bytes of the integers of the blocks; None for zeros
+    squared: float  # as in Quantized, of these elements
     power: float
     largest: float
 
@@ -115,8 +96,7 @@ def quantize(
 def counts_of(shape: tuple[int, ...], blocks: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return the number of blocks in each dimension.
 
-    Raises:
-        ValueError: `blocks` has another number of dimensions, or a size that does not divide one.
+    Raises: ValueError: `blocks` has another number of dimensions, or a size that does not divide one.
     """
     sizes = (0,) * len(shape) if blocks is None else tuple(blocks)
     if len(sizes) != len(shape):
@@ -140,12 +120,6 @@ class Quantizer:
         importance: weights of the elements for the search: an array that broadcasts to the shape.
         empty: makes arrays as long as the array, which a search with importance in very large blocks needs, and the
             scales of very many blocks that go on from one stretch to the next.
-
-    Attributes:
-        shape, array_dtype: of the array.
-        dtype: of the integers.
-        counts: the number of blocks in each dimension.
-        has_zero_point: whether there are zero points, or all are zero.
 
     Raises:
         TypeError: elements of another dtype.
@@ -175,10 +149,11 @@ class Quantizer:
             raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
         if importance is not None and not search:
             raise ValueError("importance: expected None without search, which it is for, got weights")
+        # shape, array_dtype: of the array; dtype: of the integers
         self.shape, self.array_dtype, self.dtype = array.shape, kind.numpy, target
-        self.counts = counts_of(array.shape, blocks)
+        self.counts = counts_of(array.shape, blocks)  # the number of blocks in each dimension
         is_linear, is_signed = mode == "linear", target in (DType.INT8, DType.INT4)
-        self.has_zero_point = is_linear or not is_signed
+        self.has_zero_point = is_linear or not is_signed  # whether there are zero points, or all are zero
         half = 1 << (target.nbits - 1)
         least, most = (-half, half - 1) if is_signed else (0, 2 * half - 1)
         if not is_linear:  # as many on both sides of zero
@@ -198,8 +173,7 @@ class Quantizer:
     def scales(self) -> tuple[Array, Array | None]:
         """Return the scale and the zero point of each block, in the shape of `counts`: a pass of its own.
 
-        Raises:
-            ValueError: an element is NaN or infinite.
+        Raises: ValueError: an element is NaN or infinite.
         """
         if self._found is None:
             self._found = self._work.scales(self._search)
@@ -215,13 +189,9 @@ class Quantizer:
     def stretches(self, *, is_packed: bool = False, into: Array | None = None) -> Iterator[QuantizedStretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
-        Args:
-            is_packed: whether integers of 4 bits are packed, as they are stored; else one byte each, as ml_dtypes has
-                them.
-            into: a byte for each element, for their integers, if they are not packed; default: new ones.
-
-        Raises:
-            ValueError: an element is NaN or infinite.
+        `is_packed`: whether integers of 4 bits are packed, as they are stored; else one byte each, as ml_dtypes has
+        them. `into`: a byte for each element, for their integers, if they are not packed; default: new ones.
+        Raises: ValueError: an element is NaN or infinite.
         """
         found = self._found
         if found is None and not self.is_one_pass:
@@ -248,11 +218,7 @@ def _pack_4(point: Array) -> Array:
 
 
 class _Work:
-    """A vector of elements in blocks, shared among threads. Parts, and so sums, do not depend on the number of threads.
-
-    Attributes:
-        unit: number of elements that hold whole blocks, so they can be processed on their own.
-    """
+    """A vector of elements in blocks, shared among threads; parts, and so sums, do not depend on their number."""
 
     def __init__(
         self, flat: Array, shape: tuple[int, ...], counts: tuple[int, ...], integers: Any, weights: Array | None,
@@ -266,6 +232,7 @@ class _Work:
         self._grid = make_grid(shape, counts)
         apart = next((axis for axis, count in enumerate(counts) if count != shape[axis]), len(shape))
         number = prod(counts[: apart + 1])  # of units: dimensions before this one have a block for each index
+        # number of elements that hold whole blocks, so they can be processed on their own
         self.unit = flat.size // number
         self._unit_blocks = prod(counts) // number
         self._unit_shape = (shape[apart] // counts[apart], *shape[apart + 1 :]) if apart < len(shape) else ()

@@ -39,8 +39,7 @@ def rows_of(shape: Shape) -> Iterator[slice]:
 def spread(parameters: Array, shape: Shape, rows: slice) -> Array:
     """Return the parameter of each element of some rows, as an array that broadcasts against them.
 
-    Args:
-        parameters: as many axes as `shape`; along each, `shape / parameters.shape` elements share one.
+    `parameters`: as many axes as `shape`; along each, `shape / parameters.shape` elements share one.
     """
     found: Array = parameters[np.arange(rows.start, rows.stop) // max(shape[0] // parameters.shape[0], 1)]
     for axis in range(1, len(shape)):
@@ -56,12 +55,8 @@ def spread(parameters: Array, shape: Shape, rows: slice) -> Array:
 def quantize(values: Array, scale: Array, offset: Array | None, codes: Range) -> Array:
     """Return the codes whose values, scale * (code - offset), are nearest; beyond the ends, the last one.
 
-    Args:
-        values: finite floats, of one axis or more.
-        scale, offset: one for each block, as many axes as `values`.
-
-    Returns:
-        int16 codes of the shape of `values`.
+    `values`: finite floats, of one axis or more. `scale`, `offset`: one for each block, as many axes as `values`.
+    Returns: int16 codes of the shape of `values`.
     """
     out = np.empty(values.shape, np.int16)
     for rows in rows_of(values.shape):
@@ -88,15 +83,9 @@ def fit_scale(
     none for signed codes: the range is symmetric, and the largest magnitude gets the last code. Other offsets are
     fitted: the least and the greatest value get the first and the last code, and 0 is met exactly.
 
-    Args:
-        values: finite floats.
-        counts: number of blocks along each axis.
-        offset: the present ones, which determine the mode; of shape `counts`.
-        codes: of the dtype.
-        mask: of the elements that count.
-
-    Returns:
-        (scale, offset, codes); offset is None if it was.
+    `values`: finite floats. `counts`: number of blocks along each axis. `offset`: the present ones, which determine the
+    mode; of shape `counts`. `codes`: of the dtype. `mask`: of the elements that count.
+    Returns: (scale, offset, codes); offset is None if it was.
     """
     low, high = extremes(values, counts, mask)
     middle = middle_of(offset, codes)
@@ -122,9 +111,7 @@ def fit_scale_alone(values: Array, scale: Array, offset: Array, codes: Range) ->
     Used if only one of scale and offset is a single number, so that they cannot be fitted together. Ignores values on a
     side where the offset leaves no codes.
 
-    Args:
-        values: finite floats.
-        scale, offset: the present ones, of shapes that broadcast.
+    `values`: finite floats. `scale`, `offset`: the present ones, of shapes that broadcast.
     """
     low, high = extremes(values, tuple(np.broadcast_shapes(scale.shape, offset.shape)))
     above, below = codes.high - offset.astype(values.dtype), offset.astype(values.dtype) - codes.low
@@ -184,12 +171,8 @@ def as_vectors(values: Array, vector: int, axis: int) -> Array:
 def nearest(vectors: Array, palette: Array) -> Array:
     """Return the index of the entry that is nearest to each vector (Euclidean); of equal ones any.
 
-    Args:
-        vectors: finite floats, shape (..., n).
-        palette: shape (entries, n).
-
-    Returns:
-        uint8, shape (...).
+    `vectors`: finite floats, shape (..., n). `palette`: shape (entries, n).
+    Returns: uint8, shape (...).
     """
     if palette.shape[1] == 1:
         order = np.argsort(palette[:, 0], kind="stable")
@@ -219,9 +202,8 @@ def _nearest_vectors(vectors: Array, entries: Array) -> Array:
 def fit_palette(vectors: Array, palette: Array) -> Array:
     """Return a palette fitted to vectors, with as many entries as the present one, as a new compression would fit it.
 
-    Args:
-        vectors: finite float16 or float32, shape (count, n). Without any, the palette is unchanged.
-        palette: shape (entries, n).
+    `vectors`: finite float16 or float32, shape (count, n). Without any, the palette is unchanged. `palette`: shape
+    (entries, n).
     """
     entries, length = palette.shape
     if not len(vectors):

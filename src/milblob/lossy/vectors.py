@@ -39,15 +39,10 @@ Array = np.ndarray[Any, Any]
 
 
 class _Vectors(NamedTuple):
-    """Some vectors: float32, from -1 to 1.
+    """Some vectors: float32, from -1 to 1."""
 
-    Attributes:
-        rows: shape (vectors, elements).
-        weights: of each element; None: all alike.
-    """
-
-    rows: Array
-    weights: Array | None
+    rows: Array  # shape (vectors, elements)
+    weights: Array | None  # of each element; None: all alike
 
     @property
     def size(self) -> int:
@@ -77,20 +72,13 @@ class _Vectors(NamedTuple):
 class _Stored:
     """The vectors of one group where they are stored.
 
-    Args:
-        rows: as `_rows` returns them, finite.
-        heavy: weights in the same shape; None: all alike.
-
-    Attributes:
-        size: how many there are.
-        dims: how many elements each has.
-        exponent: they are the elements divided by this power of two.
+    `rows`: as `_rows` returns them, finite. `heavy`: weights in the same shape; None: all alike.
     """
 
     def __init__(self, rows: Array, heavy: Array | None) -> None:
-        self._rows, self._heavy, self.dims = rows, heavy, int(rows.shape[-1])
-        self.size = rows.size // self.dims
-        self.exponent = _exponent_of(rows)
+        self._rows, self._heavy, self.dims = rows, heavy, int(rows.shape[-1])  # dims: how many elements each has
+        self.size = rows.size // self.dims  # how many there are
+        self.exponent = _exponent_of(rows)  # they are the elements divided by this power of two
         self._heavy_exponent = 0
         if heavy is not None:
             self._heavy_exponent = _exponent_of(heavy)
@@ -447,8 +435,7 @@ def _drawn(chances: Array, random: np.random.Generator) -> int:
 def _step(work: _Vectors | _Stored, entries: Array, codes: Array | None = None) -> tuple[Array, float]:
     """Do one step of Lloyd's algorithm: return (the mean of the vectors nearest to each entry, their error before).
 
-    Args:
-        codes: takes the index of the nearest entry of each vector.
+    `codes`: takes the index of the nearest entry of each vector.
     """
     k, dims = entries.shape
     turned = np.ascontiguousarray(entries.T)

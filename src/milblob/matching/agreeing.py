@@ -14,10 +14,7 @@ def agreeing(
 
     An identical name takes precedence, then the longest one; ambiguous names are not paired.
 
-    Args:
-        given: names of the given weights.
-        names: names of weights in the model.
-        first_of: for each of `names`, the first weight that is the same blob: one given name may match several.
+    `first_of`: for each of `names`, the first weight that is the same blob: one given name may match several.
     """
     ours, theirs = {name: _words(name) for name in given}, {name: _words(name) for name in names}
     alike = _Alike(ours, theirs.values())
@@ -50,9 +47,7 @@ class _Alike:
     Runs of words are looked up in tables, so the time grows with the number of names, not of pairs. A name of more than
     _MAX_WORDS words or _MAX_NCHARS characters agrees only with an identical one.
 
-    Args:
-        ours: name -> its words, as `_words` gives them.
-        theirs: words of all names that will be looked up.
+    `ours`: name -> its words, as `_words` gives them. `theirs`: words of all names that will be looked up.
     """
 
     def __init__(self, ours: Mapping[str, str], theirs: Iterable[str]) -> None:

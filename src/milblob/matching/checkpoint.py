@@ -27,16 +27,12 @@ _PIECE_COUNT = 1 << 20
 class Work:
     """The work that a search may do, counted and not measured, so that the result is the same on any machine.
 
-    Args:
-        tensors: arrays and weights; each of their elements allows more work.
-        counter: adds up the work done, for `progress`.
-
-    Attributes:
-        left: about a nanosecond each.
+    `tensors`: arrays and weights; each of their elements allows more work. `counter`: adds up the work done, for
+    `progress`.
     """
 
     def __init__(self, tensors: Iterable[LazyTensor], counter: ProgressCounter) -> None:
-        self.left = _MIN_WORK + _WORK_PER_ELEMENT * sum(tensor.size for tensor in tensors)
+        self.left = _MIN_WORK + _WORK_PER_ELEMENT * sum(tensor.size for tensor in tensors)  # about a nanosecond each
         self._counter = counter
 
     def may(self, amount: int) -> bool:
@@ -50,22 +46,13 @@ class Work:
 
 
 class Checkpoint:
-    """The arrays of a checkpoint.
-
-    Args:
-        arrays: by name, as `numeric` returns them.
-        work: of the search.
-        epsilon: of batch norms, to try before the usual ones.
-
-    Attributes:
-        arrays: all of them. floats: those of floating-point numbers.
-        siblings: which of them belong together.
-    """
+    """The arrays of a checkpoint. `epsilon`: of batch norms, to try before the usual ones."""
 
     def __init__(self, arrays: Mapping[str, LazyTensor], work: Work, epsilon: float | None = None) -> None:
-        self.arrays = arrays
+        self.arrays = arrays  # all of them. floats: those of floating-point numbers.
         self.floats = {name: tensor for name, tensor in self.arrays.items() if tensor.mil_dtype.is_float}
         self.work, self.may, self.epsilon = work, work.may, epsilon
+        # which of them belong together
         self.siblings = Siblings({name: tensor.shape for name, tensor in self.arrays.items()})
         self._scales: dict[tuple[int, bool], Scales] = {}
         self._vectors: dict[tuple[str | None, ...], Vectors] = {}

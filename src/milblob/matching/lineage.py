@@ -8,16 +8,13 @@ from .derivations.derivation import Derivation
 
 
 class Claim(NamedTuple):
-    """One way in which a weight follows from the checkpoint.
+    """One way in which a weight follows from the checkpoint."""
 
-    Attributes:
-        derivation: computes the values; None for the present ones, where an operation reads a constant that no array of
-            the checkpoint is the source of.
-        readers: the operations that read these values, as "operation.parameter"; empty if it is not known which of the
-            readers, and so all.
-    """
-
+    # computes the values; None for the present ones, where an operation reads a constant that no array of the
+    # checkpoint is the source of
     derivation: Derivation | None
+    # the operations that read these values, as "operation.parameter"; empty if it is not known which of the readers,
+    # and so all
     readers: tuple[str, ...] = ()
 
     def sources(self) -> Iterator[str]:
@@ -26,38 +23,26 @@ class Claim(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a weight comes from.
+    """Where a weight comes from."""
 
-    Attributes:
-        name: of the weight.
-        claims: all of them give the present values. New values must agree, or be for different readers.
-        sqnr: in dB, of a compressed weight against its derivation; None if it is not compressed.
-        is_exact: whether the claims give the present values to the bit; else to one rounding.
-    """
-
-    name: str
+    name: str  # of the weight
+    # all of them give the present values. New values must agree, or be for different readers.
     claims: tuple[Claim, ...]
-    sqnr: float | None = None
-    is_exact: bool = True
+    sqnr: float | None = None  # in dB, of a compressed weight against its derivation; None if it is not compressed
+    is_exact: bool = True  # whether the claims give the present values to the bit; else to one rounding
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """How the weights of a model follow from a checkpoint.
+    """How the weights of a model follow from a checkpoint."""
 
-    Attributes:
-        origins: by the name of the weight.
-        unknown: weight -> why its values could not be reproduced.
-        constant: weights that are not a function of the checkpoint -> their kind: one number, a mask, positions.
-        unused: arrays of the checkpoint that no weight follows from.
-        unclear: unused arrays that may matter all the same: they equal a weight that more arrays equal than
-            were followed; or they are small, and the explanation of a number may be an accident.
-    """
-
-    origins: dict[str, Origin]
-    unknown: dict[str, str]
+    origins: dict[str, Origin]  # by the name of the weight
+    unknown: dict[str, str]  # weight -> why its values could not be reproduced
+    # weights that are not a function of the checkpoint -> their kind: one number, a mask, positions
     constant: dict[str, str]
-    unused: tuple[str, ...]
+    unused: tuple[str, ...]  # arrays of the checkpoint that no weight follows from
+    # unused arrays that may matter all the same: they equal a weight that more arrays equal than were followed; or they
+    # are small, and the explanation of a number may be an accident
     unclear: frozenset[str] = frozenset()
 
     def unused_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, list[int]]]:

@@ -184,8 +184,7 @@ class Matching(Result):
 def summary(matching: Matching, with_given: bool = True) -> str:
     """Summarise how much was matched, and how much of it `refit` can write.
 
-    Args:
-        with_given: also state how many training tensors are left; pass False if only some weights were looked for.
+    `with_given`: also state how many training tensors are left; pass False if only some weights were looked for.
     """
     ways = [match.refit for match in matching.matches]
     message = f"{len(ways):,} matched"

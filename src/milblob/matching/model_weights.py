@@ -18,29 +18,20 @@ _CONVOLUTIONS = ("conv", "conv_transpose")
 
 
 class Convolution(NamedTuple):
-    """An operation with a weight into which something may have been folded.
+    """An operation with a weight into which something may have been folded."""
 
-    Attributes:
-        weight, bias: names of its weights; None if it has no bias.
-        groups: of a conv_transpose; 0 for a conv.
-        consumer: where the weight is read.
-    """
-
-    weight: str
+    weight: str  # names of its weights; None if it has no bias
     bias: str | None
-    groups: int
-    consumer: Consumer
+    groups: int  # of a conv_transpose; 0 for a conv
+    consumer: Consumer  # where the weight is read
 
 
 class ModelWeights(dict[str, LazyTensor]):
-    """The weights of a model by name, and its small constants; compressed weights in their dense form.
-
-    Attributes:
-        members: the weights of each blob, by the first of them. first_of: the first one, by each of them.
-    """
+    """The weights of a model by name, and its small constants; compressed weights in their dense form."""
 
     def __init__(self, tensors: Mapping[str, LazyTensor]) -> None:
         super().__init__(tensors)
+        # the weights of each blob, by the first of them. first_of: the first one, by each of them.
         self.members = by_blob(self)
         self.first_of = {name: first for first, members in self.members.items() for name in members}
         self._flat: dict[str, bool] = {}

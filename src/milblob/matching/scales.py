@@ -18,11 +18,8 @@ _MAX_PAIRS = 256
 class Scales:
     """The scales that the norms of one number of channels may be, with each usual epsilon.
 
-    Args:
-        norms: of this number of channels; vectors and single numbers as scales too.
-        count: channels.
-        vectors: reads the arrays of a norm.
-        epsilon: to try before the usual ones.
+    `norms`: of this number of channels; vectors and single numbers as scales too. `vectors`: reads the arrays of a
+    norm. `epsilon`: to try before the usual ones.
     """
 
     def __init__(

@@ -83,18 +83,8 @@ def find_lineage(
 class Search:
     """The state of one search, and its steps; each step claims some weights.
 
-    Args:
-        checkpoint: the arrays. weights: to explain.
-        counted: the tensors whose progress is reported once every step has tried them.
-
-    Attributes:
-        equalities: the arrays and weights with the same elements; set by `find_equal`.
-        equal: the same by weight: arrays, and in which layout.
-        claims: by weight, each with the operations that read these values; of all, if it has none.
-        certain: weights with one claim.
-        unfolded: weights of convolutions, and arrays from which each channel differs by a factor, which no fold gives.
-        rounded: weights whose claims give them to one rounding only.
-        sqnr: of compressed weights, in dB.
+    `checkpoint`: the arrays. weights: to explain. `counted`: the tensors whose progress is reported once every step has
+    tried them.
     """
 
     def __init__(
@@ -104,13 +94,15 @@ class Search:
         self.may = checkpoint.may
         self._waiting = dict(counted or {})
         self._folds = FoldFinder(checkpoint, weights)
-        self.equalities: list[Equality] = []
-        self.equal: dict[str, list[tuple[str, Layout]]] = {}
+        self.equalities: list[Equality] = []  # the arrays and weights with the same elements; set by `find_equal`
+        self.equal: dict[str, list[tuple[str, Layout]]] = {}  # the same by weight: arrays, and in which layout
+        # by weight, each with the operations that read these values; of all, if it has none
         self.claims: dict[str, dict[Derivation | None, set[str]]] = defaultdict(dict)
-        self.certain: dict[str, Derivation] = {}
+        self.certain: dict[str, Derivation] = {}  # weights with one claim
+        # weights of convolutions, and arrays from which each channel differs by a factor, which no fold gives
         self.unfolded: list[tuple[Convolution, str]] = []
-        self.rounded: set[str] = set()
-        self.sqnr: dict[str, float] = {}
+        self.rounded: set[str] = set()  # weights whose claims give them to one rounding only
+        self.sqnr: dict[str, float] = {}  # of compressed weights, in dB
         self._indexes: dict[tuple[DType, int], RowIndex] = {}
 
     @cached_property
@@ -355,9 +347,8 @@ class Search:
     def claim_computed(self, names: Iterable[str], patience: float = inf) -> None:
         """Claim weights that are computed from arrays: of rows, of sums, looked up, or by a short expression.
 
-        Args:
-            names: of weights; those that are claimed, or whose elements are all equal, are left out.
-            patience: after how many weights in a row for which a step finds nothing it leaves out the others.
+        `names`: of weights; those that are claimed, or whose elements are all equal, are left out. `patience`: after
+        how many weights in a row for which a step finds nothing it leaves out the others.
         """
         rest = [name for name in names if name not in self.claims and not self.weights.is_flat(name)]
         floats = [name for name in rest if self.weights[name].mil_dtype.is_float]

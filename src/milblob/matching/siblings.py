@@ -35,17 +35,13 @@ PARAMETERS = frozenset(_NAMES) | {"weight_ih", "weight_hh", "weight_ih_back", "w
 
 
 class Siblings:
-    """The arrays of a checkpoint by module: the name up to its last dot or slash.
-
-    Attributes:
-        norms: batch norms by their number of channels.
-    """
+    """The arrays of a checkpoint by module: the name up to its last dot or slash."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._shapes = shapes
         self._vectors: dict[tuple[str, int], list[str]] = defaultdict(list)
         self._of_size: dict[int, list[str]] = defaultdict(list)
-        self.norms: dict[int, list[Norm]] = defaultdict(list)
+        self.norms: dict[int, list[Norm]] = defaultdict(list)  # batch norms by their number of channels
         for name, shape in shapes.items():
             if prod(shape) == max(shape, default=0):
                 self._vectors[module_of(name), prod(shape)].append(name)
@@ -76,13 +72,10 @@ class Siblings:
     def beside(self, known: Derivation, parameter: str, count: int) -> list[Derivation] | None:
         """Return the candidates for another parameter of the same operation.
 
-        Args:
-            known: how a weight of the operation follows from the checkpoint.
-            parameter: which one is asked for.
-            count: its elements.
-
-        Returns:
-            Candidates; empty if the module has no array for it; None if the derivation does not determine the module.
+        `known`: how a weight of the operation follows from the checkpoint. `parameter`: which one is asked for.
+        `count`: its elements.
+        Returns: Candidates; empty if the module has no array for it; None if the derivation does not determine the
+        module.
         """
         if isinstance(known, Folded):
             return None  # was claimed with the weight

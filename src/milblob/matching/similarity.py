@@ -43,9 +43,8 @@ class _Pair(NamedTuple):
 class Similarity:
     """Compares the values of the remaining weights and arrays.
 
-    Args:
-        checkpoint: the arrays. to: the decisions so far; similar arrays are added.
-        min_correlation: correlation from which values count as similar.
+    `checkpoint`: the arrays. to: the decisions so far; similar arrays are added. `min_correlation`: correlation from
+    which values count as similar.
     """
 
     def __init__(self, checkpoint: Checkpoint, to: Ownership, min_correlation: float) -> None:

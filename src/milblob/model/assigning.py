@@ -26,15 +26,11 @@ _ONE_BYTE = (DType.INT8, DType.UINT8)
 
 
 class Stored(NamedTuple):
-    """Where the stored bytes of a tensor are.
+    """Where the stored bytes of a tensor are."""
 
-    Attributes:
-        mapping: the file.
-        offset, nbytes: of the elements of a record, or of the TensorValue of an immediate; of one `is_in_text`, in the
-            Program that was read from it.
-    """
-
-    mapping: MappedFile
+    mapping: MappedFile  # the file
+    # of the elements of a record, or of the TensorValue of an immediate; of one `is_in_text`, in the Program that was
+    # read from it
     offset: int
     nbytes: int
 
@@ -53,9 +49,8 @@ def shape_of(values: Any) -> tuple[int, ...]:
 def require_editable(tensor: Tensor) -> None:
     """Refuse a tensor whose stored bytes cannot be replaced.
 
-    Raises:
-        UnsupportedError: an immediate in a Program that protobuf had to put together.
-        As looking up the tensor's record.
+    Raises: UnsupportedError: an immediate in a Program that protobuf had to put together. As looking up the tensor's
+    record.
     """
     place = tensor.stored_place
     if isinstance(place, RecordPlace):
@@ -66,11 +61,7 @@ def require_editable(tensor: Tensor) -> None:
 
 
 def require_shape(tensor: Tensor, values: Any) -> None:
-    """Refuse values of another shape.
-
-    Raises:
-        ValueError.
-    """
+    """Refuse values of another shape. Raises: ValueError."""
     shape = shape_of(values)
     if shape != tensor.shape:
         raise ValueError(escape(f"{tensor.name}: expected shape {tensor.shape}, got {shape}"))
@@ -84,9 +75,8 @@ def is_fitting(dtype: DType, own: DType, can_cast: bool) -> bool:
 def require_fit(tensor: Tensor, values: Any) -> None:
     """Refuse values that cannot become those of a tensor as they are; does not look at their elements.
 
-    Raises:
-        UnsupportedError: a compressed weight. TypeError: another dtype. ValueError: another shape.
-        As `require_editable`.
+    Raises: UnsupportedError: a compressed weight. TypeError: another dtype. ValueError: another shape. As
+    `require_editable`.
     """
     if tensor.compression:
         message = f"{tensor.name}: expected a weight that is stored dense, got {tensor.op}"
@@ -117,13 +107,9 @@ def encode(
 ) -> tuple[Any, np.ndarray[Any, Any], CastCounts]:
     """Return the stored bytes of new values: elements, or a TensorValue; the values themselves; and a cast's counts.
 
-    Args:
-        values: array, or a tensor, which is read; known to fit.
-        can_cast, overflow: as `refit`.
-
-    Raises:
-        OverflowError, TypeError, ValueError: an element outside the dtype; the message names the tensor.
-        As reading `values`.
+    `values`: array, or a tensor, which is read; known to fit. `can_cast`, `overflow`: as `refit`.
+    Raises: OverflowError, TypeError, ValueError: an element outside the dtype; the message names the tensor. As reading
+    `values`.
     """
     dtype, counts = tensor.mil_dtype, CastCounts()
     array = values.read() if hasattr(values, "mil_dtype") else array_of(values)
@@ -144,13 +130,9 @@ def encoded_pieces(
 ) -> Iterator[tuple[Any, CastCounts]]:
     """Yield the stored bytes of values that are computed, in order and a piece at a time, with the counts of each cast.
 
-    Args:
-        tensor: of a weight file, dense, of floats.
-        values: whose `place.is_computed`; known to fit.
-        can_cast, overflow: as `refit`.
-
-    Raises:
-        As `encode`.
+    `tensor`: of a weight file, dense, of floats. `values`: whose `place.is_computed`; known to fit. `can_cast`,
+    `overflow`: as `refit`.
+    Raises: As `encode`.
     """
     dense, dtype = values.place.dense(), tensor.mil_dtype
     if dense is None:

@@ -26,17 +26,11 @@ _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOL
 
 
 class Assignment(NamedTuple):
-    """New values of one tensor in their stored form.
+    """New values of one tensor in their stored form."""
 
-    Attributes:
-        tensor: the tensor that gets them.
-        data: the bytes to write: elements, or a TensorValue.
-        stored: the bytes to replace.
-    """
-
-    tensor: Tensor
-    data: Any
-    stored: Stored
+    tensor: Tensor  # the tensor that gets them
+    data: Any  # the bytes to write: elements, or a TensorValue
+    stored: Stored  # the bytes to replace
 
 
 class EditableModel(Model):

@@ -37,18 +37,12 @@ class Elements:
     Only a few pieces are in memory at a time, unless the tensor can only be read whole (an immediate stored as varints,
     an array of a compressed .npz).
 
-    Args:
-        tensor: of a model, or an array of another format; not of strings.
-
-    Attributes:
-        dtype: DType. shape, count: of the whole.
-
-    Raises:
-        TypeError: strings. As `Tensor.read`.
+    `tensor`: of a model, or an array of another format; not of strings.
+    Raises: TypeError: strings. As `Tensor.read`.
     """
 
     def __init__(self, tensor: LazyTensor) -> None:
-        self.dtype = tensor.mil_dtype
+        self.dtype = tensor.mil_dtype  # DType. shape, count: of the whole.
         if self.dtype is DType.STRING:
             raise TypeError(escape(f"dtype of {tensor.name}: expected numbers, got string"))
         self._flat: np.ndarray[Any, Any] | None = None
@@ -131,8 +125,7 @@ def are_stored_alike(a: LazyTensor, b: LazyTensor) -> bool:
 
     For a small tensor, an array costs several times as much as the comparison.
 
-    Raises:
-        As `Tensor.read`.
+    Raises: As `Tensor.read`.
     """
     ours, theirs = a.place, b.place
     ours.account()
@@ -165,18 +158,13 @@ def _is_same_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
 
 
 class Piece(NamedTuple):
-    """Consecutive elements in held bytes: little-endian, packed below 8 bits.
+    """Consecutive elements in held bytes: little-endian, packed below 8 bits."""
 
-    Attributes:
-        buffer, offset: where they begin.
-        count: number of elements.
-        dtype: DType of the elements.
-    """
-
-    buffer: _codec.Buffer
+    buffer: _codec.Buffer  # where they begin
     offset: int
+    # number of elements
     count: int  # type: ignore[assignment]  # hides tuple.count
-    dtype: Any
+    dtype: Any  # DType of the elements
 
     @property
     def nbytes(self) -> int:
@@ -189,8 +177,7 @@ def stored_piece(tensor: LazyTensor) -> Piece:
 
     Zero-copy where the stored bytes are the elements, as in all weight files.
 
-    Raises:
-        As `Tensor.read`; TypeError: strings.
+    Raises: As `Tensor.read`; TypeError: strings.
     """
     return Piece(_codec.Buffer(tensor.read_packed(), tensor.place.file), 0, tensor.size, tensor.mil_dtype)
 

@@ -17,11 +17,8 @@ def fetch(tensors: Iterable[Any]) -> None:
 
     Does nothing for local models. Skips bytes that cannot be found; reading the tensor then reports the reason.
 
-    Args:
-        tensors: of any models and files of arrays.
-
-    Raises:
-        OSError: the files cannot be fetched. FormatError: they have changed.
+    `tensors`: of any models and files of arrays.
+    Raises: OSError: the files cannot be fetched. FormatError: they have changed.
     """
     if not FILES:
         return

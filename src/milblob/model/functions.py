@@ -23,8 +23,7 @@ class Functions(Mapping[str, "Function"]):
     def __getitem__(self, name: str) -> "Function":
         """Return the function of a name.
 
-        Raises:
-            KeyError: no function has that name. ValueError: the model is closed. As opening the model.
+        Raises: KeyError: no function has that name. ValueError: the model is closed. As opening the model.
         """
         program = self._names.get(name)
         if program is None:

@@ -28,15 +28,10 @@ _MAX_ENTRIES = 1000  # of a directory that is not a model, listed in the error
 def identify(source: Any) -> str | Foreign:
     """Return what a path is, or a file that has these bytes.
 
-    Args:
-        source: a path; or the bytes of a file, or its first kilobyte, as a bytes-like object.
-
-    Returns:
-        "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob"; else a Foreign. What could be a serialized Model
-        is "mlmodel": only reading it decides.
-
-    Raises:
-        OSError: the path cannot be examined.
+    `source`: a path; or the bytes of a file, or its first kilobyte, as a bytes-like object.
+    Returns: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob"; else a Foreign. What could be a serialized
+    Model is "mlmodel": only reading it decides.
+    Raises: OSError: the path cannot be examined.
     """
     if not isinstance(source, str | os.PathLike):
         return identify_file(memoryview(source))

@@ -36,14 +36,10 @@ class Stamp(NamedTuple):
 
     The weight file has the hash too, in reserved bytes of its header, so a comparison reads only the header. The hash
     covers the bytes as first written. A change in place does not update it, and the listing remains valid.
-
-    Attributes:
-        nbytes: size of the file.
-        hash: BLAKE3 of everything after its header, as first written: 64 hexadecimal digits.
     """
 
-    nbytes: int
-    hash: str
+    nbytes: int  # size of the file
+    hash: str  # BLAKE3 of everything after its header, as first written: 64 hexadecimal digits
 
     def require(self, weights: MappedFile) -> None:
         """Refuse any other weight file. Raises: FormatError: another size, or another hash in the header."""
@@ -59,21 +55,13 @@ class Stamp(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One tensor of a listing.
+    """One tensor of a listing."""
 
-    Attributes:
-        name: unique in its listing.
-        dtype: of the record.
-        shape: of the tensor; the record has as many elements.
-        offset: byte offset of the record's metadata.
-        note: the original dtype, where weight files cannot hold it: see `formats.elements`.
-    """
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-    offset: int
-    note: dict[str, Any] | None = None
+    name: str  # unique in its listing
+    dtype: DType  # of the record
+    shape: tuple[int, ...]  # of the tensor; the record has as many elements
+    offset: int  # byte offset of the record's metadata
+    note: dict[str, Any] | None = None  # the original dtype, where weight files cannot hold it: see `formats.elements`
 
 
 def is_listing(head: bytes) -> bool:
@@ -84,12 +72,9 @@ def is_listing(head: bytes) -> bool:
 def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row], Stamp | None]:
     """Read a listing in JSON.
 
-    Returns:
-        (name of the weight file, relative to the listing; the rows; size and hash of the weight file, which older
-        listings lack).
-
-    Raises:
-        FormatError: not a listing; a row that is incomplete or inconsistent; a name twice.
+    Returns: (name of the weight file, relative to the listing; the rows; size and hash of the weight file, which older
+    listings lack).
+    Raises: FormatError: not a listing; a row that is incomplete or inconsistent; a name twice.
     """
     document = parse_json(data, "listing", file, unique=True)
     tensors = document.get("tensors") if isinstance(document, dict) and document.get("format") == FORMAT else None
@@ -164,10 +149,7 @@ _BY_NAME = {str(dtype): dtype for dtype in DType if dtype.blob_code is not None}
 def to_json(file: str, rows: Sequence[Row], stamp: Stamp | None = None) -> str:
     """Return a listing as JSON, one line for each tensor.
 
-    Args:
-        file: name of the weight file, relative to the listing, with slashes.
-        rows: the tensors.
-        stamp: of the weight file.
+    `file`: name of the weight file, relative to the listing, with slashes. `stamp`: of the weight file.
     """
     import json
 
@@ -192,14 +174,9 @@ def to_json(file: str, rows: Sequence[Row], stamp: Stamp | None = None) -> str:
 def to_mil(file: str, rows: Sequence[Row], stamp: Stamp | None = None) -> str:
     """Return a listing as MIL text: a program whose one function holds a const operation for each tensor.
 
-    Args:
-        file: name of the weight file, relative to the listing, with slashes.
-        rows: the tensors. Names that are not MIL identifiers become such ("layers.0.w" is layers_0_w); the attribute
-            `name` has the original ones.
-        stamp: of the weight file.
-
-    Raises:
-        ProgramError: a row with a note, or a name with a NUL. MIL text can hold neither.
+    `file`: name of the weight file, relative to the listing, with slashes. `rows`: the tensors. Names that are not MIL
+    identifiers become such ("layers.0.w" is layers_0_w); the attribute `name` has the original ones.
+    Raises: ProgramError: a row with a note, or a name with a NUL. MIL text can hold neither.
     """
     lines = []
     path = _string(MODEL_PATH + file)

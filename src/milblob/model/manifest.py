@@ -18,9 +18,8 @@ _AUTHOR = "com.apple.CoreML"
 def read_json(place: Location, what: str = "JSON", *, unique: bool = False, code: str = "manifest") -> Any:
     """Read a JSON file: of a package, or as `parse_json` takes the other arguments.
 
-    Raises:
-        OSError: it cannot be opened. ResolveError: it escapes the package.
-        FormatError: not a regular file, too large, not JSON, or nested too deeply.
+    Raises: OSError: it cannot be opened. ResolveError: it escapes the package. FormatError: not a regular file, too
+    large, not JSON, or nested too deeply.
     """
     # Read, not mapped: faster for a few kilobytes. A file that is too large is refused first.
     with closing(MappedFile(place, small_nbytes=MAX_NBYTES + 1)) as mapping:
@@ -30,9 +29,7 @@ def read_json(place: Location, what: str = "JSON", *, unique: bool = False, code
 def find_root_model(root: Location) -> Location:
     """Return the location of a package's model file, as its manifest states it.
 
-    Raises:
-        FormatError: a manifest without root item.
-        ResolveError: the root item's path escapes the package.
+    Raises: FormatError: a manifest without root item. ResolveError: the root item's path escapes the package.
     """
     path = os.path.join(root.path, NAME)
     manifest = read_json(root.beneath(NAME))
@@ -52,8 +49,7 @@ def find_root_model(root: Location) -> Location:
 def listed_files(root: str) -> list[str]:
     """Return the paths of all items, relative to the real root of the package, with "/", links resolved.
 
-    Raises:
-        As opening the package does.
+    Raises: As opening the package does.
     """
     real = os.path.realpath(root)
     found = []
@@ -88,14 +84,10 @@ def new_manifest() -> bytes:
 def with_folders(root: str, folders: list[str], model: bytes | None = None) -> bytes | None:
     """Return a manifest in which every given folder is an item or lies inside one.
 
-    Args:
-        root: of the package.
-        folders: relative to it, with "/".
-        model: contents of the model file, from which all items get their identifiers; None to keep those they have.
-
-    Returns:
-        The new contents of Manifest.json; None where nothing changes. The same package gives the same bytes, and with
-        `model` also a package that differs only in its identifiers and in how the manifest is written.
+    `folders`: relative to it, with "/". `model`: contents of the model file, from which all items get their
+    identifiers; None to keep those they have.
+    Returns: The new contents of Manifest.json; None where nothing changes. The same package gives the same bytes, and
+    with `model` also a package that differs only in its identifiers and in how the manifest is written.
     """
     import json
 

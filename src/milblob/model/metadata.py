@@ -192,11 +192,7 @@ class Metadata:
 
     @classmethod
     def from_function(
-        cls,
-        inputs: Iterable[Any],
-        *,
-        opset: str | Mapping[str, str] = "",
-        build_info: Mapping[str, str] | None = None,
+        cls, inputs: Iterable[Any], *, opset: str | Mapping[str, str] = "", build_info: Mapping[str, str] | None = None
     ) -> "Metadata":
         """Make metadata from the inputs of a MIL function, for a model without a better source.
 
@@ -222,11 +218,8 @@ class Metadata:
 def read_build_info(value: Any) -> dict[str, str]:
     """Read the `buildInfo` attribute of a Program, where converter and compiler leave their versions.
 
-    Args:
-        value: Value message, ours or coremltools', of a dictionary from string to string.
-
-    Raises:
-        FormatError: the value is something else.
+    `value`: Value message, ours or coremltools', of a dictionary from string to string.
+    Raises: FormatError: the value is something else.
     """
 
     def text(side: Any) -> str:

@@ -20,10 +20,8 @@ class ModelView(ProgramView):
     It does not refer to the OpenProgram that holds it: without the garbage collector, a model that is no longer used
     lets go of its files.
 
-    Args:
-        package, source: the model, and which of its Programs it is.
-        buffer, span, is_plain: as for ProgramView.
-        decode: see `decode_output.decoder`; None: compressed weights are not decoded.
+    `buffer`, `span`, `is_plain`: as for ProgramView. `decode`: see `decode_output.decoder`; None: compressed weights
+    are not decoded.
     """
 
     def __init__(

@@ -144,8 +144,7 @@ def open_model(
 ) -> Model:
     """Open one of Core ML's own models, as `open` does; for milblob's own modules.
 
-    Raises:
-        As `open`; UnsupportedError: a bundle of Core AI.
+    Raises: As `open`; UnsupportedError: a bundle of Core AI.
     """
     _require_mode(mode)
     if mode == "r":

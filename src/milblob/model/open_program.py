@@ -17,20 +17,9 @@ if TYPE_CHECKING:
 class OpenProgram:
     """One Program of an open model. Two are equal only if they are the same object.
 
-    Args:
-        package: the files of the model.
-        source: one of its Programs.
-        constants: scan also for small immediates, bools and strings, not just for weights.
-        decoder: makes what decodes compressed weights for `view`, see `decode_output.decoder`; None: nothing does.
-
-    Attributes:
-        package: the files of the model.
-        source: what the package knows of the Program, without its bytes, which `scan` holds.
-        prefix, directory, mapping, is_text: of `source`.
-        scan: the constants, with names, and which of them form compressed weights.
-
-    Raises:
-        As `ProgramScan`.
+    `constants`: scan also for small immediates, bools and strings, not just for weights. `decoder`: makes what decodes
+    compressed weights for `view`, see `decode_output.decoder`; None: nothing does.
+    Raises: As `ProgramScan`.
     """
 
     def __init__(
@@ -41,12 +30,15 @@ class OpenProgram:
         decoder: Callable[[Package, Source], Any] | None = None,
     ) -> None:
         buffer, *span = source.program
-        self.package = package
+        self.package = package  # the files of the model
         self._decoder = decoder
+        # what the package knows of the Program, without its bytes, which `scan` holds
         self.source = source._replace(program=(_codec.Buffer(b""), 0, 0))
+        # prefix, directory, mapping, is_text: of `source`
         self.prefix, self.directory = source.prefix, source.directory
         self.mapping, self.is_text = source.mapping, source.is_text
         self.mapping.expect_random(True)
+        # the constants, with names, and which of them form compressed weights
         self.scan = ProgramScan(buffer, (span[0], span[1]), source.prefix, constants, source.is_text)
         self.mapping.expect_random(False)
 
@@ -70,9 +62,8 @@ class OpenProgram:
     def view(self) -> "ModelView":
         """Its functions, blocks and operations; made on first use, and always the same object.
 
-        Raises:
-            ValueError: the model is closed. FormatError: malformed where no constant is. UnsupportedError: messages in
-            pieces that protobuf cannot merge.
+        Raises: ValueError: the model is closed. FormatError: malformed where no constant is. UnsupportedError: messages
+        in pieces that protobuf cannot merge.
         """
         from .model_view import ModelView  # loading weights needs no view
 
@@ -84,9 +75,8 @@ class OpenProgram:
     def require_same_rows(self) -> None:
         """Refuse a Program whose view was made of other bytes than its scan: rows of functions and blocks may differ.
 
-        Raises:
-            UnsupportedError: pieces in messages that the scan skipped. FormatError: the file changed after the scan.
-            As `view`.
+        Raises: UnsupportedError: pieces in messages that the scan skipped. FormatError: the file changed after the
+        scan. As `view`.
         """
         if self.view.is_merged:
             raise in_pieces(self.scan.buffer)
@@ -99,8 +89,7 @@ class OpenProgram:
     def operation(self, op: _codec.Op) -> "Operation":
         """Return the operation that a row of the scan is of.
 
-        Raises:
-            FormatError: there is none: the file changed after the scan. As `view`.
+        Raises: FormatError: there is none: the file changed after the scan. As `view`.
         """
         view = self.view
         row = -1 if view.is_merged else view.graph.operation_at(op.message[0])
@@ -123,11 +112,8 @@ class OpenProgram:
     def consumers(self, row: Any) -> tuple["Consumer", ...]:
         """Return who reads a constant or a compressed weight: operations, and blocks that return it.
 
-        Args:
-            row: a `_codec.Constant` or a Compressed. One of an attribute that belongs to no operation has no readers.
-
-        Raises:
-            As `require_same_rows`.
+        `row`: a `_codec.Constant` or a Compressed. One of an attribute that belongs to no operation has no readers.
+        Raises: As `require_same_rows`.
         """
         from ..program.view import Consumer
 

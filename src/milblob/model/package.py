@@ -36,27 +36,16 @@ _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class Source(NamedTuple):
-    """One Program of a model.
+    """One Program of a model."""
 
-    Attributes:
-        prefix: "" or, in a pipeline, "model0/".
-        directory: replaces @model_path; references must not escape it; None for a buffer.
-        mapping: the file that holds it, as protobuf or as text.
-        program: (buffer, offset, nbytes) of the serialized Program.
-        is_text: parsed from MIL text; offsets in the Program are then not offsets in the file.
-        spec_version: Model.specificationVersion; 0 if a compiled model does not state it.
-        description: (offset, nbytes) of the ModelDescription in mapping, or None.
-        stamp: of a listing, size and hash of its weight file; None if it states none.
-    """
-
-    prefix: str
-    directory: Location | None
-    mapping: MappedFile
-    program: tuple[_codec.Buffer, int, int]
-    is_text: bool
-    spec_version: int
-    description: tuple[int, int] | None
-    stamp: Stamp | None = None
+    prefix: str  # "" or, in a pipeline, "model0/"
+    directory: Location | None  # replaces @model_path; references must not escape it; None for a buffer
+    mapping: MappedFile  # the file that holds it, as protobuf or as text
+    program: tuple[_codec.Buffer, int, int]  # (buffer, offset, nbytes) of the serialized Program
+    is_text: bool  # parsed from MIL text; offsets in the Program are then not offsets in the file
+    spec_version: int  # Model.specificationVersion; 0 if a compiled model does not state it
+    description: tuple[int, int] | None  # (offset, nbytes) of the ModelDescription in mapping, or None
+    stamp: Stamp | None = None  # of a listing, size and hash of its weight file; None if it states none
 
 
 class Package:
@@ -70,17 +59,6 @@ class Package:
         report: called with the error of what cannot be opened, and the prefix of that model; the rest is opened all the
             same. None raises it. In any case raises what is wrong with the source as a whole.
         is_mapped: map files; else read each file whole when it is first needed (see mapped.py).
-        max_nbytes: see `Budget`.
-
-    Attributes:
-        kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob".
-        path: as given; None for a buffer.
-        sources: one per Program; empty for a blob file.
-        blobs: for a blob file, its reader.
-        others: (prefix, type) of pipeline members that are not ML Programs.
-        assigned: name -> values that replace a tensor's stored ones (see `places.place_of`).
-        unsound: a change of this model failed halfway; the mapped bytes may mix old and new.
-        budget: how many bytes may be produced from the files.
 
     Raises:
         OSError: a file cannot be opened.
@@ -99,17 +77,19 @@ class Package:
         is_mapped: bool = True,
         max_nbytes: int | None = None,
     ) -> None:
+        # unsound: a change of this model failed halfway; the mapped bytes may mix old and new
         self.closed = self.unsound = False
         self._on_pending, self._report, self._is_mapped = on_pending, report, is_mapped
-        self.kind = ""
+        self.kind = ""  # "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob"
         source = source_of(source)
-        self.path = as_path(source) if isinstance(source, str | os.PathLike) else None
+        self.path = as_path(source) if isinstance(source, str | os.PathLike) else None  # as given; None for a buffer
         root = None if self.path is None else Location(self.path)
         kind = None if root is None else identify_directory(root.path)
-        self.budget = Budget(max_nbytes, self.path)
-        self.sources: list[Source] = []
-        self.blobs: BlobReader | None = None
-        self.others: list[tuple[str, str]] = []
+        self.budget = Budget(max_nbytes, self.path)  # how many bytes may be produced from the files
+        self.sources: list[Source] = []  # one per Program; empty for a blob file
+        self.blobs: BlobReader | None = None  # for a blob file, its reader
+        self.others: list[tuple[str, str]] = []  # (prefix, type) of pipeline members that are not ML Programs
+        # name -> values that replace a tensor's stored ones (see `places.place_of`)
         self.assigned: dict[str, np.ndarray[Any, Any]] = {}
         self.mappings: list[MappedFile] = []
         self._readers: dict[tuple[Location | None, str], BlobReader] = {}
@@ -320,9 +300,8 @@ class Package:
     def reader(self, source: Source, file_name: str) -> BlobReader:
         """Return the reader of a weight file that one of this model's Programs names; each file is mapped once.
 
-        Raises:
-            ResolveError: missing, or outside the directory of the model.
-            FormatError, UnsupportedError: not a blob v2 file, or not the one that the listing belongs to.
+        Raises: ResolveError: missing, or outside the directory of the model. FormatError, UnsupportedError: not a blob
+        v2 file, or not the one that the listing belongs to.
         """
         key = (source.directory, file_name)
         found = self._readers.get(key)
@@ -361,8 +340,7 @@ class Package:
     def changeable(self) -> set[str]:
         """Return the real paths of the weight-carrying files: those that a journal of this model may change.
 
-        Raises:
-            As reading the Programs of the model.
+        Raises: As reading the Programs of the model.
         """
         if self.blobs is not None:
             return {paths.real(name) for name in (self.blobs.name,) if name is not None}
@@ -425,8 +403,7 @@ def _type_name(kind: int) -> str | None:
 def resolve(directory: Location | None, file_name: str) -> Location:
     """Resolve the fileName of a BlobFileValue to a location; opens nothing.
 
-    Raises:
-        ResolveError: not of the form @model_path/..., outside the directory, or without a directory (a buffer).
+    Raises: ResolveError: not of the form @model_path/..., outside the directory, or without a directory (a buffer).
     """
     if not file_name.startswith(MODEL_PATH):
         message = f"weight file: expected a name that begins with {MODEL_PATH}, got {file_name!r}"

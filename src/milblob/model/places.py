@@ -60,8 +60,7 @@ class Place:
     def account(self) -> None:
         """Count the values as produced or scanned: see `budget.Budget`.
 
-        Raises:
-            LimitError: more bytes than may be produced from the files.
+        Raises: LimitError: more bytes than may be produced from the files.
         """
 
     def nbytes(self) -> int:
@@ -148,19 +147,14 @@ class AssignedPlace(Place):
 
 
 class ModelPlace(Place):
-    """A place in a model: reading ends when the model is closed.
-
-    Attributes:
-        package: files of the model.
-        name: of the tensor.
-    """
+    """A place in a model: reading ends when the model is closed."""
 
     __slots__ = ("name", "package")
 
     def __init__(self, package: Package, name: str, dtype: DType, shape: Shape) -> None:
         super().__init__(dtype, shape)
-        self.package = package
-        self.name = name
+        self.package = package  # files of the model
+        self.name = name  # of the tensor
 
     def account(self) -> None:
         """See Place."""
@@ -184,10 +178,8 @@ def path_of(source: Source, text: str) -> str | None:
 class RecordPlace(ModelPlace):
     """A record of a weight file.
 
-    Args:
-        source: the Program that refers to the record; None in a bare weight file.
-        file_name: the weight file, as the Program spells it.
-        scan, constant: the row that refers to it. None: `name` is where it is, for messages.
+    `source`: the Program that refers to the record; None in a bare weight file. `file_name`: the weight file, as the
+    Program spells it. `scan`, `constant`: the row that refers to it. None: `name` is where it is, for messages.
     """
 
     __slots__ = ("_constant", "_file_name", "_scan", "_source", "offset")
@@ -228,8 +220,7 @@ class RecordPlace(ModelPlace):
     def reader(self) -> BlobReader:
         """Return the weight file.
 
-        Raises:
-            ResolveError: it is missing, or outside the model. ValueError: the model is closed.
+        Raises: ResolveError: it is missing, or outside the model. ValueError: the model is closed.
         """
         self.package.require_open()
         if self._source is None:
@@ -245,8 +236,7 @@ class RecordPlace(ModelPlace):
     def record(self) -> tuple[BlobReader, BlobRecord]:
         """Return the weight file and the record, once the record is known to match what the Program declares.
 
-        Raises:
-            ResolveError: it does not match. As reading the record does.
+        Raises: ResolveError: it does not match. As reading the record does.
         """
         reader = self.reader()
         if reader.mapping.is_partial:

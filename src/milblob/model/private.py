@@ -20,8 +20,7 @@ def view_of_own(place: Place) -> Array | None:
     Of a record: a read-only array over a private, copy-on-write mapping of its pages alone. A consumer that
     writes to it all the same changes neither the file nor another array, and does not end the process.
 
-    Raises:
-        As `Tensor.read`.
+    Raises: As `Tensor.read`.
     """
     values = mapped_values(place, _map_part)
     if values is None:

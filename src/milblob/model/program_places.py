@@ -120,11 +120,8 @@ class ChainPlace(ModelPlace):
 def place_of(program: OpenProgram, name: str, row: Any) -> Place:
     """Return the place of a `_codec.Constant` or of a `Compressed`.
 
-    Args:
-        name: of the tensor: assigned values take precedence over stored ones.
-
-    Raises:
-        FormatError: an operation that computes a weight, but whose output is not a tensor.
+    `name`: of the tensor: assigned values take precedence over stored ones.
+    Raises: FormatError: an operation that computes a weight, but whose output is not a tensor.
     """
     return with_assigned(stored_place(program, name, row), program.package, name)
 
@@ -148,8 +145,7 @@ def record_place(program: OpenProgram, name: str, dtype: DType, shape: Shape, ro
 def declared(program: OpenProgram, row: Any) -> tuple[DType, Shape]:
     """Return dtype and shape that a Program declares for a `_codec.Constant` or a `Compressed`.
 
-    Raises:
-        FormatError: an operation that computes a weight, but whose output is not a tensor.
+    Raises: FormatError: an operation that computes a weight, but whose output is not a tensor.
     """
     if isinstance(row, Compressed):
         op = row.op

@@ -22,11 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 def read_all(model: "Model") -> dict[str, Array]:
-    """Read every tensor of an open model.
-
-    Raises:
-        As `Tensor.read`.
-    """
+    """Read every tensor of an open model. Raises: As `Tensor.read`."""
     blobs = model.package.blobs
     if blobs is not None and not blobs.mapping.is_partial and not model.package.assigned:
         return _read_weight_file(model, blobs)

@@ -11,14 +11,9 @@ from .table import format_of
 def settle(path: str) -> list[journal.Recovered]:
     """Complete every change that is pending for a path.
 
-    Args:
-        path: of a model, or of a file that one names.
-
-    Returns:
-        What was completed.
-
-    Raises:
-        As `journal.recover`.
+    `path`: of a model, or of a file that one names.
+    Returns: What was completed.
+    Raises: As `journal.recover`.
     """
     done = []
     while (found := pending(path)) is not None:
@@ -34,8 +29,7 @@ def complete(found: Pending) -> None:
 def changeable_files(path: str) -> set[str]:
     """Return the real paths of the files of a model, archive or bundle that its journal may change.
 
-    Raises:
-        As opening it.
+    Raises: As opening it.
     """
     row = format_of(path)
     if row is not None and row.changeable:

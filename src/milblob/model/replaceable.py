@@ -46,12 +46,8 @@ _COMPILED = re.compile(
 def require_name(path: str, kind: str) -> None:
     """Refuse a name whose suffix belongs to another kind of file.
 
-    Args:
-        path: of the output.
-        kind: of what is written, "mlpackage", "blob", "tar" and so on.
-
-    Raises:
-        ValueError: its end is that of another kind.
+    `path`: of the output. `kind`: of what is written, "mlpackage", "blob", "tar" and so on.
+    Raises: ValueError: its end is that of another kind.
     """
     name = path.rstrip("/\\").lower()
     if name.endswith(_SUFFIXES[kind]):

@@ -11,23 +11,17 @@ from .tensor import Tensor
 
 
 class Listed(NamedTuple):
-    """The row of one tensor. Nothing here reads values, so weight files may be missing.
-
-    Attributes:
-        element_count: elements; None where the shape is open.
-        nbytes: stored bytes; None where they are unknown.
-        offset: in `file`; see `Tensor.offset`.
-    """
+    """The row of one tensor. Nothing here reads values, so weight files may be missing."""
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
-    element_count: int | None
-    nbytes: int | None
+    element_count: int | None  # elements; None where the shape is open
+    nbytes: int | None  # stored bytes; None where they are unknown
     function: str
     op: str
     file: str | None
-    offset: int | None
+    offset: int | None  # in `file`; see `Tensor.offset`
     compression: Compression | None
 
     @property

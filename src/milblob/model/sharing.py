@@ -23,15 +23,10 @@ Key = tuple[str, int]
 
 
 class User(NamedTuple):
-    """A constant that refers to a record.
+    """A constant that refers to a record."""
 
-    Attributes:
-        name: of the weight, or of the part of a compressed one.
-        program, constant: where it is in the model.
-    """
-
-    name: str
-    program: OpenProgram
+    name: str  # of the weight, or of the part of a compressed one
+    program: OpenProgram  # where it is in the model
     constant: _codec.Constant
 
 
@@ -81,11 +76,8 @@ def by_blob(tensors: Mapping[str, LazyTensor]) -> dict[str, list[str]]:
 def require_unshared(model: Model, staged: Mapping[str, Any]) -> None:
     """Refuse to change a record that is also another weight, unless that weight gets the same values.
 
-    Args:
-        staged: name -> stored bytes, of weights that are in weight files.
-
-    Raises:
-        ValueError: it does not; the message names it.
+    `staged`: name -> stored bytes, of weights that are in weight files.
+    Raises: ValueError: it does not; the message names it.
     """
     if not staged:
         return
@@ -104,11 +96,8 @@ def require_unshared(model: Model, staged: Mapping[str, Any]) -> None:
 def require_no_other_data(model: Model, written: Iterable[Tensor]) -> None:
     """Refuse to write into the data of a record that is not written: another weight would change with it.
 
-    Args:
-        written: what gets new values; only those in weight files count.
-
-    Raises:
-        FormatError: records overlap.
+    `written`: what gets new values; only those in weight files count.
+    Raises: FormatError: records overlap.
     """
     spans: dict[str, list[tuple[int, int, Tensor]]] = {}
     for tensor in written:

@@ -226,8 +226,7 @@ class Arrays(Shown, Mapping[str, _A]):
 def parse_notes(text: str, file: str) -> dict[str, dict[str, Any]]:
     """Read the notes that a format keeps about its arrays: key -> {"name", "dtype", "shape", "packed"}, all optional.
 
-    Raises:
-        FormatError: they do not have this form.
+    Raises: FormatError: they do not have this form.
     """
     notes = parse_json(text, "notes of milblob", file, unique=True)
     if not isinstance(notes, dict) or not all(isinstance(note, dict) for note in notes.values()):
@@ -238,8 +237,7 @@ def parse_notes(text: str, file: str) -> dict[str, dict[str, Any]]:
 def named(keys: Mapping[str, Any], notes: Mapping[str, dict[str, Any]], file: str) -> dict[str, str]:
     """Return name -> key: the names that the notes give, else the keys themselves.
 
-    Raises:
-        FormatError: a name that is not a string, or a name twice.
+    Raises: FormatError: a name that is not a string, or a name twice.
     """
     names: dict[str, str] = {}
     for key in keys:

@@ -16,36 +16,22 @@ from .identify import BLOB_SUFFIXES
 
 
 class Format(NamedTuple):
-    """One format. Functions are named "folder.module:function"; "" where there is none.
+    """One format. Functions are named "folder.module:function"; "" where there is none."""
 
-    Attributes:
-        kind: its name, as `array_kind` returns it.
-        suffixes: endings of file names, in lower case. names: whole file names.
-        holds: returns whether a directory (a path) is of this format.
-        open: takes a path and `max_nbytes`, returns its arrays by name.
-        open_model: takes what `milblob.open` takes; of formats with functions, constants and stored parts.
-        check: takes a path and `max_nbytes`, returns findings. codes: every code of them, with its meaning.
-        changeable: takes a path, returns the real paths of the files that a journal of it may change.
-        repack: takes a path, a target and the options of `milblob.repack`; returns a RepackReport.
-        refit: takes a path, arrays, `refitting.pairs.How` and where to write; returns a RefitReport.
-        save: writes tensors to a path. written: the suffixes of the files that it writes; none of a directory.
-        is_model: Core ML's own file, which only `open_arrays` opens as arrays.
-    """
-
-    kind: str
-    suffixes: tuple[str, ...] = ()
+    kind: str  # its name, as `array_kind` returns it
+    suffixes: tuple[str, ...] = ()  # endings of file names, in lower case. names: whole file names.
     names: tuple[str, ...] = ()
-    holds: str = ""
-    open: str = ""
-    open_model: str = ""
-    check: str = ""
+    holds: str = ""  # returns whether a directory (a path) is of this format
+    open: str = ""  # takes a path and `max_nbytes`, returns its arrays by name
+    open_model: str = ""  # takes what `milblob.open` takes; of formats with functions, constants and stored parts
+    check: str = ""  # takes a path and `max_nbytes`, returns findings. codes: every code of them, with its meaning.
     codes: str = ""
-    refit: str = ""
-    changeable: str = ""
-    repack: str = ""
-    save: str = ""
+    refit: str = ""  # takes a path, arrays, `refitting.pairs.How` and where to write; returns a RefitReport
+    changeable: str = ""  # takes a path, returns the real paths of the files that a journal of it may change
+    repack: str = ""  # takes a path, a target and the options of `milblob.repack`; returns a RepackReport
+    save: str = ""  # writes tensors to a path. written: the suffixes of the files that it writes; none of a directory.
     written: tuple[str, ...] = ()
-    is_model: bool = False
+    is_model: bool = False  # Core ML's own file, which only `open_arrays` opens as arrays
 
     def function(self, name: str) -> Any:
         """Return what a field of the row names, such as `row.function("refit")`."""

@@ -236,11 +236,8 @@ class Tensor(LazyTensor):
 def make_tensor(program: OpenProgram, name: str, row: Any, known: tuple[DType, Shape] | None = None) -> Tensor:
     """Make the tensor of a `_codec.Constant` or of a `Compressed`.
 
-    Args:
-        known: what `declared` returned for it.
-
-    Raises:
-        FormatError: an operation that computes a weight, but whose output is not a tensor.
+    `known`: what `declared` returned for it.
+    Raises: FormatError: an operation that computes a weight, but whose output is not a tensor.
     """
     is_chain = isinstance(row, Compressed)
     if not is_chain and row.shape is not None:  # almost all tensors; the others use `declared`

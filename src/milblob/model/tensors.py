@@ -24,16 +24,9 @@ class ProgramTensors(Mapping[str, Tensor]):
 
     A Tensor is made each time it is asked for. Nothing but the table of names and rows is held for those that are not.
 
-    Attributes:
-        numbers: of those that are listed.
-
-    Args:
-        program: where they are.
-        is_stored: list the parts of compressed weights instead of the weights.
-
-    Raises:
-        As `ProgramScan.link` and `ProgramScan.names`.
-        FormatError: an operation that computes a weight, but whose output is not a tensor.
+    `program`: where they are. `is_stored`: list the parts of compressed weights instead of the weights.
+    Raises: As `ProgramScan.link` and `ProgramScan.names`. FormatError: an operation that computes a weight, but whose
+    output is not a tensor.
     """
 
     def __init__(self, program: OpenProgram, is_stored: bool) -> None:
@@ -44,6 +37,7 @@ class ProgramTensors(Mapping[str, Tensor]):
         self._names = self._scan.names()
         self._chains = self._scan.chains
         self._total = self._scan.table.total
+        # of those that are listed
         self.numbers: Sequence[int] = range(self._total) if self._chains is None else self._chains.listed(is_stored)
         self._declared: dict[int, tuple[DType, Shape]] = {}  # for rows without a type: read while files are open
         if (untyped := set(self._scan.table.untyped)) or (self._chains is not None and not self._chains.is_typed):
@@ -203,14 +197,10 @@ class RecordTensors(Mapping[str, Tensor]):
 
 
 class Tensors(Mapping[str, Tensor]):
-    """The tensors of a model, in the order of its Programs or records; names are unique.
-
-    Attributes:
-        tables: those of each Program, or of the weight file.
-    """
+    """The tensors of a model, in the order of its Programs or records; names are unique."""
 
     def __init__(self) -> None:
-        self.tables: list[ProgramTensors | RecordTensors] = []
+        self.tables: list[ProgramTensors | RecordTensors] = []  # those of each Program, or of the weight file
 
     def add(self, tensors: ProgramTensors | RecordTensors) -> None:
         """Append the tensors of one more Program, whose names have another prefix; or of a weight file."""

@@ -187,12 +187,9 @@ def neighbourhood(model: Model, name: str, around: int = 1, function: str | None
 
     Leaves out an operation inside a block of another returned operation: the text of that one includes it.
 
-    Args:
-        name: of an output of the operation, or its own where that is another one (its attribute `name`).
-        function: where it is looked for; None for all.
-
-    Raises:
-        KeyError: no operation has that name, or several have. ValueError: a negative number of steps.
+    `name`: of an output of the operation, or its own where that is another one (its attribute `name`). `function`:
+    where it is looked for; None for all.
+    Raises: KeyError: no operation has that name, or several have. ValueError: a negative number of steps.
     """
     if around < 0:
         raise ValueError(f"around: expected 0 or more steps, got {around}")

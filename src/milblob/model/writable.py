@@ -32,8 +32,7 @@ class WritableArrays:
     def array(self, tensor: LazyTensor) -> Array:
         """Return the values of a tensor: C-contiguous, aligned and writable; never memory that milblob reads from.
 
-        Raises:
-            As `Tensor.read`.
+        Raises: As `Tensor.read`.
         """
         found = mapped_values(tensor.place, lambda mapping, begin, _: (self._map(mapping), begin))
         if found is None:
@@ -43,8 +42,7 @@ class WritableArrays:
     def arrays(self, tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, Array]]:
         """Yield the name and the values of each tensor, as `array` returns them; those of weight files are found first.
 
-        Raises:
-            As `Tensor.read`.
+        Raises: As `Tensor.read`.
         """
         stored = [one for one in tensors.values() if isinstance(one, Tensor) and one.is_blob]
         views = read_each([one for one in stored if not one.mil_dtype.is_sub_byte], self._buffer, self.array)

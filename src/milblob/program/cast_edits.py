@@ -77,7 +77,6 @@ def cast_edits(
     every operation that reads the constant accepts that.
 
     Args:
-        program: the scan. Edits are of `program.buffer`.
         constant: a row of the scan: the `val` of a const operation, or the `source_val` of a constexpr_cast.
         dtype: the dtype to store it as.
         value: the new value: (file name, metadata offset) of a record, or a serialized TensorValue.

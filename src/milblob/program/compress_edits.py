@@ -38,9 +38,7 @@ CONVOLUTIONS = ("conv", "conv_transpose")
 def refusal(constant: Any, least: int) -> str | None:
     """Return why a constant itself cannot become a compressed weight; None if it can.
 
-    Args:
-        constant: a row of the scan.
-        least: only constants of more elements are compressed.
+    `constant`: a row of the scan. `least`: only constants of more elements are compressed.
     """
     op = constant.op
     if op is None or constant.steps:
@@ -55,10 +53,7 @@ def refusal(constant: Any, least: int) -> str | None:
 def weight_refusal(op: Any, mil_code: int, shape: Any, least: int) -> str | None:
     """Return why the output of an operation itself cannot become a compressed weight; None if it can.
 
-    Args:
-        op: a row of the scan: a const operation, or the last one of a compressed weight.
-        mil_code, shape: of its output.
-        least: as for `refusal`.
+    `mil_code`, `shape`: of its output. `least`: as for `refusal`.
     """
     dtype = BY_MIL_CODE.get(mil_code)
     if dtype not in (DType.FLOAT16, DType.FLOAT32):
@@ -85,12 +80,8 @@ def consumer_refusal(consumers: Sequence[Consumer]) -> str | None:
 def channel_axes(rank: int, consumers: Sequence[Consumer]) -> Axes | None:
     """Return the axes of the input and the output channels, by the operations that read a weight.
 
-    Args:
-        rank: its number of dimensions.
-        consumers: the operations that read it.
-
-    Returns:
-        None if the operations do not agree.
+    `rank`: its number of dimensions. `consumers`: the operations that read it.
+    Returns: None if the operations do not agree.
     """
     found = set()
     for reader, key, _ in consumers:
@@ -109,8 +100,7 @@ def channel_axes(rank: int, consumers: Sequence[Consumer]) -> Axes | None:
 def number(operation: Operation, parameter: str, otherwise: int) -> int:
     """Return the value of a parameter that is one bool or int32: written in place, or a const operation.
 
-    Args:
-        otherwise: the result if the operation does not have it, or computes it.
+    `otherwise`: the result if the operation does not have it, or computes it.
     """
     bound = operation.inputs.get(parameter, ())
     value = bound[0].constant if len(bound) == 1 else operation.attributes.get(parameter)
@@ -121,29 +111,18 @@ def number(operation: Operation, parameter: str, otherwise: int) -> int:
 
 
 class Link(NamedTuple):
-    """A part of a compressed weight that another operation computes. Its own parts are named `key.part`.
+    """A part of a compressed weight that another operation computes. Its own parts are named `key.part`."""
 
-    Attributes:
-        op: type of that operation.
-        outputs: (dtype, shape) of each of its outputs.
-        output: which of them is the part.
-    """
-
-    op: str
-    outputs: tuple[tuple[Any, tuple[int, ...]], ...]
-    output: int = 0
+    op: str  # type of that operation
+    outputs: tuple[tuple[Any, tuple[int, ...]], ...]  # (dtype, shape) of each of its outputs
+    output: int = 0  # which of them is the part
 
 
 class Same(NamedTuple):
-    """A part that exists already.
+    """A part that exists already."""
 
-    Attributes:
-        key: of a stored part, whose value is written a second time; or of a Link.
-        output: of that Link; None for a stored part.
-    """
-
-    key: str
-    output: int | None = None
+    key: str  # of a stored part, whose value is written a second time; or of a Link
+    output: int | None = None  # of that Link; None for a stored part
 
 
 Links = Mapping[str, Link | Same]
@@ -161,7 +140,6 @@ def constexpr_edit(
     """Replace an operation by one that computes a weight; its name and its output are kept.
 
     Args:
-        op: a row of the scan: a const operation, or the last one of a compressed weight.
         gone: its parameters to remove: those of its old type.
         parts: (key, dtype, shape, value) of each that is stored. A value is (file name, metadata offset) of a record,
             or a serialized TensorValue.

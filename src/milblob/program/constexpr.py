@@ -38,13 +38,8 @@ _SPARSE_TO_SPARSE = ("constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shif
 class Chain:
     """Assembles the computation of a weight, after checking its parts. Reads no more than that requires.
 
-    Args:
-        stored: a function that returns the Packed of a stored part (a `_codec.Constant`).
-        path: a function that returns the path of a `_codec.Op`, for messages.
-        require: a function that raises if the parts have too many bytes.
-
-    Attributes:
-        nbytes: of all parts; inner operations count with their computed size.
+    `path`: a function that returns the path of a `_codec.Op`, for messages. `require`: a function that raises if the
+    parts have too many bytes.
     """
 
     def __init__(
@@ -53,16 +48,14 @@ class Chain:
         self._stored = stored
         self._path = path
         self._require = require
-        self.nbytes = 0
+        self.nbytes = 0  # of all parts; inner operations count with their computed size
         self._resolved: dict[Any, Packed] = {}
 
     def dense(self, weight: Compressed) -> Dense:
         """Return the dense form of `weight`.
 
-        Raises:
-            FormatError: a part is missing or does not match the others; operation and part are named.
-            UnsupportedError: an unknown operation.
-            As reading the parts does.
+        Raises: FormatError: a part is missing or does not match the others; operation and part are named.
+        UnsupportedError: an unknown operation. As reading the parts does.
         """
         with self._inside(weight):
             dense, mask = self._open(weight)
@@ -354,8 +347,7 @@ _PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def part_names(op_type: str) -> tuple[str, ...]:
     """Return the names of all parts that an operation can have.
 
-    Raises:
-        UnsupportedError: an operation that is not known.
+    Raises: UnsupportedError: an operation that is not known.
     """
     if op_type not in _PARTS:
         raise UnsupportedError(f"operation: expected one that is known, got {op_type}")

@@ -7,16 +7,10 @@ from ..errors import FormatError
 def parse_text(buffer: _codec.Buffer, statements: list[tuple[int, int]] | None = None) -> bytes:
     """Parse MIL text; docs/mil-text.md describes the language.
 
-    Args:
-        buffer: the text, UTF-8. Not kept.
-        statements: takes (offset, nbytes) of every statement in the text, the semicolon included: one before those in
-            its blocks, as `ProgramView` counts its operations.
-
-    Returns:
-        bytes: the serialized Program. Owns its memory.
-
-    Raises:
-        FormatError: not MIL text; `where` has line and column (from 1, in bytes).
+    `buffer`: the text, UTF-8. Not kept. `statements`: takes (offset, nbytes) of every statement in the text, the
+    semicolon included: one before those in its blocks, as `ProgramView` counts its operations.
+    Returns: bytes: the serialized Program. Owns its memory.
+    Raises: FormatError: not MIL text; `where` has line and column (from 1, in bytes).
     """
     try:
         return _codec.text_to_program(buffer, statements)

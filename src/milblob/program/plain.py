@@ -11,11 +11,8 @@ the place of that field, or None if it came in pieces."""
 def rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer, tuple[int, int]]:
     """Let protobuf merge split messages and drop repeated map keys. Unknown fields are kept.
 
-    Returns:
-        The new bytes, and the Program's place in them.
-
-    Raises:
-        UnsupportedError: 2 GiB or more, which protobuf cannot merge. FormatError: protobuf refuses the bytes.
+    Returns: The new bytes, and the Program's place in them.
+    Raises: UnsupportedError: 2 GiB or more, which protobuf cannot merge. FormatError: protobuf refuses the bytes.
     """
     from . import schema
 
@@ -32,11 +29,8 @@ def rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer
 def plain_model(buffer: _codec.Buffer, offset: int, nbytes: int) -> tuple[_codec.Buffer, ModelHead]:
     """Read the top level of a Model; let protobuf join its type if that comes in pieces.
 
-    Returns:
-        The bytes to which the places refer, and the head.
-
-    Raises:
-        FormatError: broken bytes.
+    Returns: The bytes to which the places refer, and the head.
+    Raises: FormatError: broken bytes.
     """
     head = read_model(buffer, offset, nbytes)
     if head[-1] is not None:

@@ -23,17 +23,11 @@ _NO_ROW = (-1, -1)  # of a row that only reads a name
 
 
 class _Named(NamedTuple):
-    """The components of a name.
+    """The components of a name."""
 
-    Attributes:
-        name: with prefix and function; None of a row that only reads a name.
-        own: without them.
-        function, block: rows of the scan, or -1.
-    """
-
-    name: str | None
-    own: str
-    function: int
+    name: str | None  # with prefix and function; None of a row that only reads a name
+    own: str  # without them
+    function: int  # rows of the scan, or -1
     block: int
 
 
@@ -120,18 +114,8 @@ class Compressed:
 class ProgramScan:
     """The scan of one serialized Program: its constants and their names. It needs only the bytes.
 
-    Args:
-        buffer: held bytes.
-        span: (offset, nbytes) of the Program in them.
-        prefix: put before every name: "" or, in a pipeline, "model0/".
-        constants: also small immediates, bools and strings, not just weights.
-        is_text: parsed from MIL text, in which a repeated name is refused.
-
-    Attributes:
-        table: `_codec.Scan`.
-        buffer, span: the bytes that the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
-        chains: the inputs of constexpr operations, as rows; None if there are none, or before `link`.
-        rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
+    `prefix`: put before every name: "" or, in a pipeline, "model0/". `constants`: also small immediates, bools and
+    strings, not just weights. `is_text`: parsed from MIL text, in which a repeated name is refused.
     """
 
     def __init__(
@@ -143,11 +127,13 @@ class ProgramScan:
         is_text: bool = False,
     ) -> None:
         self.prefix = prefix
+        # the inputs of constexpr operations, as rows; None if there are none, or before `link`
         self.chains: _codec.Chains | None = None
         self._all_names: _codec.Names | None = None
+        # the bytes that the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf
         self.buffer = buffer
         self.span = span
-        self.rewritten = False
+        self.rewritten = False  # whether protobuf had to rewrite split messages or repeated map keys first
         flags = _codec.SCAN_ALL if constants else 0
         scan = _codec.scan_program(buffer, *span, flags)
         if scan is None and is_text:  # protobuf would keep only the last of two; the text has both
@@ -159,7 +145,7 @@ class ProgramScan:
         if scan is None:
             message = "Program: expected messages in one piece after protobuf merged them, got pieces"
             raise FormatError(message, file=buffer.name)
-        self.table: _codec.Scan = scan
+        self.table: _codec.Scan = scan  # `_codec.Scan`
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     def release(self) -> None:
@@ -181,9 +167,8 @@ class ProgramScan:
         decided over all constants, listed or not, so that a tensor has the same name in every listing. Names in one
         block differ (SSA): other blocks matter only where a function has nested blocks or specializations.
 
-        Args:
-            small: constants that are not in `scan`, from another scan of the Program. Without any, those that are parts
-                of weights come in their place, once `link` has found them.
+        `small`: constants that are not in `scan`, from another scan of the Program. Without any, those that are parts
+        of weights come in their place, once `link` has found them.
         """
         if small:
             return self._names_with(small)
@@ -334,9 +319,8 @@ class ProgramScan:
     def link(self) -> None:
         """Find which constants and operations each constexpr operation reads, and which of them compute weights.
 
-        Raises:
-            FormatError: operations that read each other in a circle. UnsupportedError: weights of more than MAX_CHAIN
-                operations, or of more than MAX_PARTS parts. As `scan_again`.
+        Raises: FormatError: operations that read each other in a circle. UnsupportedError: weights of more than
+        MAX_CHAIN operations, or of more than MAX_PARTS parts. As `scan_again`.
         """
         scan = self.table
         if not scan.has_constexpr or self._linked is not None:
@@ -380,15 +364,11 @@ class ProgramScan:
         return Compressed(chains.op(number), None, output, number, chains, self._parts)
 
     def _parts(
-        self,
-        number: int,
-        made: dict[int, Compressed] | None = None,
-        parts: dict[int, dict[str, Any]] | None = None,
+        self, number: int, made: dict[int, Compressed] | None = None, parts: dict[int, dict[str, Any]] | None = None
     ) -> dict[str, Any]:
         """Make the parts of an output, and those of all operations that these lead to, each once.
 
-        Args:
-            made: outputs by number. parts: by number of an operation's first output; both as far as they are made.
+        `made`: outputs by number. parts: by number of an operation's first output; both as far as they are made.
         """
         chains = cast(_codec.Chains, self.chains)
         # Not functions that refer to each other: such a cycle would keep the file mapped.

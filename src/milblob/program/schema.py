@@ -218,16 +218,10 @@ _LOCK: Final = threading.Lock()
 def message_class(name: str) -> Any:
     """Return the class of a message.
 
-    Args:
-        name: a key of `MESSAGES`, such as "Program" or "Value.BlobFileValue".
-
-    Returns:
-        A subclass of google.protobuf.message.Message, the same object on every call; typed Any because its fields are
-        made at run time. It is not coremltools' class of the same name: the two exchange bytes.
-
-    Raises:
-        KeyError: the message is not known.
-        ImportError: protobuf is not installed.
+    `name`: a key of `MESSAGES`, such as "Program" or "Value.BlobFileValue".
+    Returns: A subclass of google.protobuf.message.Message, the same object on every call; typed Any because its fields
+    are made at run time. It is not coremltools' class of the same name: the two exchange bytes.
+    Raises: KeyError: the message is not known. ImportError: protobuf is not installed.
     """
     if name not in MESSAGES:
         raise KeyError(f"message name: expected one of milblob.schema.MESSAGES, got {name!r}")
@@ -237,19 +231,12 @@ def message_class(name: str) -> Any:
 def parse(name: str, data: Any, *, file: str | None = None) -> Any:
     """Parse the bytes of one message.
 
-    Args:
-        name: a key of `MESSAGES`.
-        data: any C-contiguous buffer, at most `MAX_NBYTES` bytes. Copied if it is not `bytes`; not kept.
-        file: name of the file the bytes come from, for the error.
-
-    Returns:
-        A new message that owns its memory. Fields unknown to the tables are kept and written back by SerializeToString.
-
-    Raises:
-        FormatError: the bytes are not such a message, or nest deeper than protobuf goes.
-        UnsupportedError: there are more than `MAX_NBYTES` bytes.
-        KeyError: the message is not known.
-        TypeError: `data` is not a buffer.
+    `name`: a key of `MESSAGES`. `data`: any C-contiguous buffer, at most `MAX_NBYTES` bytes. Copied if it is not
+    `bytes`; not kept. `file`: name of the file the bytes come from, for the error.
+    Returns: A new message that owns its memory. Fields unknown to the tables are kept and written back by
+    SerializeToString.
+    Raises: FormatError: the bytes are not such a message, or nest deeper than protobuf goes. UnsupportedError: there
+    are more than `MAX_NBYTES` bytes. KeyError: the message is not known. TypeError: `data` is not a buffer.
     """
     message = message_class(name)()
     with memoryview(data) as view:

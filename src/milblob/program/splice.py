@@ -10,28 +10,19 @@ from ..storage.transfer import copy_range, write_at
 
 
 class Edit(NamedTuple):
-    """Replace the bytes [offset, offset + nbytes) of a buffer.
+    """Replace the bytes [offset, offset + nbytes) of a buffer."""
 
-    Attributes:
-        offset: in the buffer.
-        nbytes: of the range, never 0. It is the whole payload of a length-delimited field, or a run of whole fields
-            with their tags; to insert a field, replace a neighbour by itself and the new one.
-        data: the new bytes, any C-contiguous buffer, also an empty one. Not copied: it must not change until the result
-            is written.
-    """
-
-    offset: int
+    offset: int  # in the buffer
+    # of the range, never 0. It is the whole payload of a length-delimited field, or a run of whole fields with their
+    # tags; to insert a field, replace a neighbour by itself and the new one.
     nbytes: int
+    # the new bytes, any C-contiguous buffer, also an empty one. Not copied: it must not change until the result is
+    # written.
     data: Any
 
 
 class Spliced:
-    """The result of `splice`: the pieces to write. No old bytes are copied to memory.
-
-    Attributes:
-        nbytes: of the new message.
-        pieces: in order, either (offset, nbytes) of old bytes to keep, or new bytes.
-    """
+    """The result of `splice`: the pieces to write. No old bytes are copied to memory."""
 
     __slots__ = ("_buffer", "_source", "nbytes", "pieces")
 
@@ -40,8 +31,8 @@ class Spliced:
     ) -> None:
         self._source = source
         self._buffer = source.live() if isinstance(source, MappedFile) else source
-        self.nbytes = nbytes
-        self.pieces = pieces
+        self.nbytes = nbytes  # of the new message
+        self.pieces = pieces  # in order, either (offset, nbytes) of old bytes to keep, or new bytes
 
     def __iter__(self) -> Iterator[memoryview]:
         """Yield the bytes of each piece; old ones are views of the buffer."""
@@ -56,17 +47,9 @@ class Spliced:
     def write_to(self, fd: int, offset: int = 0, *, sync: bool = False) -> int:
         """Stream the new message to a file: memory does not grow with its size.
 
-        Args:
-            fd: descriptor of a file that is open for writing; must not be the source.
-            offset: where in the file to write.
-            sync: wait until the bytes are on the disk.
-
-        Returns:
-            Number of bytes written, which is `nbytes`.
-
-        Raises:
-            OSError: the write failed. Some of the bytes may have been written.
-            FormatError: the old file shrank.
+        `sync`: wait until the bytes are on the disk.
+        Returns: Number of bytes written, which is `nbytes`.
+        Raises: OSError: the write failed. Some of the bytes may have been written. FormatError: the old file shrank.
         """
         for piece, data in zip(self.pieces, self, strict=True):
             if isinstance(piece, tuple) and isinstance(self._source, MappedFile):

@@ -3,7 +3,6 @@
 import io
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from .. import _codec
 from ..errors import FormatError
@@ -21,14 +20,6 @@ _BLANK = b" \t\r\n"
 Span = tuple[int, int]
 
 
-class _Change(NamedTuple):
-    """Characters of the old text, from `start` to `end`, and the text that replaces them."""
-
-    start: int
-    end: int
-    text: bytes
-
-
 def splice_text(text: _codec.Buffer, program: ProgramScan, edits: Iterable[Edit]) -> Spliced:
     """Change the Program that a text describes, and return the changed text.
 
@@ -36,14 +27,9 @@ def splice_text(text: _codec.Buffer, program: ProgramScan, edits: Iterable[Edit]
     them, with the same white space. If something around the operations changes, the whole text is rewritten. The result
     is parsed again and compared with the edited Program.
 
-    Args:
-        text: a whole model.mil.
-        program: the scan of the Program that `parse_text` makes of it.
-        edits: of `program.buffer`, as for `splice`.
-
-    Raises:
-        UnsupportedError: a changed operation that text cannot hold. FormatError: the text is not that of the Program.
-        As `splice`.
+    `program`: the scan of the Program that `parse_text` makes of it. `edits`: of `program.buffer`, as for `splice`.
+    Raises: UnsupportedError: a changed operation that text cannot hold. FormatError: the text is not that of the
+    Program. As `splice`.
     """
     ordered = sorted(edits, key=lambda edit: (edit.offset, edit.nbytes))
     spliced = splice(program.buffer, program.span, ordered)
@@ -68,15 +54,15 @@ def _range(span: Span) -> Span:
     return span[0], sum(span)
 
 
-def _pieces(text: _codec.Buffer, changes: list[_Change]) -> Spliced:
+def _pieces(text: _codec.Buffer, changes: list[tuple[int, int, bytes]]) -> Spliced:
     pieces: list[Span | memoryview] = []
     at = nbytes = 0
-    for change in sorted(changes, key=lambda change: (change.start, change.end)):
-        if change.start > at:
-            pieces.append((at, change.start - at))
-        if change.text:
-            pieces.append(memoryview(change.text))
-        at = change.end
+    for start, end, new in sorted(changes, key=lambda change: change[:2]):
+        if start > at:
+            pieces.append((at, start - at))
+        if new:
+            pieces.append(memoryview(new))
+        at = end
     if text.nbytes > at:
         pieces.append((at, text.nbytes - at))
     for piece in pieces:
@@ -146,16 +132,13 @@ class _Kept:
 
 
 class _Writing:
-    """The changes to the statements of a text.
-
-    Attributes:
-        changes: of the text.
-    """
+    """The changes to the statements of a text."""
 
     def __init__(
         self, text: _codec.Buffer, old: ProgramView, new: ProgramView, kept: _Kept, statements: list[Span]
     ) -> None:
-        self.changes: list[_Change] = []
+        # of the text
+        self.changes: list[tuple[int, int, bytes]] = []  # begin and end in the old text, and what replaces it
         self._text = memoryview(text)
         self._old = old
         self._new = new
@@ -213,14 +196,13 @@ class _Writing:
         if old.blocks and _head(old) == _head(new):
             return all(map(self._block, old.blocks, new.blocks))
         start, nbytes = self._statements[old.row]
-        self.changes.append(_Change(start, start + nbytes, self._anew_text(new)))
+        self.changes.append((start, start + nbytes, self._anew_text(new)))
         return True
 
     def _exchanged(self, removed: list[Operation], added: list[Operation], left: int, before: list[Operation]) -> bool:
         """Put operations in place of others; `left` is the index of the old one before them, or -1.
 
-        Returns:
-            False if no statement exists to put new ones beside.
+        Returns: False if no statement exists to put new ones beside.
         """
         if not before:
             return False
@@ -229,10 +211,10 @@ class _Writing:
         space = bytes(self._text[slice(*blank)])
         new = b"".join(space + self._anew_text(op) for op in added)
         if new:
-            self.changes.append(_Change(at, at, new))
+            self.changes.append((at, at, new))
         for op in removed:
             start, _ = self._blank_before(op)
-            self.changes.append(_Change(start, sum(self._statements[op.row]), b""))
+            self.changes.append((start, sum(self._statements[op.row]), b""))
         return True
 
     def _blank_before(self, op: Operation) -> Span:
@@ -262,8 +244,7 @@ def _gaps(
 ) -> Iterable[tuple[list[Operation], list[Operation], int]]:
     """Yield kept operations, each with its partner, and between them the removed and the added ones.
 
-    Yields:
-        (old operations, new operations, index of the old one before them).
+    Yields: (old operations, new operations, index of the old one before them).
     """
     last, added = -1, []
     for op, found in partners:

@@ -33,20 +33,13 @@ Span = tuple[int, int]
 
 
 class Field(NamedTuple):
-    """One field of a message: see `_codec.wire_fields`.
+    """One field of a message: see `_codec.wire_fields`."""
 
-    Attributes:
-        number, wire: of its tag.
-        value: the number it holds, where wire is 0.
-        start: offset of its tag.
-        offset, nbytes: its payload.
-    """
-
-    number: int
+    number: int  # of its tag
     wire: int
-    value: int
-    start: int
-    offset: int
+    value: int  # the number it holds, where wire is 0
+    start: int  # offset of its tag
+    offset: int  # its payload
     nbytes: int
 
     @property
@@ -63,8 +56,7 @@ class Field(NamedTuple):
 def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
     """List the fields of one message, without looking inside them.
 
-    Raises:
-        FormatError: a broken message, or more than 100,000 fields.
+    Raises: FormatError: a broken message, or more than 100,000 fields.
     """
     fields, start = [], span[0]
     for number, wire, value, offset, nbytes in _codec.wire_fields(buffer, *span):
@@ -76,11 +68,8 @@ def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
 def require_plain(program: ProgramScan, buffer: _codec.Buffer) -> None:
     """Refuse a Program whose offsets are not offsets of the model file.
 
-    Args:
-        buffer: the model file.
-
-    Raises:
-        UnsupportedError: protobuf had to merge split messages or repeated map keys first, or it is from MIL text.
+    `buffer`: the model file.
+    Raises: UnsupportedError: protobuf had to merge split messages or repeated map keys first, or it is from MIL text.
     """
     if program.buffer is not buffer:  # as in `rewritten`, and where the Model around the Program was in pieces
         message = "Program: expected one that lies in the file in one piece, got one that was put together first"
@@ -96,8 +85,7 @@ _SMALL = tuple(bytes([value]) for value in range(0x80))
 def varint(value: int) -> bytes:
     """Encode a number below 2^64 as a minimal varint; a negative one as its 64-bit two's complement.
 
-    Raises:
-        OverflowError: it does not fit 64 bits.
+    Raises: OverflowError: it does not fit 64 bits.
     """
     if 0 <= value < len(_SMALL):
         return _SMALL[value]
@@ -154,15 +142,9 @@ def reference_edit(buffer: _codec.Buffer, constant: _codec.Constant, file_name: 
 
     Only the fields of the BlobFileValue that change are written; its unknown fields are kept.
 
-    Args:
-        constant: with storage BLOB.
-        offset: of the record's metadata.
-
-    Returns:
-        None if the reference already points there.
-
-    Raises:
-        ProgramError: the constant is not a reference.
+    `constant`: with storage BLOB. `offset`: of the record's metadata.
+    Returns: None if the reference already points there.
+    Raises: ProgramError: the constant is not a reference.
     """
     if constant.storage != _codec.BLOB:
         raise ProgramError(f"reference: expected a value in a weight file, got {_kind(constant)}")
@@ -184,17 +166,9 @@ def value_edit(
 
     Its type, docString and unknown fields are kept.
 
-    Args:
-        constant: a row of the scan.
-        reference: (file name, offset of the metadata).
-        tensor: a serialized TensorValue instead, any buffer.
-
-    Returns:
-        None where nothing changes.
-
-    Raises:
-        ProgramError: a row that only reads a name.
-        TypeError: not one of `reference` and `tensor`.
+    `reference`: (file name, offset of the metadata). `tensor`: a serialized TensorValue instead, any buffer.
+    Returns: None where nothing changes.
+    Raises: ProgramError: a row that only reads a name. TypeError: not one of `reference` and `tensor`.
     """
     if (reference is None) == (tensor is None):
         raise TypeError("value: expected either a reference or a tensor")
@@ -221,11 +195,8 @@ def value_edit(
 def type_edits(buffer: _codec.Buffer, target: _codec.Constant | _codec.Op, dtype: DType) -> list[Edit]:
     """Declare another dtype: of a constant's Value, and of the output of the `const` operation that yields it.
 
-    Args:
-        target: a constant; or an operation, for the output that its row is about.
-
-    Raises:
-        ProgramError: it is not a tensor, or its type is not a tensor type.
+    `target`: a constant; or an operation, for the output that its row is about.
+    Raises: ProgramError: it is not a tensor, or its type is not a tensor type.
     """
     if isinstance(target, _codec.Op):
         return _output_edits(buffer, target, dtype)
@@ -279,10 +250,7 @@ def rewritten_operation(
 ) -> Edit:
     """Give an operation another type and other parameters; its name, its outputs and everything else are kept.
 
-    Args:
-        op: a row of the scan.
-        gone: keys of inputs and attributes to remove.
-        new: (INPUTS or ATTRIBUTES, map entry) of each to add.
+    `gone`: keys of inputs and attributes to remove. `new`: (INPUTS or ATTRIBUTES, map entry) of each to add.
     """
     rows: list[tuple[int, Any]] = [(_OPERATION_TYPE, field(_OPERATION_TYPE, op_type))]
     for entry in fields_of(buffer, op.message):
@@ -297,8 +265,7 @@ def rewritten_operation(
 def removed_operation(buffer: _codec.Buffer, op: _codec.Op | _codec.GraphOperation) -> Edit:
     """Remove an operation from its block.
 
-    Raises:
-        UnsupportedError: its field is not encoded minimally, which no known writer does.
+    Raises: UnsupportedError: its field is not encoded minimally, which no known writer does.
     """
     start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     return Edit(start, sum(op.message) - start, b"")
@@ -330,13 +297,8 @@ def followed_operation(
 ) -> Edit:
     """Insert new operations after one of a block.
 
-    Args:
-        op: a row of the scan.
-        inside: edits inside that operation; this edit replaces them.
-        new: serialized operations.
-
-    Raises:
-        UnsupportedError: as `removed_operation`.
+    `inside`: edits inside that operation; this edit replaces them. `new`: serialized operations.
+    Raises: UnsupportedError: as `removed_operation`.
     """
     start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     own = splice(buffer, op.message, combined(inside)).tobytes()
@@ -347,13 +309,8 @@ def followed_operation(
 def preceded_operation(buffer: _codec.Buffer, op: _codec.Op, edit: Edit, new: Iterable[bytes]) -> Edit:
     """Put new operations before one of a block, which changes too.
 
-    Args:
-        op: a row of the scan.
-        edit: replaces the whole operation.
-        new: serialized operations, in order.
-
-    Raises:
-        UnsupportedError: as `removed_operation`.
+    `edit`: replaces the whole operation. `new`: serialized operations, in order.
+    Raises: UnsupportedError: as `removed_operation`.
     """
     start = field_start(buffer, _BLOCK_OPERATIONS, op.message, f"operation {op.name!r}")
     data = b"".join(field(_BLOCK_OPERATIONS, message) for message in (*new, edit.data))
@@ -368,10 +325,7 @@ def new_operation(
 ) -> bytes:
     """Serialize an operation.
 
-    Args:
-        name: its attribute of that name.
-        outputs: (name, dtype, shape) of each.
-        parameters: (INPUTS or ATTRIBUTES, map entry) of each.
+    `outputs`: (name, dtype, shape) of each. `parameters`: (INPUTS or ATTRIBUTES, map entry) of each.
     """
     rows = [(_OPERATION_TYPE, field(_OPERATION_TYPE, op_type))]
     for output, dtype, shape in outputs:
@@ -387,9 +341,7 @@ def new_operation(
 def unused_name(program: ProgramScan, name: str, taken: Container[str] = (), first: int = 1) -> str:
     """Return a name that occurs nowhere in a Program: `name` (number 1), or with a number, `name_2`.
 
-    Args:
-        taken: other names in use.
-        first: number to begin with.
+    `taken`: other names in use. `first`: number to begin with.
     """
     offset, nbytes = program.span
     view = memoryview(program.buffer)[offset : offset + nbytes]
@@ -410,13 +362,8 @@ def copied_constant(
 ) -> bytes:
     """Return a copy of a `const` operation, serialized, with another name and other values of the same type.
 
-    Args:
-        constant: the operation's `val`.
-        name: of the new operation and of its output.
-        reference, tensor: the values, as for `value_edit`.
-
-    Raises:
-        ProgramError: the constant is not the `val` of a const operation.
+    `constant`: the operation's `val`. `reference`, `tensor`: the values, as for `value_edit`.
+    Raises: ProgramError: the constant is not the `val` of a const operation.
     """
     op = constant.op
     if op is None or op.type != "const" or constant.key != "val" or op.output_count != 1:
@@ -434,8 +381,7 @@ def copied_constant(
 def field_start(buffer: _codec.Buffer, number: int, span: Span, what: str) -> int:
     """Return where a length-delimited field begins whose payload is at `span`; `what` names it in messages.
 
-    Raises:
-        UnsupportedError: it is not encoded minimally.
+    Raises: UnsupportedError: it is not encoded minimally.
     """
     offset, nbytes = span
     head = varint(number << 3 | _BYTES) + varint(nbytes)
@@ -449,8 +395,7 @@ def field_start(buffer: _codec.Buffer, number: int, span: Span, what: str) -> in
 def function_edits(buffer: _codec.Buffer, program: Span, description: Span | None, keep: Collection[str]) -> list[Edit]:
     """Drop functions of a Program, and their entries in the ModelDescription. One that is left alone is the default.
 
-    Raises:
-        ProgramError: a name in `keep` is not a function, `keep` is empty, or several without the default function.
+    Raises: ProgramError: a name in `keep` is not a function, `keep` is empty, or several without the default function.
     """
     wanted, found = set(keep), []
     edits = []
@@ -486,8 +431,7 @@ def function_edits(buffer: _codec.Buffer, program: Span, description: Span | Non
 def combined(edits: Iterable[Edit | None]) -> list[Edit]:
     """Merge edits: in order, without repetitions, and without those inside a range that another one removes.
 
-    Raises:
-        ProgramError: two edits conflict.
+    Raises: ProgramError: two edits conflict.
     """
     result: list[Edit] = []
     ordered = sorted(  # removals before others of the same range
@@ -519,11 +463,8 @@ def text_of(buffer: _codec.Buffer, span: Span, number: int) -> str:
 def text_edit(buffer: _codec.Buffer, span: Span, number: int, text: str) -> Edit | None:
     """Set a string field of a message, which may be absent if the message has another.
 
-    Returns:
-        None if it already has that value.
-
-    Raises:
-        ProgramError: the message has no fields, so there is nothing to put the new one beside.
+    Returns: None if it already has that value.
+    Raises: ProgramError: the message has no fields, so there is nothing to put the new one beside.
     """
     if text_of(buffer, span, number) == text:
         return None

@@ -101,11 +101,8 @@ def write_operations(
 ) -> None:
     """Write some operations of a view as statements, one after another; blocks of an operation are written whole.
 
-    Args:
-        weights, version: as for `write_program`.
-
-    Raises:
-        As `write_program`.
+    `weights`, `version`: as for `write_program`.
+    Raises: As `write_program`.
     """
     rows = [operation.row for operation in operations]
     buffer, span = view.held()

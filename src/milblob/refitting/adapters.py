@@ -28,8 +28,7 @@ def opened_adapters(
 ) -> list[tuple[Adapter, float]]:
     """Open what was given as weights if it is an adapter, or a list of them; return each with its factor.
 
-    Raises:
-        TypeError, ValueError: another list, or a scale that does not fit. As `open_adapter`.
+    Raises: TypeError, ValueError: another list, or a scale that does not fit. As `open_adapter`.
     """
     is_list = isinstance(weights, list | tuple) and all(isinstance(one, str | os.PathLike) for one in weights)
     given = list(weights) if is_list else [weights] if is_adapter(weights) else []
@@ -65,8 +64,7 @@ def rebase_adapters(
 ) -> Rebased:
     """As `rebase`, with a base that adapters are merged into as the new checkpoint; only weights they change are new.
 
-    Raises:
-        As `merge` and `rebase`; of another base, the error has the name of the base in the config too.
+    Raises: As `merge` and `rebase`; of another base, the error has the name of the base in the config too.
     """
     old = tensors_of(base)
     new, note = merge(old, adapters, how.overflow)
@@ -92,8 +90,7 @@ def named_weights(model: Model, arrays: AdapterArrays, how: How) -> dict[str, Na
     A converter makes names of those in the checkpoint: other signs than letters and digits become "_", and endings
     such as "_to_fp16" come after them. Prefixes and the name of the adapter ("default") may differ.
 
-    Raises:
-        KeyError: several weights for one array; `select` chooses.
+    Raises: KeyError: several weights for one array; `select` chooses.
     """
     exact: dict[str, list[str]] = defaultdict(list)
     longer: dict[str, list[str]] = defaultdict(list)

@@ -18,25 +18,17 @@ from .problems import ERRORS, Problems
 
 
 class GivenValues:
-    """Values that are given to a tensor; cast when they are read, not before.
-
-    Attributes:
-        dtype, shape: of the tensor.
-        is_read: called when they are read the first time; what it raises ends the change, and nothing is written.
-        given_dtype: DType of what was given.
-        counts: what happened in a cast, once `read` was called.
-    """
+    """Values that are given to a tensor; cast when they are read, not before."""
 
     def __init__(self, name: str, tensor: LazyTensor, given: Any, can_cast: bool, overflow: str) -> None:
-        """Check that dtype and shape fit, and look at no element.
-
-        Raises:
-            TypeError, ValueError: they do not.
-        """
+        """Check that dtype and shape fit, and look at no element. Raises: TypeError, ValueError: they do not."""
         self._name, self._overflow, self._wanted = name, overflow, tensor.mil_dtype
         self._source: Any = given if is_lazy(given) else array_of(given)
+        # dtype, shape: of the tensor; counts: what happened in a cast, once `read` was called
         self.dtype, self.shape, self.counts = tensor.dtype, tensor.shape, CastCounts()
+        # called when they are read the first time; what it raises ends the change, and nothing is written
         self.is_read: Callable[[], None] = lambda: None
+        # DType of what was given
         self.given_dtype = (
             self._source.mil_dtype if hasattr(self._source, "mil_dtype") else as_dtype(self._source.dtype)
         )
@@ -54,8 +46,7 @@ class GivenValues:
     def read(self) -> np.ndarray[Any, Any]:
         """Return the values, of `dtype`.
 
-        Raises:
-            OverflowError: a number that is too large, unless the cast may change it.
+        Raises: OverflowError: a number that is too large, unless the cast may change it.
         """
         array = self._source.read() if is_lazy(self._source) else array_of(self._source)
         done, self.is_read = self.is_read, lambda: None  # a file that may not change at all is compared first
@@ -73,15 +64,11 @@ class GivenValues:
 
 
 class NeedsCastError(Exception):
-    """Values that a cast would make fit.
-
-    Attributes:
-        what: the values and the weights, in the plural.
-        error: the message for one of them.
-    """
+    """Values that a cast would make fit."""
 
     def __init__(self, what: str, error: Exception) -> None:
         super().__init__(what)
+        # what: the values and the weights, in the plural; error: the message for one of them
         self.what, self.error = what, error
 
 
@@ -94,21 +81,13 @@ class GivenTensor(NamedTuple):
 
 
 def pair_by_name(
-    given: Mapping[str, Any],
-    find: Callable[[str], tuple[str, LazyTensor]],
-    where: str,
-    how: How,
+    given: Mapping[str, Any], find: Callable[[str], tuple[str, LazyTensor]], where: str, how: How
 ) -> list[GivenTensor]:
     """Find the tensor of every array, and check all of them, casts included, before anything is written.
 
-    Args:
-        given: arrays by name.
-        find: returns the name and the tensor that a name means; KeyError: none; other errors: it cannot change.
-        where: path of the file, for messages.
-        how: which array goes where, and how it is converted.
-
-    Raises:
-        KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError.
+    `given`: arrays by name. `find`: returns the name and the tensor that a name means; KeyError: none; other errors: it
+    cannot change. `how`: which array goes where, and how it is converted.
+    Raises: KeyError, TypeError, ValueError, OverflowError: what does not fit; of several problems one ValueError.
     """
     problems = Problems()
     for lacking in [name for name in how.mapping if name not in given]:

@@ -36,43 +36,28 @@ _COUNTERS = ("num_batches_tracked",)
 
 
 class Rebased(NamedTuple):
-    """What a refit is to write.
+    """What a refit is to write."""
 
-    Attributes:
-        arrays: label -> new values, computed when they are read. A label describes their derivation from the
-            checkpoint.
-        mapping: label -> the weights that get them, or WEIGHT@OPERATION.PARAMETER where only some readers do.
-        unused: arrays of the checkpoint that no weight follows from.
-        without_effect: arrays that differ, and that no constant of the model depends on.
-        constant: weights that follow from no array -> what they are: one number, a mask, positions, integers.
-        left: weights that the caller leaves as they are.
-        note: a text that describes how names were changed.
-        progress: called while they are written; None for no progress.
-    """
-
+    # label -> new values, computed when they are read. A label describes their derivation from the checkpoint.
     arrays: dict[str, LazyTensor]
+    # label -> the weights that get them, or WEIGHT@OPERATION.PARAMETER where only some readers do
     mapping: dict[str, Names]
-    unused: tuple[str, ...]
-    without_effect: tuple[str, ...]
+    unused: tuple[str, ...]  # arrays of the checkpoint that no weight follows from
+    without_effect: tuple[str, ...]  # arrays that differ, and that no constant of the model depends on
+    # weights that follow from no array -> what they are: one number, a mask, positions, integers
     constant: Mapping[str, str]
-    left: tuple[str, ...]
-    note: str
-    progress: Progress | None
+    left: tuple[str, ...]  # weights that the caller leaves as they are
+    note: str  # a text that describes how names were changed
+    progress: Progress | None  # called while they are written; None for no progress
 
 
 def rebase(
-    path: str,
-    new: Mapping[str, Any],
-    base: Mapping[str, Any],
-    how: How,
-    leave: Select,
-    epsilon: float | None = None,
+    path: str, new: Mapping[str, Any], base: Mapping[str, Any], how: How, leave: Select, epsilon: float | None = None
 ) -> Rebased:
     """Learn from a base checkpoint how each weight of a model came to be, and do the same with another checkpoint.
 
     Args:
         path: of the model; it is only read.
-        new, base: arrays by name.
         how: as `refit` was asked. Its mapping has None for each array that is to be left out; its progress is called as
             each array of the base was compared, and each weight explained, which is half of the work.
         leave: weights that may be left as they are if their derivation is unknown.
@@ -103,12 +88,12 @@ def rebase(
         known = {name: tensor for name, tensor in model.items() if getattr(tensor, "is_dense", True)}
         lineage = find_lineage(old, known, counter, epsilon, changed)
         weights = {name: model[name] for name in lineage.origins}
-        unused = _unused(lineage, old, tuned, changed)
+        lost, without_effect = _unused(lineage, old, tuned, changed)
         merged = frozenset(name for name in changed if isinstance(tuned[name], MergedArray))
-        unused.lost.extend(merged.intersection(unused.without_effect))
+        lost.extend(merged.intersection(without_effect))
         left_out = [name for name in lineage.unknown if is_left(name)]
         problems = [*_resembling({name: model[name] for name in left_out}, different)]
-        problems += _unknown(lineage, how.is_selected, is_left) + _lost(unused.lost)
+        problems += _unknown(lineage, how.is_selected, is_left) + _lost(lost)
         result = _Writing(tuned, how.unshare)
         for origin in lineage.origins.values():
             is_changed = not merged or any(merged.intersection(claim.sources()) for claim in origin.claims)
@@ -120,7 +105,7 @@ def rebase(
     not_used = tuple(name for name in new if name in out or name in lineage.unused)
     left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
     return Rebased(
-        result.arrays, result.mapping, not_used, tuple(unused.without_effect), lineage.constant, left,
+        result.arrays, result.mapping, not_used, tuple(without_effect), lineage.constant, left,
         note, _second_half(progress, half),
     )  # fmt: skip
 
@@ -214,28 +199,16 @@ def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Call
     return [f"{_constants(len(found))} that milblob cannot compute from the base: {some(found, _MAX_NAMES)} ({advice})"]
 
 
-class _Unused(NamedTuple):
-    """Arrays that differ and do not, or not as a whole, go into the model.
-
-    Attributes:
-        lost: changes that would be lost.
-        without_effect: arrays that no constant of the model depends on.
-    """
-
-    lost: list[str]
-    without_effect: list[str]
-
-
 def _unused(
     lineage: Lineage, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], changed: Collection[str]
-) -> _Unused:
-    """Return the changes that would be lost, and those without effect.
+) -> tuple[list[str], list[str]]:
+    """Return the changes that would be lost, and the arrays with changes that no constant of the model depends on.
 
     Where every weight and every number of the model is explained, other arrays cannot matter. But some may have done
     nothing in the base, and a converter leaves these out: a bias of zeros, a scale of ones.
     """
     is_explained = not lineage.unknown and bool(lineage.origins)
-    found = _Unused([], [])
+    found: tuple[list[str], list[str]] = [], []
     for name in lineage.unused:
         if name in changed and not name.endswith(_COUNTERS):
             is_without = is_explained and name not in lineage.unclear and not _is_neutral(np.asarray(base[name].read()))

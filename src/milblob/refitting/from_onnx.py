@@ -27,17 +27,12 @@ _Referred = dict[tuple[int, int], list[tuple[Tensor, BlobRecord]]]
 
 
 class Changed(NamedTuple):
-    """What goes back.
+    """What goes back."""
 
-    Attributes:
-        arrays: those that differ from the model, and those that are not in it, which the refit reports.
-        mapping: as for `refit`, with the weights of arrays that are known by their reference only.
-        unchanged: names of the others.
-    """
-
+    # those that differ from the model, and those that are not in it, which the refit reports
     arrays: dict[str, LazyTensor]
-    mapping: Mapping[str, Any]
-    unchanged: tuple[str, ...]
+    mapping: Mapping[str, Any]  # as for `refit`, with the weights of arrays that are known by their reference only
+    unchanged: tuple[str, ...]  # names of the others
 
 
 def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
@@ -46,14 +41,9 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
     An array goes to the weight of its name. One whose name the model lacks goes to the weights of the record that it
     refers to, in the weight file or in a copy of it: tools rename what they optimise. What the mapping names is kept.
 
-    Args:
-        model: opened with `constants=True, stored=True`.
-        given: the ONNX model.
-        how: of the refit.
-
-    Raises:
-        UnsupportedError, ValueError: initializers that a conversion made, with other values than it gave them; all of
-            them are named. As reading either model.
+    `model`: opened with `constants=True, stored=True`.
+    Raises: UnsupportedError, ValueError: initializers that a conversion made, with other values than it gave them; all
+    of them are named. As reading either model.
     """
     weights, problems = WeightsByName(model), Problems()
     mapping: dict[str, Any] = dict(how.mapping)

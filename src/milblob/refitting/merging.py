@@ -49,22 +49,14 @@ class MergedArray(LazyTensor):
 
 
 class Delta(NamedTuple):
-    """What one adapter does to a weight, seen as a matrix [rows, columns]: adds scale * left @ right.
+    """What one adapter does to a weight, seen as a matrix [rows, columns]: adds scale * left @ right."""
 
-    Attributes:
-        a, b: the factors; b is None if `a` itself, a vector, is added.
-        scale: of their product.
-        magnitude: DoRA's lengths, one for each output; None without DoRA.
-        is_turned: whether the rows are the inputs, so that left is A.
-        is_embedding: whether the weight is an embedding.
-    """
-
-    a: StoredArray
+    a: StoredArray  # the factors; b is None if `a` itself, a vector, is added
     b: StoredArray | None
-    scale: float
-    magnitude: StoredArray | None = None
-    is_turned: bool = False
-    is_embedding: bool = False
+    scale: float  # of their product
+    magnitude: StoredArray | None = None  # DoRA's lengths, one for each output; None without DoRA
+    is_turned: bool = False  # whether the rows are the inputs, so that left is A
+    is_embedding: bool = False  # whether the weight is an embedding
 
     def factors(self) -> tuple[Values, Values]:
         """Return left, [rows, rank], and right, [rank, columns], in float32."""
@@ -126,11 +118,7 @@ class _MergedPlace(Place):
 
 
 class _Merged(Dense):
-    """The values of a MergedArray, computed a tile of whole rows at a time.
-
-    Attributes:
-        scales: of the merged weights, with DoRA: [rows, 1] or [1, columns].
-    """
+    """The values of a MergedArray, computed a tile of whole rows at a time."""
 
     def __init__(
         self,
@@ -151,7 +139,7 @@ class _Merged(Dense):
         # PEFT adds to an embedding what it has cast to the embedding's dtype.
         self._is_rounded = any(delta.is_embedding and delta.magnitude is None for delta in deltas)
         self._working = np.dtype(np.float64 if dtype is DType.FLOAT64 else np.float32)
-        self.scales: Values | None = None
+        self.scales: Values | None = None  # of the merged weights, with DoRA: [rows, 1] or [1, columns]
 
     def fill(self, out: Values, begin: int, count: int) -> None:
         """See Dense."""
@@ -165,8 +153,7 @@ class _Merged(Dense):
     def factor(self, magnitude: Values, is_turned: bool) -> Values:
         """Return what DoRA multiplies the merged weights of each output by: the length that it learnt / their length.
 
-        Raises:
-            FormatError: outputs all of whose weights are 0.
+        Raises: FormatError: outputs all of whose weights are 0.
         """
         squares = np.zeros(self._columns if is_turned else self._rows)
         for first, last in self._tiles(0, self._rows):
@@ -254,14 +241,9 @@ def merge(
 ) -> tuple[dict[str, LazyTensor], str]:
     """Return the arrays of a base with adapters merged into them, and a text that describes how names were changed.
 
-    Args:
-        base: arrays by name.
-        adapters: with the factor of each. The changes of several add up.
-        overflow: as `refit`.
-
-    Raises:
-        KeyError: arrays that the base lacks. FormatError: shapes that do not fit, numbers that are too large.
-        UnsupportedError: several adapters for a weight that cannot be added.
+    `adapters`: with the factor of each. The changes of several add up. `overflow`: as `refit`.
+    Raises: KeyError: arrays that the base lacks. FormatError: shapes that do not fit, numbers that are too large.
+    UnsupportedError: several adapters for a weight that cannot be added.
     """
     found, notes = dict(base), []
     deltas: dict[str, list[Delta]] = {}

@@ -44,30 +44,20 @@ class How(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class RefitItem:
-    """One array for one weight, or for some of the operations that read it.
+    """One array for one weight, or for some of the operations that read it."""
 
-    Attributes:
-        given: name of the array.
-        values: an array, or a tensor that has not been read.
-        tensor: the weight; of a compressed one, its dense form.
-        consumers: where the weight is read, if the array is for some of its consumers only; None for all.
-        target: the weight as the user named it.
-        counts, sqnr: what happened in the conversion, once it is done.
-        name: of the tensor that has the values in the result.
-        nbytes: of its new stored bytes.
-        is_in_place, unshared: as in `Refitted`.
-    """
-
-    given: str
-    values: Any
-    tensor: Tensor
+    given: str  # name of the array
+    values: Any  # an array, or a tensor that has not been read
+    tensor: Tensor  # the weight; of a compressed one, its dense form
+    # where the weight is read, if the array is for some of its consumers only; None for all
     consumers: tuple[Consumer, ...] | None
-    target: str
+    target: str  # the weight as the user named it
+    # what happened in the conversion, once it is done
     counts: CastCounts = dataclasses.field(default_factory=CastCounts)
     sqnr: float | None = None
-    name: str = ""
-    nbytes: int = 0
-    is_in_place: bool = True
+    name: str = ""  # of the tensor that has the values in the result
+    nbytes: int = 0  # of its new stored bytes
+    is_in_place: bool = True  # as in `Refitted`
     unshared: str = ""
 
     def __post_init__(self) -> None:
@@ -78,12 +68,8 @@ class RefitItem:
 def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
     """Find the weight for every array, and check all of them before reporting any problem.
 
-    Args:
-        model: opened with `constants=True, stored=True`.
-        given: name -> array, or tensor not yet read.
-
-    Raises:
-        The only problem itself; ValueError with all of them if there are several, or if there is nothing to do.
+    `model`: opened with `constants=True, stored=True`. `given`: name -> array, or tensor not yet read.
+    Raises: The only problem itself; ValueError with all of them if there are several, or if there is nothing to do.
     """
     problems, items = Problems(), []
     names = WeightsByName(model)
@@ -155,8 +141,7 @@ def _require_fit(item: RefitItem, how: How, problems: Problems) -> None:
 class WeightsByName:
     """The weights of a model by name, compressed ones among them.
 
-    Args:
-        model: opened with `stored=True`, which lists the parts of compressed weights.
+    `model`: opened with `stored=True`, which lists the parts of compressed weights.
     """
 
     def __init__(self, model: Model) -> None:
@@ -168,9 +153,8 @@ class WeightsByName:
 
         OPERATION is the operation's first output, as `milblob show WEIGHT` prints it, or OPERATION.PARAMETER.
 
-        Raises:
-            KeyError: there is none; has a message only where it adds to the name. UnsupportedError: a computed part of
-                a chain.
+        Raises: KeyError: there is none; has a message only where it adds to the name. UnsupportedError: a computed part
+        of a chain.
         """
         found = self._weight(name)
         if found is not None:

@@ -37,14 +37,10 @@ _UNSHARE = "unshare=True (--unshare)"
 
 
 class Content:
-    """New stored bytes, and the items that they come from.
-
-    Attributes:
-        tensor: a constant that is stored as such bytes.
-        items: the arrays that they are made of.
-    """
+    """New stored bytes, and the items that they come from."""
 
     def __init__(self, tensor: Tensor, items: list[RefitItem], make: Callable[[], Any], how: How) -> None:
+        # tensor: a constant that is stored as such bytes; items: the arrays that they are made of
         self.tensor, self.items, self._how = tensor, items, how
         self._make = make
         self._digest = ""
@@ -92,20 +88,14 @@ class Content:
 
 
 class RefitPlan:
-    """The changes of a refit to the files of a model; nothing is written.
-
-    Attributes:
-        items: the arrays and the weights that they are for.
-        changes: of each file.
-    """
+    """The changes of a refit to the files of a model; nothing is written."""
 
     def __init__(self, model: Model, items: list[RefitItem], how: How) -> None:
         """Plan, and find problems of every weight before any is raised.
 
-        Raises:
-            As `refit`, one problem or a ValueError that lists them.
+        Raises: As `refit`, one problem or a ValueError that lists them.
         """
-        self.items = items
+        self.items = items  # the arrays and the weights that they are for
         self._model, self._how = model, how
         self._contents: dict[str, Content] = {}
         self._files: dict[str, FileChange] = {}
@@ -133,7 +123,7 @@ class RefitPlan:
             self._make_all(problems)
         problems.raise_any()
         self._add_operations()
-        self.changes = list(self._files.values())
+        self.changes = list(self._files.values())  # of each file
         for change in self.changes:
             _require_apart(change)
         require_no_other_data(self._model, [w.tensor for change in self.changes for w in change.writes])
@@ -141,8 +131,7 @@ class RefitPlan:
     def check(self) -> None:
         """Make all new bytes, one weight at a time, and keep none.
 
-        Raises:
-            What does not fit: one problem, or a ValueError that lists them.
+        Raises: What does not fit: one problem, or a ValueError that lists them.
         """
         problems = Problems()
         self._make_all(problems)

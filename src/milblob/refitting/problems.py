@@ -34,21 +34,14 @@ class Problems:
     def add_kind(self, what: str, remedy: str, name: str, error: Exception) -> None:
         """Add a problem that others may share.
 
-        Args:
-            what: in the plural, such as "float32 arrays for float16 weights".
-            remedy: what to do, such as "add --cast".
-            name: of the array.
-            error: to raise if this is the only problem of its kind; its message lacks the remedy.
+        `what`: in the plural, such as "float32 arrays for float16 weights". `remedy`: what to do, such as "add --cast".
+        `error`: to raise if this is the only problem of its kind; its message lacks the remedy.
         """
         self._count += 1
         self._kinds.setdefault((what, remedy), []).append((name, error))
 
     def raise_any(self) -> None:
-        """Raise what was found.
-
-        Raises:
-            The only problem itself; ValueError with all of them if there are several.
-        """
+        """Raise what was found. Raises: The only problem itself; ValueError with all of them if there are several."""
         if not self._count:
             return
         if self._count == 1:

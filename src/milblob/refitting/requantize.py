@@ -37,25 +37,20 @@ class Recent:
 def requantized(item: RefitItem, how: How, recent: Recent) -> list[tuple[Tensor, Callable[[], Any]]]:
     """Return the stored parts of a compressed weight that change, each with what makes its new bytes.
 
-    Raises:
-        UnsupportedError: an operation that cannot be requantized. ValueError: a part that another weight reads too.
+    Raises: UnsupportedError: an operation that cannot be requantized. ValueError: a part that another weight reads too.
     """
     weight = Requantized(item, how, recent)
     return [(tensor, weight.maker(key)) for key, tensor in weight.changing.items()]
 
 
 class Requantized:
-    """The new stored parts of one weight, computed on the first access to one of them.
-
-    Attributes:
-        changing: the parts that change, by their row.
-    """
+    """The new stored parts of one weight, computed on the first access to one of them."""
 
     def __init__(self, item: RefitItem, how: How, recent: Recent) -> None:
         self._item, self._how, self._recent = item, how, recent
         self._is_fit = how.requantize == "fit"
         self._chain = cast(Compressed, item.tensor.chain)
-        self.changing: dict[Any, Tensor] = {}
+        self.changing: dict[Any, Tensor] = {}  # the parts that change, by their row
         for row in self._find(self._chain):
             self.changing[row] = item.tensor.part(row)
         self._require_own()
@@ -95,8 +90,7 @@ class Requantized:
     def _find(self, node: Compressed) -> Iterator[Any]:
         """Yield the rows of the parts that change.
 
-        Raises:
-            UnsupportedError: a part is computed in a way that cannot be turned round.
+        Raises: UnsupportedError: a part is computed in a way that cannot be turned round.
         """
         kind, parts = node.op.type, node.parts
         if kind == "constexpr_cast":
@@ -140,8 +134,7 @@ class Requantized:
     def _require_values(self, node: Compressed, is_sparse: bool) -> None:
         """Refuse a part that is computed, unless it is the values of an operation that can be requantized.
 
-        Raises:
-            UnsupportedError.
+        Raises: UnsupportedError.
         """
         if is_sparse and (node.output != 1 or node.op.type not in (_PALETTES[1], _SCALES[1])):
             raise self._unsupported(node)
@@ -169,11 +162,7 @@ class Requantized:
         return 1 if "shape" in node.parts or not shape else int(shape[-1] or 1)
 
     def _require_own(self) -> None:
-        """Refuse parts that operations outside the chain read: their values would change too.
-
-        Raises:
-            ValueError.
-        """
+        """Refuse parts that operations outside the chain read: their values would change too. Raises: ValueError."""
         tensor = self._item.tensor
         inside = {self._chain.op.message}
         nodes = [self._chain]
@@ -291,8 +280,7 @@ class Requantized:
     def _solve(self, node: Compressed, values: Array, mask: Array | None) -> None:
         """Set the stored parts below an operation so that it yields the values, as nearly as it can.
 
-        Args:
-            mask: of a sparse-to-sparse operation, the elements that are stored.
+        `mask`: of a sparse-to-sparse operation, the elements that are stored.
         """
         kind = node.op.type
         if kind == "constexpr_cast":

@@ -29,43 +29,28 @@ _LEAST_NBYTES = 1 << 20
 
 
 class Write(NamedTuple):
-    """New stored bytes of one constant.
+    """New stored bytes of one constant."""
 
-    Attributes:
-        name: of the tensor, for progress.
-        tensor: the constant that has them.
-        offset, nbytes: of the old bytes.
-        new_nbytes: of the new ones; differs only where the value stands in the model file.
-        make: returns the new bytes, each time that it is called.
-        pieces: yields the same, in order.
-    """
-
-    name: str
-    tensor: Tensor
-    offset: int
+    name: str  # of the tensor, for progress
+    tensor: Tensor  # the constant that has them
+    offset: int  # of the old bytes
     nbytes: int
-    new_nbytes: int
-    make: Callable[[], Any]
-    pieces: Callable[[], Iterator[Any]]
+    new_nbytes: int  # of the new ones; differs only where the value stands in the model file
+    make: Callable[[], Any]  # returns the new bytes, each time that it is called
+    pieces: Callable[[], Iterator[Any]]  # yields the same, in order
 
 
 @dataclasses.dataclass(eq=False)
 class FileChange:
-    """What changes in one file of a model.
+    """What changes in one file of a model."""
 
-    Attributes:
-        mapping: the open file.
-        holder: a Program that is in the file, which also gives its format; None for a weight file.
-        writes: new bytes for old ones. Their offsets in MIL text are those in the Program that was read from it.
-        edits: of a Program, besides.
-        appended: new records of a weight file.
-    """
-
-    mapping: MappedFile
+    mapping: MappedFile  # the open file
+    # a Program that is in the file, which also gives its format; None for a weight file
     holder: OpenProgram | None = None
+    # new bytes for old ones. Their offsets in MIL text are those in the Program that was read from it.
     writes: list[Write] = dataclasses.field(default_factory=list)
-    edits: list[Edit] = dataclasses.field(default_factory=list)
-    appended: Appended | None = None
+    edits: list[Edit] = dataclasses.field(default_factory=list)  # of a Program, besides
+    appended: Appended | None = None  # new records of a weight file
 
     @property
     def is_same_size(self) -> bool:
@@ -92,9 +77,8 @@ class FileChange:
     def write(self, fd: int, counter: ProgressCounter) -> None:
         """Write the changed file to an empty one.
 
-        Raises:
-            FormatError: the file has shrunk. ValueError: other bytes than announced. OSError: as writing.
-            As making the new bytes.
+        Raises: FormatError: the file has shrunk. ValueError: other bytes than announced. OSError: as writing. As making
+        the new bytes.
         """
         mapping = self.mapping
         if self._is_spliced:
@@ -129,11 +113,7 @@ class FileChange:
 
 
 def write_in_place(model: EditableModel, changes: list[FileChange], counter: ProgressCounter) -> None:
-    """Change the files of a model, all or none.
-
-    Raises:
-        As `FileChange.write` and `journal.commit`.
-    """
+    """Change the files of a model, all or none. Raises: As `FileChange.write` and `journal.commit`."""
     patches, replacements = [], []
     for change in changes:
         path = model.writable(change.mapping)
@@ -151,8 +131,7 @@ def copied(
 ) -> Iterator[str]:
     """Write a changed copy of a model and yield its path; the end of the block renames it to `target`.
 
-    Raises:
-        As `FileChange.write`, `copy_changed_tree` and `NewDirectory`.
+    Raises: As `FileChange.write`, `copy_changed_tree` and `NewDirectory`.
     """
     changed: Changed = {change.mapping: _writing(change, counter) for change in changes}
     files = OpenFiles(package.mappings)

@@ -38,12 +38,9 @@ _SHARE = 16  # of the size, after which the directory is looked at again
 class CacheDirectory:
     """An open cache.
 
-    Args:
-        settings: which directory, and its size; or its path.
-
-    Raises:
-        OSError: the directory cannot be made or used. PermissionError: others may write to it.
-        TypeError: neither a Cache nor a path. ValueError: a path with a NUL; a URL.
+    `settings`: which directory, and its size; or its path.
+    Raises: OSError: the directory cannot be made or used. PermissionError: others may write to it. TypeError: neither a
+    Cache nor a path. ValueError: a path with a NUL; a URL.
     """
 
     def __init__(self, settings: Cache | str | os.PathLike[str]) -> None:
@@ -63,8 +60,7 @@ class CacheDirectory:
     def entry(self, remote: RemoteFile) -> "CacheEntry | None":
         """Return the entry of the current version of a file, which the caller closes; None for one that is not kept.
 
-        Raises:
-            OSError: the server cannot be asked, or the entry cannot be opened.
+        Raises: OSError: the server cannot be asked, or the entry cannot be opened.
         """
         version = remote.current()
         if not version.is_lasting:
@@ -156,15 +152,11 @@ class CacheDirectory:
 
 
 class CacheEntry:
-    """One version of one file in a cache.
-
-    Attributes:
-        fd: of the sparse file, which belongs to this object.
-    """
+    """One version of one file in a cache."""
 
     def __init__(self, cache: CacheDirectory, path: str, nbytes: int) -> None:
         self._cache, self._path = cache, path
-        self._log = self.fd = -1
+        self._log = self.fd = -1  # fd: of the sparse file, which belongs to this object
         self._begins: list[int] = []
         self._rows: list[tuple[int, int, bytes]] = []  # (begin, end, digest), by begin; no row is inside another
         self.fd = self._open(nbytes)

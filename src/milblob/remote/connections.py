@@ -21,21 +21,14 @@ _RESIDUE_NBYTES = 1 << 14  # of a body that nobody reads, so that its connection
 
 
 class Answer(NamedTuple):
-    """A response whose body was not read yet.
+    """A response whose body was not read yet."""
 
-    Attributes:
-        status: such as 206. reason: its text.
-        headers: of the response; names in any case.
-        body: reads it. finish: called when no more is read.
-        extend: called with the seconds from now on until the last byte must be there.
-    """
-
-    status: int
+    status: int  # such as 206. reason: its text.
     reason: str
-    headers: Any
-    body: http.client.HTTPResponse
+    headers: Any  # of the response; names in any case
+    body: http.client.HTTPResponse  # reads it. finish: called when no more is read.
     finish: Any
-    extend: Any
+    extend: Any  # called with the seconds from now on until the last byte must be there
 
 
 class _Timed:
@@ -94,13 +87,8 @@ class Connections:
     def ask(self, url: str, headers: dict[str, str], seconds: float) -> Answer:
         """Send a GET request, and read the head of the response.
 
-        Args:
-            url: of http or https, without user.
-            headers: of the request.
-            seconds: until the last byte of the body must be there.
-
-        Raises:
-            OSError: no connection, or it broke. http.client.HTTPException: no HTTP. TimeoutError: it took too long.
+        `url`: of http or https, without user. `seconds`: until the last byte of the body must be there.
+        Raises: OSError: no connection, or it broke. http.client.HTTPException: no HTTP. TimeoutError: it took too long.
         """
         end = time.monotonic() + seconds
         parts = urlsplit(url)

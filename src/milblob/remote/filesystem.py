@@ -1,10 +1,11 @@
 """Files of any file system that fsspec knows, read by ranges."""
 
+import contextlib
 import errno
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..extras import require
@@ -95,11 +96,7 @@ class FileSystemFile:
             return bytes(file.read(end - begin))
 
     def current(self) -> Version:
-        """See RemoteFile: asked for once.
-
-        Raises:
-            FormatError: its size is not that of the listing.
-        """
+        """See RemoteFile: asked for once. Raises: FormatError: its size is not that of the listing."""
         with self._lock:
             if self._first is None:
                 with _named(self.name):
@@ -134,34 +131,29 @@ def _version(info: dict[str, Any], name: str) -> Version:
     return Version(nbytes, etag, changed)
 
 
-class _named:  # noqa: N801
-    """Turns any error of a file system into an OSError that names the file, without what a URL in it may hold."""
-
-    def __init__(self, name: str, message: str = "") -> None:
-        self._name, self._words = name, message
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None or not isinstance(error, Exception) or isinstance(error, MemoryError):
-            return
-        if isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(errno.ENOENT, f"{self._words}{os.strerror(errno.ENOENT)}", self._name) from None
-        if isinstance(error, PermissionError):
-            raise PermissionError(errno.EACCES, f"{self._words}{os.strerror(errno.EACCES)}", self._name) from None
+@contextlib.contextmanager
+def _named(name: str, message: str = "") -> Iterator[None]:
+    """Turn any error of a file system into an OSError that names the file, without what a URL in it may hold."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, f"{message}{os.strerror(errno.ENOENT)}", name) from None
+    except PermissionError:
+        raise PermissionError(errno.EACCES, f"{message}{os.strerror(errno.EACCES)}", name) from None
+    except Exception as error:
         what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
         got = f"{what} ({status})" if isinstance(status, int) else what
-        raise OSError(errno.EIO, f"{self._words}expected its bytes, got {got}", self._name) from None
+        raise OSError(errno.EIO, f"{message}expected its bytes, got {got}", name) from None
 
 
 def open_origin(url: str, options: dict[str, Any]) -> tuple[FileSystemOrigin, str]:
     """Return the directory of a URL, and the name in it.
 
-    Raises:
-        ImportError: fsspec, or the package for this URL, is not installed. ValueError: a scheme that it does not know.
-        OSError: the file system cannot be opened.
+    Raises: ImportError: fsspec, or the package for this URL, is not installed. ValueError: a scheme that it does not
+    know. OSError: the file system cannot be opened.
     """
     fsspec = require("fsspec")
     text = shown_url(url)

@@ -65,12 +65,9 @@ class _CutError(Exception):
 class HttpOrigin:
     """A directory on a server; its files are asked for by name.
 
-    Args:
-        url: of a file or directory in it, as `urls.split` returns it.
-        options: "headers": a mapping of further headers; "timeout": seconds without which a request fails.
-
-    Raises:
-        ValueError: another option, or another value.
+    `url`: of a file or directory in it, as `urls.split` returns it. `options`: "headers": a mapping of further headers;
+    "timeout": seconds without which a request fails.
+    Raises: ValueError: another option, or another value.
     """
 
     def __init__(self, url: Split, options: dict[str, Any]) -> None:
@@ -123,8 +120,7 @@ class HttpOrigin:
 class HttpFile:
     """A file on a server; see RemoteFile.
 
-    Raises:
-        FileNotFoundError: 404 or 410. PermissionError: 401 or 403. OSError: as `read`.
+    Raises: FileNotFoundError: 404 or 410. PermissionError: 401 or 403. OSError: as `read`.
     """
 
     def __init__(self, origin: HttpOrigin, url: str, name: str) -> None:
@@ -146,8 +142,7 @@ class HttpFile:
     def read(self, offset: int, nbytes: int) -> bytearray:
         """Read a range, after a failure from where it ended; the first one of a file may be longer than the file.
 
-        Raises:
-            OSError: the message names the range and the status, or what else failed. FormatError: another version.
+        Raises: OSError: the message names the range and the status, or what else failed. FormatError: another version.
         """
         data = bytearray()
 
@@ -188,8 +183,7 @@ class HttpFile:
     def _request(self, offset: int, nbytes: int, data: bytearray) -> tuple[bool, int]:
         """Make one request for what is missing, and add it to `data`.
 
-        Returns:
-            Whether the body had its declared length, and how many bytes `data` is to have.
+        Returns: Whether the body had its declared length, and how many bytes `data` is to have.
         """
         asked = offset + len(data)
         answer = self._ask(asked, offset + nbytes)
@@ -267,8 +261,7 @@ class HttpFile:
     def _ask(self, begin: int, end: int | None) -> Answer:
         """Send the request, and follow redirects; those that a server gave before are tried first.
 
-        Args:
-            begin, end: the range; None: all from `begin`.
+        `begin`, `end`: the range; None: all from `begin`.
         """
         url, is_short_cut = self._target, self._target != self._url
         for _ in range(_MAX_REDIRECTS + 1):

@@ -42,10 +42,6 @@ class Mirror:
         whole_name: what messages call the file or directory; by default its name in the directory.
         cache: that is to be kept in bounds when it is closed.
 
-    Attributes:
-        path: local path that represents that file or directory.
-        name: what messages call it.
-
     Raises:
         OSError: no directory for temporary files was found.
     """
@@ -65,8 +61,8 @@ class Mirror:
         self._missing: set[str] = set()
         self._was_listed = self._is_closed = False
         self.root = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
-        self.path = os.path.join(self.root, name)
-        self.name = whole_name or f"{origin.name}/{name}"
+        self.path = os.path.join(self.root, name)  # local path that represents that file or directory
+        self.name = whole_name or f"{origin.name}/{name}"  # what messages call it
         try:
             if not origin.can_list and name.endswith((_PACKAGE, _COMPILED)):
                 os.mkdir(self.path)

@@ -19,15 +19,10 @@ MAX_FILES = 1 << 17
 
 
 class Version(NamedTuple):
-    """The identity of a version of a file.
+    """The identity of a version of a file."""
 
-    Attributes:
-        nbytes: its size.
-        etag, changed: as the server states them; "" where it does not.
-    """
-
-    nbytes: int
-    etag: str = ""
+    nbytes: int  # its size
+    etag: str = ""  # as the server states them; "" where it does not
     changed: str = ""
 
     @property
@@ -43,12 +38,8 @@ class Version(NamedTuple):
     def require_same(self, other: "Version", name: str) -> None:
         """Refuse bytes of another version of the file.
 
-        Args:
-            other: that came with them.
-            name: of the file, for messages.
-
-        Raises:
-            FormatError: it is another version.
+        `other`: that came with them. `name`: of the file, for messages.
+        Raises: FormatError: it is another version.
         """
         if self != other:
             what = "size" if self.nbytes != other.nbytes else "ETag" if self.etag != other.etag else "time of change"
@@ -77,32 +68,20 @@ def _seconds_of_iso(text: str) -> float:
 
 
 class RemoteFile(Protocol):
-    """A file somewhere else.
+    """A file somewhere else."""
 
-    Attributes:
-        name: what messages call it: without credentials.
-        version: its version and size.
-        address: what identifies the file: a part that may be shown, and a part that may hold credentials.
-        head: its first bytes, which came with the answer that it exists; b"" if none did.
-    """
-
-    name: str
-    version: Version
-    address: tuple[str, str]
-    head: bytes
+    name: str  # what messages call it: without credentials
+    version: Version  # its version and size
+    address: tuple[str, str]  # what identifies the file: a part that may be shown, and a part that may hold credentials
+    head: bytes  # its first bytes, which came with the answer that it exists; b"" if none did
 
     def current(self) -> Version:
-        """Return the version that `read` reads.
-
-        Raises:
-            OSError: its server cannot be asked.
-        """
+        """Return the version that `read` reads. Raises: OSError: its server cannot be asked."""
 
     def read(self, offset: int, nbytes: int) -> Any:
         """Return a range of this version, as bytes; for several threads at once.
 
-        Raises:
-            OSError: it cannot be read. FormatError: the file is another version now.
+        Raises: OSError: it cannot be read. FormatError: the file is another version now.
         """
 
     def save(self, fd: int, begin: int, version: Version | None, progress: Callable[[int, int], None]) -> Version:
@@ -122,28 +101,18 @@ class RemoteFile(Protocol):
 
 
 class RemoteDirectory(Protocol):
-    """A directory somewhere else.
+    """A directory somewhere else."""
 
-    Attributes:
-        name: what messages call it.
-        can_list: whether `files` lists what is in it.
-    """
-
-    name: str
-    can_list: bool
+    name: str  # what messages call it
+    can_list: bool  # whether `files` lists what is in it
 
     def file(self, relative: str) -> RemoteFile | None:
-        """Return a file, by its path with "/"; None if there is none.
-
-        Raises:
-            OSError: its server cannot be asked.
-        """
+        """Return a file, by its path with "/"; None if there is none. Raises: OSError: its server cannot be asked."""
 
     def files(self, relative: str) -> Mapping[str, Any]:
         """Return every file below a path, or the file at it, by its path from the directory.
 
-        Raises:
-            OSError: it cannot be listed. FormatError: names that no file can have, or too many.
+        Raises: OSError: it cannot be listed. FormatError: names that no file can have, or too many.
         """
 
     def close(self) -> None:
@@ -153,13 +122,8 @@ class RemoteDirectory(Protocol):
 def require_names(names: list[str], where: str, folders: Container[str] = ()) -> None:
     """Refuse paths of a listing or an archive that no model has, or that lead out of it.
 
-    Args:
-        names: with "/".
-        where: what has them, for messages.
-        folders: those of the names that are folders.
-
-    Raises:
-        FormatError: there is one, or there are too many.
+    `names`: with "/". `where`: what has them, for messages. `folders`: those of the names that are folders.
+    Raises: FormatError: there is one, or there are too many.
     """
     if len(names) > MAX_FILES:
         raise FormatError(f"files: expected at most {MAX_FILES}, got {len(names)}", file=where)

@@ -75,9 +75,7 @@ def merged(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
 def pieces(ranges: list[Range], count: int) -> list[Range]:
     """Cut ranges into requests, so that `count` of them can run at once and none has to begin again with much.
 
-    Args:
-        ranges: in order.
-        count: requests that run at once.
+    `count`: requests that run at once.
     """
     share = sum(end - begin for begin, end in ranges) // count
     size = min(max(share, _MIN_PIECE_NBYTES), _MAX_PIECE_NBYTES)

@@ -17,8 +17,7 @@ def takes_urls(*names: str) -> Callable[[_F], _F]:
     The function itself gets local paths, which represent them until it returns, and neither of these options, although
     its signature has them for its callers.
 
-    Args:
-        names: of these arguments, in their order, the first ones of the function.
+    `names`: of these arguments, in their order, the first ones of the function.
     """
 
     def decorate(function: _F) -> _F:

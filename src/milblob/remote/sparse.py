@@ -21,9 +21,7 @@ class SparseFile:
     Threads may share it. No byte is fetched twice: what another thread is fetching is waited for. The local file is
     made when it is first needed: a directory may have more files than a process can have open.
 
-    Args:
-        remote: the file.
-        cache: where its bytes are kept; None: in a file without a name.
+    `cache`: where its bytes are kept; None: in a file without a name.
     """
 
     def __init__(self, remote: RemoteFile, cache: CacheDirectory | None = None) -> None:
@@ -45,8 +43,7 @@ class SparseFile:
     def file(self) -> int:
         """Return the descriptor of the local file, which belongs to this object; made by the first call.
 
-        Raises:
-            OSError: no space for the bytes that came first, no descriptor left; the cache cannot be used.
+        Raises: OSError: no space for the bytes that came first, no descriptor left; the cache cannot be used.
         """
         with self._changed:
             if self._fd < 0:
@@ -87,11 +84,8 @@ class SparseFile:
     def fetch(self, spans: Spans) -> None:
         """Return once ranges are in the local file.
 
-        Args:
-            spans: (offset, nbytes) inside the file.
-
-        Raises:
-            OSError, FormatError: as RemoteFile.read; what arrived until then is kept.
+        `spans`: (offset, nbytes) inside the file.
+        Raises: OSError, FormatError: as RemoteFile.read; what arrived until then is kept.
         """
         wanted = merged((offset, offset + nbytes) for offset, nbytes in spans)
         self.file()

@@ -7,22 +7,14 @@ from ..mirrored import shown_url
 
 
 class Split(NamedTuple):
-    """A URL of http in parts.
+    """A URL of http in parts."""
 
-    Attributes:
-        scheme, host: in lower case; the host as in the URL, with its port.
-        directory: path of the URL's directory, as it is encoded in the URL; ends with "/".
-        name: last name of the path, decoded.
-        query: without "?"; "" if there is none.
-        user: "user:password", decoded, or "".
-    """
-
-    scheme: str
+    scheme: str  # in lower case; the host as in the URL, with its port
     host: str
-    directory: str
-    name: str
-    query: str
-    user: str
+    directory: str  # path of the URL's directory, as it is encoded in the URL; ends with "/"
+    name: str  # last name of the path, decoded
+    query: str  # without "?"; "" if there is none
+    user: str  # "user:password", decoded, or ""
 
     def at(self, relative: str) -> str:
         """Return the URL, without user, of a file below the directory; its path is plain text with "/"."""
@@ -37,8 +29,7 @@ class Split(NamedTuple):
 def split(url: str) -> Split:
     """Split a URL of http or https.
 
-    Raises:
-        ValueError: it has no host, or a port that is not a number, or names nothing.
+    Raises: ValueError: it has no host, or a port that is not a number, or names nothing.
     """
     try:
         parts = urlsplit(url)

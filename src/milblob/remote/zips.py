@@ -41,11 +41,8 @@ _SUFFIXES = (".mlpackage", ".mlmodelc", ".aimodel")
 class ZipDirectory:
     """The model in an archive, as a directory; see RemoteDirectory.
 
-    Args:
-        archive: opens the archive, once its members are asked for.
-        name: what messages call it.
-        max_nbytes: see `Budget`: of what is decoded.
-        close: called by `close`.
+    `archive`: opens the archive, once its members are asked for. `max_nbytes`: see `Budget`: of what is decoded.
+    `close`: called by `close`.
     """
 
     can_list = True
@@ -63,9 +60,8 @@ class ZipDirectory:
     def files(self, relative: str) -> "dict[str, ZipMember]":
         """See RemoteDirectory: those of the model.
 
-        Raises:
-            FormatError: no zip, or a broken one; several models. UnsupportedError: no model; encrypted members, or
-            compressed in another way than deflate. LimitError: too much would be decoded.
+        Raises: FormatError: no zip, or a broken one; several models. UnsupportedError: no model; encrypted members, or
+        compressed in another way than deflate. LimitError: too much would be decoded.
         """
         archive: MappedFile = self._open()
         members = _members(archive, self._path)
@@ -87,11 +83,7 @@ class ZipDirectory:
 
 
 class ZipMember:
-    """A file in an archive.
-
-    Attributes:
-        backing: its bytes: a part of the archive's mapping if it is stored, else a file that they are decoded into.
-    """
+    """A file in an archive."""
 
     def __init__(self, archive: MappedFile, row: zipfile.ZipInfo, start: int, name: str, budget: Budget) -> None:
         self._archive, self._row, self._start, self._name, self._budget = archive, row, start, name, budget
@@ -102,6 +94,7 @@ class ZipMember:
             whole = memoryview(archive.need([]))
             self.backing = Backing(name, row.file_size, self._fetch, memory=whole[start : start + row.file_size])
             return
+        # its bytes: a part of the archive's mapping if it is stored, else a file that they are decoded into
         self.backing = Backing(name, row.file_size, self._decode, self._file)
 
     def _file(self) -> int:
@@ -276,8 +269,7 @@ def _start(data: memoryview, archive: MappedFile, row: zipfile.ZipInfo, path: st
 def _root(names: list[str], path: str) -> str | None:
     """Return what the names of the only model in an archive begin with: "", or a folder and "/"; None of no model.
 
-    Raises:
-        FormatError: there are several.
+    Raises: FormatError: there are several.
     """
     folders = {""} | {name[: at + 1] for name in names for at in range(len(name)) if name[at] == "/"}
     found: list[str] = []

@@ -27,10 +27,7 @@ def comparison_of(
 ) -> dict[str, Any]:
     """Compare two models, and return the rows of the page, in the order of A.
 
-    Args:
-        a, b: open. A is the reference.
-        values: compare them; else names only.
-        select, progress, max_nbytes: as for `milblob.diff`.
+    `values`: compare them; else names only. `select`, `progress`, `max_nbytes`: as for `milblob.diff`.
     """
     found = diff(
         _source(a), _source(b), select=select, names_only=not values, progress=progress, max_nbytes=max_nbytes

@@ -29,24 +29,16 @@ _MAX_FEATURES = 64
 
 
 class Subject(NamedTuple):
-    """What a report is about.
+    """What a report is about."""
 
-    Attributes:
-        side: a model or a file of arrays, open.
-        tensors: those that were selected, in order.
-    """
-
-    side: Side
-    tensors: Mapping[str, LazyTensor]
+    side: Side  # a model or a file of arrays, open
+    tensors: Mapping[str, LazyTensor]  # those that were selected, in order
 
 
 def weights_of(chosen: Subject, values: bool, counter: ProgressCounter) -> dict[str, Any]:
     """Return the table of weights, and their tree of scopes.
 
-    Args:
-        chosen: the weights.
-        values: read them.
-        counter: is given each weight that was read.
+    `values`: read them. `counter`: is given each weight that was read.
     """
     tensors = list(chosen.tensors.values())
     rows = []

@@ -20,8 +20,7 @@ _SCRIPTS = ("charts.js", "table.js", "report.js")
 def library() -> str:
     """Return the source of D3.
 
-    Raises:
-        ImportError: mpld3 is not installed; the message names the extra. UnsupportedError: it ships no D3.
+    Raises: ImportError: mpld3 is not installed; the message names the extra. UnsupportedError: it ships no D3.
     """
     found = find_spec("mpld3")  # mpld3 itself is not imported: it brings Matplotlib
     if found is None or not found.submodule_search_locations:
@@ -42,12 +41,8 @@ def page(document: dict[str, Any], title: str) -> bytes:
     The policy allows no network, no inline handler or style attribute, no eval, and only the scripts and the style
     whose hashes it has. Text of the model is data: it is never parsed as HTML, and every "<" in it is escaped.
 
-    Args:
-        document: the data, as JSON can hold it.
-        title: of the page; any text.
-
-    Raises:
-        As `library`.
+    `document`: the data, as JSON can hold it. `title`: of the page; any text.
+    Raises: As `library`.
     """
     style = _part("report.css")
     scripts = [library(), "\n".join(map(_part, _SCRIPTS))]

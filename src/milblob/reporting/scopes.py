@@ -15,11 +15,9 @@ def scope_tree(names: Sequence[str]) -> list[Any]:
     A scope that has only one member is joined with it: `encoder_layers_0_fc` and `encoder_layers_1_fc` have the scope
     `encoder_layers_`, and the leaves `0_fc` and `1_fc`.
 
-    Args:
-        names: of the weights, in order.
-
-    Returns:
-        A list of nodes [label, content]: the content of a leaf is the index of a name, that of a scope a list of nodes.
+    `names`: of the weights, in order.
+    Returns: A list of nodes [label, content]: the content of a leaf is the index of a name, that of a scope a list of
+    nodes.
     """
     entries = [([token for token in _TOKEN.findall(name) if token], index) for index, name in enumerate(names)]
     return _grouped(entries, 1)

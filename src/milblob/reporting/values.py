@@ -27,23 +27,14 @@ _STEPS = 999
 
 
 class Examined(NamedTuple):
-    """What was found in the values of a weight.
+    """What was found in the values of a weight."""
 
-    Attributes:
-        figures: see `fields.STATISTICS`; None if the values cannot be read, or are strings.
-        histogram: see `fields.histogram_row`; None without finite values.
-        histogram_count: elements that the histogram is of.
-        channels: see `channel_ranges`.
-        sampled: elements that `figures` are of, if they are not all; else None.
-        failure: why the values cannot be read; "" if they can.
-    """
-
-    figures: list[Any] | None = None
-    histogram: list[Any] | None = None
-    histogram_count: int = 0
-    channels: list[Any] | None = None
-    sampled: int | None = None
-    failure: str = ""
+    figures: list[Any] | None = None  # see `fields.STATISTICS`; None if the values cannot be read, or are strings
+    histogram: list[Any] | None = None  # see `fields.histogram_row`; None without finite values
+    histogram_count: int = 0  # elements that the histogram is of
+    channels: list[Any] | None = None  # see `channel_ranges`
+    sampled: int | None = None  # elements that `figures` are of, if they are not all; else None
+    failure: str = ""  # why the values cannot be read; "" if they can
 
 
 def examine_all(tensors: Iterable[LazyTensor]) -> Iterator[Examined]:
@@ -111,10 +102,9 @@ def sample(elements: Elements, count: int) -> Any:
 def channel_ranges(elements: Elements) -> list[Any] | None:
     """Return the ranges of some channels (indices along the first axis), of elements from the middle of each.
 
-    Returns:
-        [channels, low, high, minima, maxima, elements read of each]: the channels are at even distances from the first
-        to the last; minima and maxima are whole numbers from 0 at low to _STEPS at high, -1 for a channel without
-        finite values. None for a vector, and without finite values.
+    Returns: [channels, low, high, minima, maxima, elements read of each]: the channels are at even distances from the
+    first to the last; minima and maxima are whole numbers from 0 at low to _STEPS at high, -1 for a channel without
+    finite values. None for a vector, and without finite values.
     """
     if len(elements.shape) < 2 or elements.shape[0] < 2 or not elements.count:
         return None

@@ -37,34 +37,23 @@ _MAX_COMPARED = 8  # references that a weight is compared with in full, where sa
 
 
 class Shared(NamedTuple):
-    """A weight that takes the form of another one.
+    """A weight that takes the form of another one."""
 
-    Attributes:
-        weight: that changes.
-        reference: whose stored records and operations it gets; it is unchanged.
-        figures: of the reference's values as noise on those of the weight; None if the values are equal to the bit.
-    """
-
-    weight: Tensor
-    reference: Tensor
+    weight: Tensor  # that changes
+    reference: Tensor  # whose stored records and operations it gets; it is unchanged
+    # of the reference's values as noise on those of the weight; None if the values are equal to the bit
     figures: Figures | None = None
 
 
 class _Form:
-    """The weights that are computed in one way from the same stored values.
-
-    Attributes:
-        weights: in Program order.
-        nbytes: stored for them.
-        order: position of the first.
-    """
+    """The weights that are computed in one way from the same stored values."""
 
     __slots__ = ("nbytes", "order", "weights")
 
     def __init__(self, first: Tensor, order: int) -> None:
-        self.weights = [first]
-        self.nbytes = first.nbytes
-        self.order = order
+        self.weights = [first]  # in Program order
+        self.nbytes = first.nbytes  # stored for them
+        self.order = order  # position of the first
 
     @property
     def first(self) -> Tensor:
@@ -124,7 +113,6 @@ def find_shared(
 
     Args:
         weights: as `shareable` yields them.
-        sharing: what was asked for.
         folder_of: weights can share only if this is equal.
         max_nbytes: as for `open`, of `sharing.base`.
 
@@ -246,8 +234,7 @@ def _compared(weight: Tensor, reference: Tensor, min_sqnr: float) -> Figures | N
 def _with_base(groups: list[_Group], base: Any, min_sqnr: float, max_nbytes: int | None) -> list[_Group]:
     """Make the member whose values are closest to the base the reference of each group.
 
-    Raises:
-        ValueError: no group has values of the base. As `match`.
+    Raises: ValueError: no group has values of the base. As `match`.
     """
     with contextlib.ExitStack() as stack:
         side = Side.open(base, False, stack, max_nbytes)

@@ -30,7 +30,7 @@ from .changes import WEIGHT_COUNT, Options, Sharing, TensorChange, is_counted, s
 from .decompress import Decompression, Identities, plan_decompression, program_of
 from .layout import Records, WeightFile
 from .parts import CompressedWeight, StoredBytes
-from .references import ConstexprWeight, DenseWeight, Edits, Reference, program_edits
+from .references import Edits, Reference, program_edits
 from .share import SharedWeight, plan_sharing, shared_changes
 from .tasks import CAST, COMPUTED, COPY, HELD, VALUE, Item
 
@@ -41,19 +41,12 @@ _EARLY_DTYPES = (DType.FLOAT16, DType.FLOAT32, DType.UINT8, DType.INT8)
 
 
 class Arrangement(NamedTuple):
-    """The plan of a repacked model: data.
+    """The plan of a repacked model: data."""
 
-    Attributes:
-        changes: one row per tensor, and one per record that nothing refers to.
-        records: the contents of the result's weight files, and which of them are rewritten.
-        edits: of each Program that changes.
-        shared: the weights that take the form of another one.
-    """
-
-    changes: list[TensorChange]
-    records: Records
-    edits: Edits
-    shared: tuple[SharedWeight, ...] = ()
+    changes: list[TensorChange]  # one row per tensor, and one per record that nothing refers to
+    records: Records  # the contents of the result's weight files, and which of them are rewritten
+    edits: Edits  # of each Program that changes
+    shared: tuple[SharedWeight, ...] = ()  # the weights that take the form of another one
 
 
 def arrange(
@@ -67,7 +60,6 @@ def arrange(
 
     Args:
         models: one; or several bare weight files, whose records are concatenated. Opened with `stored=True`.
-        options: what was requested.
         required: names of files that the result must have if the source has them.
         compressed: weights that are compressed. The models are then opened with `constants=True`, too.
         max_nbytes: as for `open`, of the base of weights that share.
@@ -84,8 +76,8 @@ def arrange(
     records = Records(root, options.align, options.canonical)
     changes: list[TensorChange] = []
     references: list[Reference] = []
-    weights: list[DenseWeight] = []
-    constexprs: list[ConstexprWeight] = []
+    weights: list[tuple[Tensor, Item | None, bytes | None]] = []
+    constexprs: list[tuple[CompressedWeight, dict[str, Item]]] = []
     sources = _Sources(model, records)
     choice = _Choice(options, _weights_of_parts(model), compressed)
     shared: list[Shared] = []
@@ -176,28 +168,17 @@ def _require_support(model: Model, options: Options) -> None:
 
 
 class _Choice:
-    """Which tensors the options are about.
-
-    Args:
-        options: what was requested.
-        weights_of: a part -> names of the weights that it is a part of.
-        compressed: weights that are compressed.
-
-    Attributes:
-        compressed: these, by constant, or by the chain of what was compressed before.
-        decompressions: of each Program.
-        shared: rows of the weights that take the form of another one.
-        has_selected: whether `is_selected` was True of anything so far.
-    """
+    """Which tensors the options are about. `weights_of`: a part -> names of the weights that it is a part of."""
 
     def __init__(
         self, options: Options, weights_of: Mapping[Any, Sequence[str]], compressed: Iterable[CompressedWeight]
     ) -> None:
         self.options = options
+        # these, by constant, or by the chain of what was compressed before
         self.compressed = {weight.tensor.row: weight for weight in compressed}
-        self.decompressions: dict[OpenProgram, Decompression] = {}
-        self.shared: set[Any] = set()
-        self.has_selected = False
+        self.decompressions: dict[OpenProgram, Decompression] = {}  # of each Program
+        self.shared: set[Any] = set()  # rows of the weights that take the form of another one
+        self.has_selected = False  # whether `is_selected` was True of anything so far
         self._weights_of = weights_of
 
     def is_selected(self, name: str, constant: Any = None) -> bool:
@@ -332,8 +313,7 @@ class _Sources:
 def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[TensorChange | None, Reference | None]:
     """Decide what happens to a tensor.
 
-    Returns:
-        Its row (None for an unchanged constant that is not a weight), and its reference if the result has one.
+    Returns: Its row (None for an unchanged constant that is not a weight), and its reference if the result has one.
     """
     constant, scan, name = tensor.constant, program_of(tensor).scan, tensor.name
     is_blob, is_part = constant.storage == _codec.BLOB, scan.is_part(constant)
@@ -457,7 +437,9 @@ def _decompressions(model: Model, choice: _Choice) -> dict[OpenProgram, Decompre
     return result
 
 
-def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable[tuple[TensorChange, DenseWeight]]:
+def _dense_weights(
+    model: Model, choice: _Choice, sources: _Sources
+) -> Iterable[tuple[TensorChange, tuple[Tensor, Item | None, bytes | None]]]:
     """Yield the weights that become dense, each with its row."""
     least = max(choice.options.inline or 0, 1)  # every weight must remain listed, however small
     for program in model.parts:
@@ -478,7 +460,7 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
             else:
                 item = change.item = _dense_item(tensor, group, sources)
                 item.add_user(tensor.function)
-            yield change, DenseWeight(tensor, item, value)
+            yield change, (tensor, item, value)
 
 
 def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
@@ -512,7 +494,9 @@ def _shared(model: Model, choice: _Choice, sources: _Sources, sharing: Sharing, 
 # --------------------------------------------------------------------------------------------------- compressed weights
 
 
-def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Sources) -> ConstexprWeight:
+def _compressed(
+    weight: CompressedWeight, change: TensorChange, sources: _Sources
+) -> tuple[CompressedWeight, dict[str, Item]]:
     """Add the parts of a weight that is compressed to the records; note in its row what it takes."""
     tensor, program = weight.tensor, program_of(weight.tensor)
     rows = tensor.chain.stored() if tensor.chain is not None else [tensor.constant]
@@ -544,7 +528,7 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
     change.actions.append("compress")
     change.file_after = change.offset_after = None
     change.nbytes_after = nbytes
-    return ConstexprWeight(weight, items)
+    return weight, items
 
 
 # -------------------------------------------------------------------------------------------------------------- records

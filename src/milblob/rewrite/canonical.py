@@ -14,12 +14,8 @@ def canonical_model(data: Any, file: str | None = None) -> bytes:
 
     protobuf leaves the order of maps open, and coremltools writes another one each time. Unknown fields are kept.
 
-    Args:
-        data: of the model file; the result is made in memory.
-        file: its name, for messages.
-
-    Raises:
-        UnsupportedError: more bytes than protobuf takes. FormatError: they do not parse.
+    `data`: of the model file; the result is made in memory. `file`: its name, for messages.
+    Raises: UnsupportedError: more bytes than protobuf takes. FormatError: they do not parse.
     """
     with memoryview(data) as view:
         if view.nbytes > schema.MAX_NBYTES:

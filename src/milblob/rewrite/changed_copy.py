@@ -14,13 +14,8 @@ from .copying import OpenFiles, copy_entry, data_ranges, new_file, set_mode, wal
 def write_entry(root: str, name: str, target: str, held: MappedFile, write: Callable[[int], object]) -> None:
     """Write a changed copy of a file with its permissions; its owner can write to the copy.
 
-    Args:
-        root, name, target: as for `copy_entry`.
-        held: the open file that `write` copies.
-        write: called with a descriptor of an empty file.
-
-    Raises:
-        FormatError: the file changed since it was opened, or another file has its name. As `write`.
+    `held`: the open file that `write` copies. `write`: called with a descriptor of an empty file.
+    Raises: FormatError: the file changed since it was opened, or another file has its name. As `write`.
     """
     origin = os.path.join(root, name)
     before = os.fstat(held.fd)
@@ -51,8 +46,7 @@ def copy_changed_tree(source: str, target: str, changed: Changed, files: OpenFil
 
     Its owner can write to the copy. The model's files are those that were opened.
 
-    Raises:
-        FormatError: one of them is not there any more. As `copy_entry`, `write_entry` and `walk`.
+    Raises: FormatError: one of them is not there any more. As `copy_entry`, `write_entry` and `walk`.
     """
     root = os.path.realpath(source)
     entries = list(walk(root))

@@ -22,33 +22,24 @@ WEIGHT_COUNT = 10
 
 
 def is_counted(tensor: Tensor, is_part: bool) -> bool:
-    """Whether a constant is one of the weights whose bytes a report adds up.
-
-    Args:
-        is_part: of a compressed weight.
-    """
+    """Whether a constant is one of the weights whose bytes a report adds up. `is_part`: of a compressed weight."""
     if tensor.constant.storage == _codec.BLOB or is_part:
         return True
     return tensor.mil_dtype not in (DType.STRING, DType.BOOL) and tensor.size >= WEIGHT_COUNT
 
 
 class Sharing(NamedTuple):
-    """Which weights share the form of one of them.
+    """Which weights share the form of one of them."""
 
-    Attributes:
-        min_sqnr: of nearly equal weights, in dB; None: only equal values.
-        base: the weights that a model was made from: those nearest to them are the reference. None for the smallest.
-    """
-
-    min_sqnr: float | None = None
+    min_sqnr: float | None = None  # of nearly equal weights, in dB; None: only equal values
+    # the weights that a model was made from: those nearest to them are the reference. None for the smallest.
     base: Any = None
 
 
 def as_sharing(dedupe: bool | str, min_sqnr: float | None, base: Any) -> Sharing | None:
     """Return what `dedupe` asks for beyond equal records, checked; None for nothing.
 
-    Raises:
-        ValueError: an unknown word, or an option that has no effect. TypeError: something else.
+    Raises: ValueError: an unknown word, or an option that has no effect. TypeError: something else.
     """
     if isinstance(dedupe, str):
         if dedupe not in ("values", "near"):
@@ -66,12 +57,7 @@ def as_sharing(dedupe: bool | str, min_sqnr: float | None, base: Any) -> Sharing
 
 
 class Options(NamedTuple):
-    """The options of `repack`; see there.
-
-    Attributes:
-        share: with `dedupe`: which weights share beyond equal records.
-        compress: whether weights are compressed: `arrange` is given their parts.
-    """
+    """The options of `repack`; see there."""
 
     cast: dict[DType, DType]
     dedupe: bool = False
@@ -87,8 +73,8 @@ class Options(NamedTuple):
     overflow: str = "error"
     nan: str = "keep"
     decompress: bool = False
-    compress: bool = False
-    share: Sharing | None = None
+    compress: bool = False  # whether weights are compressed: `arrange` is given their parts
+    share: Sharing | None = None  # with `dedupe`: which weights share beyond equal records
 
     def is_skipped(self, tensor: LazyTensor) -> bool:
         """Whether a cast leaves a tensor as it is because it has NaN."""

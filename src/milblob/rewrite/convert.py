@@ -200,8 +200,7 @@ def written(
 ) -> ConvertReport:
     """Return the report of tensors that are to be written; it is made before, so that nothing can fail afterwards.
 
-    Raises:
-        As the sizes, dtypes and shapes of the tensors.
+    Raises: As the sizes, dtypes and shapes of the tensors.
     """
     rows = tuple(ConvertedTensor(name, dtype_text(one), one.shape, one.nbytes) for name, one in tensors.items())
     is_params = target.lower().endswith(".params")
@@ -227,11 +226,8 @@ def _chosen(
 ) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     """Return the wanted tensors of all sources, with what a listing notes about its records restored.
 
-    Returns:
-        The tensors by name; of those that are left out, because MIL lacks their dtypes, name -> reason.
-
-    Raises:
-        ValueError: a name occurs twice. UnsupportedError: a dtype that MIL lacks, without `skip_unsupported`.
+    Returns: The tensors by name; of those that are left out, because MIL lacks their dtypes, name -> reason.
+    Raises: ValueError: a name occurs twice. UnsupportedError: a dtype that MIL lacks, without `skip_unsupported`.
     """
     chosen: dict[str, LazyTensor] = {}
     skipped: dict[str, str] = {}
@@ -257,8 +253,7 @@ def _chosen(
 def _dtypes(tensors: Mapping[str, LazyTensor], given: Mapping[str, Any]) -> dict[str, DType]:
     """Return the dtype to store of each tensor that a name or glob in `given` matches; the last one is taken.
 
-    Raises:
-        ValueError: no such tensor; a dtype that weight files lack. TypeError: no such dtype.
+    Raises: ValueError: no such tensor; a dtype that weight files lack. TypeError: no such dtype.
     """
     result: dict[str, DType] = {}
     for glob, value in given.items():
@@ -277,8 +272,7 @@ def _unsupported(
 ) -> dict[str, str]:
     """Return name -> dtype of each tensor whose dtype weight files lack, and for which `dtypes` has no other.
 
-    Raises:
-        UnsupportedError: a dtype that MIL lacks, without `skip_unsupported`.
+    Raises: UnsupportedError: a dtype that MIL lacks, without `skip_unsupported`.
     """
     found = {}
     for name, tensor in tensors.items():

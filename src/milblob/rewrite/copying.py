@@ -29,8 +29,7 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
 
     Sorted by name; links are not followed. The remains of interrupted milblob writers are skipped.
 
-    Raises:
-        FormatError: a journal. ResolveError: a directory has become a link that escapes.
+    Raises: FormatError: a journal. ResolveError: a directory has become a link that escapes.
     """
     for base, is_directory in Location(root).entry(inside).names():
         if is_ours(base) or (is_left(base) and not is_directory):
@@ -85,8 +84,6 @@ def copy_entry(
 
     Args:
         root: real directory of the model.
-        name: of the file, relative to it.
-        target: path of the copy.
         written: called with the number of bytes copied, as they are copied.
         held: the open file itself, if any: its name might lead elsewhere by now.
         least: permissions that the copy has in any case.
@@ -117,13 +114,9 @@ def copy_entry(
 def write_spliced(spliced: Spliced, mapping: MappedFile, fd: int, written: Callable[[int], None]) -> None:
     """Write an edited message to a new file as a stream; holes of the old file are preserved.
 
-    Args:
-        spliced: of `mapping`.
-        fd: of an empty file.
-        written: called with the number of bytes written, as they are written.
-
-    Raises:
-        OSError, FormatError: as copying.
+    `spliced`: of `mapping`. `fd`: of an empty file. `written`: called with the number of bytes written, as they are
+    written.
+    Raises: OSError, FormatError: as copying.
     """
     os.ftruncate(fd, spliced.nbytes)
     offset = 0

@@ -19,16 +19,11 @@ FileOf = Callable[[Tensor, Any], Hashable]
 
 
 class Decompression(NamedTuple):
-    """What happens to the constexpr operations of one Program: data.
+    """What happens to the constexpr operations of one Program: data."""
 
-    Attributes:
-        weights: the operations that become dense, in Program order.
-        removed: operations that nothing reads any more.
-        gone: messages of the operations whose parts are no longer read: those of the weights, and all removed ones.
-    """
-
-    weights: list[Compressed]
-    removed: list[_codec.Op]
+    weights: list[Compressed]  # the operations that become dense, in Program order
+    removed: list[_codec.Op]  # operations that nothing reads any more
+    # messages of the operations whose parts are no longer read: those of the weights, and all removed ones
     gone: set[Span]
 
 
@@ -46,9 +41,7 @@ def plan_decompression(program: OpenProgram, is_selected: Callable[[Compressed],
     that is read by something other than a constexpr operation (or by nothing). Operations that then have no reader left
     are removed: inner operations of a chain, and `const` operations that were parts.
 
-    Args:
-        program: scanned with all constants.
-        is_selected: called with each weight.
+    `program`: scanned with all constants. `is_selected`: called with each weight.
     """
     groups = program.scan.groups
     weights = [group for group in groups if is_end(program, group) and is_selected(group)]
@@ -80,10 +73,8 @@ def plan_decompression(program: OpenProgram, is_selected: Callable[[Compressed],
 def dense_edit(program: ProgramScan, group: Compressed, dtype: Any, shape: tuple[int, ...], value: Any) -> Edit:
     """Make the operation of a weight a `const`.
 
-    Args:
-        program: that has it.
-        dtype, shape: of the dense tensor.
-        value: (file name, metadata offset) of a record, or a serialized TensorValue.
+    `dtype`, `shape`: of the dense tensor. `value`: (file name, metadata offset) of a record, or a serialized
+    TensorValue.
     """
     type_bytes = tensor_type(dtype, shape)
     new = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
@@ -114,9 +105,8 @@ class Identities:
     def of(self, tensor: Tensor, file_of: FileOf = file_of) -> int:
         """Return the number of a tensor of a Program.
 
-        Args:
-            tensor: the weight.
-            file_of: called with it and a part of it that is in a weight file; equal for the same file.
+        `tensor`: the weight. `file_of`: called with it and a part of it that is in a weight file; equal for the same
+        file.
         """
         return self._of(tensor, tensor.row, file_of)
 

@@ -29,7 +29,6 @@ def require_destination(sources: list[str], kind: str, destination: str, force: 
     Args:
         sources: paths, all of `kind`.
         kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "blob" or "listing".
-        destination: the path of the result.
         force: allow replacing what is there: a file by a file, a model by a model of the same kind without any other
             files in it (see `require_replaceable`). Nothing else is ever replaced.
 
@@ -58,11 +57,7 @@ def require_destination(sources: list[str], kind: str, destination: str, force: 
 
 
 def require_outside_models(sources: list[str], destination: str) -> None:
-    """Refuse a destination inside one of the sources, or inside another model.
-
-    Raises:
-        ValueError: it is.
-    """
+    """Refuse a destination inside one of the sources, or inside another model. Raises: ValueError: it is."""
     for parent in _parents(os.path.realpath(destination)):
         if any(paths.is_directory(source) and _is_same(source, parent) for source in sources) or _is_model(parent):
             raise ValueError(f"output {destination}: expected a place outside of models, got one in {parent}")
@@ -71,13 +66,8 @@ def require_outside_models(sources: list[str], destination: str) -> None:
 def require_new_package(sources: list[str], destination: str, force: bool) -> None:
     """Refuse a destination that is not the name of a package, or that `require_destination` refuses.
 
-    Args:
-        sources: paths of the models that it is made of.
-        destination: the path of the new package.
-        force: as for `require_destination`.
-
-    Raises:
-        ValueError: another suffix; one of the sources; a path inside or around one. FileExistsError: it exists.
+    `sources`: paths of the models that it is made of.
+    Raises: ValueError: another suffix; one of the sources; a path inside or around one. FileExistsError: it exists.
     """
     if not destination.rstrip("/\\").endswith(".mlpackage"):
         raise ValueError(f"destination {destination}: expected a name that ends in .mlpackage")
@@ -99,13 +89,9 @@ def require_outside(source: str, target: str) -> None:
 def require_no_part(sources: list[str], destination: str, suffix: str) -> None:
     """Refuse to replace a file of a model, also through a link; for results that may lie inside a model.
 
-    Args:
-        sources: paths of the model that is read, and of the files that are open.
-        destination: the path of the result.
-        suffix: files of a model that end so are none of its own, and may be replaced.
-
-    Raises:
-        ValueError: what is there is part of that model, or of another.
+    `sources`: paths of the model that is read, and of the files that are open. `suffix`: files of a model that end so
+    are none of its own, and may be replaced.
+    Raises: ValueError: what is there is part of that model, or of another.
     """
     if not paths.is_there(destination):
         return

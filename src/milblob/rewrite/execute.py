@@ -112,9 +112,8 @@ def run_tasks(workers: "Workers | None", tasks: list[Task], done: Callable[[Task
 
     After an error, in a task or in `done`, no new task starts, and running ones are waited for.
 
-    Args:
-        workers: None for threads (see threads.py) if something is computed; copies run in this thread, because file
-            systems allow one writer at a time in a file.
+    `workers`: None for threads (see threads.py) if something is computed; copies run in this thread, because file
+    systems allow one writer at a time in a file.
     """
     if workers is None:
         computes = any(step.how != COPY for task in tasks for step in task.steps)
@@ -129,12 +128,9 @@ def run_tasks(workers: "Workers | None", tasks: list[Task], done: Callable[[Task
 def run_task(task: Task) -> list[tuple[int, CastCounts]]:
     """Write the records of a task. Runs in any thread or process.
 
-    Returns:
-        Counts of the casts among them: (number, counts).
-
-    Raises:
-        OSError, FormatError: a file cannot be read or written. OverflowError, ValueError: the policies of casts; the
-            tensor is named.
+    Returns: Counts of the casts among them: (number, counts).
+    Raises: OSError, FormatError: a file cannot be read or written. OverflowError, ValueError: the policies of casts;
+    the tensor is named.
     """
     sources: dict[SourceFile, MappedFile] = {}
     counts: list[tuple[int, CastCounts]] = []
@@ -167,14 +163,9 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
 def write_dense(path: str, item: Item, dense: Dense, done: Callable[[int], None]) -> None:
     """Write the record of a compressed weight as dense values, a piece at a time.
 
-    Args:
-        path: the file, which exists and has its final size.
-        item: with DENSE.
-        dense: what it is.
-        done: called with the number of bytes of each piece.
-
-    Raises:
-        FormatError: parts that do not match. OSError: the file cannot be written.
+    `path`: the file, which exists and has its final size. `item`: with DENSE. `done`: called with the number of bytes
+    of each piece.
+    Raises: FormatError: parts that do not match. OSError: the file cannot be written.
     """
     part = _dense_count(item, dense, TASK_NBYTES)
     with existing_file(path) as fd:
@@ -221,8 +212,7 @@ def _run_dense(workers: "Workers", source: Reopened, rows: list[tuple[str, Item]
 def run_dense(task: DenseTask) -> None:
     """Write ranges of compressed weights as dense values. Runs in any thread or process.
 
-    Raises:
-        FormatError: parts that do not match, or a source that has changed. OSError: the file cannot be written.
+    Raises: FormatError: parts that do not match, or a source that has changed. OSError: the file cannot be written.
     """
     with contextlib.ExitStack() as stack:
         tensors = task.source.named(stack)
@@ -249,8 +239,7 @@ def _write_computed(
 ) -> None:
     """Compute weights and write each part as soon as it is complete.
 
-    Args:
-        places: of the parts: key, file, which exists and has its final size, and item; a part may go to several.
+    `places`: of the parts: key, file, which exists and has its final size, and item; a part may go to several.
     """
     with contextlib.ExitStack() as stack:
         fds: dict[str, int] = {}

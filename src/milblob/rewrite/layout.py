@@ -26,21 +26,13 @@ _MAX_NCHARS = 100  # limit for a function's name in a file name
 
 
 class WeightFile(NamedTuple):
-    """A weight file of the source.
+    """A weight file of the source."""
 
-    Attributes:
-        name: relative to the root of the model, with "/", links resolved.
-        base: replaces @model_path in references to it, relative to the root: "" or a directory.
-        reader: its reader.
-        buffer: its bytes.
-        number: its place in the order of first reference.
-    """
-
-    name: str
-    base: str
-    reader: BlobReader
-    buffer: _codec.Buffer
-    number: int
+    name: str  # relative to the root of the model, with "/", links resolved
+    base: str  # replaces @model_path in references to it, relative to the root: "" or a directory
+    reader: BlobReader  # its reader
+    buffer: _codec.Buffer  # its bytes
+    number: int  # its place in the order of first reference
 
     def record(self, offset: int) -> BlobRecord:
         """Return the record whose metadata is at `offset`."""
@@ -50,28 +42,20 @@ class WeightFile(NamedTuple):
 class Records:
     """The contents of the result's weight files.
 
-    Args:
-        root: real directory of the model; file names are relative to it.
-        align: data alignment in the result.
-        canonical: order records by reference and rewrite every file.
-
-    Attributes:
-        weight_files: of the source, by name.
-        items: records of the result.
-        files: weight file of the result -> (its items in order, size in bytes); only rewritten files.
-        gone: weight files of the source that the result lacks or rewrites.
-        used: (file, offset) of records in the source that are, or were, referred to.
-        origins: every file that bytes come from, mapped.
+    `root`: real directory of the model; file names are relative to it. `align`: data alignment in the result.
+    `canonical`: order records by reference and rewrite every file.
     """
 
     def __init__(self, root: str, align: int, canonical: bool) -> None:
         self.root = root
-        self.weight_files: dict[str, WeightFile] = {}
-        self.items: list[Item] = []
+        self.weight_files: dict[str, WeightFile] = {}  # of the source, by name
+        self.items: list[Item] = []  # records of the result
+        # weight file of the result -> (its items in order, size in bytes); only rewritten files
         self.files: dict[str, tuple[list[Item], int]] = {}
-        self.gone: set[str] = set()
+        self.gone: set[str] = set()  # weight files of the source that the result lacks or rewrites
+        # (file, offset) of records in the source that are, or were, referred to
         self.used: set[tuple[str, int]] = set()
-        self.origins: dict[SourceFile, MappedFile] = {}
+        self.origins: dict[SourceFile, MappedFile] = {}  # every file that bytes come from, mapped
         self._align = align
         self._canonical = canonical
         self._dense: dict[Any, Item] = {}
@@ -98,8 +82,7 @@ class Records:
     def add_record(self, weight_file: WeightFile, record: Any, target: DType | None, name: str) -> Item:
         """Return the item for a record of the source converted to `target`; one item per pair.
 
-        Args:
-            name: of the tensor that refers to it; "" if none does: in a canonical layout it then comes last.
+        `name`: of the tensor that refers to it; "" if none does: in a canonical layout it then comes last.
         """
         key = weight_file.name, record.offset, target or record.dtype
         item = self._by_record.get(key)
@@ -132,11 +115,8 @@ class Records:
     ) -> Item:  # fmt: skip
         """Return the item for what is computed of a weight: its dense values, or a part; each key has one.
 
-        Args:
-            weight_file: of its first part, at `offset`, which the result goes to; None for the default.
-            mapping: of the model file.
-            base: replaces @model_path.
-            key: identifies what it is computed from.
+        `weight_file`: of its first part, at `offset`, which the result goes to; None for the default. `mapping`: of the
+        model file. `base`: replaces @model_path. `key`: identifies what it is computed from.
         """
         item = self._dense.get(key)
         if item is None:
@@ -153,8 +133,7 @@ class Records:
     def unreferenced(self, is_dropped: bool) -> Iterator[tuple[WeightFile, int, Any]]:
         """Yield (file, number, record) for every record that nothing in the source refers to.
 
-        Args:
-            is_dropped: skip a file whose records cannot all be listed; those referred to have been read already.
+        `is_dropped`: skip a file whose records cannot all be listed; those referred to have been read already.
         """
         for weight_file in list(self.weight_files.values()):
             reader = weight_file.reader
@@ -269,8 +248,7 @@ class Records:
     def lay_out(self, required: Iterable[str] = ()) -> None:
         """Assign every record its offset, and find the files that are unchanged.
 
-        Args:
-            required: names of files that must exist; a weight file among them is kept even without records.
+        `required`: names of files that must exist; a weight file among them is kept even without records.
         """
         self.files = lay_out(self.items, self._align)
         for name in required:

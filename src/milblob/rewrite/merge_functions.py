@@ -343,11 +343,8 @@ def _described(shared: Shared, parts: list[_Part]) -> SharedWeight:
 def _arranged(parts: list[_Part], shared: list[Shared]) -> tuple[NewRecords, int]:
     """Lay out the records that the functions refer to, and make every reference to them an edit of its part.
 
-    Args:
-        shared: weights that take the form of another one.
-
-    Returns:
-        The records, each distinct one once, in order of first reference; the size of their file.
+    `shared`: weights that take the form of another one.
+    Returns: The records, each distinct one once, in order of first reference; the size of their file.
     """
     records = NewRecords()
     references: list[tuple[_Part, Any, Item]] = []

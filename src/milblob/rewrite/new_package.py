@@ -36,8 +36,7 @@ def reference_to(name: str = WEIGHT_FILE) -> str:
 def require_one_program(package: Package) -> Source:
     """Return the Program of a package.
 
-    Raises:
-        UnsupportedError: a compiled model, a pipeline, or something else that is not one ML Program in protobuf.
+    Raises: UnsupportedError: a compiled model, a pipeline, or something else that is not one ML Program in protobuf.
     """
     if package.kind in _KINDS:
         raise UnsupportedError(f"source: expected a .mlpackage, got {_KINDS[package.kind]}", file=package.path)
@@ -70,8 +69,7 @@ class NewRecords:
     def add(self, package: Package, source: Source, constant: _codec.Constant) -> Item:
         """Return the item for the record that a constant of a Program refers to; one item for each record.
 
-        Raises:
-            FormatError, ResolveError: no such record. LimitError: records that overlap, beyond the budget.
+        Raises: FormatError, ResolveError: no such record. LimitError: records that overlap, beyond the budget.
         """
         key = id(package), constant.text, constant.blob_offset
         item = self._known.get(key)
@@ -118,7 +116,6 @@ def write_package(
     """Fill an empty directory with the files of a package.
 
     Args:
-        directory: it.
         weights: name, records in order and size of each weight file.
         model: the model file in pieces.
         counter: `add` is called with everything that is written.

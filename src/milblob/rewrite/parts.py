@@ -33,19 +33,13 @@ class StoredBytes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of a compressed weight. Compared and hashed as an object, not by its values.
+    """A part of a compressed weight. Compared and hashed as an object, not by its values."""
 
-    Attributes:
-        key: its parameter; "lut.scale" for a part of what computes `lut`.
-        array: the values, if they go into the Program: a part of few elements; else None.
-        data: the stored bytes, or their place in a file of a worker; None while they are not computed.
-    """
-
-    key: str
+    key: str  # its parameter; "lut.scale" for a part of what computes `lut`
     dtype: Any
     shape: tuple[int, ...]
-    array: Array | None = None
-    data: Any = None
+    array: Array | None = None  # the values, if they go into the Program: a part of few elements; else None
+    data: Any = None  # the stored bytes, or their place in a file of a worker; None while they are not computed
 
     @property
     def nbytes(self) -> int:
@@ -59,44 +53,29 @@ class Part:
 
 
 class Loss(NamedTuple):
-    """What is lost.
+    """What is lost."""
 
-    Attributes:
-        squared: sum of the squared differences.
-        power: sum of the squares of the weight.
-        largest: difference.
-        gap: upper bound of the squared error of palettes minus the least possible one, weighted if they were fitted so;
-            None if it is unknown.
-    """
-
-    squared: float
-    power: float
-    largest: float
+    squared: float  # sum of the squared differences
+    power: float  # sum of the squares of the weight
+    largest: float  # difference
+    # upper bound of the squared error of palettes minus the least possible one, weighted if they were fitted so; None
+    # if it is unknown
     gap: float | None = None
 
 
 @dataclass(eq=False)
 class WeightParts:
-    """What is stored for a weight; equal weights may share one object.
+    """What is stored for a weight; equal weights may share one object."""
 
-    Attributes:
-        op: type of the operation that computes the weight.
-        parts: those that are stored.
-        size: elements of the weight.
-        links: the parts that are not stored: which operations compute them.
-        loss: None while it is not known.
-        compute: computes the parts that have neither array nor data, gives every byte of them to a `Put` once, in the
-            caller's thread, and returns the loss; None if there are no such parts.
-        is_sure: whether `compute` is known to refuse no value.
-    """
-
-    op: str
-    parts: tuple[Part, ...]
-    size: int
-    links: Links
-    loss: Loss | None = None
+    op: str  # type of the operation that computes the weight
+    parts: tuple[Part, ...]  # those that are stored
+    size: int  # elements of the weight
+    links: Links  # the parts that are not stored: which operations compute them
+    loss: Loss | None = None  # None while it is not known
+    # computes the parts that have neither array nor data, gives every byte of them to a `Put` once, in the caller's
+    # thread, and returns the loss; None if there are no such parts
     compute: Callable[[Put], Loss] | None = None
-    is_sure: bool = False
+    is_sure: bool = False  # whether `compute` is known to refuse no value
 
     @property
     def nbytes(self) -> int:
@@ -106,8 +85,7 @@ class WeightParts:
     def write(self, put: Put) -> None:
         """Compute the parts that are not there, once, and the loss.
 
-        Raises:
-            FormatError: values that were checked before, and cannot be compressed any more.
+        Raises: FormatError: values that were checked before, and cannot be compressed any more.
         """
         compute, self.compute = self.compute, None  # it holds values of the source, which is closed early
         if compute is None:
@@ -126,8 +104,7 @@ class WeightParts:
     def kept(self, persistent: Empty | None) -> "WeightParts":
         """Make the parts ready to be kept until everything is written; return them.
 
-        Args:
-            persistent: allocates arrays for their bytes; None to keep none and compute only the loss.
+        `persistent`: allocates arrays for their bytes; None to keep none and compute only the loss.
         """
 
         def kept(part: Part) -> Part:
@@ -159,9 +136,7 @@ Done = Callable[[WeightParts], None]
 def write_all(computed: Iterable[WeightParts], put_of: Callable[[WeightParts], Put], done: Done) -> None:
     """Compute and write parts, in order: of a large weight with all threads, of several small ones at a time.
 
-    Args:
-        computed: those to compute.
-        put_of: returns where the bytes of some parts go.
+    `computed`: those to compute. `put_of`: returns where the bytes of some parts go.
     """
     parts = list(computed)
 

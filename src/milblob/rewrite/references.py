@@ -32,19 +32,12 @@ Place = tuple[str, int]
 
 
 class Reference(NamedTuple):
-    """A constant that the result keeps.
+    """A constant that the result keeps."""
 
-    Attributes:
-        tensor: of the source.
-        item: the record of its value; None if the value is, or becomes, an immediate.
-        target: dtype that it is cast to, or None.
-        value: the new TensorValue of an immediate, if it changes.
-    """
-
-    tensor: Tensor
-    item: Item | None = None
-    target: DType | None = None
-    value: bytes | None = None
+    tensor: Tensor  # of the source
+    item: Item | None = None  # the record of its value; None if the value is, or becomes, an immediate
+    target: DType | None = None  # dtype that it is cast to, or None
+    value: bytes | None = None  # the new TensorValue of an immediate, if it changes
 
     @property
     def place(self) -> Place | None:
@@ -55,21 +48,6 @@ class Reference(NamedTuple):
         if constant.storage == _codec.BLOB and item.before is not None and item.first.file == item.before[0]:
             return constant.text, item.first.offset
         return _spelled(item)
-
-
-class DenseWeight(NamedTuple):
-    """A compressed weight that becomes dense: a new record, or a new TensorValue."""
-
-    tensor: Tensor
-    item: Item | None
-    value: bytes | None
-
-
-class ConstexprWeight(NamedTuple):
-    """A weight that is compressed, and by key of part the new record; the other parts are in the Program."""
-
-    weight: CompressedWeight
-    items: dict[str, Item]
 
 
 def _spelled(item: Item) -> Place:
@@ -87,19 +65,18 @@ def program_edits(
     functions: tuple[str, ...] | None,
     references: Sequence[Reference],
     decompressions: Mapping[OpenProgram, Decompression],
-    weights: Sequence[DenseWeight],
-    constexprs: Sequence[ConstexprWeight] = (),
+    weights: Sequence[tuple[Tensor, Item | None, bytes | None]],
+    constexprs: Sequence[tuple[CompressedWeight, dict[str, Item]]] = (),
     shared: Sequence[Shared] = (),
 ) -> Edits:
     """Return the edits of a model's Programs; none for those that do not change.
 
     Args:
-        model: the source.
         functions: that the result keeps; None for all.
         references: constants that the result keeps.
         decompressions: of its Programs.
-        weights: that become dense.
-        constexprs: weights that are compressed.
+        weights: that become dense, each with its new record or its new TensorValue.
+        constexprs: weights that are compressed, and by key of part the new record; other parts are in the Program.
         shared: weights that take the form of another one.
 
     Raises:
@@ -113,8 +90,8 @@ def program_edits(
         edits[cast(OpenProgram, reference.tensor.program)] += _edits_of(reference)
     for program, decompression in decompressions.items():
         edits[program] += [removed_operation(program.scan.buffer, op) for op in decompression.removed]
-    for weight in weights:
-        tensor, value = weight.tensor, weight.value if weight.item is None else _spelled(weight.item)
+    for tensor, item, packed in weights:
+        value = packed if item is None else _spelled(item)
         program, group = cast(OpenProgram, tensor.program), cast(Compressed, tensor.chain)
         edits[program].append(dense_edit(program.scan, group, tensor.mil_dtype, tensor.shape, value))
     for (tensor, parts), items in constexprs:

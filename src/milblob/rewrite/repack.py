@@ -317,44 +317,29 @@ def repacking(
 
 @dataclass(eq=False)
 class Repacking:
-    """One call of `repack`, or of another function that rewrites a model in the same way.
+    """One call of `repack`, or of another function that rewrites a model in the same way."""
 
-    Attributes:
-        models: open; several only if they are weight files.
-        outputs: that take their names together at the end, in this order.
-        in_place: whether the result replaces the model.
-        has_lock: whether the lock of the model is held for that.
-        max_nbytes: as for `open`.
-    """
-
-    models: list[Model]
+    models: list[Model]  # open; several only if they are weight files
     sources: list[str]
     destination: str
     options: Options
     executor: "Executor | None"
     counter: ProgressCounter
-    outputs: list[Whole]
+    outputs: list[Whole]  # that take their names together at the end, in this order
     dry_run: bool
     force: bool
-    in_place: bool
-    has_lock: bool
-    max_nbytes: int | None = None
+    in_place: bool  # whether the result replaces the model
+    has_lock: bool  # whether the lock of the model is held for that
+    max_nbytes: int | None = None  # as for `open`
     _held: list[MappedFile] = field(default_factory=list)
     _origins: dict[SourceFile, MappedFile] = field(default_factory=dict)
 
-    def write(
-        self,
-        compressed: Iterable[CompressedWeight] = (),
-        computed: Done = lambda parts: None,
-    ) -> RepackReport:
+    def write(self, compressed: Iterable[CompressedWeight] = (), computed: Done = lambda parts: None) -> RepackReport:
         """Plan, and unless it is a dry run, write everything that then only needs its name.
 
-        Args:
-            compressed: weights that are compressed.
-            computed: called with those parts that are computed while they are written, when they are.
-
-        Raises:
-            As `repack`.
+        `compressed`: weights that are compressed. `computed`: called with those parts that are computed while they are
+        written, when they are.
+        Raises: As `repack`.
         """
         model = self.models[0]
         required = listed_files(self.sources[0]) if model.kind == "mlpackage" else []
@@ -506,12 +491,7 @@ class Repacking:
             mapped = like.reader.mapping if like is not None else model.parts[0].mapping
             set_mode(path, os.fstat(mapped.fd).st_mode)
 
-    def _fill(
-        self,
-        files: list[tuple[str, list[Item], int]],
-        changes: list[TensorChange],
-        computed: Done,
-    ) -> None:
+    def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[TensorChange], computed: Done) -> None:
         first = {id(change.item.first): change for change in reversed(changes) if change.item is not None}
 
         def cast_done(item: Item, counts: CastCounts) -> None:
@@ -533,8 +513,7 @@ class Repacking:
 def _lock(models: list[Model], destination: str, stack: contextlib.ExitStack) -> bool:
     """Keep other writers out of a model that is to be replaced, so that none of their changes is lost.
 
-    Returns:
-        False if the system, or the file system, has no such locks.
+    Returns: False if the system, or the file system, has no such locks.
     """
     real, has_lock = os.path.realpath(destination), False
     if os.name != "nt":  # Windows cannot replace an open file, and has no directory locks

@@ -74,8 +74,7 @@ def plan_sharing(shared: Iterable[Shared]) -> dict[OpenProgram, Decompression]:
 def shared_changes(shared: Iterable[Shared], items: Mapping[Any, Item | None]) -> list[TensorChange]:
     """Return the rows of compressed weights that share; note the functions that use the records of others.
 
-    Args:
-        items: of the result, by (Program, constant).
+    `items`: of the result, by (Program, constant).
     """
     changes = []
     for weight, reference, _ in shared:
@@ -125,10 +124,8 @@ def _copy_parts(
 ) -> None:
     """Describe the parts of a chain as `constexpr_edit` takes them.
 
-    Args:
-        prefix: of their keys.
-        stored, links: what is found is added.
-        known: key of each operation that was described.
+    `prefix`: of their keys. `stored`, `links`: what is found is added. `known`: key of each operation that was
+    described.
     """
     program = cast(OpenProgram, reference.program)
     for name, row in chain.parts.items():

@@ -96,29 +96,22 @@ class Item:
 
 
 class Step(NamedTuple):
-    """One record, or a part of a large one, for a worker: an Item with all decisions made.
+    """One record, or a part of a large one, for a worker: an Item with all decisions made."""
 
-    Attributes:
-        number: of the item.
-        start, nbytes: of the source. count, first_index: of elements (with CAST).
-        metadata: of the record, to be written at `offset`; b"" for a part that does not begin it.
-        written_nbytes: bytes written at `data_offset`.
-    """
-
-    number: int
+    number: int  # of the item
     how: str
     origin: SourceFile
-    start: int
+    start: int  # of the source. count, first_index: of elements (with CAST).
     nbytes: int
     dtype: str
     target: str
     count: int  # type: ignore[assignment]  # hides tuple.count
     first_index: int
     shape: tuple[int, ...]
-    metadata: bytes
+    metadata: bytes  # of the record, to be written at `offset`; b"" for a part that does not begin it
     offset: int
     data_offset: int
-    written_nbytes: int
+    written_nbytes: int  # bytes written at `data_offset`
     name: str
 
 
@@ -133,23 +126,15 @@ class Task(NamedTuple):
 
 
 class DenseStep(NamedTuple):
-    """A range of a compressed weight that becomes dense values, for a worker.
+    """A range of a compressed weight that becomes dense values, for a worker."""
 
-    Attributes:
-        name: of the weight in the source.
-        path: of the file, which exists and has its final size.
-        target: name of the dtype in the result.
-        metadata: of the record, to be written at `offset`; b"" for a range that does not begin it.
-        begin, count: of the elements.
-    """
-
-    name: str
-    path: str
-    target: str
-    metadata: bytes
+    name: str  # of the weight in the source
+    path: str  # of the file, which exists and has its final size
+    target: str  # name of the dtype in the result
+    metadata: bytes  # of the record, to be written at `offset`; b"" for a range that does not begin it
     offset: int
     data_offset: int
-    begin: int
+    begin: int  # of the elements
     count: int  # type: ignore[assignment]  # hides tuple.count
 
 
@@ -161,11 +146,7 @@ class DenseTask(NamedTuple):
 
 
 def lay_out(items: Iterable[Item], align: int) -> dict[str, tuple[list[Item], int]]:
-    """Set the offsets of all items.
-
-    Returns:
-        file -> (its items in order, its size in bytes).
-    """
+    """Set the offsets of all items. Returns: file -> (its items in order, its size in bytes)."""
     by_file: dict[str, list[Item]] = {}
     for item in items:
         by_file.setdefault(item.file, []).append(item)

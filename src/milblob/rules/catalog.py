@@ -12,18 +12,13 @@ Severity = Literal["error", "warning", "note"]
 
 
 class Rule(NamedTuple):
-    """One demand of the specification.
+    """One demand of the specification."""
 
-    Attributes:
-        severity: "error" if the specification or a loader refuses a breach, "warning" where tools differ,
-            "note" for a valid model, as information.
-        demand: the condition that must hold.
-        remedy: advice.
-    """
-
+    # "error" if the specification or a loader refuses a breach, "warning" where tools differ, "note" for a valid model,
+    # as information
     severity: Severity
-    demand: str
-    remedy: str
+    demand: str  # the condition that must hold
+    remedy: str  # advice
 
 
 RULES = {
@@ -108,19 +103,12 @@ RULES = {
 
 
 class Breach(NamedTuple):
-    """Where a Program breaks a rule.
+    """Where a Program breaks a rule."""
 
-    Attributes:
-        rule: its code.
-        message: the expected and the actual state.
-        where: path in the Program.
-        offset: of the byte at fault in the Program's buffer, if a single one is.
-    """
-
-    rule: str
-    message: str
-    where: str
-    offset: int | None = None
+    rule: str  # its code
+    message: str  # the expected and the actual state
+    where: str  # path in the Program
+    offset: int | None = None  # of the byte at fault in the Program's buffer, if a single one is
 
 
 def quoted(name: str) -> str:

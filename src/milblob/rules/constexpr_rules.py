@@ -20,10 +20,8 @@ WITH_MASKS = frozenset(["constexpr_lut_to_sparse", "constexpr_sparse_blockwise_s
 def constexpr_breaches(kind: str, parts: Mapping[str, TensorType], result: TensorType) -> Iterator[str]:
     """Yield descriptions of parts that do not fit.
 
-    Args:
-        kind: the operation.
-        parts: key -> type of each part that is a tensor.
-        result: of the operation; of one that yields a mask and values, the values.
+    `parts`: key -> type of each part that is a tensor. `result`: of the operation; of one that yields a mask and
+    values, the values.
     """
     shapes = {key: shape for key, part in parts.items() if (shape := _known(part)) is not None}
     made = _known(result)

@@ -18,32 +18,20 @@ BLOCKS = {"cond": 2, "while_loop": 2}
 
 
 class Argument(NamedTuple):
-    """One argument of an operation.
+    """One argument of an operation."""
 
-    Attributes:
-        kind: "tensor", "list", "state", "tuple" for any number of bindings, or "any".
-        dtypes: of a tensor; none for any.
-        group: arguments of one group have the same data type; "" for none.
-        is_constant: it is known before the model runs.
-        is_optional: it may be left out.
-    """
-
-    kind: str
-    dtypes: frozenset[DType]
-    group: str
-    is_constant: bool
-    is_optional: bool
+    kind: str  # "tensor", "list", "state", "tuple" for any number of bindings, or "any"
+    dtypes: frozenset[DType]  # of a tensor; none for any
+    group: str  # arguments of one group have the same data type; "" for none
+    is_constant: bool  # it is known before the model runs
+    is_optional: bool  # it may be left out
 
 
 class OperationTable(NamedTuple):
-    """The operations of the opsets that milblob knows.
+    """The operations of the opsets that milblob knows."""
 
-    Attributes:
-        opsets: from the oldest to the newest.
-        versions: operation -> [(index of the first opset that has these, argument -> Argument)], the oldest first.
-    """
-
-    opsets: tuple[str, ...]
+    opsets: tuple[str, ...]  # from the oldest to the newest
+    # operation -> [(index of the first opset that has these, argument -> Argument)], the oldest first
     versions: dict[str, list[tuple[int, dict[str, Argument]]]]
 
     def find(self, name: str, opset: int) -> dict[str, Argument] | None:
@@ -129,16 +117,11 @@ def newer_dtypes(opset: int | None) -> dict[DType, str]:
 
 
 class Bound(NamedTuple):
-    """The binding of an argument.
+    """The binding of an argument."""
 
-    Attributes:
-        type: of the name or value; None if it is not known.
-        is_constant: whether it is known before the model runs.
-        value: the elements of a small constant of integers, bools or strings; None for all else.
-    """
-
-    type: ValueType | None
-    is_constant: bool
+    type: ValueType | None  # of the name or value; None if it is not known
+    is_constant: bool  # whether it is known before the model runs
+    # the elements of a small constant of integers, bools or strings; None for all else
     value: tuple[int | str, ...] | None = None
 
 
@@ -147,12 +130,8 @@ def operation_breaches(
 ) -> Iterator[tuple[str, str]]:
     """Yield the breaches of an operation's arguments: (rule, words).
 
-    Args:
-        name: the type of the operation.
-        opset: its index.
-        arguments: key and bindings, None for an undefined one; also attributes of operations whose arguments
-            stand there.
-        block_count: how many blocks it has.
+    `opset`: its index. `arguments`: key and bindings, None for an undefined one; also attributes of operations whose
+    arguments stand there. `block_count`: how many blocks it has.
     """
     if name in _FREE or "." in name:
         return

@@ -30,16 +30,11 @@ _Argument = tuple[str, tuple[Bound | None, ...]]
 
 
 class Signature(NamedTuple):
-    """The inputs and outputs of a function.
+    """The inputs and outputs of a function."""
 
-    Attributes:
-        opset: of its active block.
-        inputs: names and types, states among them.
-        outputs: names and types, None for the type of an undefined name; None without an active block.
-    """
-
-    opset: str
-    inputs: list[tuple[str, ValueType | None]]
+    opset: str  # of its active block
+    inputs: list[tuple[str, ValueType | None]]  # names and types, states among them
+    # names and types, None for the type of an undefined name; None without an active block
     outputs: list[tuple[str, ValueType | None]] | None
 
 
@@ -55,12 +50,8 @@ class _Known(NamedTuple):
 def breaches(view: ProgramView, signatures: dict[str, Signature] | None = None) -> Iterator[Breach]:
     """Yield every place where a Program breaks a rule, in Program order.
 
-    Args:
-        view: the Program.
-        signatures: gets the signature of each function, by its name, while the breaches are yielded.
-
-    Raises:
-        FormatError: bytes that are malformed; the rest of the Program is not looked at.
+    `view`: the Program. `signatures`: gets the signature of each function, by its name, while the breaches are yielded.
+    Raises: FormatError: bytes that are malformed; the rest of the Program is not looked at.
     """
     walk = _Walk(view, {} if signatures is None else signatures)
     if view.version != 1:

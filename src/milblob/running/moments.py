@@ -20,18 +20,12 @@ _CONVOLUTIONS = frozenset(["Conv", "ConvTranspose"])
 
 
 class _Product(NamedTuple):
-    """A node that multiplies values with a weight.
-
-    Attributes:
-        places: for each dimension of the weight, as stored, the one in which the node reads it.
-        axis: of the input channels of the weight, as the node reads it.
-        output: of the graph: the mean square of the values in each input channel.
-    """
+    """A node that multiplies values with a weight."""
 
     node: ir.Node
-    places: tuple[int, ...]
-    axis: int
-    output: str
+    places: tuple[int, ...]  # for each dimension of the weight, as stored, the one in which the node reads it
+    axis: int  # of the input channels of the weight, as the node reads it
+    output: str  # of the graph: the mean square of the values in each input channel
 
 
 class InputMoments:

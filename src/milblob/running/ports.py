@@ -204,8 +204,7 @@ def _axis(size: int | None, bounds: tuple[int, int | None]) -> str:
 def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) -> "np.ndarray[Any, Any]":
     """Cast as Core ML does where no harm is done: floats are rounded, integers keep their values.
 
-    Raises:
-        ValueError: another kind of dtype, or a value that `dtype` cannot hold.
+    Raises: ValueError: another kind of dtype, or a value that `dtype` cannot hold.
     """
     kinds = {"f": "fiub", "i": "iub", "u": "iub", "b": "b", "O": "OUS"}[dtype.kind]
     if array.dtype.kind not in kinds and not (dtype.kind == "f" and array.dtype.name == "bfloat16"):
@@ -232,8 +231,7 @@ def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) 
 def read_json(metadata: Mapping[str, str], key: str, file: str | None) -> Any:
     """Return an entry of metadata_props that milblob wrote, {} if there is none.
 
-    Raises:
-        UnsupportedError: it is not a JSON object.
+    Raises: UnsupportedError: it is not a JSON object.
     """
     found = _document(metadata.get(key, "{}"), key, file)
     if not isinstance(found, dict):

@@ -34,8 +34,7 @@ HELD = "milblob/held"
 def import_runtime() -> Any:
     """Return the module onnxruntime.
 
-    Raises:
-        ImportError: it is not installed; the message names the package to install.
+    Raises: ImportError: it is not installed; the message names the package to install.
     """
     return require("onnxruntime")
 
@@ -57,15 +56,11 @@ def make_options(optimize: bool, threads: int | None) -> Any:
 class Handover:
     """What a session of onnxruntime is started with beside the model; a context manager around its start.
 
-    Args:
-        options: from `make_options`; changed here.
-
-    Attributes:
-        values: handed over in memory, which a session does not keep alive itself.
+    `options`: from `make_options`; changed here.
     """
 
     def __init__(self, options: Any) -> None:
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}  # handed over in memory, which a session does not keep alive itself
         self._options = options
         self._stack = ExitStack()
         self._places: dict[MappedFile, str | None] = {}
@@ -86,8 +81,7 @@ class Handover:
     def start(self, data: bytes, providers: Sequence[str], file: str | None) -> Any:
         """Return an onnxruntime.InferenceSession of a serialized model.
 
-        Raises:
-            MilblobError: onnxruntime cannot open it.
+        Raises: MilblobError: onnxruntime cannot open it.
         """
         self._options.add_session_config_entry(_FOLDER, _ROOT)
         if self.values:
@@ -114,14 +108,9 @@ class Handover:
 def start(model: ir.Model, options: Any, providers: Sequence[str], file: str | None) -> tuple[Any, dict[str, Any]]:
     """Return an onnxruntime.InferenceSession of a model in memory, and what it needs as long as it lives.
 
-    Args:
-        model: from `convert` without a path; its large tensors in memory are let go of.
-        options: from `make_options`; changed here.
-        providers: of onnxruntime, the preferred first.
-        file: the model's path, for messages.
-
-    Raises:
-        MilblobError: onnxruntime cannot open it.
+    `model`: from `convert` without a path; its large tensors in memory are let go of. `options`: from `make_options`;
+    changed here. `providers`: of onnxruntime, the preferred first.
+    Raises: MilblobError: onnxruntime cannot open it.
     """
     with Handover(options) as handover:
         for name, value in model.graph.initializers.items():

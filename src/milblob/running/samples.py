@@ -34,13 +34,9 @@ def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> It
     axes with a range are as small as they can be in the first run, as large in the second, then anything between, the
     same share of the way in every axis. Optional inputs are left out of every other run.
 
-    Args:
-        sessions: of models with the same inputs; what one of them knows counts for all.
-        count: of runs; None: four, or as many as there are enumerated shapes.
-        seed: any integer of zero or more.
-
-    Raises:
-        LimitError: an input that is larger than the budget of the first model.
+    `sessions`: of models with the same inputs; what one of them knows counts for all. `count`: of runs; None: four, or
+    as many as there are enumerated shapes. `seed`: any integer of zero or more.
+    Raises: LimitError: an input that is larger than the budget of the first model.
     """
     random = np.random.default_rng(seed)
     kinds = {name: [session.inputs[name] for session in sessions] for name in sessions[0].inputs}
@@ -62,13 +58,9 @@ def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> It
 def given_runs(inputs: Any, ports: Mapping[str, SessionInput]) -> list[dict[str, Any]]:
     """Return given inputs as a list of what `Session.predict` takes.
 
-    Args:
-        inputs: name -> value for one run; or with one more axis in front, along which the runs are, while values
-            without it are the same in all runs; or a sequence of such mappings.
-        ports: of the model.
-
-    Raises:
-        ValueError: different numbers of runs. TypeError: something else.
+    `inputs`: name -> value for one run; or with one more axis in front, along which the runs are, while values without
+    it are the same in all runs; or a sequence of such mappings.
+    Raises: ValueError: different numbers of runs. TypeError: something else.
     """
     if not isinstance(inputs, Mapping):
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):

@@ -87,12 +87,9 @@ class Stage:
     def compute(self, feeds: Mapping[str, Any], states: dict[str, Any]) -> Arrays:
         """Run once.
 
-        Args:
-            feeds: of `inputs` and `weights`, as `SessionInput.convert` gives them.
-            states: of all `states`; replaced by their new values.
-
-        Raises:
-            MilblobError: onnxruntime cannot compute it. UnsupportedError: wrong labels in the model's metadata.
+        `feeds`: of `inputs` and `weights`, as `SessionInput.convert` gives them. `states`: of all `states`; replaced by
+        their new values.
+        Raises: MilblobError: onnxruntime cannot compute it. UnsupportedError: wrong labels in the model's metadata.
         """
         held = {one.name: states[name] for name, one in self.states.items()}
         try:
@@ -157,9 +154,8 @@ def make_replaceable(model: ir.Model) -> frozenset[str]:
 def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
     """Return an .onnx file, ready to run.
 
-    Raises:
-        OSError: it cannot be opened. MilblobError: onnxruntime cannot open it; external data that cannot be read, or
-            are not those that were converted. UnsupportedError: an input that is not a tensor.
+    Raises: OSError: it cannot be opened. MilblobError: onnxruntime cannot open it; external data that cannot be read,
+    or are not those that were converted. UnsupportedError: an input that is not a tensor.
     """
     with ExitStack() as stack:
         mapping = stack.enter_context(closing(MappedFile(path)))
@@ -196,8 +192,7 @@ def _require_text(proto: Any, path: str) -> None:
 
     protobuf gives their bytes. onnxruntime fails on them only when it is asked for the names.
 
-    Raises:
-        FormatError: some are.
+    Raises: FormatError: some are.
     """
     texts = [value.name for value in (*proto.graph.input, *proto.graph.output)]
     texts += [text for entry in proto.metadata_props for text in (entry.key, entry.value)]
@@ -214,8 +209,7 @@ def _hand_over(proto: Any, files: ExternalFiles, handover: Handover, path: str) 
     Those of inner graphs, nodes and functions, which hardly anybody writes, come into the message: there onnxruntime
     takes no descriptor, and no values from memory.
 
-    Raises:
-        FormatError, ResolveError: as `ExternalFiles.find` and `External.checked`.
+    Raises: FormatError, ResolveError: as `ExternalFiles.find` and `External.checked`.
     """
     inner = [*proto.graph.node, *proto.graph.sparse_initializer, *proto.functions, *proto.training_info]
     places = [(tensor, True) for tensor in proto.graph.initializer]

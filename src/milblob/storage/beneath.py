@@ -41,14 +41,12 @@ class Location:
     from one of the model's files: it may be a link, and go through links, but must end inside `location`. Locations
     nest: a location beneath a location that is itself beneath another must remain inside both. Where the format allows
     no links, `links=False` refuses each one between the outer location and the file, also inside of it.
-
-    Attributes:
-        path: with links unresolved, so that messages show what the user knows. Not for opening: use `open`.
     """
 
     __slots__ = ("_links", "_outer", "_parts", "_relative", "path")
 
     def __init__(self, path: str) -> None:
+        # with links unresolved, so that messages show what the user knows. Not for opening: use `open`.
         self.path = path
         self._outer: Location | None = None
         self._relative = ""
@@ -58,12 +56,8 @@ class Location:
     def beneath(self, relative: str, *, links: bool = True) -> "Location":
         """Return the location of a path from a file, with slashes of either kind; does not touch the file system.
 
-        Args:
-            relative: to this directory.
-            links: whether opening it may follow symbolic links.
-
-        Raises:
-            ResolveError: an absolute path, or one with "..", a drive, a NUL, or an unpaired surrogate.
+        `relative`: to this directory. `links`: whether opening it may follow symbolic links.
+        Raises: ResolveError: an absolute path, or one with "..", a drive, a NUL, or an unpaired surrogate.
         """
         parts = relative.replace("\\", "/").split("/")
         if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or any(part[1:2] == ":" for part in parts):
@@ -105,11 +99,8 @@ class Location:
     def open(self, flags: int = OPEN_FLAGS) -> int:
         """Open it and return a file descriptor, which the caller owns.
 
-        Args:
-            flags: as for `os.open`; none that creates a file.
-
-        Raises:
-            ResolveError: it escapes, or there is a link where none may be. OSError: it cannot be opened.
+        `flags`: as for `os.open`; none that creates a file.
+        Raises: ResolveError: it escapes, or there is a link where none may be. OSError: it cannot be opened.
         """
         outer = self._outer
         if ROOTS:
@@ -222,8 +213,7 @@ class Location:
     def real(self) -> str:
         """Return its path with all links followed: equal for two locations of one file. It need not exist.
 
-        Raises:
-            ResolveError: it escapes.
+        Raises: ResolveError: it escapes.
         """
         real, outer = _real(self.path), self._outer
         while outer is not None:
@@ -238,8 +228,7 @@ class Location:
     def names(self) -> list[tuple[str, bool]]:
         """Return (name, is a directory and not a link) for every entry of this directory, sorted by name.
 
-        Raises:
-            As `open`.
+        Raises: As `open`.
         """
         if os.scandir not in os.supports_fd:
             self.real()
@@ -277,18 +266,14 @@ class Directory:
 
     A context manager. Names are plain entry names, without a slash.
 
-    Attributes:
-        fd: of the directory; -1 where no directory can be held.
-
-    Raises:
-        As `Location.open`.
+    Raises: As `Location.open`.
     """
 
     __slots__ = ("_path", "fd")
 
     def __init__(self, place: Location) -> None:
         self._path = place.path if _HAS_DIR_FDS else place.real()
-        self.fd = place.open(_LISTED) if _HAS_DIR_FDS else -1
+        self.fd = place.open(_LISTED) if _HAS_DIR_FDS else -1  # of the directory; -1 where no directory can be held
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
         """Open a name as `os.open` does; follows links unless the flags forbid it."""

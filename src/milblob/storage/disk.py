@@ -104,7 +104,6 @@ def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int 
 
     Args:
         error: the error of a write; it lacks the file and its size.
-        path: the file or directory that is written, by its final name.
         nbytes: how many bytes of it are known to be needed; more may follow.
         has_nbytes: how many of them are on the disk.
     """

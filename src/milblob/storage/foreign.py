@@ -33,27 +33,20 @@ _COMPRESSED = (
 
 
 class Foreign(NamedTuple):
-    """A kind of file that is not Core ML's.
+    """A kind of file that is not Core ML's."""
 
-    Attributes:
-        name: short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx",
-            "tflite", "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify`
-            adds "directory" and "part".
-        description: a phrase for messages, with an article.
-        advice: what the user can do; "" if nothing is known.
-    """
-
+    # short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx", "tflite",
+    # "gguf", "aimodel", "aimodelc", "tar", "compressed", "html", "xml", "json" or "text"; `identify` adds "directory"
+    # and "part"
     name: str
-    description: str
-    advice: str = ""
+    description: str  # a phrase for messages, with an article
+    advice: str = ""  # what the user can do; "" if nothing is known
 
 
 def foreign(data: Any, file: str | None = None) -> Foreign | None:
     """Identify bytes that are not a model; None if they are unknown.
 
-    Args:
-        data: a file, or its first kilobyte or more, as a bytes-like object.
-        file: its name, for the advice.
+    `data`: a file, or its first kilobyte or more, as a bytes-like object. `file`: its name, for the advice.
     """
     head, name = bytes(memoryview(data)[:_HEAD_NBYTES]), file or "it"
     if head.startswith(b"PK\x03\x04"):
@@ -198,10 +191,7 @@ def _text(head: bytes) -> Foreign | None:
 def refusal(found: Foreign, expected: str, file: str | None) -> FormatError | UnsupportedError:
     """Return the error about a file of another kind.
 
-    Args:
-        found: its kind.
-        expected: the beginning of the message, such as "file: expected a weight file".
-        file: its name.
+    `expected`: the beginning of the message, such as "file: expected a weight file".
     """
     message = f"{expected}, got {found.description}" + (f" ({found.advice})" if found.advice else "")
     if found.name in ("html", "xml", "json", "text"):
@@ -214,11 +204,8 @@ def explained(
 ) -> FormatError | UnsupportedError:
     """Return the `refusal` of a file if its bytes are of another kind of file; else the given error.
 
-    Args:
-        error: that its own reader raised.
-        mapping: of the file.
-        expected: as for `refusal`.
-        is_text: text is expected, so the error can be more precise.
+    `error`: that its own reader raised. `expected`: as for `refusal`. `is_text`: text is expected, so the error can be
+    more precise.
     """
     found = foreign(mapping.live(), mapping.name)
     return error if found is None or (is_text and found.name == "text") else refusal(found, expected, mapping.name)

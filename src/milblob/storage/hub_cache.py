@@ -19,12 +19,9 @@ def blob_of(path: str, model: str) -> tuple[str, str] | None:
     The link is read once, and the caller opens what is returned, without following links: a link that is exchanged
     afterwards leads nowhere else.
 
-    Args:
-        path: of a file in the model, which may be a link; the folders above it are none that lead out.
-        model: path of the model.
-
-    Returns:
-        Real path of the repository's folder, and the path in it; None for all else.
+    `path`: of a file in the model, which may be a link; the folders above it are none that lead out. `model`: path of
+    the model.
+    Returns: Real path of the repository's folder, and the path in it; None for all else.
     """
     try:
         root, folder = os.path.realpath(model), os.path.realpath(os.path.dirname(path))

@@ -56,34 +56,23 @@ def _nothing() -> None:
 
 
 class Patch(NamedTuple):
-    """Bytes to write inside a file; its size does not change.
+    """Bytes to write inside a file; its size does not change."""
 
-    Attributes:
-        path: of the file, relative to the root of the model, with "/".
-        offset: of the first byte.
-        data: C-contiguous buffer, held until the commit is done and never copied; or a `Later`.
-        written: called once the bytes are in the journal or in a changed copy; its exception ends the commit, and
-            nothing has changed.
-    """
-
-    path: str
-    offset: int
-    data: Any
+    path: str  # of the file, relative to the root of the model, with "/"
+    offset: int  # of the first byte
+    data: Any  # C-contiguous buffer, held until the commit is done and never copied; or a `Later`
+    # called once the bytes are in the journal or in a changed copy; its exception ends the commit, and nothing has
+    # changed
     written: Callable[[], object] = _nothing
 
 
 class Replacement(NamedTuple):
-    """New contents for a file.
+    """New contents for a file."""
 
-    Attributes:
-        path: of the file, relative to the root of the model, with "/".
-        write: called with a descriptor of an empty file, writes them.
-        rest: called after that, returns the BLAKE3 of all that was written but the first `FIRST_NBYTES`; None if
-            it is not known: then the file is read once more.
-    """
-
-    path: str
-    write: Callable[[int], object]
+    path: str  # of the file, relative to the root of the model, with "/"
+    write: Callable[[int], object]  # called with a descriptor of an empty file, writes them
+    # called after that, returns the BLAKE3 of all that was written but the first `FIRST_NBYTES`; None if it is not
+    # known: then the file is read once more
     rest: Callable[[], bytes] | None = None
 
 
@@ -286,8 +275,7 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
 def _directory_of(root: str, path: str) -> Directory:
     """Hold the directory of a file, given relative to the root, open: always below the root, despite links.
 
-    Raises:
-        ResolveError: it is not. OSError: it cannot be opened.
+    Raises: ResolveError: it is not. OSError: it cannot be opened.
     """
     return Directory(Location(root).entry(os.path.dirname(path)))
 
@@ -401,18 +389,13 @@ class Recovered(Result):
 def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Recovered | None:
     """Complete a commit that was interrupted, or wait for a running one to end.
 
-    Args:
-        found: the journal, which may be gone by now.
-        changeable: called with the path of the model, returns the real paths of the files that its journal may change.
-
-    Returns:
-        The completed change; None if another process completed it.
-
-    Raises:
-        FormatError: a broken journal, one that would change another file or one that is gone, one from another user, or
-            a file that matches neither the old contents nor the new. Nothing has been changed.
-        BlockingIOError: a writer has held the lock for ten seconds.
-        OSError: it cannot be done here, for example on a read-only file system; the message gives advice.
+    `found`: the journal, which may be gone by now. `changeable`: called with the path of the model, returns the real
+    paths of the files that its journal may change.
+    Returns: The completed change; None if another process completed it.
+    Raises: FormatError: a broken journal, one that would change another file or one that is gone, one from another
+    user, or a file that matches neither the old contents nor the new. Nothing has been changed. BlockingIOError: a
+    writer has held the lock for ten seconds. OSError: it cannot be done here, for example on a read-only file system;
+    the message gives advice.
     """
     try:
         with contextlib.ExitStack() as stack:
@@ -530,8 +513,7 @@ def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: M
 def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
     """Return whether a file still has to be replaced; if not, it is the new one, byte for byte.
 
-    Raises:
-        FormatError: its replacement is missing, is another file, or may come from another user.
+    Raises: FormatError: its replacement is missing, is another file, or may come from another user.
     """
     name, digest = entry.staged, bytes(entry.data[:DIGEST_NBYTES])
     try:

@@ -39,18 +39,13 @@ _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOF
 
 
 class Later:
-    """Bytes that are made when they are written, so that not all of them are in memory at once.
-
-    Attributes:
-        nbytes: how many there will be.
-        make: returns them, a C-contiguous buffer. Its exception ends the work, and nothing has changed.
-    """
+    """Bytes that are made when they are written, so that not all of them are in memory at once."""
 
     __slots__ = ("make", "nbytes")
 
     def __init__(self, nbytes: int, make: Callable[[], Any]) -> None:
-        self.nbytes = nbytes
-        self.make = make
+        self.nbytes = nbytes  # how many there will be
+        self.make = make  # returns them, a C-contiguous buffer. Its exception ends the work, and nothing has changed.
 
 
 def nbytes_of(data: Any) -> int:
@@ -250,8 +245,7 @@ def pieces(base: str, entries: list[Entry]) -> Iterator[memoryview]:
 
     The second piece of an entry is its data, not copied; a `Later` is made when its turn comes.
 
-    Raises:
-        ValueError: a `Later` made another number of bytes than it declared.
+    Raises: ValueError: a `Later` made another number of bytes than it declared.
     """
     name = base.encode()
     yield memoryview(_NAME.pack(len(name)))

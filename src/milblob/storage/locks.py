@@ -18,14 +18,9 @@ def lock(fd: int, path: str) -> None:
 
     The lock is advisory: it keeps milblob's writers apart, not readers or other programs.
 
-    Args:
-        fd: an open descriptor of it.
-        path: its name, which must still lead there when the lock is held.
-
-    Raises:
-        BlockingIOError: another writer has it.
-        FileNotFoundError: the name now leads elsewhere: the opened file has been replaced.
-        OSError: the file system has no locks.
+    `fd`: an open descriptor of it. `path`: its name, which must still lead there when the lock is held.
+    Raises: BlockingIOError: another writer has it. FileNotFoundError: the name now leads elsewhere: the opened file has
+    been replaced. OSError: the file system has no locks.
     """
     try:
         take(fd)
@@ -47,8 +42,7 @@ def unlock(fd: int) -> None:
 def locked_directory(path: str) -> Iterator[None]:
     """Hold the writers' lock of a directory; on Windows, which has none of directories, that of its files is enough.
 
-    Raises:
-        As `lock`; OSError: it cannot be opened.
+    Raises: As `lock`; OSError: it cannot be opened.
     """
     if os.name == "nt":
         yield
@@ -65,8 +59,7 @@ def locked_directory(path: str) -> Iterator[None]:
 def take(fd: int) -> None:
     """Take the lock of a descriptor.
 
-    Raises:
-        BlockingIOError: another writer has it. OSError: the file system has no locks.
+    Raises: BlockingIOError: another writer has it. OSError: the file system has no locks.
     """
     if sys.platform == "win32":
         import msvcrt
@@ -112,8 +105,7 @@ def is_named(fd: int, path: str) -> bool:
 def replacing(path: str, is_held: bool = False) -> Iterator[None]:
     """Hold the lock of a file or directory that is about to be replaced, if it exists and can be locked.
 
-    Raises:
-        BlockingIOError: another writer has it.
+    Raises: BlockingIOError: another writer has it.
     """
     fd = -1
     if not is_held and sys.platform != "win32":  # Windows cannot replace an open file, which acts as a lock

@@ -78,16 +78,6 @@ class MappedFile:
 
     A file that represents a remote one (`mirrored`) holds only the requested bytes, so each method states which part of
     the returned buffer may be read: `live` and `check_size` fetch the whole file, `need` fetches a range.
-
-    Attributes:
-        buffer: the bytes for `_codec` and for arrays; None after close.
-        name: the path as given, or None for memory.
-        identity: device and inode of the file, or None for memory.
-        is_partial: whether it represents a remote file and holds only the requested bytes.
-        changed_ns: when the file had been changed last as it was opened, or None for memory.
-        fd: its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and
-            after close. Where another thread may close, use it only inside `held`: after a close the system reuses the
-            number for the next file.
     """
 
     __slots__ = ("_backing", "_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "is_partial", "name")
@@ -99,7 +89,6 @@ class MappedFile:
             source: str or PathLike, opened wherever it leads; a Location, inside its model; an open binary
                 file, or any object with `read` and `seek`; or any C-contiguous buffer, which is not copied and must
                 not change. A file object that is not a plain file is read whole.
-            name: the name for messages.
             is_mapped: map files; else read them into private memory. A buffer is never copied.
             small_nbytes: read files of fewer bytes in any case.
 
@@ -110,14 +99,17 @@ class MappedFile:
             BufferError: a strided buffer. TypeError: any other object.
         """
         self._backing: Backing | None = None
-        self.is_partial = False
+        self.is_partial = False  # whether it represents a remote file and holds only the requested bytes
         self._mmap: mmap.mmap | None = None
         self._lock = threading.Lock()
         self._users = 0
+        # its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and after
+        # close. Where another thread may close, use it only inside `held`: after a close the system reuses the number
+        # for the next file.
         self.fd = -1
-        self.name = name
-        self.identity: tuple[int, int] | None = None
-        self.changed_ns: int | None = None
+        self.name = name  # the path as given, or None for memory
+        self.identity: tuple[int, int] | None = None  # device and inode of the file, or None for memory
+        self.changed_ns: int | None = None  # when the file had been changed last as it was opened, or None for memory
 
         def take() -> Any:
             nbytes = self._file_nbytes()
@@ -146,7 +138,7 @@ class MappedFile:
         except TypeError:
             message = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
             raise TypeError(message) from None
-        self.buffer: Buffer | None = buffer
+        self.buffer: Buffer | None = buffer  # the bytes for `_codec` and for arrays; None after close
         view = memoryview(buffer)  # of bytes, for elements of any size
         if buffer.nbytes < 1024 and view[: len(LFS_PREFIX)] == LFS_PREFIX:
             raise FormatError(self._lfs_message(bytes(view)), offset=0, file=self.name, code="lfs-pointer")
@@ -227,11 +219,8 @@ class MappedFile:
     def need(self, spans: Spans) -> Buffer:
         """Return the buffer, in which only the given ranges may be read; ranges of a remote file are fetched first.
 
-        Args:
-            spans: (offset, nbytes) of each; what lies outside of the file is left out.
-
-        Raises:
-            ValueError: it is closed. OSError: they cannot be fetched. FormatError: the remote file has changed.
+        `spans`: (offset, nbytes) of each; what lies outside of the file is left out.
+        Raises: ValueError: it is closed. OSError: they cannot be fetched. FormatError: the remote file has changed.
         """
         buffer = self._open_buffer()
         if self._backing is not None:
@@ -243,8 +232,7 @@ class MappedFile:
     def check_size(self) -> Buffer:
         """Return the buffer if the file still has all the bytes that were mapped; a remote file is fetched whole.
 
-        Raises:
-            FormatError: the file has shrunk since it was opened. As `need`.
+        Raises: FormatError: the file has shrunk since it was opened. As `need`.
         """
         buffer = self.buffer
         if buffer is None or self.is_partial:
@@ -273,9 +261,8 @@ class MappedFile:
         Through the mapping, each would be a page fault that maps the cached pages around it; a positioned read maps
         nothing (bench/bench_load.py shows which pages remain resident).
 
-        Returns:
-            The bytes; None where only the mapping can give them: a buffer, a platform without positioned reads, an
-            offset outside the file, a file that has shrunk.
+        Returns: The bytes; None where only the mapping can give them: a buffer, a platform without positioned reads, an
+        offset outside the file, a file that has shrunk.
         """
         last = self.nbytes - nbytes
         if self.is_partial:
@@ -290,8 +277,7 @@ class MappedFile:
     def held(self) -> Iterator[int]:
         """Yield `fd`, which remains open until the block ends, even if another thread closes; -1 if there is none.
 
-        Raises:
-            ValueError: it is closed. As `need`, of the whole file.
+        Raises: ValueError: it is closed. As `need`, of the whole file.
         """
         self.live()
         with self._held() as fd:
@@ -316,8 +302,7 @@ class MappedFile:
         `name` may lead elsewhere by now. On Linux the descriptor has a path; on Windows nobody can rename an open file,
         nor a directory above it. Other systems have no such path, nor has a file without a name.
 
-        Yields:
-            The absolute path; None if there is none.
+        Yields: The absolute path; None if there is none.
         """
         with self.held() as fd:
             yield self._name_of(fd) if fd >= 0 else None
@@ -339,15 +324,10 @@ class MappedFile:
 
         The file never changes, nor do arrays over `buffer`. Closing this object leaves the new mapping as it is.
 
-        Args:
-            begin, nbytes: the bytes that are needed; None: all from `begin` on.
-
-        Returns:
-            The bytes of the file from `begin`, rounded down to a multiple of mmap.ALLOCATIONGRANULARITY. None where no
-            file is mapped: a buffer, a remote file, a file that was read whole.
-
-        Raises:
-            ValueError: it is closed. FormatError: the file has shrunk. OSError: it cannot be mapped.
+        `begin`, `nbytes`: the bytes that are needed; None: all from `begin` on.
+        Returns: The bytes of the file from `begin`, rounded down to a multiple of mmap.ALLOCATIONGRANULARITY. None
+        where no file is mapped: a buffer, a remote file, a file that was read whole.
+        Raises: ValueError: it is closed. FormatError: the file has shrunk. OSError: it cannot be mapped.
         """
         if self.is_partial or self._mmap is None:
             return None
@@ -362,8 +342,7 @@ class MappedFile:
     def require_named(self) -> None:
         """Refuse a file whose name now leads to another one: for outputs that refer to the file by that name.
 
-        Raises:
-            FormatError: it does.
+        Raises: FormatError: it does.
         """
         status = None if self.name is None else paths.status(self.name)
         if status is None or (status.st_dev, status.st_ino) != self.identity:

@@ -13,8 +13,7 @@ _ESCAPED = rb"\\([0-7]{3})"  # compiled with its first use
 def require_none(path: str) -> None:
     """Refuse a directory that is to be replaced if something is mounted below it, or on it.
 
-    Raises:
-        FileExistsError: there is a mount; the message names it. OSError: the directory cannot be examined.
+    Raises: FileExistsError: there is a mount; the message names it. OSError: the directory cannot be examined.
     """
     real = os.fsencode(paths.real(path))
     for point in _points(real):

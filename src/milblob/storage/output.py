@@ -30,13 +30,9 @@ _ATTEMPTS = 100
 
 
 class Whole:
-    """An output that takes its name when it is complete: on exit from the `with` block, or with `commit`.
+    """An output that takes its name when it is complete: on exit from the `with` block, or with `commit`."""
 
-    Attributes:
-        path: the final name, links resolved.
-    """
-
-    path: str
+    path: str  # the final name, links resolved
 
     def complete(self) -> None:
         """Do everything that may fail before it takes its name. Does nothing when called again."""
@@ -84,8 +80,7 @@ def together() -> Iterator[list[Whole]]:
     give theirs back. If the process is killed in between, the first of them are new and the others old. So an output
     comes after those that it refers to, by names that nothing old refers to; one that marks completion comes last.
 
-    Raises:
-        As the block, `complete` and `named`; everything is as it was.
+    Raises: As the block, `complete` and `named`; everything is as it was.
     """
     parts: list[Whole] = []
     try:
@@ -324,27 +319,21 @@ class NewDirectory(Whole):
 class NewNamedFile(Whole):
     """A NewFile for libraries that need a name, and may themselves rename a file to it.
 
-    Args:
-        path, force, locked: as for `NewFile`.
-
-    Attributes:
-        name: the name to write to, in a temporary directory beside the final name.
-        path: the final name, links resolved.
-
-    Raises:
-        As `NewFile`.
+    `path`, `force`, `locked`: as for `NewFile`.
+    Raises: As `NewFile`.
     """
 
     def __init__(self, path: str, force: bool = False, *, locked: bool = False) -> None:
         self._directory, self._fd = "", -1
         self._inode = 0  # once it is complete
         self._pid = os.getpid()
-        self.path, self._old = _destination(path, force, locked)
+        self.path, self._old = _destination(path, force, locked)  # path: the final name, links resolved
         self._force, self._locked = force, locked
         parent = os.path.dirname(self.path) or "."
         sweep(parent)
         with naming(self.path):
             self._directory, self._fd = _create_directory(parent, 0o777)
+        # the name to write to, in a temporary directory beside the final name
         self.name = os.path.join(self._directory, os.path.basename(self.path))
         self._mode = stat.S_IMODE((self._old or os.stat(self._directory)).st_mode)
         self._mode &= 0o666 if self._old is None else ~0
@@ -390,9 +379,6 @@ def _placed(
 
     Args:
         file: its temporary name; or a descriptor of a file without one, which replaces none.
-        path: the final name.
-        inode: of the file.
-        force: replace an existing file.
         locked: the caller holds the lock of that file, and knows that it has no journal.
         is_synced: whether the new name is written to the disk.
 

@@ -18,12 +18,8 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def keep_file(fd: int, old: os.stat_result) -> None:
     """Give a new file the owner, group and permissions of the one that it replaces.
 
-    Args:
-        fd: open descriptor of the new file, or directory.
-        old: status of the replaced one.
-
-    Raises:
-        OSError: its permissions cannot be set.
+    `fd`: open descriptor of the new file, or directory. `old`: status of the replaced one.
+    Raises: OSError: its permissions cannot be set.
     """
     if HAS_OWNERS:
         mode = mode_like(fd, old)
@@ -51,12 +47,9 @@ def keep_tree(fd: int, old: str) -> None:
     A name that the old directory lacks gets the owner of the old directory, and keeps its permissions. Directories
     remain writable for their owner.
 
-    Args:
-        fd: open descriptor of the new directory, which no other process can enter yet.
-        old: path of the directory that it replaces.
-
-    Raises:
-        OSError: the permissions cannot be set.
+    `fd`: open descriptor of the new directory, which no other process can enter yet. `old`: path of the directory that
+    it replaces.
+    Raises: OSError: the permissions cannot be set.
     """
     root = paths.status(old, follow=False)
     if not HAS_OWNERS or root is None:
@@ -86,13 +79,10 @@ def _keep_entry(name: str, at: int, now: os.stat_result, old: os.stat_result, is
 def require_trusted(status: os.stat_result, target: os.stat_result, journal: str, name: str, path: str) -> None:
     """Refuse a file that may come from a user who may not write to the file that it would change.
 
-    Args:
-        status: of that file.
-        target: status of the file that it would change.
-        journal, name, path: of the journal that names both, and of both.
-
-    Raises:
-        FormatError: it belongs neither to the owner of that file nor to this process, or other users may write to it.
+    `target`: status of the file that it would change. `journal`, `name`, `path`: of the journal that names both, and of
+    both.
+    Raises: FormatError: it belongs neither to the owner of that file nor to this process, or other users may write to
+    it.
     """
     if not hasattr(os, "geteuid"):
         return

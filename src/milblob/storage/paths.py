@@ -13,12 +13,8 @@ from ..mirrored import ROOTS, provide
 def status(path: str, *, follow: bool = True) -> os.stat_result | None:
     """Return the `os.stat` of a path, or None if nothing is there.
 
-    Args:
-        path: of anything.
-        follow: follow symbolic links; a link whose target does not exist then counts as nothing.
-
-    Raises:
-        OSError: any error but ENOENT and ENOTDIR; what represents a remote file cannot be asked for.
+    `path`: of anything. `follow`: follow symbolic links; a link whose target does not exist then counts as nothing.
+    Raises: OSError: any error but ENOENT and ENOTDIR; what represents a remote file cannot be asked for.
     """
     try:
         return os.stat(path, follow_symlinks=follow)
@@ -54,8 +50,7 @@ def is_link(path: str) -> bool:
 def above(path: str, suffixes: tuple[str, ...]) -> str | None:
     """Return the nearest directory above a path, links resolved, whose name ends in one of the suffixes.
 
-    Raises:
-        As `real` and `status`.
+    Raises: As `real` and `status`.
     """
     parent = os.path.dirname(real(path))
     while parent != os.path.dirname(parent):
@@ -68,8 +63,7 @@ def above(path: str, suffixes: tuple[str, ...]) -> str | None:
 def real(path: str) -> str:
     """Return the absolute path without links; names at its end that do not exist are kept.
 
-    Raises:
-        OSError: a part cannot be examined, which `os.path.realpath` would take for "not a link"; a loop of links.
+    Raises: OSError: a part cannot be examined, which `os.path.realpath` would take for "not a link"; a loop of links.
     """
     missing: list[str] = []  # the last one first
     while True:

@@ -58,10 +58,8 @@ class Pending(NamedTuple):
 def place(path: str, is_directory: bool) -> tuple[str, str]:
     """Return (root, name in it) of a model: all its files are below `root`; "" where the root is the model.
 
-    Args:
-        path: of the model.
-        is_directory: the kind of the model when it was opened. The file system is not asked again: if the path leads
-            nowhere at that moment, the root would be another directory.
+    `is_directory`: the kind of the model when it was opened. The file system is not asked again: if the path leads
+    nowhere at that moment, the root would be another directory.
     """
     full = paths.real(path)
     return (full, "") if is_directory else (os.path.dirname(full), os.path.basename(full))
@@ -70,11 +68,8 @@ def place(path: str, is_directory: bool) -> tuple[str, str]:
 def pending(path: str) -> Pending | None:
     """Return the journal that must be completed before the bytes of a path can be trusted, or None.
 
-    Args:
-        path: of a model, of one of its files, or of a file to be written.
-
-    Raises:
-        OSError: a place where a journal may lie cannot be examined.
+    `path`: of a model, of one of its files, or of a file to be written.
+    Raises: OSError: a place where a journal may lie cannot be examined.
     """
     full = paths.real(path)
     place = full
@@ -90,8 +85,7 @@ def pending(path: str) -> Pending | None:
 def _nearest(path: str) -> Pending | None:
     """Return the first journal beside a file, in a directory, or in one above it; it may concern something else.
 
-    Args:
-        path: a real path.
+    `path`: a real path.
     """
     name = os.fsencode(path)
     nbytes = _codec.look_above(name, _NAME_OF_ANY)
@@ -152,9 +146,8 @@ def _concerns(found: Pending, path: str) -> bool:
 def wait(found: Pending) -> None:
     """Wait until a running writer has completed its change; it holds the lock of its journal.
 
-    Raises:
-        PendingChangeError: no writer is running: the change was interrupted.
-        BlockingIOError: the writer is still at work after ten seconds.
+    Raises: PendingChangeError: no writer is running: the change was interrupted. BlockingIOError: the writer is still
+    at work after ten seconds.
     """
     end = time.monotonic() + _WAIT_S
     while (fd := _opened(found.path)) is not None:
@@ -200,14 +193,9 @@ def map_settled(
 
     The file is mapped first and the journal is looked for afterwards, so that no change can begin in between unseen.
 
-    Args:
-        source: as for MappedFile. A buffer or a file object has no path, and so no journal.
-        on_pending: called with a journal that was found; returns when it is gone. None does not look for one: only to
-            complete the change.
-        is_mapped: as for MappedFile.
-
-    Raises:
-        OSError: a place where a journal may lie cannot be examined. As MappedFile and `on_pending`.
+    `source`: as for MappedFile. A buffer or a file object has no path, and so no journal. `on_pending`: called with a
+    journal that was found; returns when it is gone. None does not look for one: only to complete the change.
+    Raises: OSError: a place where a journal may lie cannot be examined. As MappedFile and `on_pending`.
     """
     path = source.path if isinstance(source, Location) else source
     while True:
@@ -231,9 +219,7 @@ def map_settled(
 def require_none(path: str) -> None:
     """Refuse to write to a path with a pending change. For writers, once they hold their locks.
 
-    Raises:
-        PendingChangeError: there is a journal.
-        OSError: as `pending`.
+    Raises: PendingChangeError: there is a journal. OSError: as `pending`.
     """
     found = pending(path)
     if found is not None:
@@ -245,8 +231,7 @@ def sweep_staged(path: str) -> None:
 
     The caller holds the lock of the file.
 
-    Raises:
-        As `require_none`.
+    Raises: As `require_none`.
     """
     from .journal_format import is_staged
 

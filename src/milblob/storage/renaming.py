@@ -17,14 +17,10 @@ _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 def place(name: str, path: str, *, force: bool) -> None:
     """Give a whole file or directory its final name; what it replaces is never half removed.
 
-    Args:
-        name: of it, on the same file system. What is replaced has this name afterwards, or none.
-        path: the final name; a symbolic link there is replaced itself.
-        force: replace what is there.
-
-    Raises:
-        FileExistsError: without `force`, something has the name. BlockingIOError: a writer has its lock. OSError: from
-            the system.
+    `name`: of it, on the same file system. What is replaced has this name afterwards, or none. `path`: the final name;
+    a symbolic link there is replaced itself. `force`: replace what is there.
+    Raises: FileExistsError: without `force`, something has the name. BlockingIOError: a writer has its lock. OSError:
+    from the system.
     """
     if not force:
         if paths.is_there(path):

@@ -25,8 +25,7 @@ _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 class Scratch:
     """Makes arrays for intermediate results.
 
-    Args:
-        directory: where the files of large arrays are, as long as the arrays are used.
+    `directory`: where the files of large arrays are, as long as the arrays are used.
     """
 
     def __init__(self, directory: str) -> None:
@@ -38,8 +37,7 @@ class Scratch:
     def empty(self, shape: Any, dtype: Any) -> Array:
         """Return a new array, as `numpy.empty`. A large one is a mapped file, which goes with the last view of it.
 
-        Raises:
-            OSError: the disk is full, or the directory cannot be written to.
+        Raises: OSError: the disk is full, or the directory cannot be written to.
         """
         dims = (shape,) if isinstance(shape, int) else tuple(shape)
         kind, count = np.dtype(dtype), prod(dims)

@@ -31,11 +31,7 @@ class SourceFile(NamedTuple):
         return cls(os.path.abspath(path), status.st_ino, status.st_size, status.st_mtime_ns)
 
     def open(self) -> MappedFile:
-        """Map it.
-
-        Raises:
-            FormatError: the file was replaced or written to.
-        """
+        """Map it. Raises: FormatError: the file was replaced or written to."""
         mapping = MappedFile(self.path)
         with closed_on_error(mapping):
             self.require_same(mapping.fd)
@@ -44,11 +40,8 @@ class SourceFile(NamedTuple):
     def require_same(self, file: int | str) -> None:
         """Refuse another file, or one that has changed since it was opened.
 
-        Args:
-            file: its descriptor, or its path.
-
-        Raises:
-            FormatError.
+        `file`: its descriptor, or its path.
+        Raises: FormatError.
         """
         status = os.stat(file)
         if (status.st_ino, status.st_size, status.st_mtime_ns) != self[1:]:

@@ -21,8 +21,7 @@ _NO_COPY = {
 def write_json(fd: int, document: Any) -> None:
     """Write a JSON document to an empty file, for people to read: names are not ASCII only.
 
-    Raises:
-        OSError: it cannot be written. ValueError: as `json.dumps`.
+    Raises: OSError: it cannot be written. ValueError: as `json.dumps`.
     """
     import json
 

@@ -6,11 +6,8 @@ import threading
 class Turn:
     """The right to write to one object: `with turn:` around every call.
 
-    Args:
-        what: name of the object in messages.
-
-    Raises:
-        RuntimeError: a call of another thread is still running, or an outer call of this thread.
+    `what`: name of the object in messages.
+    Raises: RuntimeError: a call of another thread is still running, or an outer call of this thread.
     """
 
     __slots__ = ("_is_busy", "lock", "what")

@@ -183,8 +183,7 @@ class Archive:
     def read(self, name: str) -> memoryview:
         """Return the bytes of a file: a view of the mapped archive.
 
-        Raises:
-            As `place`; FormatError: the archive has shrunk.
+        Raises: As `place`; FormatError: the archive has shrunk.
         """
         mapping, offset, nbytes = self.place(name)
         return memoryview(mapping.check_size())[offset : offset + nbytes]

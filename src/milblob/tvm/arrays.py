@@ -19,8 +19,7 @@ def named_parameters(library: Library) -> dict[str, tuple[Module, str]]:
 
     They are called as their file has it; of an archive with several modules, "module/parameter".
 
-    Raises:
-        FormatError: parameters that are broken; two that would be called the same.
+    Raises: FormatError: parameters that are broken; two that would be called the same.
     """
     found: dict[str, tuple[Module, str]] = {}
     for module in library.modules.values():
@@ -38,8 +37,7 @@ def named_parameters(library: Library) -> dict[str, tuple[Module, str]]:
 def open_arrays(path: str, max_nbytes: int | None = None) -> Parameters:
     """Open the parameters of an archive: a mapping from names, as `named_parameters` has them, to `Parameter`.
 
-    Raises:
-        As `milblob.tvm.open`, and as `named_parameters`.
+    Raises: As `milblob.tvm.open`, and as `named_parameters`.
     """
     library = open_library(path, max_nbytes=max_nbytes)
     with closed_on_error(library):

@@ -48,8 +48,7 @@ class _Edit(NamedTuple):
     def data(self) -> Any:
         """Return the bytes to write at the parameter's offset: all of them, or the used half of packed elements.
 
-        Raises:
-            ValueError: the source does not have its declared dtype and shape. As reading it.
+        Raises: ValueError: the source does not have its declared dtype and shape. As reading it.
         """
         parameter = self.parameter
         array = self.source.read() if is_lazy(self.source) else self.source
@@ -161,8 +160,7 @@ def _by_module(library: "OpenLibrary", arrays: Mapping[str, Any]) -> dict[str, M
 def require_parameters(library: "OpenLibrary", module: "Module") -> None:
     """Refuse a module whose parameters are not in a file: AOT, where they are in code, and operator style.
 
-    Raises:
-        UnsupportedError: it is one.
+    Raises: UnsupportedError: it is one.
     """
     if "graph" in module.executors and module.params_file is not None:
         return

@@ -48,15 +48,11 @@ CODES = {
 
 
 class Report:
-    """Where problems go.
-
-    Attributes:
-        path: of the archive, or None for a buffer.
-    """
+    """Where problems go."""
 
     def __init__(self, path: str | None, findings: Findings | None = None) -> None:
         """Make one that raises refusals and drops notes; with `findings`, one that gathers everything."""
-        self.path = path
+        self.path = path  # of the archive, or None for a buffer
         self._findings = findings
         self._journals: set[str | None] = set()
 
@@ -94,8 +90,7 @@ class Report:
     ) -> None:
         """Raise, or gather, a fault that no reader should accept.
 
-        Raises:
-            FormatError, or `kind`: unless problems are gathered.
+        Raises: FormatError, or `kind`: unless problems are gathered.
         """
         if self._findings is None:
             raise kind(message, offset=offset, where=where, file=file or self.path)

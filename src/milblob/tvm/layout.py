@@ -80,8 +80,7 @@ def graph_names(module: ModuleInfo, version: int) -> tuple[str, ...]:
 def expected(info: ArchiveInfo, names: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
     """Compare the files of an archive with those that its version, styles and executors require.
 
-    Returns:
-        (descriptions of missing files; names of unexpected files; files whose name belongs to no module).
+    Returns: (descriptions of missing files; names of unexpected files; files whose name belongs to no module).
     """
     have = set(names)
     missing: list[str] = []

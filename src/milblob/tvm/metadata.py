@@ -136,13 +136,9 @@ class ArchiveInfo(NamedTuple):
 def parse_metadata(data: memoryview, report: Report, offset: int, file: str | None) -> ArchiveInfo | None:
     """Read metadata.json.
 
-    Returns:
-        ArchiveInfo; None if `report` gathers and there is nothing to be had.
-
-    Raises:
-        FormatError: no JSON object; a key of the wrong shape, or one without which nothing can be found. What is
-            missing otherwise is empty.
-        UnsupportedError: a version that never was.
+    Returns: ArchiveInfo; None if `report` gathers and there is nothing to be had.
+    Raises: FormatError: no JSON object; a key of the wrong shape, or one without which nothing can be found. What is
+    missing otherwise is empty. UnsupportedError: a version that never was.
     """
     return _Parser(report, offset, file).parse(data)
 

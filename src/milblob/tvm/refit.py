@@ -29,11 +29,9 @@ def refit(
 ) -> RefitReport:
     """Give parameters of an archive new values: all of them or none, as `milblob.refit` does.
 
-    Raises:
-        KeyError, TypeError, ValueError, OverflowError: an array that does not fit; of several problems one ValueError
-            that lists them. UnsupportedError: an archive without parameters of its own (AOT, operator style). Nothing
-            is written.
-        Otherwise as `Library.with_params`.
+    Raises: KeyError, TypeError, ValueError, OverflowError: an array that does not fit; of several problems one
+    ValueError that lists them. UnsupportedError: an archive without parameters of its own (AOT, operator style).
+    Nothing is written. Otherwise as `Library.with_params`.
     """
     if how.unshare:
         raise ValueError("unshare: expected none for an archive of TVM, got True")

@@ -18,24 +18,15 @@ _KINDS = {b"1": "link", b"2": "link", b"3": "device", b"4": "device", b"6": "pip
 
 
 class Member(NamedTuple):
-    """One member of an archive.
+    """One member of an archive."""
 
-    Attributes:
-        name: without "./" before and "/" after; "" for the root. As it is, if it leads out of the archive.
-        raw: as the archive has it.
-        kind: "file", "directory", or one of the others: "link", "device", "pipe", "sparse", "unknown".
-        header: byte offset of its header; in a directory 0.
-        offset, nbytes: of its bytes in the archive, or in the file of its own.
-        is_inside: whether its name is inside the archive.
-    """
-
-    name: str
-    raw: str
-    kind: str
-    header: int
-    offset: int
+    name: str  # without "./" before and "/" after; "" for the root. As it is, if it leads out of the archive.
+    raw: str  # as the archive has it
+    kind: str  # "file", "directory", or one of the others: "link", "device", "pipe", "sparse", "unknown"
+    header: int  # byte offset of its header; in a directory 0
+    offset: int  # of its bytes in the archive, or in the file of its own
     nbytes: int
-    is_inside: bool = True
+    is_inside: bool = True  # whether its name is inside the archive
 
 
 def plain_name(raw: str) -> tuple[str, bool]:
@@ -54,8 +45,7 @@ def plain_name(raw: str) -> tuple[str, bool]:
 def _number(field: bytes) -> int:
     """Return the number of a header field: octal, or GNU's base 256.
 
-    Raises:
-        ValueError: neither; or one below 0, which no field read here can have.
+    Raises: ValueError: neither; or one below 0, which no field read here can have.
     """
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
@@ -76,16 +66,11 @@ class _BrokenError(Exception):
 
 
 class _Walk:
-    """A walk over the headers of a tar.
-
-    Attributes:
-        members: those found.
-        end: offset of the block of zeros that ends the archive, or where the walk stopped.
-    """
+    """A walk over the headers of a tar."""
 
     def __init__(self, data: memoryview, report: Report) -> None:
-        self.members: list[Member] = []
-        self.end = 0
+        self.members: list[Member] = []  # those found
+        self.end = 0  # offset of the block of zeros that ends the archive, or where the walk stopped
         self._data, self._report = data, report
 
     def run(self) -> None:
@@ -209,8 +194,7 @@ def _signed(block: bytes, total: int) -> int:
 def walk_tar(data: memoryview, report: Report) -> tuple[list[Member], int]:
     """Return the members of a tar, and the offset at which it ends.
 
-    Raises:
-        FormatError: it cannot be followed. If `report` gathers, the members found before that are returned instead.
+    Raises: FormatError: it cannot be followed. If `report` gathers, the members found before that are returned instead.
     """
     walk = _Walk(data, report)
     with contextlib.suppress(_BrokenError):

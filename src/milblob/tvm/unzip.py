@@ -27,13 +27,10 @@ def decompress(source: MappedFile, limit: int) -> MappedFile:
 
     Memory does not grow with the archive. The file lies where `tempfile` puts it (TMPDIR) and is gone with the mapping.
 
-    Args:
-        source: the gzip file; it may have several members, and zeros after the last.
-        limit: bytes that it may decompress to.
-
-    Raises:
-        FormatError: no gzip, a wrong checksum, cut off, something after the end, or more than `limit` bytes.
-        OSError: the temporary file cannot be written.
+    `source`: the gzip file; it may have several members, and zeros after the last. `limit`: bytes that it may
+    decompress to.
+    Raises: FormatError: no gzip, a wrong checksum, cut off, something after the end, or more than `limit` bytes.
+    OSError: the temporary file cannot be written.
     """
     import zlib
 
@@ -84,10 +81,8 @@ def header_of(data: memoryview) -> bytes:
 def compress(header: bytes, parts: Iterable[Any], fd: int, told: Callable[[int], None] = lambda nbytes: None) -> None:
     """Write a gzip file of one member in a stream.
 
-    Args:
-        header: as `header_of` gives it; its time, name and level are kept.
-        parts: buffers, one after another.
-        fd: of an empty file.
+    `header`: as `header_of` gives it; its time, name and level are kept. `parts`: buffers, one after another. `fd`: of
+    an empty file.
     """
     import zlib
 

@@ -142,11 +142,7 @@ class _Applying:
     # ------------------------------------------------------------------------------------------------------ the old one
 
     def require_old(self) -> None:
-        """Refuse another model than that which the patch was made from.
-
-        Raises:
-            FormatError.
-        """
+        """Refuse another model than that which the patch was made from. Raises: FormatError."""
         index, mappings = self.patch.index, self.files.mappings
         if self.files.kind != index.kind:
             raise self._other(f"a {self.files.kind}, and the patch is for a {index.kind}")
@@ -208,11 +204,7 @@ class _Applying:
             raise
 
     def _write(self, path: str, fd: int) -> None:
-        """Write a new file, and compare its digest.
-
-        Raises:
-            FormatError: it is another one.
-        """
+        """Write a new file, and compare its digest. Raises: FormatError: it is another one."""
         file = self.patch.index.new[self._rows[path]]
         rows = self.patch.index.steps[self._rows[path]]
         os.ftruncate(fd, file.nbytes)
@@ -242,11 +234,7 @@ class _Applying:
                 yield self._read(int(rows["file"][row]), start, min(_COPY_NBYTES, end - start))
 
     def check(self, path: str | None = None) -> None:
-        """Make the bytes of a new file, or of all, and compare their digests.
-
-        Raises:
-            FormatError: one has another.
-        """
+        """Make the bytes of a new file, or of all, and compare their digests. Raises: FormatError: one has another."""
         for file in self.patch.index.new:
             if path in (None, file.path):
                 sizes = file.parts.tolist()

@@ -119,11 +119,7 @@ class ModelFiles:
         return os.path.join(self.path, *path.split("/")) if path else self.path
 
     def require_same(self) -> None:
-        """Refuse files that were written to since they were opened.
-
-        Raises:
-            FormatError.
-        """
+        """Refuse files that were written to since they were opened. Raises: FormatError."""
         for mapping in self.mappings.values():
             SourceFile.of(mapping).require_same(mapping.fd)
 

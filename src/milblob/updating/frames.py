@@ -20,8 +20,7 @@ MAX_PREFIX_NBYTES = 16 << 20
 def zstd() -> Any:
     """Return Python's module for Zstandard, or the package that has the same functions before Python 3.14.
 
-    Raises:
-        ImportError: the package is not installed.
+    Raises: ImportError: the package is not installed.
     """
     try:
         return import_module("compression.zstd")
@@ -35,13 +34,7 @@ def max_frame_nbytes(nbytes: int) -> int:
 
 
 def compress(data: Any, level: int, prefix: bytes = b"") -> bytes:
-    """Return a frame of zstd.
-
-    Args:
-        data: a contiguous buffer.
-        level: of zstd.
-        prefix: bytes that the data may resemble; `decompress` needs them too.
-    """
+    """Return a frame of zstd. `prefix`: bytes that the data may resemble; `decompress` needs them too."""
     module = zstd()
     if not prefix:
         return bytes(module.compress(data, level))
@@ -54,8 +47,7 @@ def compress(data: Any, level: int, prefix: bytes = b"") -> bytes:
 def decompress(data: Any, nbytes: int, prefix: bytes = b"") -> bytes:
     """Return the contents of a frame. It may declare any size: no more than `nbytes` bytes are made.
 
-    Raises:
-        FormatError: not a sound frame, or one of another size.
+    Raises: FormatError: not a sound frame, or one of another size.
     """
     module = zstd()
     parameter = module.DecompressionParameter
@@ -77,9 +69,8 @@ def difference(new: bytes, old: bytes, width: int) -> np.ndarray[Any, Any]:
     Of elements of whole bytes, the difference as integers: 2k for k up, 2k - 1 for k down (zigzag). For floats of one
     sign that is the number of floats between them, a tenth smaller after zstd than the XOR; for int8 much smaller.
 
-    Args:
-        new, old: as many bytes, a multiple of `width`.
-        width: of an element, in bytes: 1, 2, 4 or 8; 0 of packed elements and of anything else: the XOR.
+    `new`, `old`: as many bytes, a multiple of `width`. `width`: of an element, in bytes: 1, 2, 4 or 8; 0 of packed
+    elements and of anything else: the XOR.
     """
     a: np.ndarray[Any, Any] = np.frombuffer(new, f"<u{width or 1}")
     b: np.ndarray[Any, Any] = np.frombuffer(old, f"<u{width or 1}")
@@ -120,8 +111,7 @@ def from_planes(data: np.ndarray[Any, Any], width: int) -> np.ndarray[Any, Any]:
 def read(mapping: MappedFile, offset: int, nbytes: int) -> bytes:
     """Return bytes of a file, by a positioned read where there is one: no page of the mapping becomes resident.
 
-    Raises:
-        FormatError: the file has shrunk. OSError: it cannot be read.
+    Raises: FormatError: the file has shrunk. OSError: it cannot be read.
     """
     with mapping.held() as fd:
         if fd >= 0 and hasattr(os, "pread"):

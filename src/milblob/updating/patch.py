@@ -48,19 +48,13 @@ _MAX_FILE_NBYTES = 1 << 48
 
 
 class PatchedFile(NamedTuple):
-    """A file of a model, as a patch names it.
+    """A file of a model, as a patch names it."""
 
-    Attributes:
-        path: relative to the model, with "/"; "" of a model that is a file.
-        nbytes: its size.
-        digest: of its bytes, see `digests.digest_of`.
-        parts: sizes of the parts that are hashed, as uint64: of a weight file, each record and what is between two; of
-            other files, one.
-    """
-
-    path: str
-    nbytes: int
-    digest: bytes
+    path: str  # relative to the model, with "/"; "" of a model that is a file
+    nbytes: int  # its size
+    digest: bytes  # of its bytes, see `digests.digest_of`
+    # sizes of the parts that are hashed, as uint64: of a weight file, each record and what is between two; of other
+    # files, one
     parts: np.ndarray[Any, Any]
 
     @property

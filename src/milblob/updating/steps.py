@@ -13,25 +13,15 @@ SMALL_NBYTES = 4096
 
 
 class PatchStep(NamedTuple):
-    """Bytes of a new file.
+    """Bytes of a new file."""
 
-    Attributes:
-        kind: see patch.py.
-        start: in the new file.
-        nbytes: how many.
-        width: bytes of an element, see `frames.difference`.
-        old: path of the old file that they are like; "" for none, or for the one file of a model.
-        offset: of the bytes there that they are like.
-        span: with PREFIX, how many bytes there a frame refers to.
-    """
-
-    kind: int
-    start: int
-    nbytes: int
-    width: int = 0
-    old: str = ""
-    offset: int = 0
-    span: int = 0
+    kind: int  # see patch.py
+    start: int  # in the new file
+    nbytes: int  # how many
+    width: int = 0  # bytes of an element, see `frames.difference`
+    old: str = ""  # path of the old file that they are like; "" for none, or for the one file of a model
+    offset: int = 0  # of the bytes there that they are like
+    span: int = 0  # with PREFIX, how many bytes there a frame refers to
 
 
 class Planner:

@@ -9,9 +9,8 @@ import numpy as np
 def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """Refuse an output array of another dtype or shape, or whose elements share memory.
 
-    Raises:
-        TypeError: not an array.
-        ValueError: another dtype or shape, a read-only array, or one whose elements share memory.
+    Raises: TypeError: not an array. ValueError: another dtype or shape, a read-only array, or one whose elements share
+    memory.
     """
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
@@ -39,9 +38,7 @@ def _has_overlap(array: np.ndarray[Any, Any]) -> bool:
 def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Copy `values` to `out`, which must have their dtype and as many elements; return `out`.
 
-    Raises:
-        TypeError: not an array.
-        ValueError: as `require_fit`.
+    Raises: TypeError: not an array. ValueError: as `require_fit`.
     """
     require_fit(out, values.dtype, values.shape)
     np.copyto(out, values)
@@ -56,13 +53,10 @@ def filled(
 ) -> np.ndarray[Any, Any]:
     """Return an array of `dtype` and `shape`, a new one or `out`, that `fill` has written.
 
-    Args:
-        out: array of that dtype and shape, or None. It is written directly if it is aligned and contiguous, else by a
-            copy. Its contents after an exception are unspecified.
-        fill: takes a C-contiguous, aligned array and writes every element.
-
-    Raises:
-        As `copy_into`, and any error of `fill`.
+    `out`: array of that dtype and shape, or None. It is written directly if it is aligned and contiguous, else by a
+    copy. Its contents after an exception are unspecified. `fill`: takes a C-contiguous, aligned array and writes every
+    element.
+    Raises: As `copy_into`, and any error of `fill`.
     """
     if out is not None:
         require_fit(out, dtype, shape)

@@ -66,8 +66,6 @@ def convert_into(
     Args:
         dst: writable buffer of exactly `count` elements of `dst_dtype`, any alignment; must not overlap `source`.
         source: held bytes, for instance a mapped file; little-endian elements at any alignment.
-        offset: byte offset of the first element.
-        count: number of elements.
         src_dtype, dst_dtype: float dtypes: a DType, a name or a NumPy dtype.
         overflow: what happens to a finite number too large for `dst_dtype`: "error" raises, "inf" makes it infinite
             (NaN in float8_e4m3fn, which has no infinity), "clamp" makes it the largest finite number. Infinities are

@@ -80,18 +80,12 @@ class Mask(NamedTuple):
 
 
 class Dense:
-    """A tensor that can be computed, whole or in part.
-
-    Attributes:
-        dtype: DType of the elements.
-        shape: its dimensions, all known.
-        unit: ranges that begin and end at multiples of it need no extra work.
-    """
+    """A tensor that can be computed, whole or in part."""
 
     def __init__(self, dtype: Any, shape: tuple[int, ...], unit: int = 1) -> None:
-        self.dtype = dtype
-        self.shape = shape
-        self.unit = unit
+        self.dtype = dtype  # DType of the elements
+        self.shape = shape  # its dimensions, all known
+        self.unit = unit  # ranges that begin and end at multiples of it need no extra work
 
     def fill(self, out: np.ndarray[Any, Any], begin: int, count: int) -> None:
         """Fill `out` (bytes) with elements [begin, begin + count) in row-major order."""
@@ -261,8 +255,7 @@ def read_to(dense: Dense, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, A
 def read_key(dense: Dense, key: Any) -> Any:
     """Return `array[key]`, computing only the part that leading integers and one slice select.
 
-    Raises:
-        IndexError: as NumPy.
+    Raises: IndexError: as NumPy.
     """
     keys = key if isinstance(key, tuple) else (key,)
     is_basic = all(k is None or k is Ellipsis or isinstance(k, slice) or _is_number(k) for k in keys)

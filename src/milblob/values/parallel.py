@@ -30,8 +30,7 @@ def unpack_bits(buffer: _codec.Buffer, offset: int, count: int, nbits: int, out:
 def pack_bits(array: Array, out: Array, nbits: int, low: int, high: int, first: int = 0) -> None:
     """As _codec.pack_bits; `array` is a vector of bytes, `out` one of the packed size.
 
-    Raises:
-        OverflowError: an element is outside low..high; the message has the index of the first one.
+    Raises: OverflowError: an element is outside low..high; the message has the index of the first one.
     """
     if array.size <= PIECE_NBYTES:
         _codec.pack_bits(array, out, nbits, low, high, first)

@@ -25,8 +25,7 @@ ONCE_COUNT = 1 << 26
 def range_of(array: Array, begin: int, count: int, dtype: Any = None) -> Array:
     """Return elements [begin, begin + count) in row-major order, contiguous and aligned; a view where possible.
 
-    Args:
-        dtype: of the result; None: that of the array.
+    `dtype`: of the result; None: that of the array.
     """
     kind = array.dtype if dtype is None else np.dtype(dtype)
     if array.flags.c_contiguous:
@@ -114,11 +113,7 @@ def not_finite(array: Array) -> int:
 
 
 def selected(array: Array, mask: Array, empty: Empty) -> Array:
-    """Return the elements whose mask is true, as `array[mask]`.
-
-    Args:
-        mask: bools in the shape of the array.
-    """
+    """Return the elements whose mask is true, as `array[mask]`. `mask`: bools in the shape of the array."""
     count = sum(int(np.count_nonzero(piece)) for _, piece in ranges(mask))
     out, done = empty(count, array.dtype), 0
     for begin, chosen in ranges(mask):

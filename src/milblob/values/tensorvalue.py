@@ -147,9 +147,8 @@ def _wrong_count(buffer: _codec.Buffer, field: int, at: int, known: int, shape: 
 def require_shape(shape: Shape, offset: int, file: str | None) -> None:
     """Refuse a shape that no ndarray can have, even an empty one.
 
-    Raises:
-        UnsupportedError: more than 64 dimensions; or a zero (or an open dimension) among others whose product is too
-            large, which the length of the payload cannot rule out.
+    Raises: UnsupportedError: more than 64 dimensions; or a zero (or an open dimension) among others whose product is
+    too large, which the length of the payload cannot rule out.
     """
     if len(shape) > MAX_RANK:
         raise UnsupportedError(
@@ -300,8 +299,7 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
 def as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:
     """Make an array of a number or of lists, of dtype `wanted` where NumPy would choose another one.
 
-    Raises:
-        OverflowError: a finite number that `wanted` makes infinite; its index is named.
+    Raises: OverflowError: a finite number that `wanted` makes infinite; its index is named.
     """
     array = array_of(values)
     if array.dtype.kind in "US":  # NumPy's fixed-width text drops trailing NULs, and converts numbers to text
@@ -364,16 +362,10 @@ def _one_byte_elements(
 def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0, *, empty: Empty = np.empty) -> memoryview:
     """Return the bytes that a blob file holds for an array: little-endian, sub-byte elements packed.
 
-    Args:
-        array: elements of `target`, or of another integer dtype or bools, then checked.
-        first: index of the first element in a larger array, for messages.
-        empty: makes the array of packed elements.
-
-    Returns:
-        memoryview of the array itself if its memory is already in that form, else of new bytes.
-
-    Raises:
-        OverflowError: an element outside the dtype; its index is named.
+    `array`: elements of `target`, or of another integer dtype or bools, then checked. `first`: index of the first
+    element in a larger array, for messages. `empty`: makes the array of packed elements.
+    Returns: memoryview of the array itself if its memory is already in that form, else of new bytes.
+    Raises: OverflowError: an element outside the dtype; its index is named.
     """
     own = as_dtype(array.dtype)
     if target.is_sub_byte:

@@ -3,9 +3,9 @@
 from argparse import ArgumentParser, Namespace
 
 from .. import options
+from ..calling import call
 from ..recovery import complete_first
 from ..terminal import output
-from ..terminal.progress import shown
 from .delta import MODEL
 
 EXAMPLES = (
@@ -29,11 +29,7 @@ def run(arguments: Namespace) -> int:
     from ... import apply
 
     complete_first(arguments, arguments.model)
-    with shown(arguments) as progress:
-        report = apply(
-            arguments.model, arguments.patch, arguments.output, force=arguments.force, dry_run=arguments.dry_run,
-            progress=progress, max_nbytes=arguments.max_nbytes,
-        )  # fmt: skip
+    report = call(apply, arguments, arguments.model, arguments.patch, arguments.output)
     if arguments.json:
         output.print_json(report.to_dict())
         return 0

@@ -15,10 +15,7 @@ from ..terminal.progress import shown
 if TYPE_CHECKING:
     from ...batching.report import BatchItem, BatchReport
 
-EXAMPLES = (
-    "batch repack --cast float32=float16 -- *.mlpackage --into small",
-    "batch check -- '*.mlpackage' --jobs 2",
-)
+EXAMPLES = ("batch repack --cast float32=float16 -- *.mlpackage --into small", "batch check -- '*.mlpackage' --jobs 2")
 _EXIT_FINDINGS = 1
 
 
@@ -55,11 +52,7 @@ def _add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ValueError: no command or another one; no --, no models; as `milblob.batch`.
-    """
+    """Run the command. Raises: ValueError: no command or another one; no --, no models; as `milblob.batch`."""
     from ...batching.batch import run_batch
 
     words = arguments.words
@@ -78,44 +71,33 @@ def run(arguments: Namespace) -> int:
     found = found_in(arguments, arguments.models)
     is_printed = arguments.json_lines or not (arguments.into or call.is_writer or arguments.json)
     call = CommandCall(words[:end], has_document=is_printed)
-    items = _Items(arguments, is_printed)
+    greatest = 0
+
+    def take(item: "BatchItem") -> None:
+        """Print what becomes of a model."""
+        nonlocal greatest
+        status, document = (0, None) if item.result is None else item.result
+        greatest = max(greatest, status)
+        if is_printed:
+            line: dict[str, Any] = {"path": item.source, "output": item.destination, "state": item.status}
+            line |= {"error": item.error} if item.error else {}
+            output.print_json_line(line | ({"result": document} if document is not None else {}))
+        elif arguments.verbose:
+            output.say(f"{item.source}: {item.status}")
+        elif status == _EXIT_FINDINGS and not arguments.quiet:
+            output.say(f"{item.source}: findings, or nothing to do")
+
     with engine(arguments), shown(arguments) as progress:
         report = run_batch(
             call, found, into=arguments.into, suffix=arguments.suffix or call.suffix,
             added="" if call.is_writer else ".json", resume=arguments.resume,
             journal=arguments.journal, fail_fast=arguments.fail_fast, jobs=arguments.jobs,
-            executor=arguments.executor, each=items.take, progress=progress,
+            executor=arguments.executor, each=take, progress=progress,
         )  # fmt: skip
     if arguments.json and not arguments.json_lines:
         output.print_json(report.to_dict())
     _say(report, arguments)
-    return EXIT_ERROR if report.failed else items.status
-
-
-class _Items:
-    """Prints what becomes of each model, and keeps the greatest exit status.
-
-    Args:
-        arguments: of the command.
-        is_printed: as JSON, on one line.
-    """
-
-    def __init__(self, arguments: Namespace, is_printed: bool) -> None:
-        self.status = 0
-        self._arguments, self._is_printed = arguments, is_printed
-
-    def take(self, item: "BatchItem") -> None:
-        """See `milblob.batch`."""
-        status, document = (0, None) if item.result is None else item.result
-        self.status = max(self.status, status)
-        if self._is_printed:
-            line: dict[str, Any] = {"path": item.source, "output": item.destination, "state": item.status}
-            line |= {"error": item.error} if item.error else {}
-            output.print_json_line(line | ({"result": document} if document is not None else {}))
-        elif self._arguments.verbose:
-            output.say(f"{item.source}: {item.status}")
-        elif status == _EXIT_FINDINGS and not self._arguments.quiet:
-            output.say(f"{item.source}: findings, or nothing to do")
+    return EXIT_ERROR if report.failed else greatest
 
 
 def _say(report: "BatchReport", arguments: Namespace) -> None:

@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import options
+from ..calling import call
 from ..engines import add_executor
 from ..several import add_models, run_each
 from ..terminal import output, tables
-from ..terminal.progress import shown
 
 if TYPE_CHECKING:
     from ...analysis.check_report import CheckReport
@@ -87,16 +87,7 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
 def _check(path: str, arguments: Namespace) -> "CheckReport":
     from ...analysis.check import check
 
-    with shown(arguments) as progress:
-        return check(
-            path,
-            values=arguments.values,
-            rules=arguments.rule,
-            ignore=arguments.ignore,
-            executor=arguments.executor,
-            progress=progress,
-            max_nbytes=arguments.max_nbytes,
-        )
+    return call(check, arguments, path, rules=arguments.rule)
 
 
 def _document(path: str, findings: "CheckReport") -> dict[str, Any]:

@@ -4,8 +4,8 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from .. import options
+from ..calling import call
 from ..terminal import output, tables
-from ..terminal.progress import shown
 
 if TYPE_CHECKING:
     from ... import ChunkReport
@@ -54,12 +54,7 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     from ... import chunk
 
-    with shown(arguments) as progress:
-        report = chunk(
-            arguments.model, arguments.output, parts=arguments.parts, max_nbytes=arguments.max_nbytes,
-            at=arguments.at, pipeline=arguments.pipeline, force=arguments.force, dry_run=arguments.dry_run,
-            progress=progress,
-        )  # fmt: skip
+    report = call(chunk, arguments, arguments.model, arguments.output)
     if arguments.json:
         output.print_json(report.to_dict())
     elif not arguments.quiet:

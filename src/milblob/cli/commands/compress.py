@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import options
+from ..calling import call
 from ..engines import add_executor
 from ..names import mapping
 from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, tables
-from ..terminal.progress import shown
 from . import compress_config, compress_goals
 
 if TYPE_CHECKING:
@@ -169,13 +169,12 @@ def _compress(arguments: Namespace) -> "CompressReport | int":
             return compress_goals.run_frontier(arguments, _scope(arguments, named), extras)
     complete_first(arguments, arguments.model)
     check_select(arguments, arguments.model)
-    with shown(arguments) as progress, _extras(arguments) as extras:
-        return compress(
-            arguments.model, arguments.output, compress_goals.goal(arguments, extras.pop("errors")) or recipe,
-            scope=_scope(arguments, named), guidance=Guidance(**given, importance=extras.pop("importance")),
-            force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
-            executor=arguments.executor,
-            save_plan=arguments.save_plan, **extras,
+    with _extras(arguments) as extras:
+        way = compress_goals.goal(arguments, extras.pop("errors")) or recipe
+        guidance = Guidance(**given, importance=extras.pop("importance"))
+        return call(
+            compress, arguments, arguments.model, arguments.output, way, scope=_scope(arguments, named),
+            guidance=guidance, **extras,
         )  # fmt: skip
 
 
@@ -208,8 +207,7 @@ def _scope(arguments: Namespace, named: dict[str, Any]) -> "Scope":
 def _new_values(arguments: Namespace) -> dict[str, Any]:
     """The new values of the model, as arguments of `Guidance`.
 
-    Raises:
-        ValueError: renames without a file, or a file for the frontier. As `mapping`.
+    Raises: ValueError: renames without a file, or a file for the frontier. As `mapping`.
     """
     renames = mapping(arguments)
     if arguments.weights is None:
@@ -230,11 +228,8 @@ def _named(arguments: Namespace) -> dict[str, Any]:
 def _recipe(arguments: Namespace, needs_one: bool) -> "Recipe | None":
     """Return the recipe that the options describe; None if they describe no recipe.
 
-    Args:
-        needs_one: whether there must be a recipe, or an option that replaces it.
-
-    Raises:
-        ValueError: no kind of recipe, or two of one kind; an option that does not belong to it.
+    `needs_one`: whether there must be a recipe, or an option that replaces it.
+    Raises: ValueError: no kind of recipe, or two of one kind; an option that does not belong to it.
     """
     from ...compressing.recipe import Joint
 

@@ -23,12 +23,8 @@ def apply(arguments: Namespace, has_way: bool) -> None:
     Sets `recipe`, `recipes`, `per_name` and `op_types`, which have no options, and the goals and limits that have
     options. An option on the command line wins.
 
-    Args:
-        arguments: of the command.
-        has_way: whether the command line has a recipe, a goal, a plan or --frontier: those of the file are then unused.
-
-    Raises:
-        OSError: the file cannot be read. FormatError: it is not TOML or JSON, or a key or value in it is wrong.
+    `has_way`: whether the command line has a recipe, a goal, a plan or --frontier: those of the file are then unused.
+    Raises: OSError: the file cannot be read. FormatError: it is not TOML or JSON, or a key or value in it is wrong.
     """
     arguments.recipe, arguments.recipes, arguments.per_name, arguments.op_types = None, [], {}, {}
     path = arguments.config
@@ -79,8 +75,7 @@ def _toml(text: str, path: str) -> Any:
 def recipe(value: Any) -> "Recipe":
     """Return the recipe that a value of the file means: a short name, a table, or a list of these for a joint recipe.
 
-    Raises:
-        TypeError, ValueError: it means none.
+    Raises: TypeError, ValueError: it means none.
     """
     from ...compressing.linear_recipe import Linear
     from ...compressing.palette_recipe import Palette

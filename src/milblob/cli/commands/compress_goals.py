@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...wording import some
 from .. import options
+from ..calling import call
 from ..selection import check_select
 from ..terminal import output, tables
-from ..terminal.progress import shown
 
 if TYPE_CHECKING:
     from ...compressing.compress_plan import CompressPlan
@@ -30,11 +30,7 @@ _COLUMNS = (
 
 
 def add_options(parser: ArgumentParser, kinds: Any) -> None:
-    """Add the options.
-
-    Args:
-        kinds: the group of mutually exclusive options.
-    """
+    """Add the options. `kinds`: the group of mutually exclusive options."""
     kinds.add_argument("--size", metavar="SIZE", type=options.size, help="all weights take at most SIZE, such as 40M")
     kinds.add_argument("--bits", metavar="N", type=float, help="at most N bits for each element, on average")
     kinds.add_argument("--sqnr", metavar="DB", type=float, help="at least DB for each weight, else leave it as it is")
@@ -56,11 +52,7 @@ def add_options(parser: ArgumentParser, kinds: Any) -> None:
 
 
 def check(arguments: Namespace) -> None:
-    """Refuse options that would do nothing.
-
-    Raises:
-        ValueError: there is one.
-    """
+    """Refuse options that would do nothing. Raises: ValueError: there is one."""
     from ...rewrite.destination import require_outside
     from ...storage.output import NewFile
 
@@ -101,8 +93,7 @@ def check(arguments: Namespace) -> None:
 def goal(arguments: Namespace, errors: "OutputSensitivity | None") -> "Goal | CompressPlan | None":
     """Return the goal or the plan that the options describe; None without one.
 
-    Raises:
-        As `Goal` and `CompressPlan.load`.
+    Raises: As `Goal` and `CompressPlan.load`.
     """
     from ...compressing.compress_plan import CompressPlan
     from ...compressing.options import Goal
@@ -122,8 +113,7 @@ def ladder(arguments: Namespace) -> dict[str, Any]:
 def calibration(arguments: Namespace) -> "OutputSensitivity | None":
     """Return what measures the outputs, if --calibrate is given; it runs the model.
 
-    Raises:
-        As `OutputSensitivity`, and opening the file.
+    Raises: As `OutputSensitivity`, and opening the file.
     """
     from ...model import open as opening
 
@@ -145,12 +135,7 @@ def say_unmeasured(errors: "OutputSensitivity | None") -> None:
 
 
 def run_frontier(arguments: Namespace, scope: "Scope", extras: dict[str, Any]) -> int:
-    """Draw the frontier and print its table.
-
-    Args:
-        scope: which weights.
-        extras: importance, errors, nan and recompress.
-    """
+    """Draw the frontier and print its table. `extras`: importance, errors, nan and recompress."""
     from ...compressing.frontier import compress_frontier
     from ...compressing.options import Guidance
     from ...storage.output import NewFile
@@ -158,12 +143,11 @@ def run_frontier(arguments: Namespace, scope: "Scope", extras: dict[str, Any]) -
 
     check_select(arguments, arguments.model)
     with NewFile(arguments.frontier, force=arguments.force) as new:
-        with shown(arguments) as progress:
-            frontier = compress_frontier(
-                arguments.model, scope=scope, guidance=Guidance(importance=extras.pop("importance")),
-                executor=arguments.executor, progress=progress, max_nbytes=arguments.max_nbytes, **ladder(arguments),
-                **extras,
-            )  # fmt: skip
+        guidance = Guidance(importance=extras.pop("importance"))
+        frontier = call(
+            compress_frontier, arguments, arguments.model, scope=scope, guidance=guidance,
+            sensitivity=dict(arguments.sensitivity) or None, **extras,
+        )  # fmt: skip
         if not frontier.alone:
             raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")
         write_at(new.fd, [frontier.to_svg().encode()], 0)

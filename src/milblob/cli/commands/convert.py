@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...wording import some
 from .. import options
+from ..calling import call
 from ..saving import MAX_NAMES, say_written
 from ..selection import say_unmatched
 from ..several import add_finding, found_in
 from ..sources import add_sources, local_sources
 from ..terminal import output
-from ..terminal.progress import shown
 
 if TYPE_CHECKING:
     from ...rewrite.convert import ConvertReport
@@ -68,32 +68,14 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
 def _convert(sources: list[str], arguments: Namespace) -> "ConvertReport":
     from ...rewrite.convert import convert
 
-    with shown(arguments) as progress:
-        return convert(
-            sources[0] if len(sources) == 1 else sources,
-            arguments.output,
-            select=arguments.select or None,
-            function=arguments.function,
-            constants=arguments.constants,
-            stored=arguments.stored,
-            unpack=arguments.unpack,
-            dtypes=_dtypes(arguments.dtype),
-            skip_unsupported=arguments.skip_unsupported,
-            listing=arguments.listing,
-            align=None if arguments.align == 64 else arguments.align,
-            tvm=arguments.tvm,
-            force=arguments.force,
-            progress=progress,
-            max_nbytes=arguments.max_nbytes,
-        )
+    return call(
+        convert, arguments, sources[0] if len(sources) == 1 else sources, arguments.output,
+        dtypes=_dtypes(arguments.dtype), align=None if arguments.align == 64 else arguments.align,
+    )  # fmt: skip
 
 
 def _dtypes(given: list[str]) -> dict[str, str]:
-    """Read --dtype NAME=DTYPE; of equal NAMEs the last one is taken, in its place.
-
-    Raises:
-        ValueError: another form.
-    """
+    """Read --dtype NAME=DTYPE; of equal NAMEs the last one is taken, in its place. Raises: ValueError: another form."""
     result: dict[str, str] = {}
     for option in given:
         glob, equals, dtype = option.rpartition("=")

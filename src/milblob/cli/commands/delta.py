@@ -3,8 +3,8 @@
 from argparse import ArgumentParser, Namespace
 
 from .. import options
+from ..calling import call
 from ..terminal import output, tables
-from ..terminal.progress import shown
 
 EXAMPLES = (
     "delta Old.mlpackage New.mlpackage -o new.milpatch",
@@ -34,11 +34,7 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     from ... import delta
 
-    with shown(arguments) as progress:
-        report = delta(
-            arguments.old, arguments.new, arguments.output, level=arguments.level, force=arguments.force,
-            progress=progress, max_nbytes=arguments.max_nbytes,
-        )  # fmt: skip
+    report = call(delta, arguments, arguments.old, arguments.new, arguments.output)
     if arguments.json:
         output.print_json(report.to_dict())
         return 0

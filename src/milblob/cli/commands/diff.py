@@ -4,11 +4,11 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from .. import names, options
+from ..calling import call
 from ..engines import add_executor
 from ..selection import check_select, describe_filter
 from ..sources import add_sources
 from ..terminal import output, tables
-from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
 from . import diff_limits
 
@@ -82,21 +82,7 @@ def run(arguments: Namespace) -> int:
                 shown_option = "--" + option.replace("_", "-")
                 raise ValueError(f"{shown_option}: expected none with --names-only, which compares no values, got one")
     check_select(arguments, arguments.a, arguments.b, stored=arguments.stored)
-    with shown(arguments) as progress:
-        found = diff(
-            arguments.a,
-            arguments.b,
-            select=arguments.select or None,
-            function=arguments.function,
-            mapping=names.mapping(arguments),
-            atol=arguments.atol,
-            rtol=arguments.rtol,
-            names_only=arguments.names_only,
-            stored=arguments.stored,
-            executor=arguments.executor,
-            progress=progress,
-            max_nbytes=arguments.max_nbytes,
-        )
+    found = call(diff, arguments, arguments.a, arguments.b, mapping=names.mapping(arguments))
     if not found.rows and describe_filter(arguments):  # "same" would be a claim about tensors that were not compared
         raise ValueError(f"tensors to compare: expected at least one, got none for {describe_filter(arguments)}")
     gate = diff_limits.Gate.of(arguments, found)

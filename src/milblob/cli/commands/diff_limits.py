@@ -37,17 +37,11 @@ def _number(name: str) -> Callable[[str], float]:
 
 
 class Gate(NamedTuple):
-    """The verdict on a comparison.
-
-    Attributes:
-        limits: as given.
-        failing: the weights beyond them, the worst first.
-        is_empty: whether there was no weight to judge.
-    """
+    """The verdict on a comparison."""
 
     limits: "Limits"
-    failing: "list[Failure]"
-    is_empty: bool
+    failing: "list[Failure]"  # the weights beyond them, the worst first
+    is_empty: bool  # whether there was no weight to judge
 
     @classmethod
     def of(cls, arguments: Namespace, found: "Diff") -> Self | None:

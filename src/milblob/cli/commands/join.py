@@ -3,8 +3,8 @@
 from argparse import ArgumentParser, Namespace
 
 from .. import options
+from ..calling import call
 from ..terminal import output
-from ..terminal.progress import shown
 
 EXAMPLES = (
     "join Model_chunk1.mlpackage Model_chunk2.mlpackage -o Whole.mlpackage",
@@ -25,15 +25,7 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     from ... import join
 
-    with shown(arguments) as progress:
-        joined = join(
-            arguments.models,
-            arguments.output,
-            also=arguments.also,
-            force=arguments.force,
-            progress=progress,
-            max_nbytes=arguments.max_nbytes,
-        )
+    joined = call(join, arguments, arguments.models, arguments.output)
     if arguments.json:
         output.print_json(joined.to_dict())
         return 0

@@ -176,7 +176,7 @@ def _folded(rows: "list[Listed]", order: str) -> "list[tuple[str, list[Listed]]]
     from ...program.compression import scheme_of
 
     groups = fold([row.name for row in rows], [(row.dtype, row.shape, scheme_of(row)) for row in rows])
-    folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
+    folded = [(pattern, [rows[i] for i in members]) for pattern, members in groups]
     if order == "size":
         folded.sort(key=lambda pair: -sum(row.nbytes or 0 for row in pair[1]))
     return folded

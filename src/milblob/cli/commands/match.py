@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from ...wording import some
 from .. import options
+from ..calling import call
 from ..selection import check_select
 from ..sources import add_sources
 from ..terminal import output, tables
-from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
 
 if TYPE_CHECKING:
@@ -59,15 +59,7 @@ def run(arguments: Namespace) -> int:
     check_select(arguments, arguments.model, stored=False)
     with ExitStack() as stack:
         new = None if arguments.output is None else stack.enter_context(_new_file(arguments))
-        progress = stack.enter_context(shown(arguments))
-        found = match(
-            arguments.model,
-            arguments.weights,
-            min_correlation=arguments.min_correlation,
-            select=arguments.select or None,
-            progress=progress,
-            max_nbytes=arguments.max_nbytes,
-        )
+        found = call(match, arguments, arguments.model, arguments.weights)
         if new is not None:
             write_json(new.fd, found.refit_mapping)
     if arguments.json:

@@ -4,8 +4,8 @@ import os
 from argparse import ArgumentParser, Namespace
 
 from .. import options
+from ..calling import call
 from ..terminal import output, sharing
-from ..terminal.progress import shown
 
 EXAMPLES = (
     "merge-functions prefill.mlpackage decode.mlpackage -o LLM.mlpackage",
@@ -32,19 +32,10 @@ def run(arguments: Namespace) -> int:
     from ...rewrite import merge_functions
 
     names = _names(arguments.models, arguments.names)
-    with shown(arguments) as progress:
-        merged = merge_functions.merge_functions(
-            list(zip(arguments.models, names, strict=True)),
-            arguments.output,
-            default=arguments.default,
-            dedupe=arguments.dedupe or True,
-            min_sqnr=arguments.min_sqnr,
-            base=arguments.base,
-            force=arguments.force,
-            dry_run=arguments.dry_run,
-            progress=progress,
-            max_nbytes=arguments.max_nbytes,
-        )
+    sources = list(zip(arguments.models, names, strict=True))
+    merged = call(
+        merge_functions.merge_functions, arguments, sources, arguments.output, dedupe=arguments.dedupe or True
+    )
     if arguments.json:
         output.print_json(merged.to_dict())
         return 0
@@ -66,8 +57,7 @@ def run(arguments: Namespace) -> int:
 def _names(models: list[str], given: list[str]) -> list[str | dict[str, str]]:
     """Sort the --as options to the models: [MODEL:]FUNCTION=NAME, or MODEL=NAME for a model of one function.
 
-    Raises:
-        ValueError: one without =, or whose model is none of those given, or several.
+    Raises: ValueError: one without =, or whose model is none of those given, or several.
     """
     names: list[str | dict[str, str]] = [{} for _ in models]
     for text in given:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from ...wording import some
 from .. import names, options
+from ..calling import call
 from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, tables
-from ..terminal.progress import shown
 
 if TYPE_CHECKING:
     from ...refitting.refit import RefitReport
@@ -69,27 +69,10 @@ def run(arguments: Namespace) -> int:
 
     complete_first(arguments, arguments.model)
     check_select(arguments, arguments.model)
-    with shown(arguments) as progress:
-        report = refit(
-            arguments.model,
-            arguments.adapter or arguments.weights,
-            base=arguments.base,
-            scale=arguments.scale or None,
-            leave=arguments.leave or None,
-            epsilon=arguments.epsilon,
-            mapping=names.mapping(arguments),
-            cast=arguments.cast,
-            overflow=arguments.overflow,
-            unshare=arguments.unshare,
-            requantize=arguments.requantize,
-            min_sqnr=arguments.min_sqnr,
-            select=arguments.select or None,
-            destination=arguments.output,
-            force=arguments.force,
-            dry_run=arguments.dry_run,
-            progress=progress,
-            max_nbytes=arguments.max_nbytes,
-        )
+    report = call(
+        refit, arguments, arguments.model, arguments.adapter or arguments.weights, mapping=names.mapping(arguments),
+        destination=arguments.output,
+    )  # fmt: skip
     if arguments.base is not None and arguments.dry_run and not (arguments.json or arguments.quiet):
         cells = [[c.name, str(c.dtype), output.shape_text(c.shape), c.given] for c in report.changes]
         tables.print_table(_COLUMNS, cells)

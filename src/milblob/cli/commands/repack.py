@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...arguments import NAN_POLICIES
 from .. import options
+from ..calling import call
 from ..engines import add_executor
 from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, sharing, tables
-from ..terminal.progress import shown
 from ..terminal.tables import LAST, Column
 from .verify import print_report
 
@@ -124,27 +124,16 @@ def _verified(path: str, arguments: Namespace) -> "list[VerifyReport]":
 def _repack(models: list[str], arguments: Namespace) -> "RepackReport":
     from ...rewrite.repack import repack
 
-    options: dict[str, Any] = {
-        "cast": _casts(arguments.cast), "dedupe": arguments.dedupe, "gc": arguments.gc,
-        "min_sqnr": arguments.min_sqnr, "base": arguments.base,
-        "externalize": arguments.externalize, "inline": arguments.inline, "split": arguments.split,
-        "merge": arguments.merge, "align": arguments.align, "canonical": arguments.canonical,
-        "select": arguments.select or None, "functions": arguments.function, "overflow": arguments.overflow,
-        "nan": arguments.nan, "force": arguments.force, "decompress": arguments.decompress,
-        "max_nbytes": arguments.max_nbytes, "executor": arguments.executor,
-    }  # fmt: skip
     _check_use(arguments)
     complete_first(arguments, *models)
     check_select(arguments, *models)
-    with shown(arguments) as progress:
-        return repack(models, arguments.output, dry_run=arguments.dry_run, progress=progress, **options)
+    return call(repack, arguments, models, arguments.output, cast=_casts(arguments.cast), functions=arguments.function)
 
 
 def _check_use(arguments: Namespace) -> None:
     """Refuse options that would have no effect, so that a mistake is not passed over in silence.
 
-    Raises:
-        ValueError: there is one.
+    Raises: ValueError: there is one.
     """
     from ...rewrite.destination import is_in_place
 

@@ -4,20 +4,17 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from .. import options
+from ..calling import call
 from ..selection import check_select
 from ..sources import add_sources
 from ..terminal import output
-from ..terminal.progress import shown
 
 if TYPE_CHECKING:
     from ...reporting.report import ReportFile
 
 _EXIT_FINDINGS = 1
 
-EXAMPLES = (
-    "report Model.mlpackage -o report.html",
-    "report Model.mlpackage Half.mlpackage -o both.html --no-values",
-)
+EXAMPLES = ("report Model.mlpackage -o report.html", "report Model.mlpackage Half.mlpackage -o both.html --no-values")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -41,19 +38,10 @@ def run(arguments: Namespace) -> int:
 
     sources = [one for one in (arguments.model, arguments.other) if one is not None]
     check_select(arguments, *sources, stored=False)
-    with shown(arguments) as progress:
-        written = report(
-            arguments.model,
-            arguments.other,
-            destination=arguments.output,
-            values=not arguments.no_values,
-            select=arguments.select or None,
-            plan=arguments.plan,
-            frontier=arguments.frontier,
-            force=arguments.force,
-            progress=progress,
-            max_nbytes=arguments.max_nbytes,
-        )
+    written = call(
+        report, arguments, arguments.model, arguments.other, destination=arguments.output,
+        values=not arguments.no_values,
+    )  # fmt: skip
     if arguments.json:
         output.print_json(written.to_dict())
     else:

@@ -16,11 +16,7 @@ from ..terminal.values import show_values
 
 
 def show(path: str, arguments: Namespace, kind: str) -> tuple[int, dict[str, Any] | None]:
-    """Show what `array_kind` calls `kind`.
-
-    Raises:
-        ValueError: -f, which arrays have no use for.
-    """
+    """Show what `array_kind` calls `kind`. Raises: ValueError: -f, which arrays have no use for."""
     if arguments.function is not None and not has_views(path):
         raise ValueError(f"{path}: expected a model, which -f is about")
     with ExitStack() as stack:

@@ -51,8 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command. On a terminal lines are coloured, and weights are cut; elsewhere the bytes of the text go out.
 
-    Raises:
-        ValueError: --around without --op; --weights with --json. As `to_text`.
+    Raises: ValueError: --around without --op; --weights with --json. As `to_text`.
     """
     if arguments.around is not None and arguments.op is None:
         raise ValueError("--around: expected --op NAME, around which operations are shown")

@@ -1,7 +1,6 @@
 """milblob tvm ls: what a Model Library Format archive holds besides parameters."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import options
@@ -12,20 +11,6 @@ from ..terminal.tables import LAST, Column
 if TYPE_CHECKING:
     from ...tvm import Library
 
-_MODULE, _SIZE = Column("module", is_name=True), Column("size", True)
-_MEMORY = [
-    _MODULE,
-    Column("memory on"),
-    Column("workspace", True),
-    Column("constants", True, drop=1),
-    Column("io", True, drop=2),
-]
-_PORTS = [_MODULE, Column(""), Column("name", is_name=True), Column("dtype", drop=LAST + 1), _SIZE]
-_FUNCTIONS = [_MODULE, Column("function", is_name=True), Column("memory", is_name=True)]
-_STORAGE = [_MODULE, Column("storage id", True), Column("reported", True), Column("by the graph", True)]
-_PARAMETERS = [_MODULE, Column("parameters", True), _SIZE]
-_FILES = [Column("file", is_name=True), Column("role", drop=LAST + 1), Column("module", drop=1, is_name=True), _SIZE]
-_ROLES = [Column("files for"), Column("count", True), _SIZE]
 
 EXAMPLES = ("tvm ls model.tar", "tvm ls model.tar --json")
 
@@ -62,33 +47,21 @@ def _document(library: "Library", path: str) -> dict[str, Any]:
 
 
 def _print(library: "Library", path: str, arguments: Namespace) -> None:
-    from ..terminal.tvm_archive import function_rows, library_rows, memory_rows, port_rows, storage_rows
+    from ..terminal.tvm_archive import SIZE, library_rows, tables_of
 
-    modules = list(library.modules.values())
     tables.print_pairs([("archive", path), *library_rows(library)])
-    _table(_MEMORY, memory_rows(modules))
-    _table(_PORTS, port_rows(modules))
+    found = list(tables_of(library, is_verbose=arguments.verbose))
     if arguments.verbose:
-        _table(_FUNCTIONS, function_rows(modules))
-        _table(_STORAGE, storage_rows(modules))
-    parameters = [
-        [module.name, str(len(module.params)), output.size(sum(p.stored_nbytes for p in module.params.values()))]
-        for module in modules
-    ]
-    _table(_PARAMETERS, parameters)
-    if arguments.quiet:
-        return
-    if arguments.verbose:
-        rows = [[file.name, file.role, file.module or "", output.size(file.nbytes)] for file in library.files]
-        _table(_FILES, rows)
-        return
-    by_role: dict[str, list[int]] = {}
-    for file in library.files:
-        by_role.setdefault(file.role, []).append(file.nbytes)
-    _table(_ROLES, [[role, str(len(sizes)), output.size(sum(sizes))] for role, sizes in by_role.items()])
-
-
-def _table(columns: Sequence[Column], rows: list[list[str]]) -> None:
-    if rows:
-        print()
-        tables.print_table(columns, rows)
+        columns = [Column("file", is_name=True), Column("role", drop=LAST + 1), Column("module", drop=1, is_name=True)]
+        files = [[file.name, file.role, file.module or "", output.size(file.nbytes)] for file in library.files]
+        found.append(([*columns, SIZE], files))
+    elif not arguments.quiet:
+        by_role: dict[str, list[int]] = {}
+        for file in library.files:
+            by_role.setdefault(file.role, []).append(file.nbytes)
+        roles = [[role, str(len(sizes)), output.size(sum(sizes))] for role, sizes in by_role.items()]
+        found.append(([Column("files for"), Column("count", True), SIZE], roles))
+    for heads, rows in found:
+        if rows:
+            print()
+            tables.print_table(heads, rows)

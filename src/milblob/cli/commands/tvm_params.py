@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...arguments import Names
 from ...closeness import unknown
 from .. import options
+from ..calling import call
 from ..recovery import complete_first
 from ..saving import say_written
 from ..selection import check_select, kept
@@ -77,8 +78,7 @@ def _write_out(arguments: Namespace) -> int:
 def _named(library: "Library", module: str | None) -> "dict[str, LazyTensor]":
     """The parameters: of one module by their own names, of all as `named_parameters` calls them.
 
-    Raises:
-        KeyError: no module is called that.
+    Raises: KeyError: no module is called that.
     """
     from ...tvm.arrays import named_parameters
 
@@ -98,19 +98,9 @@ def _take_in(arguments: Namespace) -> int:
 
     complete_first(arguments, arguments.model)
     check_select(arguments, arguments.model)
-    with shown(arguments) as progress:
-        done = refit(
-            arguments.model,
-            arguments.new,
-            mapping=_mapping(arguments),
-            cast=arguments.cast,
-            select=arguments.select or None,
-            destination=arguments.output,
-            force=arguments.force,
-            dry_run=arguments.dry_run,
-            progress=progress,
-            max_nbytes=arguments.max_nbytes,
-        )
+    done = call(
+        refit, arguments, arguments.model, arguments.new, mapping=_mapping(arguments), destination=arguments.output
+    )
     say_refit(done, arguments)
     return 0
 

@@ -21,9 +21,7 @@ def in_words(consumer: Consumer) -> str:
 def first_of(consumers: Sequence[Consumer], *, is_named: bool = True) -> str:
     """Return the first that reads a tensor, and how many others do: "conv 'conv_3' weight +1"; "" without any.
 
-    Args:
-        consumers: of the tensor.
-        is_named: whether the name of the operation is in it.
+    `is_named`: whether the name of the operation is in it.
     """
     if not consumers:
         return ""

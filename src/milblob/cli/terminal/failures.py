@@ -20,12 +20,8 @@ def message_of(error: BaseException) -> str | None:
 def report(error: Exception, path: str | None = None) -> int:
     """Print an error, and return the exit status.
 
-    Args:
-        error: what was raised.
-        path: the model it was about, of several; it is named if the message does not.
-
-    Raises:
-        Exception: the error itself, if it is a bug.
+    `path`: the model it was about, of several; it is named if the message does not.
+    Raises: Exception: the error itself, if it is a bug.
     """
     message = message_of(error)
     if message is None:

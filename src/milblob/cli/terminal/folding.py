@@ -54,13 +54,8 @@ def fold_names(names: Iterable[str], width: int, mark: str) -> dict[str, str]:
     cut at one place, as near to the middle as possible. If some forms are ambiguous at every place, those names keep
     the parts between `.`, `_` and `/` in which they differ. If these parts do not fit, the names are numbered.
 
-    Args:
-        names: any; a name may occur several times.
-        width: columns.
-        mark: replaces the text that is left out, such as "…".
-
-    Returns:
-        name -> name, or its short form.
+    `names`: any; a name may occur several times. `mark`: replaces the text that is left out, such as "…".
+    Returns: name -> name, or its short form.
     """
     distinct = list(dict.fromkeys(names))
     room = max(width - len(mark), 2)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import NamedTuple
 
 _NUMBER = re.compile(r"(?<![^._/])\d{1,9}(?![^._/])")
 _SEPARATOR = re.compile(r"[._/]")
@@ -11,28 +10,13 @@ _MAX_BOXES = 4
 _MAX_LISTED = 4
 
 
-class Group(NamedTuple):
-    """Several names as one pattern.
-
-    Attributes:
-        pattern: such as "layers_{0..31}_fc_weight", for all combinations of its numbers, where "*" matches any
-            number; the name itself if the group has one member.
-        members: indices of the names, in order.
-    """
-
-    pattern: str
-    members: list[int]
-
-
-def fold(names: Sequence[str], kinds: Sequence[object]) -> list[Group]:
+def fold(names: Sequence[str], kinds: Sequence[object]) -> list[tuple[str, list[int]]]:
     """Fold names that differ only in numbers between separators, and have the same kind.
 
-    Args:
-        names: any.
-        kinds: for each name a key, such as dtype and shape; only names with equal keys are folded.
-
-    Returns:
-        Groups, in the order of their first members.
+    `kinds`: for each name a key, such as dtype and shape; only names with equal keys are folded.
+    Returns: Groups in the order of their first members, each with the indices of its members in order: a pattern such
+    as "layers_{0..31}_fc_weight", for all combinations of its numbers, where "*" matches any number; the name itself
+    for one member.
     """
     alike: dict[tuple[tuple[str, ...], object], list[int]] = {}
     for index, (name, kind) in enumerate(zip(names, kinds, strict=True)):
@@ -40,8 +24,8 @@ def fold(names: Sequence[str], kinds: Sequence[object]) -> list[Group]:
     groups = []
     for (texts, _), members in alike.items():
         numbers = [tuple(_NUMBER.findall(names[i])) for i in members]
-        groups += [Group(_pattern(texts, box), [members[i] for i in inside]) for box, inside in _boxes(numbers)]
-    return sorted(groups, key=lambda group: group.members[0])
+        groups += [(_pattern(texts, box), [members[i] for i in inside]) for box, inside in _boxes(numbers)]
+    return sorted(groups, key=lambda group: group[1][0])
 
 
 _Box = tuple[frozenset[str] | None, ...]
@@ -54,8 +38,7 @@ def _boxes(rows: list[tuple[str, ...]]) -> list[tuple[_Box, list[int]]]:
     Where that takes too many boxes, as for layers that are numbered and whose operations are too, there is one: it has
     "any" at the position with the most numbers, and so on, until the other positions have all combinations.
 
-    Returns:
-        Each box with the indices of its rows.
+    Returns: Each box with the indices of its rows.
     """
     boxes: dict[_Box, list[int]] = {}
     for index, row in enumerate(rows):

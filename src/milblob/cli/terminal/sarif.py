@@ -17,9 +17,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def log(models: Iterable[tuple[str, CheckReport]], failures: Iterable[str]) -> dict[str, Any]:
     """Return one run over several models as a SARIF log.
 
-    Args:
-        models: path of each, with its findings.
-        failures: a line for each path that could not be opened.
+    `models`: path of each, with its findings. `failures`: a line for each path that could not be opened.
     """
     models, failures = list(models), list(failures)
     codes = list(dict.fromkeys(finding.code for _, findings in models for finding in findings))

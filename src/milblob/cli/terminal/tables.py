@@ -22,19 +22,13 @@ LAST = 100
 
 
 class Column(NamedTuple):
-    """A column of a table.
-
-    Attributes:
-        head: its title.
-        is_right: aligned to the right.
-        drop: if a table is too wide, columns are left out by this number, the lowest first; None: never. See LAST.
-        is_name: its cells may be shortened in the middle.
-    """
+    """A column of a table."""
 
     head: str
-    is_right: bool = False
+    is_right: bool = False  # aligned to the right
+    # if a table is too wide, columns are left out by this number, the lowest first; None: never. See LAST.
     drop: int | None = None
-    is_name: bool = False
+    is_name: bool = False  # its cells may be shortened in the middle
 
 
 def terminal_width() -> int | None:
@@ -49,9 +43,7 @@ def terminal_width() -> int | None:
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: with rich where it is installed and stdout is a terminal, else as aligned plain text.
 
-    Args:
-        columns: at least one.
-        rows: a cell for each column.
+    `columns`: at least one. `rows`: a cell for each column.
     """
     cells = [[cell if cell.isprintable() else escape(cell) for cell in row] for row in rows]
     dropped: list[str] = []
@@ -111,8 +103,7 @@ def _fitted(
 ) -> tuple[list[Column], list[list[str]], list[str]]:
     """Leave out columns, then shorten names.
 
-    Returns:
-        The columns that are left, their cells, and the heads of the others.
+    Returns: The columns that are left, their cells, and the heads of the others.
     """
     widths = [max([width_of(column.head), *(width_of(row[i]) for row in rows)]) for i, column in enumerate(columns)]
     least = [min(found, _NAME_WIDTH) if columns[i].is_name else found for i, found in enumerate(widths)]

@@ -1,13 +1,15 @@
 """The description of a Model Library Format archive: as JSON, and as rows of tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import output
+from .tables import LAST, Column
 
 if TYPE_CHECKING:
     from ...tvm import Library, Module
 
+_MODULE, SIZE = Column("module", is_name=True), Column("size", True)
 _DEVICES = {
     1: "CPU", 2: "CUDA", 3: "CUDA host", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 10: "ROCm", 11: "ROCm host",
     12: "ExtDev", 13: "CUDA managed", 14: "oneAPI", 15: "WebGPU", 16: "Hexagon",
@@ -75,48 +77,52 @@ def _ports(ports: Any) -> dict[str, Any] | None:
     return None if ports is None else {name: port._asdict() for name, port in ports.items()}
 
 
-def memory_rows(modules: "Iterable[Module]") -> list[list[str]]:
-    """Return a row for each device that a module runs on: module, device, workspace, constants, input and output."""
-    return [
+def tables_of(library: "Library", *, is_verbose: bool) -> Iterator[tuple[Sequence[Column], list[list[str]]]]:
+    """Yield the columns and the rows of each table: memory, inputs and outputs, parameters.
+
+    With `is_verbose` also operator functions, and storage ids with their bytes as reported and as the graph needs them.
+    """
+    size = output.size
+    modules = library.modules.values()
+    main = [(module.name, row) for module in modules for row in module.memory.main]
+    columns = [Column("workspace", True), Column("constants", True, drop=1), Column("io", True, drop=2)]
+    yield (
+        [_MODULE, Column("memory on"), *columns],
         [
-            module.name,
-            device_text(row.device),
-            output.size(row.workspace_nbytes),
-            output.size(row.constants_nbytes),
-            output.size(row.io_nbytes),
-        ]
-        for module in modules
-        for row in module.memory.main
-    ]
-
-
-def port_rows(modules: "Iterable[Module]") -> list[list[str]]:
-    """Return a row for each input and output: module, what, name, dtype, size."""
-    return [
-        [module.name, kind, name, port.dtype, output.size(port.nbytes)]
-        for module in modules
-        for row in module.memory.main
-        for kind, ports in (("input", row.inputs), ("output", row.outputs))
-        for name, port in (ports or {}).items()
-    ]
-
-
-def function_rows(modules: "Iterable[Module]") -> list[list[str]]:
-    """Return a row for each operator function: module, function, what it takes on which device."""
-    rows = []
-    for module in modules:
-        for function in module.memory.functions:
-            words = [f"{output.size(row.nbytes)} {device_text(row.device)}".rstrip() for row in function.workspaces]
-            rows.append([module.name, function.name, ", ".join(words)])
-        for name, buffers in module.memory.operators.items():
-            rows.append([module.name, name, ", ".join(output.size(buffer.nbytes) for buffer in buffers)])
-    return rows
-
-
-def storage_rows(modules: "Iterable[Module]") -> list[list[str]]:
-    """Return a row for each storage id: module, id, bytes as reported and as they follow from the graph."""
-    return [
-        [module.name, str(sid), "-" if reported is None else str(reported), "-" if real is None else str(real)]
-        for module in modules
-        for sid, (reported, real) in module.storage.items()
-    ]
+            [name, device_text(row.device), *map(size, (row.workspace_nbytes, row.constants_nbytes, row.io_nbytes))]
+            for name, row in main
+        ],
+    )
+    yield (
+        [_MODULE, Column(""), Column("name", is_name=True), Column("dtype", drop=LAST + 1), SIZE],
+        [
+            [name, kind, port, memory.dtype, size(memory.nbytes)]
+            for name, row in main
+            for kind, ports in (("input", row.inputs), ("output", row.outputs))
+            for port, memory in (ports or {}).items()
+        ],
+    )
+    if is_verbose:
+        functions = []
+        for module in modules:
+            for function in module.memory.functions:
+                words = [f"{size(row.nbytes)} {device_text(row.device)}".rstrip() for row in function.workspaces]
+                functions.append([module.name, function.name, ", ".join(words)])
+            for name, buffers in module.memory.operators.items():
+                functions.append([module.name, name, ", ".join(size(buffer.nbytes) for buffer in buffers)])
+        yield [_MODULE, Column("function", is_name=True), Column("memory", is_name=True)], functions
+        yield (
+            [_MODULE, Column("storage id", True), Column("reported", True), Column("by the graph", True)],
+            [
+                [module.name, str(sid), *("-" if nbytes is None else str(nbytes) for nbytes in both)]
+                for module in modules
+                for sid, both in module.storage.items()
+            ],
+        )
+    yield (
+        [_MODULE, Column("parameters", True), SIZE],
+        [
+            [module.name, str(len(module.params)), size(sum(one.stored_nbytes for one in module.params.values()))]
+            for module in modules
+        ],
+    )

@@ -39,17 +39,10 @@ def show_values(
 ) -> tuple[int, dict[str, Any] | None]:
     """Show a tensor: where it is, and its values, as -v, -q and --json ask.
 
-    Args:
-        tensor: to show.
-        arguments: of the command.
-        document: what --json prints besides the values. place: the same as rows.
-        parts: prints what comes between place and values.
-
-    Returns:
-        The exit status, and the document for --json. With --json, values that cannot be read are reported here.
-
-    Raises:
-        MilblobError: the values cannot be read, without --json. Everything else has been shown then.
+    `document`: what --json prints besides the values. place: the same as rows. `parts`: prints what comes between place
+    and values.
+    Returns: The exit status, and the document for --json. With --json, values that cannot be read are reported here.
+    Raises: MilblobError: the values cannot be read, without --json. Everything else has been shown then.
     """
     from ...analysis.statistics import statistics
 

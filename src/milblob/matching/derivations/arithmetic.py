@@ -99,19 +99,12 @@ class Applied(Arithmetic):
 
 @dataclass(frozen=True)
 class Reduced(Arithmetic):
-    """One number of the elements along some axes: one of REDUCTIONS.
+    """One number of the elements along some axes: one of REDUCTIONS."""
 
-    Attributes:
-        of: the operand.
-        name: of the reduction.
-        axes: along which; None for all.
-        keepdims: whether the axes are kept, with size 1.
-    """
-
-    of: Derivation
-    name: str
-    axes: tuple[int, ...] | None = None
-    keepdims: bool = False
+    of: Derivation  # the operand
+    name: str  # of the reduction
+    axes: tuple[int, ...] | None = None  # along which; None for all
+    keepdims: bool = False  # whether the axes are kept, with size 1
 
     def _result(self, *steps: Values) -> Any:
         return REDUCTIONS[self.name](*steps, axis=self.axes, keepdims=self.keepdims)
@@ -153,19 +146,12 @@ STANDARDS = ("variance", "sample variance", "deviation")
 
 @dataclass(frozen=True)
 class Standardized(Arithmetic):
-    """Weight standardization: each channel with a mean of 0 and a deviation of 1.
+    """Weight standardization: each channel with a mean of 0 and a deviation of 1."""
 
-    Attributes:
-        of: the operand.
-        axes: of a channel.
-        form: one of STANDARDS.
-        epsilon: added.
-    """
-
-    of: Derivation
-    axes: tuple[int, ...]
-    form: str
-    epsilon: float
+    of: Derivation  # the operand
+    axes: tuple[int, ...]  # of a channel
+    form: str  # one of STANDARDS
+    epsilon: float  # added
 
     def _result(self, *steps: Values) -> Any:
         (whole,), epsilon = steps, np.float32(self.epsilon)

@@ -170,15 +170,10 @@ class Stacked(Derivation):
 
 @dataclass(frozen=True)
 class Gathered(Derivation):
-    """Rows in any order, some perhaps several times: what `table[indices]` gives.
+    """Rows in any order, some perhaps several times: what `table[indices]` gives."""
 
-    Attributes:
-        of: an array; Moved before, if another axis than the first is that of the rows.
-        rows: which, as the bytes of int32.
-    """
-
-    of: Derivation
-    rows: bytes
+    of: Derivation  # an array; Moved before, if another axis than the first is that of the rows
+    rows: bytes  # which, as the bytes of int32
 
     @property
     def indices(self) -> Values:
@@ -199,21 +194,13 @@ class Gathered(Derivation):
 
 @dataclass(frozen=True)
 class Folded(Derivation):
-    """The weight or the bias of a convolution with a batch norm, or a scale, folded in.
+    """The weight or the bias of a convolution with a batch norm, or a scale, folded in."""
 
-    Attributes:
-        of: the convolution's own weight or bias; None for a bias that it does not have.
-        norm: the norm that was folded.
-        groups: of a conv_transpose; 0 for a conv.
-        is_bias: whether it is the bias.
-        shape: of the result.
-    """
-
-    of: Derivation | None
-    norm: Norm
-    groups: int
-    is_bias: bool
-    shape: tuple[int, ...]
+    of: Derivation | None  # the convolution's own weight or bias; None for a bias that it does not have
+    norm: Norm  # the norm that was folded
+    groups: int  # of a conv_transpose; 0 for a conv
+    is_bias: bool  # whether it is the bias
+    shape: tuple[int, ...]  # of the result
 
     def _values(self, arrays: Arrays) -> Values:
         own = None if self.of is None else self.of.compute(arrays)
@@ -248,19 +235,12 @@ class Folded(Derivation):
 
 
 class Explained(NamedTuple):
-    """A derivation that gives the values of a weight.
+    """A derivation that gives the values of a weight."""
 
-    Attributes:
-        derivation: gives the present values.
-        is_exact: to the bit; else to one rounding.
-        is_of_one: of an array of one element.
-        is_weak: a number of few bits, and not an array itself: it may be equal by accident.
-    """
-
-    derivation: Derivation
-    is_exact: bool
-    is_of_one: bool = False
-    is_weak: bool = False
+    derivation: Derivation  # gives the present values
+    is_exact: bool  # to the bit; else to one rounding
+    is_of_one: bool = False  # of an array of one element
+    is_weak: bool = False  # a number of few bits, and not an array itself: it may be equal by accident
 
 
 def moved(of: Derivation, layout: Layout) -> Derivation:

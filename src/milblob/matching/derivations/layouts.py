@@ -15,15 +15,10 @@ _MAX_PERMUTATIONS = 120
 
 
 class Layout(NamedTuple):
-    """Turns one array into another: `array.reshape(before).transpose(axes).reshape(after)`.
+    """Turns one array into another: `array.reshape(before).transpose(axes).reshape(after)`."""
 
-    Attributes:
-        before, after: shapes; None if no reshape is needed.
-        axes: order of axes; None if unchanged.
-    """
-
-    before: Shape | None = None
-    axes: Shape | None = None
+    before: Shape | None = None  # shapes; None if no reshape is needed
+    axes: Shape | None = None  # order of axes; None if unchanged
     after: Shape | None = None
 
     @property

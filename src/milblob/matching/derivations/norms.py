@@ -41,22 +41,15 @@ class Vectors(NamedTuple):
 
 @dataclass(frozen=True)
 class Norm:
-    """A batch norm, or a scale and shift, of a checkpoint.
+    """A batch norm, or a scale and shift, of a checkpoint."""
 
-    Attributes:
-        gamma, beta, mean, variance: names of arrays; None where the checkpoint has none.
-        epsilon: added to the variance.
-        form: one of FORMS, or "scale": gamma alone is multiplied.
-        dtype: of the arithmetic: "float32" or "float16".
-    """
-
-    gamma: str | None
+    gamma: str | None  # names of arrays; None where the checkpoint has none
     beta: str | None
     mean: str | None
     variance: str | None
-    epsilon: float = EPSILONS[0]
-    form: str = FORMS[0]
-    dtype: str = "float32"
+    epsilon: float = EPSILONS[0]  # added to the variance
+    form: str = FORMS[0]  # one of FORMS, or "scale": gamma alone is multiplied
+    dtype: str = "float32"  # of the arithmetic: "float32" or "float16"
 
     def names(self, is_bias: bool) -> Iterator[str]:
         """Yield the names of the arrays that take part in a weight, or in a bias."""
@@ -80,8 +73,7 @@ class Norm:
 def scale_of(norm: Norm, vectors: Vectors) -> Values:
     """Return the factor of each output channel: [channels], or [1] for one scale for all.
 
-    Raises:
-        ValueError: a norm without any array that scales.
+    Raises: ValueError: a norm without any array that scales.
     """
     gamma, variance = vectors.gamma, vectors.variance
     if variance is None:
@@ -100,9 +92,8 @@ def scale_of(norm: Norm, vectors: Vectors) -> Values:
 def fold_weight(weight: Values, norm: Norm, vectors: Vectors, groups: int) -> Values:
     """Return a convolution's weight with a norm folded in.
 
-    Args:
-        weight: [out, in / groups, ...] of a conv; [in, out / groups, ...] of a conv_transpose.
-        groups: of a conv_transpose; 0 for a conv.
+    `weight`: [out, in / groups, ...] of a conv; [in, out / groups, ...] of a conv_transpose. `groups`: of a
+    conv_transpose; 0 for a conv.
     """
     scale = scale_of(norm, vectors)
     own = weight.astype(scale.dtype)
@@ -155,17 +146,11 @@ def from_channels(rows: Values, shape: tuple[int, ...], groups: int) -> Values:
 
 
 class Ratio(NamedTuple):
-    """How a weight differs from an array by one factor per output channel.
+    """How a weight differs from an array by one factor per output channel."""
 
-    Attributes:
-        factors: float64 [channels]; NaN where the array has only zeros.
-        residual: difference of a channel beyond its factor, relative to the channel: the largest of all.
-        width: elements of a channel.
-    """
-
-    factors: Values
-    residual: float
-    width: int
+    factors: Values  # float64 [channels]; NaN where the array has only zeros
+    residual: float  # difference of a channel beyond its factor, relative to the channel: the largest of all
+    width: int  # elements of a channel
 
     @property
     def is_evidence(self) -> bool:

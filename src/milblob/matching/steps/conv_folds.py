@@ -29,21 +29,13 @@ _MAX_RENDERED = 8
 
 
 class Fold(NamedTuple):
-    """The norms and scales that were folded into a convolution.
+    """The norms and scales that were folded into a convolution."""
 
-    Attributes:
-        convolution: of the model.
-        own: name of the weight before.
-        steps: the folded norms, one after the other.
-        own_bias: name of the bias before; None if it had none.
-        gives_bias: whether the fold gives the convolution's bias too.
-    """
-
-    convolution: Convolution
-    own: str
-    steps: Steps
-    own_bias: str | None = None
-    gives_bias: bool = False
+    convolution: Convolution  # of the model
+    own: str  # name of the weight before
+    steps: Steps  # the folded norms, one after the other
+    own_bias: str | None = None  # name of the bias before; None if it had none
+    gives_bias: bool = False  # whether the fold gives the convolution's bias too
 
     def weight(self, shape: tuple[int, ...]) -> Derivation:
         """Return how the weight follows."""
@@ -73,16 +65,12 @@ class Fold(NamedTuple):
 
 
 class FoldFinder:
-    """Finds folds in one model, of the arrays of one checkpoint.
-
-    Attributes:
-        sqnr: in dB, of compressed weights whose fold was chosen.
-    """
+    """Finds folds in one model, of the arrays of one checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint, weights: ModelWeights) -> None:
         self._checkpoint, self._weights = checkpoint, weights
         self._may, self._array = checkpoint.may, checkpoint.read
-        self.sqnr: dict[str, float] = {}
+        self.sqnr: dict[str, float] = {}  # in dB, of compressed weights whose fold was chosen
         self._of_shape: dict[tuple[tuple[int, ...], int], list[str]] = defaultdict(list)
         for name, tensor in checkpoint.floats.items():
             if tensor.ndim >= 2:
@@ -104,9 +92,8 @@ class FoldFinder:
     def candidates(self, convolution: Convolution, residual: float | None = None) -> list[str]:
         """Return the arrays that, by a sample, may be a convolution's weight up to a factor per channel.
 
-        Args:
-            convolution: in question.
-            residual: the most of a channel that may be left; None: the rounding of the weight's dtype.
+        `convolution`: in question. `residual`: the most of a channel that may be left; None: the rounding of the
+        weight's dtype.
         """
         weight, groups = self._weights[convolution.weight], convolution.groups
         key = weight.shape[:2], weight.size

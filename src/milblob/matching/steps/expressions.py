@@ -35,17 +35,11 @@ _NOISE = 1e-2
 
 
 class _Affine(NamedTuple):
-    """A weight as `factors * of + shifts`; factors and shifts are estimates.
+    """A weight as `factors * of + shifts`; factors and shifts are estimates."""
 
-    Attributes:
-        of: in the order of the weight's elements, of its shape.
-        axis: along which factors and shifts differ; None for one of each.
-        factors, shifts: float64, [channels] or [1].
-    """
-
-    of: Derivation
-    axis: int | None
-    factors: Values
+    of: Derivation  # in the order of the weight's elements, of its shape
+    axis: int | None  # along which factors and shifts differ; None for one of each
+    factors: Values  # float64, [channels] or [1]
     shifts: Values
 
 
@@ -61,9 +55,7 @@ class Expressions:
     def explain(self, values: Values, dtype: DType) -> list[Explained]:
         """Return expressions of values of a dtype: all that give them to the bit, or else to one rounding.
 
-        Args:
-            values: at least two that are not all equal.
-            dtype: of the weight.
+        `values`: at least two that are not all equal. `dtype`: of the weight.
         """
         if dtype not in _TOLERANCE or not self._may(200_000):
             return []

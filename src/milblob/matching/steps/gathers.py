@@ -244,8 +244,7 @@ def _choices(order: Values, begins: Values, ends: Values) -> Iterator[bytes | No
 
     None means more than are followed.
 
-    Args:
-        order: rows of a table. begins, ends: for each row of the weight, where in `order` those are that it may be.
+    `order`: rows of a table. begins, ends: for each row of the weight, where in `order` those are that it may be.
     """
     most = int((ends - begins).max()) if (begins < ends).all() else 0
     for step in range(min(most, _MAX_EQUAL)):

@@ -28,14 +28,10 @@ _EPSILON = {DType.FLOAT64: 2.0**-23, DType.FLOAT32: 2.0**-23, DType.FLOAT16: 2.0
 
 
 class Known(NamedTuple):
-    """The law of a table.
+    """The law of a table."""
 
-    Attributes:
-        words: for people.
-        coefficients: arrays of numbers that the law leaves open, such as frequencies: may be those of a checkpoint.
-    """
-
-    words: str
+    words: str  # for people
+    # arrays of numbers that the law leaves open, such as frequencies: may be those of a checkpoint
     coefficients: tuple[Values, ...] = ()
 
 

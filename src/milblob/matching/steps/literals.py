@@ -43,8 +43,7 @@ _PIXELS = (
 class Literals:
     """The numbers that code may hold, for the dimensions of one network.
 
-    Args:
-        dimensions: sizes of axes and heads; their roots and reciprocals are literals too.
+    `dimensions`: sizes of axes and heads; their roots and reciprocals are literals too.
     """
 
     def __init__(self, dimensions: Iterable[int]) -> None:

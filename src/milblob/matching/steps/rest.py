@@ -25,17 +25,7 @@ _SETTINGS = ("epsilon",)  # parameters of operations that no converter takes fro
 class Rest:
     """Classifies the constants of a model that are not known to follow from an array.
 
-    Args:
-        weights: of the model. claims: on those that are explained.
-        checkpoint: its arrays.
-        changed: the arrays that will have other values.
-
-    Attributes:
-        claims: found here: weight -> derivations; None where code may hold the number as well.
-        constant: weight -> its kind, although it follows from no array.
-        unknown: weight -> a description of it.
-        rounded: weights whose claims give the present values to one rounding only.
-        weak: numbers of few bits that may equal their expressions by accident.
+    `weights`: of the model. claims: on those that are explained. `changed`: the arrays that will have other values.
     """
 
     def __init__(self, weights: ModelWeights, claims: Claims, checkpoint: Checkpoint, changed: Collection[str]) -> None:
@@ -47,11 +37,12 @@ class Rest:
         self._numbers = Numbers(checkpoint, self._literals)
         self._near = _Nearness(weights, claims, checkpoint.arrays)
         self._ambiguous: dict[Derivation, list[str]] = defaultdict(list)
+        # found here: weight -> derivations; None where code may hold the number as well
         self.claims: dict[str, list[Derivation | None]] = defaultdict(list)
-        self.constant: dict[str, str] = {}
-        self.unknown: dict[str, str] = {}
-        self.rounded: set[str] = set()
-        self.weak: set[str] = set()
+        self.constant: dict[str, str] = {}  # weight -> its kind, although it follows from no array
+        self.unknown: dict[str, str] = {}  # weight -> a description of it
+        self.rounded: set[str] = set()  # weights whose claims give the present values to one rounding only
+        self.weak: set[str] = set()  # numbers of few bits that may equal their expressions by accident
 
     def settle(self, name: str) -> None:
         """Find out about a weight that nothing claims."""

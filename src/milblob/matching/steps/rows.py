@@ -16,41 +16,24 @@ _MAX_CANDIDATES = 8  # equal rows of other arrays that are followed
 _MIN_ROW = 2  # elements; single ones are equal by accident
 
 
-class _Axis(NamedTuple):
-    """An array seen as rows along one of its axes."""
-
-    name: str
-    axis: int
-    shape: tuple[int, ...]
-
-
 class _Run(NamedTuple):
-    """Consecutive rows of a weight that are consecutive rows of an array.
+    """Consecutive rows of a weight that are consecutive rows of an array."""
 
-    Attributes:
-        candidates: (number of the array's axis, first row), of all arrays that have these rows.
-        length: rows.
-        first_count, last_count: how many arrays have its first row, and its last one.
-    """
-
-    candidates: list[tuple[int, int]]
-    length: int
-    first_count: int
+    candidates: list[tuple[int, int]]  # (number of the array's axis, first row), of all arrays that have these rows
+    length: int  # rows
+    first_count: int  # how many arrays have its first row, and its last one
     last_count: int
 
 
 class RowIndex:
     """The rows of all arrays of a checkpoint that have as many elements as rows of some weight.
 
-    Args:
-        checkpoint: the arrays.
-        dtype: of the weights; arrays are cast to it.
-        count: elements of a row.
+    `dtype`: of the weights; arrays are cast to it. `count`: elements of a row.
     """
 
     def __init__(self, checkpoint: Checkpoint, dtype: DType, count: int) -> None:
         self._checkpoint, self._count, self._may = checkpoint, count, checkpoint.may
-        self._axes: list[_Axis] = []
+        self._axes: list[tuple[str, int, tuple[int, ...]]] = []  # (array, axis, shape of the array)
         keys, owners, rows = [], [], []
         for name, tensor in checkpoint.arrays.items():
             if not is_castable(tensor.mil_dtype, dtype) or tensor.ndim < 2:
@@ -62,7 +45,7 @@ class RowIndex:
                 keys.append(found)
                 owners.append(np.full(size, len(self._axes)))
                 rows.append(np.arange(size))
-                self._axes.append(_Axis(name, axis, tensor.shape))
+                self._axes.append((name, axis, tensor.shape))
         none = np.zeros(0, np.int64)
         order = np.argsort(np.concatenate(keys), kind="stable") if keys else none
         self._keys_sorted = np.concatenate(keys)[order] if keys else np.zeros(0, np.uint64)
@@ -133,16 +116,16 @@ class RowIndex:
     ) -> Derivation:
         parts: list[Derivation] = []
         for (owner, row), length in zip(places, lengths, strict=True):
-            source = self._axes[owner]
-            part = turned(CheckpointArray(source.name), source.axis, len(source.shape))
-            if _inner(source) != _inner(self._axes[places[0][0]]):
-                part = Moved(part, Layout(None, None, (source.shape[source.axis], *_inner(self._axes[places[0][0]]))))
-            if (row, length) != (0, source.shape[source.axis]):
+            name, along, sizes = self._axes[owner]
+            part = turned(CheckpointArray(name), along, len(sizes))
+            if self._inner(owner) != self._inner(places[0][0]):
+                part = Moved(part, Layout(None, None, (sizes[along], *self._inner(places[0][0]))))
+            if (row, length) != (0, sizes[along]):
                 part = RowRange(part, row, row + length)
             parts.append(part)
         result = parts[0] if len(parts) == 1 else Stacked(tuple(parts))
         rows_first = (shape[axis], *shape[:axis], *shape[axis + 1 :])
-        if any(_inner(self._axes[owner]) != rows_first[1:] for owner, _ in places):
+        if any(self._inner(owner) != rows_first[1:] for owner, _ in places):
             result = Moved(result, Layout(None, None, rows_first))
         if axis:
             order = list(range(1, len(shape)))
@@ -150,13 +133,13 @@ class RowIndex:
             result = Moved(result, Layout(None, tuple(order), None))
         return result
 
+    def _inner(self, owner: int) -> tuple[int, ...]:
+        """The shape of one row."""
+        _, axis, shape = self._axes[owner]
+        return (*shape[:axis], *shape[axis + 1 :])
+
 
 def turned(of: Derivation, axis: int, ndim: int) -> Derivation:
     """Return an array with an axis moved to the front."""
     axes = None if axis == 0 else (axis, *(other for other in range(ndim) if other != axis))
     return moved(of, Layout(None, axes))
-
-
-def _inner(source: _Axis) -> tuple[int, ...]:
-    """The shape of one row."""
-    return (*source.shape[: source.axis], *source.shape[source.axis + 1 :])

@@ -46,19 +46,13 @@ class Equality(NamedTuple):
 def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> list[Equality]:
     """Return the pairs of arrays and weights with the same elements, after a cast to the weight's dtype.
 
-    Args:
-        arrays, weights: by name; of numbers.
-        work: of the search; each array is done once it has been hashed.
+    `arrays`, `weights`: by name; of numbers. `work`: of the search; each array is done once it has been hashed.
     """
     return _Hashing(arrays, weights, work).equalities()
 
 
-class _Looked(NamedTuple):
-    """A tensor that was read; `key` is its shape, and hashes of its pieces in their order."""
-
-    name: str
-    tensor: LazyTensor
-    key: tuple[tuple[int, ...], tuple[int, ...]]
+_Looked = tuple[str, LazyTensor, tuple[tuple[int, ...], tuple[int, ...]]]
+"""The name of a tensor, the tensor, and its key: its shape, and hashes of its pieces in their order."""
 
 
 class _Hashing:
@@ -106,16 +100,16 @@ class _Hashing:
                 high = max(high, int(bits.max()))
         except OverflowError:  # an integer is out of range
             return
-        found = _Looked(name, tensor, (tensor.shape, tuple(ordered)))
+        found = name, tensor, (tensor.shape, tuple(ordered))
         looks[tensor.size, dtype, (mixed, low, high)][side].append(found)
 
     def _groups(
-        self, sides: tuple[list["_Looked"], list["_Looked"]], dtype: DType
+        self, sides: tuple[list[_Looked], list[_Looked]], dtype: DType
     ) -> Iterator[tuple[list[SameOrder], list[SameOrder]]]:
         """Yield arrays and weights with the same elements in any order, each divided by order and shape."""
         hashes: dict[tuple[int, ...], int] = {}
         groups: dict[int, tuple[dict[Any, SameOrder], dict[Any, SameOrder]]] = {}
-        is_one = len({looked.key[1] for side in sides for looked in side}) == 1
+        is_one = len({ordered for side in sides for _, _, (_, ordered) in side}) == 1
         for side, rows in enumerate(sides):
             for name, tensor, key in rows:
                 if key[1] not in hashes:
@@ -169,8 +163,7 @@ def moved_elements(tensor: LazyTensor, layout: Layout) -> Elements:
 def pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
     """Yield the elements, cast to a dtype; numbers that are too large become infinite.
 
-    Raises:
-        OverflowError: an integer that is out of range.
+    Raises: OverflowError: an integer that is out of range.
     """
     for begin in starts(elements.count):
         values = elements.read(begin, min(PIECE_COUNT, elements.count - begin))
