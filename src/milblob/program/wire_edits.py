@@ -99,8 +99,10 @@ def varint(value: int) -> bytes:
     Raises:
         OverflowError: it does not fit 64 bits.
     """
-    if 0 <= value < len(_SMALL):
+    if 0 <= value < 0x80:
         return _SMALL[value]
+    if 0 < value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     if not -(1 << 63) <= value < 1 << 64:
         raise OverflowError(f"varint: expected a number of 64 bits, got {value}")
     value &= (1 << 64) - 1
@@ -114,12 +116,12 @@ def varint(value: int) -> bytes:
 
 def field(number: int, value: Any) -> bytes:
     """Encode one field: an int as varint, a str or a bytes-like object length-delimited."""
+    if isinstance(value, bytes):
+        return varint(number << 3 | _BYTES) + varint(len(value)) + value
     if isinstance(value, int):
         return varint(number << 3 | _VARINT) + varint(value)
     if isinstance(value, str):
-        value = value.encode()
-    if isinstance(value, bytes):
-        return varint(number << 3 | _BYTES) + varint(len(value)) + value
+        return field(number, value.encode())
     view = _view(value)
     return b"".join((varint(number << 3 | _BYTES), varint(view.nbytes), view))
 
