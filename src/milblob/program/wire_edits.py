@@ -316,14 +316,17 @@ def removed_operations(buffer: _codec.Buffer, ops: Iterable[_codec.Op | _codec.G
         As `removed_operation`.
     """
     found: list[Edit] = []
+    start = end = -1
     for op in ops:
         offset, nbytes = op.message
-        last = found[-1] if found else None
         # A field right after the last one begins with a tag of one byte and a length: nothing else fits between.
-        if last is not None and offset - 1 - max((nbytes.bit_length() + 6) // 7, 1) == last.offset + last.nbytes:
-            found[-1] = Edit(last.offset, offset + nbytes - last.offset, b"")
-        else:
-            found.append(removed_operation(buffer, op))
+        if offset - 1 - ((nbytes.bit_length() + 6) // 7 or 1) != end:
+            if end >= 0:
+                found.append(Edit(start, end - start, b""))
+            start = removed_operation(buffer, op).offset
+        end = offset + nbytes
+    if end >= 0:
+        found.append(Edit(start, end - start, b""))
     return found
 
 
