@@ -105,12 +105,14 @@ class Flow:
         self.operations = list(self.block.operations)  # those of the function's own block, in order
         self.steps: list[Computation] = []  # the operations that compute something, in order
         self.constants: dict[str, Operation] = {}  # output -> the constant operation
+        self.sources: dict[str, list[str]] = {}  # output of a constant -> the names that it is computed from
         self.read_by: dict[str, set[int]] = {}  # output of a constant -> the numbers of the steps that need it
         self.values: dict[str, LiveValue] = {}  # by name
         self.returned = self.block.outputs  # the names that the function returns, in order
         self.barred: dict[int, str] = {}  # cut -> why the function cannot be cut there
         self._number: dict[int, int] = {}  # row of an operation -> its step
         self._others: dict[int, Operation] = {}  # row -> constant operation
+        self._buffer = function.view.held()[0]
         self._types: dict[bytes, ValueType | None] = {}  # most values have one of a few types
         self._tops: dict[int, Operation] = {}  # row of a nested block -> operation of the function's own block
         self._define()
@@ -140,12 +142,13 @@ class Flow:
         for name, at, nbytes in graph.names(*graph.function(self.function.row)[4]):
             self._add(LiveValue(name, self._type((at, nbytes)), (at, nbytes), -1))
         for op in self.operations:
-            if self._is_constant(op):
+            sources = self._sources(op)
+            if sources is not None:
                 self._others[op.row] = op
                 for name in op.output_names:
                     if name in self.constants or name in self.values:
                         raise self._twice(name)
-                    self.constants[name] = op
+                    self.constants[name], self.sources[name] = op, sources
                     self.read_by[name] = set()
                 continue
             number = self._number[op.row] = len(self.steps)
@@ -159,10 +162,9 @@ class Flow:
         """Return the type in the bytes at a place; equal bytes are parsed once."""
         if not span[0]:
             return None
-        buffer = self.function.view.held()[0]
-        key = bytes(memoryview(buffer)[span[0] : sum(span)])
+        key = bytes(memoryview(self._buffer)[span[0] : sum(span)])
         if key not in self._types:
-            self._types[key] = type_at(buffer, span)
+            self._types[key] = type_at(self._buffer, span)
         return self._types[key]
 
     def _add(self, value: LiveValue) -> None:
@@ -178,11 +180,13 @@ class Flow:
         message = f"value {name!r:.200}: expected one operation that computes it, got two"
         return FormatError(message, file=_file(self.function), where=self.name)
 
-    def _is_constant(self, op: Operation) -> bool:
-        if (op.type != "const" and not op.type.startswith("constexpr_")) or op.block_rows:
-            return False
-        names = (binding.name for bindings in op.inputs.values() for binding in bindings if not binding.is_value)
-        return all(name in self.constants for name in names)
+    def _sources(self, op: Operation) -> list[str] | None:
+        """Return the names of the constants that a constant is computed from; None of an operation that is not one."""
+        kind = op.type
+        if (kind != "const" and not kind.startswith("constexpr_")) or op.block_rows:
+            return None
+        names = [str(one.name) for bindings in op.inputs.values() for one in bindings if not one.is_value]
+        return names if all(name in self.constants for name in names) else None
 
     def _can_pass(self, kind: ValueType | None) -> bool:
         """Whether Core ML has inputs and outputs of a type."""
@@ -214,8 +218,7 @@ class Flow:
         while pending:
             found = pending.pop()
             self.read_by[found].add(step)
-            inputs = self.constants[found].inputs.values()
-            pending += (str(one.name) for bindings in inputs for one in bindings if not one.is_value)
+            pending += self.sources[found]
 
     def _note(self, consumers: list[tuple[int, str, str]], later: list[tuple[str, str]]) -> None:
         """Note readers of values: rows of operations, -1 - row of blocks that return them; and the names they read."""
@@ -363,9 +366,13 @@ class Flow:
 
     def _costs(self) -> list[int]:
         changes = [0] * (self.count + 2)
+        sizes: dict[tuple[int, bool], int] = {}  # by type
         for value in self.values.values():
             if value.passed and value.step >= 0 and value.uses:
-                nbytes = value.nbytes
+                key = id(value.type), value.is_cast
+                nbytes = sizes.get(key, -1)
+                if nbytes < 0:
+                    nbytes = sizes[key] = value.nbytes
                 changes[value.step + 1] += nbytes
                 changes[max(value.uses) + 1] -= nbytes
         return list(accumulate(changes))[: self.count + 1]
@@ -400,9 +407,8 @@ def constant_closure(flow: Flow, names: set[str]) -> set[str]:
         name = pending.pop()
         if name in found:
             continue
-        op = flow.constants[name]
-        found.update(op.output_names)
-        pending += (str(one.name) for bindings in op.inputs.values() for one in bindings if not one.is_value)
+        found.update(flow.constants[name].output_names)
+        pending += flow.sources[name]
     return found
 
 

@@ -5,7 +5,7 @@ Hungarian method) maximises the sum, and could give up a near-certain pair for s
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -192,15 +192,13 @@ def _is_decoded(tensor: LazyTensor) -> bool:
     return tensor.mil_dtype.is_sub_byte or tensor.place.is_computed
 
 
-def sampled(tensors: Sequence[LazyTensor], positions: Values) -> Values:
+def sampled(tensors: Iterable[Elements], positions: Values) -> Values:
     """Return the elements of each tensor at some positions, a row for each tensor; zeros where they are not finite."""
-    rows = np.empty((len(tensors), len(positions)))
-    for row, tensor in zip(rows, tensors, strict=True):
-        row[:] = Elements(tensor).sample(positions)
+    rows = np.array([elements.sample(positions) for elements in tensors]).reshape(-1, len(positions))
     rows[~np.isfinite(rows)] = 0
     return rows
 
 
 def _sketches(tensors: list[Any], positions: Values) -> Values:
     """Return samples of each tensor, `normalized`."""
-    return normalized(sampled(tensors, positions))
+    return normalized(sampled(map(Elements, tensors), positions))

@@ -1,5 +1,6 @@
 """The elements of any tensor: decoded, any range at a time; or packed as in weight files, in bounded pieces."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from math import prod
@@ -23,6 +24,7 @@ PIECE_NBYTES = 1 << 24
 """What is hashed or counted in one go: large enough for threads to pay, small enough to be held several times."""
 
 _TINY_NBYTES = 1 << 16
+_GAP_COUNT, _MAX_GAPS = 1 << 16, 64  # of elements between two that are sampled
 
 _T = TypeVar("_T", bound=LazyTensor)
 _R = TypeVar("_R")
@@ -80,12 +82,15 @@ class Elements:
         order = np.argsort(positions)
         ascending = positions[order]
         result = np.empty(len(positions))
-        for begin in starts(self.count):
-            low, high = np.searchsorted(ascending, (begin, begin + PIECE_COUNT))
-            if low < high:  # decode no more than the positions need
+        gaps = np.flatnonzero(np.diff(ascending) > _GAP_COUNT) + 1  # what is between is not worth decoding
+        edges = [0, *gaps.tolist(), len(positions)] if len(gaps) < _MAX_GAPS else [0, len(positions)]
+        for low, end in itertools.pairwise(edges):
+            while low < end:
                 first = int(ascending[low]) & ~7
+                high = low + int(np.searchsorted(ascending[low:end], first + PIECE_COUNT))
                 piece = self.read(first, int(ascending[high - 1]) + 1 - first)
                 result[order[low:high]] = piece[ascending[low:high] - first]
+                low = high
         return result
 
     @property

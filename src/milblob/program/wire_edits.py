@@ -87,8 +87,10 @@ def varint(value: int) -> bytes:
 
     Raises: OverflowError: it does not fit 64 bits.
     """
-    if 0 <= value < len(_SMALL):
+    if 0 <= value < 0x80:
         return _SMALL[value]
+    if 0 < value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     if not -(1 << 63) <= value < 1 << 64:
         raise OverflowError(f"varint: expected a number of 64 bits, got {value}")
     value &= (1 << 64) - 1
@@ -102,12 +104,12 @@ def varint(value: int) -> bytes:
 
 def field(number: int, value: Any) -> bytes:
     """Encode one field: an int as varint, a str or a bytes-like object length-delimited."""
+    if isinstance(value, bytes):
+        return varint(number << 3 | _BYTES) + varint(len(value)) + value
     if isinstance(value, int):
         return varint(number << 3 | _VARINT) + varint(value)
     if isinstance(value, str):
-        value = value.encode()
-    if isinstance(value, bytes):
-        return varint(number << 3 | _BYTES) + varint(len(value)) + value
+        return field(number, value.encode())
     view = _view(value)
     return b"".join((varint(number << 3 | _BYTES), varint(view.nbytes), view))
 
@@ -281,14 +283,17 @@ def removed_operations(buffer: _codec.Buffer, ops: Iterable[_codec.Op | _codec.G
         As `removed_operation`.
     """
     found: list[Edit] = []
+    start = end = -1
     for op in ops:
         offset, nbytes = op.message
-        last = found[-1] if found else None
         # A field right after the last one begins with a tag of one byte and a length: nothing else fits between.
-        if last is not None and offset - 1 - max((nbytes.bit_length() + 6) // 7, 1) == last.offset + last.nbytes:
-            found[-1] = Edit(last.offset, offset + nbytes - last.offset, b"")
-        else:
-            found.append(removed_operation(buffer, op))
+        if offset - 1 - ((nbytes.bit_length() + 6) // 7 or 1) != end:
+            if end >= 0:
+                found.append(Edit(start, end - start, b""))
+            start = removed_operation(buffer, op).offset
+        end = offset + nbytes
+    if end >= 0:
+        found.append(Edit(start, end - start, b""))
     return found
 
 

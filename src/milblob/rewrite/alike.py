@@ -26,6 +26,7 @@ from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor, make_tensor
 from ..program.cast_edits import FIRST_INPUTS, opset
 from ..program.compress_edits import consumer_refusal, refusal
+from ..program.scan import Compressed
 from ..wording import escape
 from .changes import Sharing
 from .decompress import Identities, is_end
@@ -48,12 +49,22 @@ class Shared(NamedTuple):
 class _Form:
     """The weights that are computed in one way from the same stored values."""
 
-    __slots__ = ("nbytes", "order", "weights")
+    __slots__ = ("_elements", "nbytes", "order", "weights")
 
     def __init__(self, first: Tensor, order: int) -> None:
         self.weights = [first]  # in Program order
         self.nbytes = first.nbytes  # stored for them
         self.order = order  # position of the first
+        self._elements: Elements | None = None
+
+    def elements(self) -> Elements:
+        """Open its values. A compressed weight stays open if its parts are in the file, so it occupies no memory."""
+        if self._elements is not None:
+            return self._elements
+        found, chain = Elements(self.first), self.first.chain
+        if chain is not None and not any(isinstance(part, Compressed) for part in chain.parts.values()):
+            self._elements = found
+        return found
 
     @property
     def first(self) -> Tensor:
@@ -149,26 +160,27 @@ def _forms(weights: list[Tensor], identities: Identities) -> list[_Form]:
 def _groups(forms: list[_Form], min_sqnr: float | None) -> list[_Group]:
     """Group forms of one dtype and shape by their values."""
     positions = _positions(forms[0].first.size)
-    rows = sampled([form.first for form in forms], positions)
+    rows = sampled((form.elements() for form in forms), positions)
     buckets: dict[bytes, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         buckets[row.tobytes()].append(number)
     classes: list[list[int]] = []
     for bucket in buckets.values():
-        firsts = [forms[number].first for number in bucket]
-        classes += ([bucket[index] for index in some] for some in _equal(firsts))
+        same = _equal([forms[number] for number in bucket])
+        classes += ([bucket[index] for index in some] for some in same)
     members = [_Member([forms[number] for number in some]) for some in classes]
     if min_sqnr is None or not forms[0].first.mil_dtype.is_float:
         return [[member] for member in members if len(member.forms) > 1]
     return _near(members, rows[[some[0] for some in classes]], min_sqnr)
 
 
-def _equal(weights: list[Tensor]) -> Iterable[list[int]]:
-    """Put the indices of weights of equal values together. Records are not compared: equal ones are found as such."""
+def _equal(forms: list[_Form]) -> Iterable[list[int]]:
+    """Put the indices of forms of equal values together. Records are not compared: equal ones are found as such."""
+    weights = [form.first for form in forms]
     if len(weights) == 1 or all(weight.chain is None for weight in weights):
         return [[index] for index in range(len(weights))]
     if len(weights) == 2:  # faster than hashing both
-        return [[0, 1]] if have_equal_bits(*map(Elements, weights)) else [[0], [1]]
+        return [[0, 1]] if have_equal_bits(*(form.elements() for form in forms)) else [[0], [1]]
     found: dict[str, list[int]] = defaultdict(list)
     for index, digest in enumerate(tensor_hashes(weights, dense=True)):
         found[digest].append(index)
