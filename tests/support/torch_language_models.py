@@ -96,7 +96,7 @@ def llama(width, vocabulary):
 def qwen2(width, vocabulary):
     config = transformers.Qwen2Config(
         vocab_size=vocabulary, hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=2,
-        num_attention_heads=max(width // 64, 2), num_key_value_heads=max(width // 256, 1), attn_implementation="eager",
+        num_attention_heads=max(width // 64, 2), num_key_value_heads=max(width // 448, 1), attn_implementation="eager",
         tie_word_embeddings=False,
     )  # fmt: skip
     return transformers.Qwen2ForCausalLM(config)
