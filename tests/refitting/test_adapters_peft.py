@@ -10,17 +10,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import milblob
 from milblob.formats.peft import open_adapter
 from milblob.formats.read import open_arrays
 from milblob.refitting.from_base import tensors_of
 from milblob.refitting.merging import MergedArray, merge
 from peers import WITHOUT
-from thorough import sized
 
-torch = pytest.importorskip("torch", reason=WITHOUT["torch"])
-transformers = pytest.importorskip("transformers", reason=WITHOUT["transformers"])
-transformers.utils.import_utils._torchvision_available = False  # not needed, and often of another version of torch
+pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
+pytest.importorskip("torch", reason=WITHOUT["torch"])
+pytest.importorskip("transformers", reason=WITHOUT["transformers"])
+
+import torch
+import transformers
+
+from torch_language_models import trained
+
 peft = pytest.importorskip("peft", reason=WITHOUT["peft"])
 
 pytestmark = pytest.mark.thorough
@@ -113,16 +117,6 @@ CASES = {
 ROUNDED = {"llama, rank 300", "whisper, convolutions"}
 """Where BLAS libraries sum in another order, or PEFT computes a product as a convolution."""
 EPSILON = {"float32": 2.0**-20, "bfloat16": 2.0**-7, "float16": 2.0**-10}
-
-
-def trained(model, seed):
-    """Give all parameters that PEFT trains random values, and the base too where PEFT has made ones or zeros of them."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            if value.requires_grad:
-                noise = torch.randn(value.shape, generator=generator) * 0.1
-                value.copy_(value + noise if "magnitude" in name or "lora_" not in name else noise)
 
 
 def saved(case, dtype, folder, seeds=(0,)):
@@ -234,141 +228,3 @@ def test_several_adapters_in_half_precision_are_rounded_once(dtype, tmp_path):
     expected = merged_by_peft(lambda: base().float(), *adapters, scales=scales)
     expected = {name: value.to(getattr(torch, dtype)) for name, value in expected.items()}
     compare(expected, tmp_path / "base.safetensors", adapters, scales, False)
-
-
-# ------------------------------------------------------------------------------------------------- converted networks
-
-WIDTH = sized(128, 2048)
-
-
-class Logits(torch.nn.Module):
-    """A Llama as converters trace it: tokens and positions in, logits out."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
-    def forward(self, tokens, positions):
-        inner, length = self.network.model, tokens.shape[1]
-        values = inner.embed_tokens(tokens)
-        mask = torch.full((length, length), -1e4).triu(1)[None, None]
-        angles = inner.rotary_emb(values, positions)
-        for layer in inner.layers:
-            values = layer(values, attention_mask=mask, position_ids=positions, position_embeddings=angles)[0]
-        return self.network.lm_head(inner.norm(values))
-
-
-def converted(network, path, length=16):
-    coremltools = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
-    tokens = torch.arange(length)[None]
-    with torch.no_grad():
-        traced = torch.jit.trace(Logits(network.eval()), (tokens, tokens), check_trace=False)
-    inputs = [coremltools.TensorType(name=name, shape=(1, length), dtype=np.int32) for name in ("tokens", "positions")]
-    model = coremltools.convert(
-        traced, inputs=inputs, minimum_deployment_target=coremltools.target.iOS18, skip_model_load=True,
-        compute_precision=coremltools.precision.FLOAT16,
-    )  # fmt: skip
-    model.save(str(path))
-    return model
-
-
-@pytest.fixture(scope="module")
-def llamas(tmp_path_factory):
-    """A folder with base.safetensors, lora, merged.safetensors, and both converted: base.mlpackage, merged.mlpackage."""
-    folder = tmp_path_factory.mktemp("llamas")
-    config = transformers.LlamaConfig(
-        vocab_size=512, hidden_size=WIDTH, intermediate_size=WIDTH * 11 // 4, num_hidden_layers=2,
-        num_attention_heads=max(WIDTH // 64, 2), num_key_value_heads=max(WIDTH // 256, 1), attn_implementation="eager",
-        use_cache=False,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    base = transformers.LlamaForCausalLM(config)
-    state = {name: value.clone() for name, value in base.state_dict().items()}
-
-    def again():
-        network = transformers.LlamaForCausalLM(config)
-        network.load_state_dict(state)
-        return network
-
-    from safetensors.torch import save_file
-
-    linear = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    tuned = peft.get_peft_model(again(), peft.LoraConfig(r=16, lora_alpha=32, target_modules=linear))
-    trained(tuned, 1)
-    tuned.save_pretrained(folder / "lora")
-    merged = peft.PeftModel.from_pretrained(again(), folder / "lora").merge_and_unload()
-    save_file(state, folder / "base.safetensors")
-    save_file({name: value.clone() for name, value in merged.state_dict().items()}, folder / "merged.safetensors")
-    for name, network in (("base", base), ("merged", merged)):
-        converted(network, folder / f"{name}.mlpackage")
-        if WIDTH <= 128:
-            converted(network, folder / f"{name}_long.mlpackage", 24)
-    return folder
-
-
-def weight_bytes(package):
-    return (package / "Data/com.apple.CoreML/weights/weight.bin").read_bytes()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_refitted_llama_is_what_coremltools_makes_of_the_merged_one(llamas, tmp_path):
-    output = tmp_path / "tuned.mlpackage"
-    report = milblob.refit(
-        llamas / "base.mlpackage", llamas / "lora", base=llamas / "base.safetensors", destination=output
-    )
-    assert len(report.changes) == 14
-    assert weight_bytes(output) == weight_bytes(llamas / "merged.mlpackage")
-    assert milblob.diff(output, llamas / "merged.mlpackage").is_same
-    assert not milblob.diff(output, llamas / "base.mlpackage").is_same
-
-
-@pytest.mark.skipif(WIDTH > 128, reason="the small network shows it")
-@pytest.mark.filterwarnings("ignore")
-def test_both_functions_of_a_model_change(llamas, tmp_path):
-    for name in ("base", "merged"):
-        sources = [(llamas / f"{name}_long.mlpackage", "prefill"), (llamas / f"{name}.mlpackage", "decode")]
-        milblob.merge_functions(sources, tmp_path / f"{name}.mlpackage")
-    output = tmp_path / "tuned.mlpackage"
-    milblob.refit(tmp_path / "base.mlpackage", llamas / "lora", base=llamas / "base.safetensors", destination=output)
-    assert weight_bytes(output) == weight_bytes(tmp_path / "merged.mlpackage")
-    assert milblob.diff(output, tmp_path / "merged.mlpackage").is_same
-
-
-@pytest.mark.parametrize("how", ["fit", "keep"])
-@pytest.mark.parametrize("form", ["int4 blocks", "palettes"])
-@pytest.mark.filterwarnings("ignore")
-def test_compressed_llama_equals_a_refit_with_the_merged_checkpoint(llamas, how, form, tmp_path):
-    """Weights that the adapter does not change keep their bits, also where a whole checkpoint would fit them again."""
-    if form == "palettes" and WIDTH > 128:
-        pytest.skip("coremltools takes minutes; the small network shows it")
-    coreml = pytest.importorskip("coremltools.optimize.coreml", reason=WITHOUT["coremltools"])
-    import coremltools
-
-    def compressed(name):
-        model = coremltools.models.MLModel(str(llamas / f"{name}.mlpackage"), skip_model_load=True)
-        if form == "palettes":
-            option = coreml.OpPalettizerConfig(
-                "uniform", 4, granularity="per_grouped_channel", group_size=16, weight_threshold=512
-            )
-            model = coreml.palettize_weights(model, coreml.OptimizationConfig(option))
-        else:
-            option = coreml.OpLinearQuantizerConfig("linear_symmetric", "int4", "per_block", 32, weight_threshold=512)
-            model = coreml.linear_quantize_weights(model, coreml.OptimizationConfig(option))
-        model.save(str(tmp_path / f"{name}.mlpackage"))
-        return tmp_path / f"{name}.mlpackage"
-
-    small, outputs = compressed("base"), [tmp_path / "adapter.mlpackage", tmp_path / "whole.mlpackage"]
-    reports = [
-        milblob.refit(small, llamas / new, base=llamas / "base.safetensors", destination=output, requantize=how)
-        for new, output in zip(("lora", "merged.safetensors"), outputs, strict=True)
-    ]
-    changed = {change.name for change in reports[0].changes}
-    found, whole, old, fresh = (milblob.load(path) for path in (*outputs, small, compressed("merged")))
-    dense = milblob.load(llamas / "merged.mlpackage")
-    assert len(changed) == 14
-    for name, array in found.items():
-        assert array.tobytes() == (whole if name in changed else old)[name].tobytes(), name
-    for name in changed if how == "fit" else ():
-        target = dense[name.removesuffix("_quantized").removesuffix("_palettized")].astype(np.float64)
-        ours, theirs = (np.square(side[name].astype(np.float64) - target).sum() for side in (found, fresh))
-        assert ours <= 1.01 * theirs, name

@@ -37,7 +37,7 @@ def round_each(model: ir.Model) -> None:
 
 def _round_graph(graph: ir.Graph, ending: str) -> None:
     """Change one graph; `ending` makes names of values that no other graph has."""
-    wide: dict[ir.Value, ir.Value] = {}
+    wide: dict[ir.Value, ir.Node] = {}
     for node in list(graph):
         halves = [value for value in node.inputs if value is not None and _is_half(value)]
         if not halves or node.op_type in _SET_BY_ATTRIBUTES or any(_is_sequence(value) for value in node.outputs):
@@ -48,8 +48,8 @@ def _round_graph(graph: ir.Graph, ending: str) -> None:
             if value is not None and _is_half(value):
                 if value not in wide:
                     wide[value] = _cast(value, ir.DataType.FLOAT, f"{value.name}/wide/{ending}")
-                    graph.insert_before(node, _node_of(wide[value]))
-                node.replace_input_with(number, wide[value])
+                    graph.insert_before(node, wide[value])
+                node.replace_input_with(number, wide[value].outputs[0])
         for value in node.outputs:
             if _is_half(value):
                 _round(graph, node, value, ending)
@@ -58,27 +58,22 @@ def _round_graph(graph: ir.Graph, ending: str) -> None:
 def _round(graph: ir.Graph, node: ir.Node, value: ir.Value, ending: str) -> None:
     """Cast an output of a node, now in float32, to float16; the result has its name and its readers."""
     name, value.name = value.name, f"{value.name}/{ending}"
-    rounded = _cast(value, ir.DataType.FLOAT16, name)
+    cast = _cast(value, ir.DataType.FLOAT16, name)
+    (rounded,) = cast.outputs
     rounded.shape, value.dtype = value.shape, ir.DataType.FLOAT
-    graph.insert_after(node, _node_of(rounded))
+    graph.insert_after(node, cast)
     for reader, number in list(value.uses()):
-        if reader is not rounded.producer():
+        if reader is not cast:
             reader.replace_input_with(number, rounded)
     for number, output in enumerate(graph.outputs):
         if output is value:
             graph.outputs[number] = rounded
 
 
-def _cast(value: ir.Value, dtype: ir.DataType, name: str | None) -> ir.Value:
+def _cast(value: ir.Value, dtype: ir.DataType, name: str | None) -> ir.Node:
     node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)])
     (made,) = node.outputs
     made.name, made.dtype = name, dtype
-    return made
-
-
-def _node_of(value: ir.Value) -> ir.Node:
-    node = value.producer()
-    assert node is not None
     return node
 
 
