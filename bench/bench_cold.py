@@ -246,9 +246,11 @@ def read_bare(path: Path) -> list[int]:
     return sums(data[128 + step * i : 128 + step * i + nbytes] for i in range(VALUES.count))
 
 
+AHEAD_OF = {"gguf: GGUFReader": 1.0, "h5py: data[...]": 1.0, "coremltools: _BlobStorageReader": 1.0}
 READERS: dict[str, tuple[Callable[[Path], list[int]], str, dict[str, Any]]] = {
     BARE_READ: (read_bare, "bin", {"role": "limit"}),
-    "milblob: load": (read_milblob, "bin", {"role": "milblob"}),
+    "milblob: load": (read_milblob, "bin", {"role": "milblob", "targets": AHEAD_OF}),
+    "milblob: load of a package": (read_milblob, "mlpackage", {"role": "milblob", "targets": AHEAD_OF}),
     "safetensors: load_file": (read_safetensors, "safetensors", {}),
     "gguf: GGUFReader": (read_gguf, "gguf", {}),
     "torch: load(mmap=True)": (read_torch, "pt", {}),

@@ -397,3 +397,98 @@ def test_wrong_arguments_are_named():
             reader.read(64, out=[0.0])
     with pytest.raises(TypeError, match="^source: expected a path, a buffer or a file object, got NoneType$"):
         milblob.BlobReader(None)
+
+
+# --------------------------------------------------------------------------------------- files outside of the page cache
+
+
+@pytest.fixture
+def far(tmp_path):
+    """Records so far apart that they are read one by one, two of them in one page."""
+    path = tmp_path / "far.bin"
+    values = np.arange(90_000, dtype="<f4")
+    data, offsets = blob_file(*[("FLOAT32", values[:n]) for n in (90_000, 80_001, 3, 89_999, 0, 70_000)])
+    path.write_bytes(data)
+    return path, data, offsets
+
+
+def is_read(monkeypatch, error=None):
+    """Make every file cold; return the list of what is then read past the page cache. `error`: of such a read."""
+    seen = []
+
+    def preadv(fd, buffers, offset, flags=0):
+        if flags == os.RWF_NOWAIT:
+            raise BlockingIOError
+        seen.append((offset, len(buffers[0])))
+        if error is not None:
+            raise error
+        buffers[0][:] = (found := os.pread(fd, len(buffers[0]), offset)).ljust(len(buffers[0]), b"?")
+        return len(found)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    return seen
+
+
+ONLY_LINUX = pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="Linux: elsewhere no file is known to be cold")
+
+
+@ONLY_LINUX
+@pytest.mark.parametrize("error", [None, OSError(95, "not supported")])
+def test_the_index_of_a_cold_file_is_that_of_its_bytes(far, monkeypatch, error):
+    path, data, offsets = far
+    with milblob.BlobReader(data) as reader:
+        expected = reader.index.tobytes()
+    seen = is_read(monkeypatch, error)
+    with milblob.BlobReader(path) as reader:
+        assert reader.index.tobytes() == expected and not reader.index.flags.writeable
+        assert [record.offset for record in reader] == offsets
+    pages = list(dict.fromkeys((offset // 4096 * 4096, 4096) for offset in offsets))
+    assert len(pages) < len(offsets) and seen == (pages if error is None else pages[:1])  # what failed is not repeated
+
+
+@ONLY_LINUX
+def test_a_broken_record_of_a_cold_file_is_named_as_in_its_bytes(far, monkeypatch):
+    path, data, offsets = far
+    big = (1 << 64) - 64
+
+    def broken(at, number):
+        return data[:at] + number.to_bytes(8, "little") + data[at + 8 :]
+
+    files = [broken(offset + at, n) for offset in offsets for at in (0, 8, 16) for n in (0, 1, 64, big, len(data))]
+    files += [data[:size] for size in (len(data) - 1, offsets[-1] + 63, offsets[3] + 64)]
+    refused = 0
+    for bad in files:
+        results = []
+        for source in (bad, path):
+            path.write_bytes(bad)
+            with monkeypatch.context() as patch:
+                is_read(patch)
+                try:
+                    with milblob.BlobReader(source) as reader:
+                        results.append(reader.index.tobytes())
+                except milblob.MilblobError as error:
+                    results.append((type(error), error.what, error.offset, error.where))
+                    refused += 1
+        assert results[0] == results[1]
+    assert refused > len(files)  # nearly all of them, both ways
+
+
+@ONLY_LINUX
+def test_reads_of_a_cold_file_at_any_offsets(tmp_path, monkeypatch):
+    data = np.random.default_rng(5).bytes(50_000)
+    (tmp_path / "file").write_bytes(data)
+    seen = is_read(monkeypatch)
+    mapping = MappedFile(tmp_path / "file")
+    offsets = [0, 64, 4090, 4032, 4096, 49_936, 20_000, 20_001, 4095, 0]
+    assert mapping.read_at(offsets, 64) == b"".join(data[at : at + 64] for at in offsets)
+    # Each page once for all that begins in it; with the next one, if one of them goes on there.
+    assert seen == [(0, 4096), (0, 8192), (49_152, 4096), (16_384, 4096), (0, 8192)]
+    assert mapping.read_at([49_937], 64) is None and mapping.read_at([], 64) == b""
+    mapping.close()
+
+
+def test_a_file_that_was_just_written_is_not_cold(far):
+    mapping = MappedFile(far[0])
+    assert mapping.is_cold() is False
+    assert MappedFile(far[1]).is_cold() is False
+    mapping.close()

@@ -1,5 +1,6 @@
 """Reading blob v2 files: records in file order or by offset, arrays over the mapped bytes."""
 
+import struct
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -32,6 +33,9 @@ Examples:
 
 
 _HEADER_NBYTES = _RECORD_NBYTES = _ALIGNMENT = 64
+_SPAN = struct.Struct("<QQ")  # in a record's metadata, at 8: bytes of data, and their offset
+_FAR_NBYTES = 1 << 17
+"""So far apart on average, records are read one by one."""
 
 
 class BlobRecord(NamedTuple):
@@ -174,6 +178,9 @@ class BlobReader(Opened):
         Raises:
             FormatError: a broken record; its offset and number are named.
         """
+        if self._index is None and (found := self._read_index()) is not None:
+            found.flags.writeable = False
+            self._index = found
         if self._index is None:
             if self.mapping.is_partial:
                 fetch_records(self.mapping, self._count)  # the walk names a record that is broken
@@ -195,6 +202,29 @@ class BlobReader(Opened):
             index.flags.writeable = False
             self._index = index
         return self._index
+
+    def _read_index(self) -> np.ndarray[Any, Any] | None:
+        """The index of a file that is not in the page cache, by reads that leave no pages there.
+
+        None where records lie near each other, or one is broken: walk the mapping.
+        """
+        mapping = self.mapping
+        if mapping.nbytes < self._count * _FAR_NBYTES or mapping.is_partial or not mapping.is_cold():
+            return None
+        offset, offsets, metadata = _HEADER_NBYTES, [], []
+        with mapping.reading(_RECORD_NBYTES) as read:
+            for _ in range(self._count):
+                row = read(offset) if read is not None and offset < mapping.nbytes else b""
+                nbytes, data_offset = _SPAN.unpack_from(row, 8) if len(row) == _RECORD_NBYTES else (0, 0)
+                if data_offset < offset + _RECORD_NBYTES:
+                    return None
+                offsets.append(offset)
+                metadata.append(row)
+                offset = -(-(data_offset + nbytes) // _ALIGNMENT) * _ALIGNMENT
+        index = np.empty(self._count, RECORD)
+        buffer = mapping.check_size()
+        _, error = _codec.blob_records_at(buffer, np.array(offsets, np.uint64), index, b"".join(metadata))
+        return index if error is None else None
 
     def fetch(self, records: Iterable[tuple[int, int]]) -> None:
         """Fetch records of a remote file before they are read, all at once; nothing of a local one.

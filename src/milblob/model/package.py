@@ -189,7 +189,9 @@ class Package:
         data = memoryview(mapping.need([(0, HEAD_NBYTES)]))
         if mapping.is_partial and not is_blob_head(data[:HEAD_NBYTES]):  # of weights, the head is enough
             data = memoryview(mapping.live())
+        mapping.expect_random(True)
         kind = identify_file(data, self.path)
+        mapping.expect_random(False)
         if isinstance(kind, Foreign):
             raise refusal(kind, EXPECTED, mapping.name)
         self.kind = kind

@@ -18,6 +18,9 @@ from ..mirrored import FILES, Backing, Spans, shown
 from . import paths
 from .beneath import OPEN_FLAGS, Location, final_path
 
+_PAGE_NBYTES = 4096
+_RWF_DONTCACHE = 0x80  # of preadv2, Linux 6.14
+
 _KINDS = (
     (stat.S_ISDIR, "directory"),
     (stat.S_ISFIFO, "FIFO"),
@@ -65,6 +68,36 @@ class Opened:
         raise TypeError(f"{message}; open the path there again")
 
 
+class _Pages:
+    """Reads whole pages past the page cache, each once for all that begins in it.
+
+    Args:
+        fd: of the file.
+        nbytes: bytes of each read.
+    """
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self._fd, self._nbytes = fd, nbytes
+        self._begin, self._block = 0, b""
+        self._is_uncached = True
+
+    def read(self, offset: int) -> bytes:
+        """Return the bytes at an offset, or what the file has of them."""
+        if not self._begin <= offset <= self._begin + len(self._block) - self._nbytes:
+            self._begin = offset - offset % _PAGE_NBYTES
+            self._block = self._read(-(-(offset + self._nbytes) // _PAGE_NBYTES) * _PAGE_NBYTES - self._begin)
+        return self._block[offset - self._begin :][: self._nbytes]
+
+    def _read(self, nbytes: int) -> bytes:
+        if self._is_uncached:
+            block = bytearray(nbytes)
+            try:
+                return bytes(block[: os.preadv(self._fd, [block], self._begin, _RWF_DONTCACHE)])
+            except OSError:  # an older kernel, another file system; a read that fails fails again
+                self._is_uncached = False
+        return os.pread(self._fd, nbytes, self._begin)
+
+
 class MappedFile:
     """The bytes of one file or buffer, read-only, for as long as this object or an array over it lives.
 
@@ -80,7 +113,10 @@ class MappedFile:
     the returned buffer may be read: `live` and `check_size` fetch the whole file, `need` fetches a range.
     """
 
-    __slots__ = ("_backing", "_lock", "_mmap", "_users", "buffer", "changed_ns", "fd", "identity", "is_partial", "name")
+    __slots__ = (
+        *("_backing", "_is_cold", "_lock", "_mmap", "_users"),
+        *("buffer", "changed_ns", "fd", "identity", "is_partial", "name"),
+    )
 
     def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True, small_nbytes: int = 0) -> None:
         """Map, or read, a path, a file object or a buffer.
@@ -101,6 +137,7 @@ class MappedFile:
         self._backing: Backing | None = None
         self.is_partial = False  # whether it represents a remote file and holds only the requested bytes
         self._mmap: mmap.mmap | None = None
+        self._is_cold: bool | None = None
         self._lock = threading.Lock()
         self._users = 0
         # its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and after
@@ -256,22 +293,55 @@ class MappedFile:
         return self.need([(offset, nbytes)]) if self.is_partial else self.check_size()
 
     def read_at(self, offsets: list[int], nbytes: int) -> bytes | None:
-        """Read `nbytes` at each of the offsets from the file itself, one after another.
+        """Read `nbytes` at each of the offsets from the file itself, one after another; see `reading`.
 
-        Through the mapping, each would be a page fault that maps the cached pages around it; a positioned read maps
-        nothing (bench/bench_load.py shows which pages remain resident).
-
-        Returns: The bytes; None where only the mapping can give them: a buffer, a platform without positioned reads, an
-        offset outside the file, a file that has shrunk.
+        Returns: The bytes; None where only the mapping can give them: as `reading`, an offset outside the file, a file that
+        has shrunk.
         """
         last = self.nbytes - nbytes
         if self.is_partial:
             self.need([(offset, nbytes) for offset in offsets])
-        with self._held() as fd:
-            if fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
+        with self.reading(nbytes) as read:
+            if read is None or not all(0 <= offset <= last for offset in offsets):
                 return None
-            data = b"".join([os.pread(fd, nbytes, offset) for offset in offsets])
+            data = b"".join(map(read, offsets))
         return data if len(data) == nbytes * len(offsets) else None
+
+    @contextlib.contextmanager
+    def reading(self, nbytes: int) -> Iterator[Callable[[int], bytes] | None]:
+        """Yield a function that reads `nbytes` at an offset, or what the file has of them.
+
+        Through the mapping, each would be a page fault that maps the cached pages around it; a positioned read maps
+        nothing (bench/bench_load.py shows which pages remain resident). If the file is not in the page cache, none of
+        it is kept there, where Linux can do so: single cached pages make later read-ahead slow (bench/bench_cold.py).
+
+        Yields:
+            None for a buffer, and on a platform without positioned reads.
+        """
+        with self._held() as fd:
+            if fd < 0 or not hasattr(os, "pread"):
+                yield None
+            elif not self.is_cold():
+                yield lambda offset: os.pread(fd, nbytes, offset)
+            else:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # neighbours are no reason to read ahead
+                try:
+                    yield _Pages(fd, nbytes).read
+                finally:
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)
+
+    def is_cold(self) -> bool:
+        """Whether the middle of a file was not in the page cache at the first call; False where nothing shows it."""
+        if self._is_cold is None:
+            self._is_cold = False
+            try:
+                with self._held() as fd:
+                    os.preadv(fd, [bytearray(1)], self.nbytes // 2, os.RWF_NOWAIT)  # type: ignore[attr-defined,unused-ignore]
+            except BlockingIOError:
+                self._is_cold = True
+            except (OSError, AttributeError, NotImplementedError):
+                pass
+        return self._is_cold
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
