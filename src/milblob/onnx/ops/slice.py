@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope, Variable
+from ..topology import Operator, Scope
 from .shape import LAST, sizes
 
 _INT64 = ir.DataType.INT64
@@ -93,16 +93,33 @@ def _slice_by_size(scope: Scope, operator: Operator, g: ModelComponentContainer)
 
 @builtin("slice_update", onnx="Range, Reshape, Slice, ScatterND")
 def _slice_update(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    """Slice the numbers of all elements in the same way: these are the places of the update."""
-    x: Variable = operator.input("x")
-    shape = g.shape(x)
-    if x.shape is not None and None not in x.shape:
-        count = g.scalar(prod(size or 0 for size in x.shape), _INT64)
+    """Slice the numbers of all blocks in the same way: these are the places of the update."""
+    x, update = operator.input("x"), operator.input("update")
+    rank, block = g.rank(x), _block(operator, g)
+    if x.shape is not None and None not in x.shape and 0 not in x.shape:
+        outer = [*(size or 0 for size in x.shape[: rank - len(block)]), *[1] * len(block)]
+        shape, grid, count = g.ints(size or 0 for size in x.shape), g.ints(outer), g.scalar(prod(outer), _INT64)
     else:
+        shape = grid = g.shape(x)
         count = g.node("Size", x)
     numbers = g.node("Range", g.scalar(0, _INT64), count, g.scalar(1, _INT64))
-    chosen = by_index(operator, g, g.node("Reshape", numbers, shape), g.rank(x))
-    flat = g.node("Reshape", x, g.ints([-1]))
+    chosen = by_index(operator, g, g.node("Reshape", numbers, grid), rank)
+    rows, blocks = g.ints([-1, *block]), g.node("Expand", update, g.shape(chosen))
     where = g.node("Reshape", chosen, g.ints([-1, 1]))
-    update = g.node("Reshape", g.node("Expand", operator.input("update"), g.shape(chosen)), g.ints([-1]))
-    g.bind(operator.output, g.node("Reshape", g.node("ScatterND", flat, where, update), shape))
+    found = g.node("ScatterND", g.node("Reshape", x, rows), where, g.node("Reshape", blocks, rows))
+    g.bind(operator.output, g.node("Reshape", found, shape))
+
+
+def _block(operator: Operator, g: ModelComponentContainer) -> list[int]:
+    """Return the sizes of the last axes that an update takes as a whole: a cache is written by rows, not elements."""
+    sizes, new = g.dimensions(operator.input("x")), operator.input("update").shape or ()
+    rank, found = len(sizes), list[int]()
+    masks = [_flags(operator, f"{key}_mask", rank) for key in ("begin", "end")]
+    squeeze, strides = _flags(operator, "squeeze_mask", rank), operator.integers("stride", [1] * rank, count=rank)
+    for axis in reversed(range(rank) if None not in sizes else ()):
+        at = axis - rank
+        is_whole = masks[0][axis] and masks[1][axis] and strides[axis] == 1 and not squeeze[axis]
+        if not is_whole or not sizes[axis] or len(new) < -at or new[at] != sizes[axis]:
+            break
+        found.insert(0, int(sizes[axis] or 0))
+    return found
