@@ -13,7 +13,7 @@ _KEPT = "or an initializer with the decoded weight"
 
 @builtin("constexpr_affine_dequantize", onnx=f"DequantizeLinear, Cast, Reshape; {_KEPT}")
 @builtin("constexpr_blockwise_shift_scale", onnx=f"DequantizeLinear, Cast, Reshape; Mul of a palette; {_KEPT}")
-@builtin("constexpr_lut_to_dense", onnx=f"Cast, GatherElements or Gather, Reshape; {_KEPT}")
+@builtin("constexpr_lut_to_dense", onnx=f"Cast, Expand, GatherElements, Transpose, Reshape; {_KEPT}")
 @builtin(
     "constexpr_cast",
     "constexpr_lut_to_sparse",
