@@ -88,11 +88,14 @@ class SessionInput:
         Raises:
             ValueError: a shape, a dtype, a size or a mode that does not fit; a number that the dtype cannot hold.
         """
+        own = self.dtype, self.shape
+        if type(value) is np.ndarray and (value.dtype, value.shape) == own and not self.enumerated:
+            return value
         if hasattr(value, "getbands"):
             value = self._pixels(value)
         array = array_of(value)
         self.require_shape(array.shape, what)
-        return _cast(array, self.dtype, f"{what} {self.name}: expected {self}")
+        return array if array.dtype == self.dtype else _cast(array, self.dtype, f"{what} {self.name}: expected {self}")
 
     def _pixels(self, image: Any) -> "np.ndarray[Any, Any]":
         """A PIL image as [1, channels, height, width], 0 to 255."""
@@ -205,8 +208,6 @@ def _cast(array: "np.ndarray[Any, Any]", dtype: "np.dtype[Any]", expected: str) 
     Raises:
         ValueError: another kind of dtype, or a value that `dtype` cannot hold.
     """
-    if array.dtype == dtype:
-        return array
     kinds = {"f": "fiub", "i": "iub", "u": "iub", "b": "b", "O": "OUS"}[dtype.kind]
     if array.dtype.kind not in kinds and not (dtype.kind == "f" and array.dtype.name == "bfloat16"):
         raise ValueError(escape(f"{expected}, got {array.dtype}"))

@@ -38,7 +38,7 @@ class SessionState(MutableMapping[str, "np.ndarray[Any, Any]"]):
     """
 
     def __init__(self, kinds: Mapping[str, SessionInput], budget: Budget) -> None:
-        self._kinds = dict(kinds)
+        self._kinds = kinds
         budget.require(sum(one.dtype.itemsize * prod(n or 0 for n in one.shape) for one in kinds.values()))
         self._arrays = {name: np.zeros([n or 0 for n in one.shape], one.dtype) for name, one in kinds.items()}
         self.lock = threading.Lock()
@@ -74,7 +74,7 @@ class SessionState(MutableMapping[str, "np.ndarray[Any, Any]"]):
 
     def fits(self, kinds: Mapping[str, SessionInput]) -> bool:
         """Whether these are the states of a session that has `kinds`."""
-        return self._kinds == dict(kinds)
+        return self._kinds is kinds or self._kinds == kinds
 
     def _require(self, name: object) -> None:
         if name not in self._kinds:
