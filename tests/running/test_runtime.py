@@ -14,6 +14,7 @@ import milblob
 import milblob.onnx
 from matrix import every
 from milblob import Session
+from milblob.running.runtime import make_options
 from milblob.storage.mapped import MappedFile
 from onnx_models import save
 from paths import ROOT
@@ -251,3 +252,43 @@ def test_sizes_of_external_data_that_nothing_has(tmp_path):
             Session(model_with(tensor, "graph", tmp_path / "m.onnx"))
 
     every(check, [[-600], [1 << 62, 1 << 62], [601]], [TensorProto.FLOAT, TensorProto.STRING, 99, TensorProto.INT4])
+
+
+# ------------------------------------------------------------------------------------------------------------- options
+
+
+def test_optimization_decodes_weights_once(tmp_path, monkeypatch):
+    """What onnxruntime runs has no DequantizeLinear left, and gives what coremltools' own decoded weights give."""
+    import coremltools as ct
+
+    from milblob.running import session as module
+
+    milblob.compress(DEMO, tmp_path / "int8.mlpackage", "int8")
+    with Session(tmp_path / "int8.mlpackage", optimize=True) as session:
+        found = session.predict({"tokens": TOKENS})["logits"]
+    seen = []
+
+    def keeping(optimize, threads):
+        seen.append(make_options(optimize, threads))
+        seen[-1].optimized_model_filepath = str(tmp_path / "optimized.onnx")
+        return seen[-1]
+
+    monkeypatch.setattr(module, "make_options", keeping)
+    Session(tmp_path / "int8.mlpackage", optimize=True)
+    kinds = {node.op_type for node in onnx.load(tmp_path / "optimized.onnx", load_external_data=False).graph.node}
+    assert seen
+    assert "DequantizeLinear" not in kinds
+    dense = ct.models.MLModel(str(tmp_path / "int8.mlpackage"), skip_model_load=True)
+    ct.optimize.coreml.decompress_weights(dense).save(str(tmp_path / "dense.mlpackage"))
+    expected = Session(tmp_path / "dense.mlpackage").predict({"tokens": TOKENS})["logits"]
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.ptp(expected))
+
+
+def test_threads_of_a_session(monkeypatch):
+    """Those of the argument, then those of the variable; they sleep while they wait."""
+    monkeypatch.setenv("MILBLOB_THREADS", "3")
+    assert [make_options(False, threads).intra_op_num_threads for threads in (2, None)] == [2, 3]
+    assert make_options(True, None).get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    monkeypatch.delenv("MILBLOB_THREADS")
+    monkeypatch.setattr("milblob.running.runtime.processors", lambda: 5)
+    assert make_options(False, None).intra_op_num_threads == 5

@@ -88,7 +88,8 @@ class SessionInput:
         Raises:
             ValueError: a shape, a dtype, a size or a mode that does not fit; a number that the dtype cannot hold.
         """
-        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape and not self.enumerated:
+        own = self.dtype, self.shape
+        if type(value) is np.ndarray and (value.dtype, value.shape) == own and not self.enumerated:
             return value
         if hasattr(value, "getbands"):
             value = self._pixels(value)

@@ -20,6 +20,7 @@ from ..extras import require
 from ..onnx.declared import plain_words
 from ..onnx.reference import WeightReference
 from ..storage.mapped import MappedFile
+from ..threads import chosen, processors
 
 HELD_NBYTES = 1 << 10
 """Tensors in memory are handed over beside the model from this size on."""
@@ -40,15 +41,19 @@ def import_runtime() -> Any:
 
 
 def make_options(optimize: bool, threads: int | None) -> Any:
-    """Return session options: without `optimize`, the graph is computed as it stands and no weight is copied."""
+    """Return session options: without `optimize`, the graph is computed as it stands and no weight is copied.
+
+    Threads that wait for work sleep, and none is bound to a core: beside another busy process, the defaults of
+    onnxruntime take longer than one thread alone does.
+    """
     runtime = import_runtime()
     options = runtime.SessionOptions()
     levels = runtime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     if not optimize:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.intra_op_num_threads = threads or chosen() or processors()
     options.log_severity_level = 4
     return options
 

@@ -98,9 +98,9 @@ class Session(Opened):
             models that run one after another; the outputs are those of all of them.
         function: its name; default: the model's default function.
         states: state -> what it holds at first; default: zeros.
-        optimize: let onnxruntime change the graph and copy weights into a form of its own. Predictions are faster then,
-            and their last bits differ; the start takes longer, and memory holds all weights.
-        threads: how many one operation may use; default: onnxruntime's choice.
+        optimize: let onnxruntime change the graph, decode weights and copy them into a form of its own. Predictions are
+            faster then, and their last bits differ; the start takes longer, and memory holds all weights.
+        threads: how many one operation may use; default: $MILBLOB_THREADS, or the processors of this process.
         providers: of onnxruntime, the preferred first.
         converters: as for `convert`.
         replaceable: let `predict` take other values for weights.

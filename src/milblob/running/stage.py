@@ -134,6 +134,7 @@ def stage_of_model(
     if is_rounded:
         round_each(converted)
     weights = frozenset() if change is None else change(converted)
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # so that optimization decodes weights only once
     runner, held = start(converted, options, providers, model.path)
     return Stage(runner, converted, model.path, weights, held)
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope, Variable
+from ..topology import Operator, Scope
 from .shape import LAST, sizes
 
 _INT64 = ir.DataType.INT64

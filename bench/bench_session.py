@@ -1,0 +1,143 @@
+"""Four networks of torch in onnxruntime: milblob.Session, a bare session of the same .onnx file, and torch's own export.
+
+A Session opens a package, so its first call includes the conversion, which the others had before.
+Torch exports no compressed weights: beside int8 and palettes stands its export in single precision. Beside the times of
+the clock, the notes have the least processor time of one call, which other work on the machine disturbs less.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import needs
+
+NETWORKS = ("cnn", "transformer", "lstm", "language")
+CASES = [(name, precision) for name in NETWORKS for precision in ("float32", "float16", "int8", "palette4")]
+TITLES = {
+    "cnn": "a CNN with batch norms", "transformer": "a transformer", "lstm": "an LSTM",
+    "language": "a step of a language model",
+}  # fmt: skip
+BARE, TORCH = "onnxruntime: the same .onnx", "onnxruntime: torch's export"
+ROWS = ("milblob: Session, optimize=True", "milblob: Session", BARE, TORCH)
+LIMITS = {"float32": 2e-4, "float16": 2e-2}
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int32)": np.int32}
+
+
+@pytest.fixture(scope="module")
+def files(made: Any) -> Callable[[str, str], tuple[Path, Path, Path]]:
+    """Return the package of a network in some precision, its conversion, and torch's export."""
+    for module in ("torch", "onnxruntime", "coremltools", "onnxscript"):
+        needs(module)
+    import milblob.onnx
+    import networks
+
+    def find(name: str, precision: str) -> tuple[Path, Path, Path]:
+        package = made(f"{name}-{precision}.mlpackage", lambda path: networks.write_package(path, name, precision))
+        plain = precision if precision == "float16" else "float32"
+        export = made(f"{name}-{plain}-torch.onnx", lambda path: networks.write_export(path, name, plain))
+        converted = package.with_suffix(".onnx")
+        if not converted.exists():
+            milblob.onnx.convert(package, converted)
+        return package, converted, export
+
+    return find
+
+
+def feeds_of(name: str) -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    if name == "language":
+        return {"token": np.ones((1, 1), np.int32), "place": np.zeros((1, 64), np.int32)}
+    shape = {"cnn": (1, 3, 96, 96), "transformer": (1, 64), "lstm": (1, 32, 64)}[name]
+    tokens, values = random.integers(0, 1000, shape, np.int32), random.standard_normal(shape, np.float32)
+    return {"x": tokens if len(shape) == 2 else values}
+
+
+def opened(row: str, found: tuple[Path, Path, Path], name: str, threads: int | None) -> Callable[[], Any]:
+    """Open a network as a row does; return what runs it once, and gives its first output.
+
+    A bare session gets its caches back, as a session of milblob keeps them.
+    """
+    import onnxruntime
+
+    from milblob import Session
+
+    feeds = feeds_of(name)
+    if row.startswith("milblob"):
+        session = Session(found[0], optimize=row.endswith("True"), threads=threads)
+        first = next(iter(session.outputs))
+        return lambda: session.predict(feeds)[first]
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    runner = onnxruntime.InferenceSession(str(found[1 if row == BARE else 2]), options)
+    given = {one.name: np.asarray(feeds.get(one.name, 0)).astype(_DTYPES[one.type]) for one in runner.get_inputs()}
+    caches = [one for one in runner.get_inputs() if one.name not in feeds]
+    given |= {one.name: np.zeros(one.shape, _DTYPES[one.type]) for one in caches}
+
+    def run() -> Any:
+        found, *new = runner.run(None, given)
+        given.update(zip([one.name for one in caches], new, strict=True))
+        return found
+
+    return run
+
+
+def checked(name: str, precision: str, found: tuple[Path, Path, Path], which: str) -> Callable[[Any], None]:
+    """What a row computes is what torch's export does, or for compressed weights what the bare session does."""
+
+    def check(array: Any) -> None:
+        dense = "float16" if precision == "float16" else "float32"
+        expected = opened(TORCH if precision == dense else BARE, found, name, 1)()
+        if which != TORCH or precision == dense:
+            error = float(np.abs(array.astype(np.float64) - expected).max() / np.ptp(expected))
+            assert error < LIMITS[dense], error
+
+    return check
+
+
+@pytest.mark.parametrize("which", ROWS)
+@pytest.mark.parametrize(("name", "precision"), CASES)
+def bench_steady(row: Any, files: Any, name: str, precision: str, which: str) -> None:
+    _steady(row, files(name, precision), name, precision, which, 1)
+
+
+@pytest.mark.parametrize("which", ROWS)
+@pytest.mark.parametrize("name", NETWORKS)
+def bench_steady_threads(row: Any, files: Any, name: str, which: str) -> None:
+    _steady(row, files(name, "float32"), name, "float32", which, None)
+
+
+_kept = functools.cache(opened)  # for all turns
+
+
+def _steady(
+    row: Any, found: tuple[Path, Path, Path], name: str, precision: str, which: str, threads: int | None
+) -> None:
+    run, best = _kept(which, found, name, threads), [float("inf")]
+
+    def timed() -> Any:
+        start = time.process_time()
+        result = run()
+        best[0] = min(best[0], time.process_time() - start)
+        return result
+
+    job = f"run {TITLES[name]}, {precision}, {'one thread' if threads == 1 else 'threads by default'}"
+    options: dict[str, Any] = {"role": "rival"}
+    if which.startswith("milblob"):
+        options = {"role": "milblob", "targets": {BARE: 1.05, TORCH: 1.05} if which == ROWS[0] else {}}
+    check = checked(name, precision, found, which)
+    facts = lambda: {"note": f"processor {best[0] * 1e3:.3f} ms"}  # noqa: E731
+    row(job, which, timed, check=check, memory=False, facts=facts, **options)
+
+
+@pytest.mark.parametrize("which", ROWS)
+@pytest.mark.parametrize(("name", "precision"), [case for case in CASES if case[1] in ("float32", "palette4")])
+def bench_first(row: Any, files: Any, name: str, precision: str, which: str) -> None:
+    found = files(name, precision)
+    job = f"open {TITLES[name]}, {precision}, and run it once"
+    options: dict[str, Any] = {"role": "milblob" if which.startswith("milblob") else "rival"}
+    row(job, which, lambda: opened(which, found, name, 1)(), check=checked(name, precision, found, which), **options)
