@@ -45,7 +45,7 @@ MB_KERNEL void mb_tally_patterns(mb_tally *tally, const uint8_t *src, uint64_t c
         return;
     }
     tally->is_long = true;
-    /* Not by a pointer to the counts: gcc would compute each address before it counts. */
+    /* Not through a pointer to the counts, with which gcc computes each address first. */
     for (; count >= 8; count -= 8, src += 16)
         for (unsigned k = 0; k < 8; k++) {
             uint32_t pattern = mb_load_u16(src + 2 * k);
