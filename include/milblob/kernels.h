@@ -76,7 +76,7 @@ static
 #endif
 const mb_tier mb_tiers[] = {
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
-     {mb_wide_load_plain, {mb_moments_f32_plain, mb_moments_f64_plain}, {mb_wide_hash_plain_32, mb_wide_hash_plain_64}}, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain,
+     {mb_wide_load_plain, {mb_moments_f32_plain, mb_moments_f64_plain}, {mb_wide_hash_32_plain, mb_wide_hash_64_plain}}, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain,
      {mb_unpack_bits, mb_unpack_signed},
      {{mb_scale_u8_f32_plain, mb_scale_u8_f16_plain, mb_scale_u8_steps_plain},
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_plain, mb_scale_i8_steps_plain},
@@ -94,7 +94,7 @@ const mb_tier mb_tiers[] = {
      {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}, mb_palette_index_32_plain},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
-     {mb_wide_load_avx2, {mb_moments_f32_avx2, mb_moments_f64_avx2}, {mb_wide_hash_avx2_32, mb_wide_hash_avx2_64}}, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
+     {mb_wide_load_avx2, {mb_moments_f32_avx2, mb_moments_f64_avx2}, {mb_wide_hash_32_avx2, mb_wide_hash_64_avx2}}, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
@@ -111,7 +111,7 @@ const mb_tier mb_tiers[] = {
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
      {mb_above_f32_avx2, mb_above_f16_avx2}, {mb_split_chosen_f32_avx2, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx2},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
-     {mb_wide_load_avx512, {mb_moments_f32_avx512, mb_moments_f64_avx512}, {mb_wide_hash_avx512_32, mb_wide_hash_avx512_64}}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
+     {mb_wide_load_avx512, {mb_moments_f32_avx512, mb_moments_f64_avx512}, {mb_wide_hash_32_avx512, mb_wide_hash_64_avx512}}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx512, mb_scale_u8_steps_avx512},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx512, mb_scale_i8_steps_avx512},
@@ -128,7 +128,7 @@ const mb_tier mb_tiers[] = {
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
      {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx512},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
-     {mb_wide_load_avx512, {mb_moments_f32_avx512, mb_moments_f64_avx512}, {mb_wide_hash_avx512_32, mb_wide_hash_avx512_64}}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
+     {mb_wide_load_avx512, {mb_moments_f32_avx512, mb_moments_f64_avx512}, {mb_wide_hash_32_avx512, mb_wide_hash_64_avx512}}, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx512, mb_scale_u8_steps_avx512},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx512, mb_scale_i8_steps_avx512},
@@ -147,7 +147,7 @@ const mb_tier mb_tiers[] = {
 #endif
 #ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
-     {mb_wide_load_plain, {mb_moments_f32_neon, mb_moments_f64_neon}, {mb_wide_hash_plain_32, mb_wide_hash_plain_64}}, mb_blake3_neon, mb_compare_f32_neon, mb_compare_f64_neon,
+     {mb_wide_load_plain, {mb_moments_f32_neon, mb_moments_f64_neon}, {mb_wide_hash_32_plain, mb_wide_hash_64_plain}}, mb_blake3_neon, mb_compare_f32_neon, mb_compare_f64_neon,
      {mb_unpack_bits_neon, mb_unpack_signed_neon},
      {{mb_scale_u8_f32_plain, mb_scale_u8_f16_neon, mb_scale_u8_steps_neon},
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_neon, mb_scale_i8_steps_neon},
@@ -178,7 +178,7 @@ enum { MB_ROWS_PLAIN = 1, MB_ROWS_AVX2 = 2, MB_ROWS_AVX512 = 3 };
 /* How many rows of mb_tiers, from the first, this machine can run. */
 static inline int mb_tier_usable(void) {
 #ifdef MB_HAS_AVX2
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("popcnt")) return MB_ROWS_PLAIN;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("popcnt")) return MB_ROWS_PLAIN;
 #if !defined(__clang__) && __GNUC__ >= 11 /* others refuse the words; every CPU that has AVX2 has F16C and LZCNT */
     if (!__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("lzcnt")) return MB_ROWS_PLAIN;
 #endif

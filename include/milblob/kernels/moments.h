@@ -308,8 +308,8 @@ MB_DEFINE_WIDE_LOAD(mb_wide_load_plain, )
 typedef uint32_t (*mb_wide_hash_kernel)(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most);
 
 /* keep, mask: of distinct.h. Hashes of 32 bits fill a block of 16, the last ones with the largest. */
-#define MB_DEFINE_WIDE_HASHES(name, target, keep, mask) \
-    target MB_KERNEL uint32_t name##_64(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most) { \
+#define MB_DEFINE_WIDE_HASHES(tier, target, keep, mask) \
+    target MB_KERNEL uint32_t mb_wide_hash_64_##tier(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most) { \
         for (uint32_t i = 0; i < count; i++) { \
             uint64_t bits = mb_load_u64(src + 8 * (size_t)i); \
             const uint64_t a = bits & MB_F64_ABS; \
@@ -318,7 +318,7 @@ typedef uint32_t (*mb_wide_hash_kernel)(bool is_float, uint64_t *hashes, const u
         } \
         return most == UINT64_MAX ? count : keep(hashes, count, most); \
     } \
-    target MB_KERNEL uint32_t name##_32(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most) { \
+    target MB_KERNEL uint32_t mb_wide_hash_32_##tier(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most) { \
         uint32_t narrow[MB_MOMENTS_BLOCK], kept = 0; \
         if (is_float) \
             for (uint32_t i = 0; i < count; i++) { \
@@ -338,7 +338,7 @@ typedef uint32_t (*mb_wide_hash_kernel)(bool is_float, uint64_t *hashes, const u
         return kept; \
     }
 
-MB_DEFINE_WIDE_HASHES(mb_wide_hash_plain, , mb_distinct_keep, mb_distinct_mask)
+MB_DEFINE_WIDE_HASHES(plain, , mb_distinct_keep, mb_distinct_mask)
 
 /* What a tier has for elements of 32 and 64 bits. */
 typedef struct mb_wide_kernels {

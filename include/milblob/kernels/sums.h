@@ -18,11 +18,10 @@ typedef struct mb_sums {
 } mb_sums;
 
 static inline double mb_sum_lanes(const double *lanes) {
-    double sums[MB_LANES];
-    memcpy(sums, lanes, sizeof sums);
-    for (unsigned left = MB_LANES / 2; left > 0; left /= 2)
-        for (unsigned k = 0; k < left; k++) sums[k] += sums[k + left];
-    return sums[0];
+    double sums[8]; /* in loops of known length, which need no loop */
+    for (unsigned k = 0; k < 8; k++) sums[k] = lanes[k] + lanes[k + 8];
+    for (unsigned k = 0; k < 4; k++) sums[k] += sums[k + 4];
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
 #endif

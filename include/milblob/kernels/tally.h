@@ -45,14 +45,15 @@ MB_KERNEL void mb_tally_patterns(mb_tally *tally, const uint8_t *src, uint64_t c
         return;
     }
     tally->is_long = true;
+    /* Not through a pointer to the counts, with which gcc computes each address first. */
     for (; count >= 8; count -= 8, src += 16)
         for (unsigned k = 0; k < 8; k++) {
             uint32_t pattern = mb_load_u16(src + 2 * k);
-            if (++low[pattern] == 0) tally->high[pattern]++;
+            if (++tally->low[pattern] == 0) tally->high[pattern]++;
         }
     for (; count > 0; count--, src += 2) {
         uint32_t pattern = mb_load_u16(src);
-        if (++low[pattern] == 0) tally->high[pattern]++;
+        if (++tally->low[pattern] == 0) tally->high[pattern]++;
     }
 }
 

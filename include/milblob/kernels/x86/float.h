@@ -12,6 +12,7 @@
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
 #define MB_HAS_AVX2 1
 #define MB_TARGET_AVX2 __attribute__((target("avx2,f16c")))
+#define MB_TARGET_FMA __attribute__((target("avx2,f16c,fma")))
 #define MB_TARGET_AVX512 __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
 
 #include <immintrin.h>

@@ -37,8 +37,8 @@ MB_TARGET_AVX512 MB_STEP uint32_t mb_distinct_mask_avx512(const uint32_t *hashes
     return _mm512_cmple_epu32_mask(_mm512_loadu_si512(hashes), _mm512_set1_epi32((int)most));
 }
 
-MB_DEFINE_WIDE_HASHES(mb_wide_hash_avx2, MB_TARGET_AVX2, mb_distinct_keep, mb_distinct_mask_avx2)
-MB_DEFINE_WIDE_HASHES(mb_wide_hash_avx512, MB_TARGET_AVX512, mb_distinct_keep_avx512, mb_distinct_mask_avx512)
+MB_DEFINE_WIDE_HASHES(avx2, MB_TARGET_AVX2, mb_distinct_keep, mb_distinct_mask_avx2)
+MB_DEFINE_WIDE_HASHES(avx512, MB_TARGET_AVX512, mb_distinct_keep_avx512, mb_distinct_mask_avx512)
 
 #define MB_DOUBLES_F32_AVX2(at) _mm256_cvtps_pd(_mm_loadu_ps(at))
 #define MB_DOUBLES_F32_AVX512(at) _mm512_cvtps_pd(_mm256_loadu_ps(at))

@@ -119,13 +119,13 @@ MB_TARGET_AVX2 MB_STEP __m256 mb_size_avx2(__m256 x) { return _mm256_and_ps(x, _
 MB_TARGET_AVX2 MB_STEP __m256 mb_round_half_avx2(__m256 x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
 MB_TARGET_AVX2 MB_STEP __m256 mb_limit_avx2(const mb_quantize_avx2 *own, __m256 x) { return _mm256_max_ps(_mm256_min_ps(x, own->most), own->least); }
 
-MB_TARGET_AVX2 MB_STEP void mb_add_squares_avx2(__m256d *sums, __m256 x) {
+MB_TARGET_FMA MB_STEP void mb_add_squares_avx2(__m256d *sums, __m256 x) {
     const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x)), high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
-    sums[0] = _mm256_add_pd(sums[0], _mm256_mul_pd(low, low)), sums[1] = _mm256_add_pd(sums[1], _mm256_mul_pd(high, high));
+    sums[0] = _mm256_fmadd_pd(low, low, sums[0]), sums[1] = _mm256_fmadd_pd(high, high, sums[1]); /* the squares are exact */
 }
 
 /* Eight elements, for the lanes 8 * half and on. Returns their integers. */
-MB_TARGET_AVX2 MB_STEP __m256i mb_quantize_8_avx2(mb_quantize_avx2 *own, float *off, __m256 x, const unsigned half, const bool is_f16) {
+MB_TARGET_FMA MB_STEP __m256i mb_quantize_8_avx2(mb_quantize_avx2 *own, float *off, __m256 x, const unsigned half, const bool is_f16) {
     const __m256 at = is_f16 ? _mm256_mul_ps(x, own->inverse) : _mm256_div_ps(x, own->scale);
     __m256 q = _mm256_round_ps(mb_limit_avx2(own, at), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), above;
     if (is_f16) {
@@ -143,30 +143,30 @@ MB_TARGET_AVX2 MB_STEP __m256i mb_quantize_8_avx2(mb_quantize_avx2 *own, float *
     return _mm256_and_si256(_mm256_cvtps_epi32(_mm256_add_ps(q, own->zero)), own->mask);
 }
 
-MB_TARGET_AVX2 MB_STEP void mb_quantize_scale_avx2(mb_quantize_avx2 *own, const mb_integers *to, __m256 scale, __m256 zero) {
+MB_TARGET_FMA MB_STEP void mb_quantize_scale_avx2(mb_quantize_avx2 *own, const mb_integers *to, __m256 scale, __m256 zero) {
     own->scale = scale, own->inverse = _mm256_div_ps(_mm256_set1_ps(1.0f), scale), own->zero = zero;
     own->least = _mm256_sub_ps(_mm256_set1_ps((float)to->least), zero), own->most = _mm256_sub_ps(_mm256_set1_ps((float)to->most), zero);
 }
 
-MB_TARGET_AVX2 MB_STEP void mb_quantize_begin_avx2(mb_quantize_avx2 *own, const mb_sums *sums) {
+MB_TARGET_FMA MB_STEP void mb_quantize_begin_avx2(mb_quantize_avx2 *own, const mb_sums *sums) {
     for (unsigned k = 0; k < 4; k++) own->squared[k] = _mm256_loadu_pd(sums->squared + 4 * k), own->power[k] = _mm256_loadu_pd(sums->power + 4 * k);
     own->largest = _mm256_set1_epi32((int)sums->largest);
 }
 
-MB_TARGET_AVX2 MB_STEP void mb_quantize_end_avx2(const mb_quantize_avx2 *own, mb_sums *sums) {
+MB_TARGET_FMA MB_STEP void mb_quantize_end_avx2(const mb_quantize_avx2 *own, mb_sums *sums) {
     uint32_t largest[8];
     for (unsigned k = 0; k < 4; k++) _mm256_storeu_pd(sums->squared + 4 * k, own->squared[k]), _mm256_storeu_pd(sums->power + 4 * k, own->power[k]);
     _mm256_storeu_si256((__m256i *)(void *)largest, own->largest);
     for (unsigned k = 0; k < 8; k++) sums->largest = largest[k] > sums->largest ? largest[k] : sums->largest;
 }
 
-MB_TARGET_AVX2 MB_STEP __m256 mb_elements_avx2(const uint8_t *src, const bool is_f16) {
+MB_TARGET_FMA MB_STEP __m256 mb_elements_avx2(const uint8_t *src, const bool is_f16) {
     return is_f16 ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)src)) : _mm256_loadu_ps((const float *)(const void *)src);
 }
 
 /* The plain code handles the rest of a run. */
 #define MB_DEFINE_QUANTIZE_AVX2(name, plain, is_f16, nbytes) \
-    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums) { \
+    MB_TARGET_FMA MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums) { \
         const size_t n = (size_t)count, step = run == 1; \
         mb_quantize_avx2 own; \
         mb_quantize_begin_avx2(&own, sums); \
