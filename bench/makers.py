@@ -4,11 +4,15 @@ Everything is seeded: two runs with the same scale make the same values. Sizes a
 """
 
 import json
+import math
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+import milblob
 
 MODEL_NAME = "com.apple.CoreML/model.mlmodel"
 WEIGHTS_NAME = "com.apple.CoreML/weights"
@@ -124,34 +128,112 @@ def write_manifest(package: Path) -> None:
 
 def write_package(package: Path, tensors: Tensors) -> None:
     """Write an .mlpackage of one `const` operation per tensor, by coremltools' protobuf classes and blob writer."""
-    from coremltools import proto
 
+    def fill(block: Any, offsets: list[int]) -> None:
+        for number, offset in enumerate(offsets):
+            _add_constant(block, tensors.name(number), offset, tensors.shape)
+        block.outputs.append(tensors.name(0))
+
+    folder = _make_folders(package)
+    _write_model(package, write_blob_offsets(folder / "weights" / "weight.bin", tensors), fill)
+
+
+def write_chain(package: Path, tensors: Tensors) -> None:
+    """Write an .mlpackage of one `linear` operation for each tensor, which is square: each reads the output of the one before."""
+
+    def fill(block: Any, offsets: list[int]) -> None:
+        from coremltools import proto
+
+        value = "x"
+        for number, offset in enumerate(offsets):
+            _add_constant(block, tensors.name(number), offset, tensors.shape)
+            op = block.operations.add(type="linear")
+            op.inputs["x"].arguments.add(name=value)
+            op.inputs["weight"].arguments.add(name=tensors.name(number))
+            value = f"y_{number}"
+            _set_type(op.outputs.add(name=value).type, proto.MIL_pb2.FLOAT16, (1, tensors.shape[0]))
+            _set_name(op, value)
+        block.outputs.append(value)
+
+    folder = _make_folders(package)
+    with milblob.BlobWriter(folder / "weights" / "weight.bin", sync=False) as writer:
+        offsets = writer.write_many(array for _, array in tensors)
+    _write_model(package, offsets, fill, (1, tensors.shape[1]))
+
+
+def write_sparse(package: Path, nbytes: int) -> None:
+    """Write an .mlpackage of four tensors whose values take `nbytes` together, all of them holes of a sparse file."""
+    side = math.isqrt(nbytes // 4 // 2) // 8 * 8
+    offsets = [64 + number * (64 + side * side * 2) for number in range(4)]
+    with open(_make_folders(package) / "weights" / "weight.bin", "wb") as file:
+        file.write(struct.pack("<II56x", len(offsets), 2))
+        for offset in offsets:
+            file.seek(offset)
+            file.write(struct.pack("<IIQQ40x", 0xDEADBEEF, 1, side * side * 2, offset + 64))
+        file.truncate(offset + 64 + side * side * 2)
+
+    def fill(block: Any, offsets: list[int]) -> None:
+        for number, offset in enumerate(offsets):
+            _add_constant(block, f"weight_{number}", offset, (side, side))
+        block.outputs.append("weight_0")
+
+    _write_model(package, offsets, fill)
+
+
+def _make_folders(package: Path) -> Path:
     folder = package / "Data" / "com.apple.CoreML"
     (folder / "weights").mkdir(parents=True)
-    offsets = write_blob_offsets(folder / "weights" / "weight.bin", tensors)
-    mil = proto.MIL_pb2
-    model = proto.Model_pb2.Model(specificationVersion=7)
+    return folder
+
+
+def _write_model(
+    package: Path, offsets: list[int], fill: Callable[[Any, list[int]], None], x: tuple[int, ...] | None = None
+) -> None:
+    """Write a Model of one function, whose block `fill` fills; with an input of shape `x` it is one for iOS 18."""
+    from coremltools import proto
+
+    model = proto.Model_pb2.Model(specificationVersion=7 if x is None else 9)
     model.mlProgram.version = 1
     function = model.mlProgram.functions["main"]
-    function.opset = "CoreML6"
-    block = function.block_specializations["CoreML6"]
-    for number, offset in enumerate(offsets):
-        op = block.operations.add(type="const")
-        output = op.outputs.add(name=tensors.name(number))
-        value = op.attributes["val"]
-        value.blobFileValue.fileName = FILE_NAME
-        value.blobFileValue.offset = offset
-        for type_ in (value.type, output.type):
-            type_.tensorType.dataType = mil.FLOAT16
-            type_.tensorType.rank = len(tensors.shape)
-            for size in tensors.shape:
-                type_.tensorType.dimensions.add().constant.size = size
-        name = op.attributes["name"]
-        name.type.tensorType.dataType = mil.STRING
-        name.immediateValue.tensor.strings.values.append(tensors.name(number))
-    block.outputs.append(tensors.name(0))
-    (folder / "model.mlmodel").write_bytes(model.SerializeToString())
+    function.opset = "CoreML6" if x is None else "CoreML8"
+    if x is not None:
+        _set_type(function.inputs.add(name="x").type, proto.MIL_pb2.FLOAT16, x)
+    block = function.block_specializations[function.opset]
+    fill(block, offsets)
+    if x is not None:
+        for features, name in ((model.description.input, "x"), (model.description.output, block.outputs[0])):
+            array = features.add(name=name).type.multiArrayType
+            array.shape.extend(x)
+            array.dataType = proto.FeatureTypes_pb2.ArrayFeatureType.FLOAT16
+    (package / "Data" / MODEL_NAME).write_bytes(model.SerializeToString())
     write_manifest(package)
+
+
+def _add_constant(block: Any, name: str, offset: int, shape: tuple[int, ...]) -> None:
+    from coremltools import proto
+
+    op = block.operations.add(type="const")
+    value = op.attributes["val"]
+    value.blobFileValue.fileName = FILE_NAME
+    value.blobFileValue.offset = offset
+    _set_type(value.type, proto.MIL_pb2.FLOAT16, shape)
+    _set_type(op.outputs.add(name=name).type, proto.MIL_pb2.FLOAT16, shape)
+    _set_name(op, name)
+
+
+def _set_name(op: Any, name: str) -> None:
+    from coremltools import proto
+
+    value = op.attributes["name"]
+    value.type.tensorType.dataType = proto.MIL_pb2.STRING
+    value.immediateValue.tensor.strings.values.append(name)
+
+
+def _set_type(type_: Any, dtype: int, shape: tuple[int, ...]) -> None:
+    type_.tensorType.dataType = dtype
+    type_.tensorType.rank = len(shape)
+    for size in shape:
+        type_.tensorType.dimensions.add().constant.size = size
 
 
 WRITERS: dict[str, Callable[[Path, Tensors], None]] = {

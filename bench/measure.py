@@ -123,18 +123,23 @@ def _measure_in_child(run: Callable[[], Any], prepare: Callable[[], None], write
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)  # the parent's pool of threads is not here
         prepare()
-        gc.collect()
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _status("VmRSS"), _status("RssAnon")
-        kept = run()
-        growth = _status("VmHWM") - before[0], _status("RssAnon") - before[1]
-        del kept
-        os.write(writer, json.dumps(growth).encode())
+        os.write(writer, json.dumps(resident(run)).encode())
         code = 0
     finally:
         os._exit(code)
+
+
+def resident(run: Callable[[], Any]) -> tuple[int, int]:
+    """Return by how many bytes a call makes more resident: at most, and at the end in memory of the process' own."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS"), _status("RssAnon")
+    kept = run()
+    growth = _status("VmHWM") - before[0], _status("RssAnon") - before[1]
+    del kept
+    return growth
 
 
 def _status(key: str) -> int:

@@ -11,7 +11,8 @@ from hostile_bytes import model as model_bytes
 from hostile_bytes import program
 from milblob.formats.read import open_arrays
 from milblob.model.places import Place
-from milblob.results import Result, Shown
+from milblob.results import Result
+from milblob.shown import Shown
 from paths import DEMO
 from thorough import sized
 

@@ -242,3 +242,29 @@ def test_models_without_floats_or_weights(tmp_path):
         for path in (DATA / case).glob("*.mlpackage"):
             source = shutil.copytree(path, tmp_path / f"{case}.mlpackage")
             assert milblob.repack(source, tmp_path / f"{case}_b.mlpackage", dedupe="near").shared == ()
+
+
+@pytest.mark.parametrize("min_sqnr", [10.0, 30.0, 60.0])
+def test_all_near_rows_are_found(min_sqnr):
+    """Against the comparison of every pair."""
+    random = np.random.default_rng(5)
+    rows = random.standard_normal((300, 64)) * np.exp2(random.uniform(-3, 3, (300, 1)))
+    ratio = 10 ** (-min_sqnr / 20)
+    noise = random.standard_normal((300, 64))
+    noise *= 0.99 * ratio * np.linalg.norm(rows, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
+    rows = np.concatenate([rows, rows + noise, np.zeros((2, 64))])
+    neighbours = alike._neighbours(rows, ratio)
+    norms = np.linalg.norm(rows, axis=1)
+    for number, row in enumerate(rows):
+        near = np.flatnonzero(np.linalg.norm(rows - row, axis=1) <= ratio * norms)
+        assert set(near) <= set(neighbours(number))
+
+
+def test_the_comparisons_grow_with_the_rows_and_not_with_their_square():
+    random = np.random.default_rng(6)
+
+    def count(number):
+        neighbours = alike._neighbours(random.standard_normal((number, 64)), 10 ** (-24 / 20))
+        return sum(len(neighbours(row)) for row in range(number))
+
+    assert count(4000) < 3 * count(2000) < 3 * 2000 * 60  # all pairs would be 4 times as many, 2000 of each row

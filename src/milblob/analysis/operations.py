@@ -10,7 +10,8 @@ from ..model.metadata import Metadata
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor, make_tensor
-from ..program.types import TensorType, repeated
+from ..program.fields import repeated
+from ..program.types import TensorType
 from ..program.value import type_at
 from ..program.view import Function, Operation
 

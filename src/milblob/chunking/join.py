@@ -12,8 +12,8 @@ from ..blobs.equal import Stretch
 from ..errors import ProgramError, UnsupportedError
 from ..model.model import Model
 from ..model.package import ML_PROGRAM, Package
+from ..program.fields import repeated
 from ..program.splice import Edit, splice
-from ..program.types import repeated
 from ..program.wire_edits import (
     Field,
     combined,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from .. import _codec
 from ..dtypes import DType
 from ..errors import UnsupportedError
+from ..program.fields import repeated
 from ..program.splice import Edit
-from ..program.types import repeated
 from ..program.wire_edits import (
     INPUTS,
     field,

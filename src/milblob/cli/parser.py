@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from ..version import VERSION
+from .terminal.width import terminal_columns
 
 COMMANDS = {
     "ls": "list the tensors of a model or weight file",
@@ -71,6 +72,13 @@ SHELLS = ("bash", "zsh", "fish")
 """Those that `--completion` knows."""
 
 
+def _formatter(
+    prog: str, kind: type[argparse.HelpFormatter] = argparse.RawDescriptionHelpFormatter
+) -> argparse.HelpFormatter:
+    """Return what prints the help, with the width for which argparse would import shutil."""
+    return kind(prog, width=terminal_columns() - 2)
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser that reports wrong usage in one line, like every other error."""
 
@@ -104,7 +112,7 @@ class _Command(CommandParser):
     """The parser of one command. Its options are added when it is used, because its module is imported only then."""
 
     def __init__(self, *, module: str, **options: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+        super().__init__(formatter_class=_formatter, allow_abbrev=False, **options)
         self._module: str | None = module
 
     def load(self) -> None:
@@ -143,7 +151,7 @@ def commands_of(parser: argparse.ArgumentParser) -> list[tuple[str, CommandParse
 
 def parser_of(name: str) -> CommandParser:
     """Return the parser of one command, with its options; no other command is imported."""
-    found: CommandParser = _subcommands(_parser())[0].choices[name]
+    found: CommandParser = _subcommands(_parser(name))[0].choices[name]
     found.load()
     return found
 
@@ -153,11 +161,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
     Raises: SystemExit: --help, --version or wrong usage.
     """
-    parser = _parser()
+    words = sys.argv[1:] if argv is None else argv
+    parser = _parser(*words[:1])
     arguments: argparse.Namespace
-    arguments, unknown = parser.parse_known_args(argv)
-    if unknown and not _fill(_command_of(parser, sys.argv[1:] if argv is None else argv), arguments, unknown):
-        _refuse(parser, sys.argv[1:] if argv is None else argv, unknown)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown and not _fill(_command_of(parser, words), arguments, unknown):
+        _refuse(parser, words, unknown)
     if not hasattr(arguments, "run"):  # only "--" was given
         parser.error("expected a command, got none")
     return arguments
@@ -214,16 +223,18 @@ def _subcommands(parser: argparse.ArgumentParser) -> list[Any]:
     return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
 
 
-def _parser() -> CommandParser:
+def _parser(first: str | None = None) -> CommandParser:
+    """Return the parser of the program; if the first argument is a command, without the parsers of the others."""
     parser = CommandParser(
         prog="milblob",
+        formatter_class=lambda prog: _formatter(prog, argparse.HelpFormatter),
         description="Inspect and change Core ML models, weight files and TVM's files of parameters.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"milblob {VERSION}", help="print the version and exit")
     description = "print a script that completes commands, options, files and names of tensors, and exit"
     parser.add_argument("--completion", action=_Completion, choices=SHELLS, help=description)
-    add_commands(parser, COMMANDS)
+    add_commands(parser, {first: COMMANDS[first]} if first in COMMANDS else COMMANDS)
     return parser
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from ..program.compression import scheme_of
+from ..model.rows import scheme_of
 from .agreeing import agreeing
 from .checkpoint import Checkpoint
 from .derivations.derivation import CheckpointArray, Derivation, Folded, moved

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
-from ..results import Shown, short
+from ..shown import Shown, short
 from ..wording import escape, sizes
 from .places import Place
 from .private import view_of_own

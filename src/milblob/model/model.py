@@ -11,7 +11,7 @@ from .. import _codec
 from ..arguments import require_flags
 from ..errors import MilblobError, UnsupportedError
 from ..mirrored import shown
-from ..results import MAX_FIRST, Shown, short
+from ..shown import MAX_FIRST, Shown, short
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import Opened

@@ -7,7 +7,6 @@ import numpy as np
 
 from .. import _codec
 from ..errors import FormatError, MilblobError
-from ..program.types import TensorType
 from ..program.value import Span, Value
 from ..program.view import Operation, ProgramView
 from .package import Package, Source
@@ -56,6 +55,8 @@ class ModelView(ProgramView):
 
     def place(self, value: Value) -> RecordPlace:
         """Return where a Value is in a weight file; its record is not looked at yet."""
+        from ..program.types import TensorType
+
         blob, declared = value.blob, value.type
         try:
             if blob is None or not isinstance(declared, TensorType) or isinstance(declared.dtype, int):

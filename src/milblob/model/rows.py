@@ -2,12 +2,14 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import MilblobError
-from ..program.compression import Compression
 from ..wording import sizes
 from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from ..program.compression import Compression
 
 
 class Listed(NamedTuple):
@@ -22,7 +24,7 @@ class Listed(NamedTuple):
     op: str
     file: str | None
     offset: int | None  # in `file`; see `Tensor.offset`
-    compression: Compression | None
+    compression: "Compression | None"
 
     @property
     def nbits(self) -> str:
@@ -34,6 +36,12 @@ class Listed(NamedTuple):
         """Dtype, shape, stored bytes and compression as text."""
         nbytes = "" if self.nbytes is None else f", {self.nbytes:,} bytes"
         return f"{self.dtype} {sizes(self.shape)}{nbytes}{f', {self.compression!s}' * bool(self.compression)}"
+
+
+def scheme_of(tensor: object) -> str:
+    """Return the scheme of a compressed weight or of its row; "" for any other tensor."""
+    compression = getattr(tensor, "compression", None)
+    return "" if compression is None else str(compression.scheme)
 
 
 class Table(Protocol):

@@ -13,7 +13,7 @@ from ..budget import Budget
 from ..dtypes import DType, as_dtype, dtype_of
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
-from ..results import MAX_FIRST, Shown, short
+from ..shown import MAX_FIRST, Shown, short
 from ..storage.mapped import MappedFile
 from ..values.arrays import copy_into
 from ..values.dense import Packed

@@ -10,7 +10,7 @@ from ..dtypes import BY_MIL_CODE, DType
 from ..errors import MilblobError
 from ..mirrored import shown
 from ..program.scan import Compressed, Parts
-from ..results import short
+from ..shown import short
 from .lazy import LazyTensor
 from .open_program import OpenProgram
 from .package import Package

@@ -68,12 +68,6 @@ class Compression(Result):
         return self.label
 
 
-def scheme_of(tensor: object) -> str:
-    """Return the scheme of a compressed weight; "" for any other tensor."""
-    found = getattr(tensor, "compression", None)
-    return found.scheme if isinstance(found, Compression) else ""
-
-
 def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compression:
     """Describe the operations that compute a weight; parts that are missing or do not fit are left out.
 

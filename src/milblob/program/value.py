@@ -1,15 +1,18 @@
 """A value in a Program: a tensor, tuple, list or dictionary written there, or a reference to a weight file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from .. import _codec
 from ..errors import FormatError, MilblobError
 from ..values.tensorvalue import undeclared, unpack_at
-from .types import InPieces, TensorType, ValueType, read_type, repeated, singular
+from .fields import InPieces, repeated, singular
+
+if TYPE_CHECKING:
+    from .types import ValueType, Variable
 
 Span = tuple[int, int]
 
@@ -99,7 +102,7 @@ class Value:
         return text_at(self._buffer, self._fields[1]) if 1 in self._fields else ""
 
     @property
-    def type(self) -> ValueType | None:
+    def type(self) -> "ValueType | None":
         """The declared type; None for an element of a list that states none."""
         self.view.require()
         if 2 not in self._fields:
@@ -165,7 +168,7 @@ class Value:
             raise TypeError(f"array: expected a tensor, got {self.kind or 'no value'} at {self.path}")
         return self.unpack(self.type)
 
-    def unpack(self, declared: ValueType | None) -> "np.ndarray[Any, Any]":
+    def unpack(self, declared: "ValueType | None") -> "np.ndarray[Any, Any]":
         """Return a tensor that stands in the Program as one of this type; None where none is stated.
 
         Raises:
@@ -174,10 +177,10 @@ class Value:
         with self._naming():
             if declared is None:
                 dtype, shape = undeclared(self._buffer, *self._member)
-            elif isinstance(declared, TensorType) and not isinstance(declared.dtype, int):
-                dtype, shape = declared.dtype, declared.shape
             else:
-                raise FormatError(f"type of a tensor value: expected a tensor type that is known, got {declared}")
+                dtype, shape = getattr(declared, "dtype", 0), getattr(declared, "shape", ())  # those of a TensorType
+                if isinstance(dtype, int):
+                    raise FormatError(f"type of a tensor value: expected a tensor type that is known, got {declared}")
             return unpack_at(self._buffer, *self._member, dtype, shape)
 
     def read(self) -> Any:
@@ -222,9 +225,18 @@ def text_at(buffer: _codec.Buffer, span: Span) -> str:
         raise FormatError(f"text: expected UTF-8, got {error.reason}", offset=offset, file=buffer.name) from None
 
 
-def type_at(buffer: _codec.Buffer, span: Span) -> ValueType | None:
+def variables_at(buffer: _codec.Buffer, rows: Iterable[tuple[str, int, int]]) -> "tuple[Variable, ...]":
+    """Return names with the types at their places in a buffer, (offset, nbytes). Raises: as `type_at`."""
+    from .types import Variable  # listing needs no types
+
+    return tuple(Variable(name, type_at(buffer, (at, nbytes)) if at else None) for name, at, nbytes in rows)
+
+
+def type_at(buffer: _codec.Buffer, span: Span) -> "ValueType | None":
     """Read the ValueType at a place in a buffer. Raises: FormatError: malformed, or nested too deep."""
     offset, nbytes = span
+    from .types import read_type  # listing needs no types
+
     try:
         return read_type(bytes(memoryview(buffer)[offset : offset + nbytes]))
     except FormatError as error:

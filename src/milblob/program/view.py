@@ -6,7 +6,7 @@ ones, and two are equal if they are the same row of the same view.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from .. import _codec
 from ..errors import FormatError, ResolveError, program_path
 from ..selection import Select, selector
 from ..wording import some
+from .fields import InPieces, repeated, singular
 from .plain import rewrite
-from .types import InPieces, Variable, repeated, singular
-from .value import Span, Value, merged, text_at, type_at
+from .value import Span, Value, merged, text_at, variables_at
+
+if TYPE_CHECKING:
+    from .types import Variable
 
 
 class ProgramView:
@@ -119,11 +122,11 @@ class ProgramView:
             found[key] = Value(self, *value, f"{where}.{key}")
         return found
 
-    def variables(self, first: int, count: int) -> tuple["Variable", ...]:
+    def variables(self, first: int, count: int) -> "tuple[Variable, ...]":
         """Return rows of names with their types."""
         buffer, _ = self.held()
         rows = self.graph.names(first, count)
-        return tuple(Variable(name, type_at(buffer, (at, nbytes)) if at else None) for name, at, nbytes in rows)
+        return variables_at(buffer, rows)
 
     def defining(self, function: int, block: int, name: str) -> int | None:
         """Return the row of names that defines `name` as a block sees it, or None."""
@@ -244,7 +247,7 @@ class Function(_Row):
         return self.view.graph.function(self.row)[1]
 
     @property
-    def inputs(self) -> tuple[Variable, ...]:
+    def inputs(self) -> "tuple[Variable, ...]":
         """Names and types of the inputs, states among them."""
         self.view.require()
         return self.view.variables(*self.view.graph.function(self.row)[4])
@@ -333,7 +336,7 @@ class Block(_Row):
         return self.view.graph.block(self.row)[4]
 
     @property
-    def inputs(self) -> tuple[Variable, ...]:
+    def inputs(self) -> "tuple[Variable, ...]":
         """Names and types of its own inputs, such as the variables of a loop."""
         self.view.require()
         return self.view.variables(*self.view.graph.block(self.row)[5])
@@ -463,7 +466,7 @@ class Operation(_codec.GraphOperation):
         return self.name if self.output_rows[1] else self.type
 
     @property
-    def outputs(self) -> tuple[Variable, ...]:
+    def outputs(self) -> "tuple[Variable, ...]":
         """Names and types of the outputs."""
         self.view.require()
         return self.view.variables(*self.output_rows)

@@ -7,6 +7,7 @@ are equal whose decoded values have equal hashes, as of `content_hash(dense=True
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from math import asin, ceil, log, log1p, pi
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,8 @@ from .decompress import Identities, is_end
 
 _STRETCHES, _STRETCH_COUNT = 8, 128  # of a sample: stretches, since a compressed weight decodes all between positions
 _SLACK_DB = 6.0  # how far the SQNR of a sample may be below that of the whole
+_MISSED = 1e-6  # probability that two near rows are never compared
+_LEAST_TOGETHER = 0.2  # of two near rows in one table: 62 tables
 _ROWS = 512  # samples that are compared at a time
 _MAX_COMPARED = 8  # references that a weight is compared with in full, where samples do not distinguish them
 
@@ -199,18 +202,12 @@ def _positions(size: int) -> np.ndarray[Any, Any]:
 
 
 def _near(members: list[_Member], rows: np.ndarray[Any, Any], min_sqnr: float) -> list[_Group]:
-    """Group members whose values are nearly those of a reference: the smallest forms first.
-
-    Samples are sorted by their projection on one direction, so that each is compared with those that are near it only.
-    """
-    direction = np.random.default_rng(rows.shape[1]).standard_normal(rows.shape[1])
-    direction /= np.linalg.norm(direction)
+    """Group members whose values are nearly those of a reference: the smallest forms first."""
     scale = np.abs(rows).max(initial=0)
     rows = rows / scale if scale else rows  # squares do not overflow
-    shadows, norms = rows @ direction, np.linalg.norm(rows, axis=1)
-    by_shadow = np.argsort(shadows, kind="stable")
-    ordered = shadows[by_shadow]
+    norms = np.linalg.norm(rows, axis=1)
     ratio = 10 ** (-(min_sqnr - _SLACK_DB) / 20)  # of the norm of the noise to that of the values
+    neighbours = _neighbours(rows, ratio)
     free, compared = np.ones(len(members), bool), np.zeros(len(members), int)
     groups = []
     for leader in sorted(range(len(members)), key=lambda number: min(form.rank for form in members[number].forms)):
@@ -218,12 +215,10 @@ def _near(members: list[_Member], rows: np.ndarray[Any, Any], min_sqnr: float) -
             continue
         free[leader] = False
         group = [members[leader]]
-        reach = ratio * norms[leader] / (1 - ratio) * (1 + 1e-9) if ratio < 1 else np.inf
-        low = int(np.searchsorted(ordered, shadows[leader] - reach, "left"))
-        high = int(np.searchsorted(ordered, shadows[leader] + reach, "right"))
-        for begin in range(low, high, _ROWS):
-            some = by_shadow[begin : min(begin + _ROWS, high)]
-            some = some[free[some] & (compared[some] < _MAX_COMPARED)]
+        found = neighbours(leader)
+        found = found[free[found] & (compared[found] < _MAX_COMPARED)]
+        for begin in range(0, len(found), _ROWS):
+            some = found[begin : begin + _ROWS]
             noise = np.linalg.norm(rows[some] - rows[leader], axis=1)
             for number in some[noise <= ratio * norms[some]]:
                 figures = _compared(members[number].first, members[leader].first, min_sqnr)
@@ -234,6 +229,31 @@ def _near(members: list[_Member], rows: np.ndarray[Any, Any], min_sqnr: float) -
         if len(group) > 1 or len(group[0].forms) > 1:
             groups.append(group)
     return groups
+
+
+def _neighbours(rows: np.ndarray[Any, Any], ratio: float) -> Callable[[int], np.ndarray[Any, Any]]:
+    """Return a function: number of a row -> the rows that may differ from it by less than `ratio` of their norm.
+
+    Two such rows are at a small angle, so few planes through the origin separate them (Charikar's hashing, 2002). Each
+    table groups the rows by the sides of several random planes on which they are, enough of them to leave few rows in a
+    group. Two near rows miss each other in all tables once in a million times. So the comparisons do not grow with the
+    square of the rows.
+    """
+    nbits = max(len(rows).bit_length() - 1, 1)
+    together = (
+        1 - max(asin(ratio) / pi, 1e-9) if ratio < 1 else 0.0
+    )  # probability that a plane does not separate two near rows
+    while nbits and together**nbits < _LEAST_TOGETHER:
+        nbits -= 1
+    count = ceil(log(_MISSED) / log1p(-(together**nbits))) if nbits else 1
+    random, tables = np.random.default_rng(rows.shape[1]), []
+    for _ in range(count):
+        sides = rows @ random.standard_normal((rows.shape[1], nbits)) >= 0
+        codes = sides @ (1 << np.arange(nbits))
+        order = np.argsort(codes, kind="stable")
+        ordered = codes[order]
+        tables.append((order, np.searchsorted(ordered, codes), np.searchsorted(ordered, codes, "right")))
+    return lambda number: np.unique(np.concatenate([order[low[number] : high[number]] for order, low, high in tables]))
 
 
 def _compared(weight: Tensor, reference: Tensor, min_sqnr: float) -> Figures | None:

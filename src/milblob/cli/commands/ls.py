@@ -173,7 +173,7 @@ def _document(opened: "ChosenTensors", rows: "list[Listed]", unique: int, argume
 
 def _folded(rows: "list[Listed]", order: str) -> "list[tuple[str, list[Listed]]]":
     """Fold sorted rows. A group takes the place of its first member; ordered by size, by the sum of its members."""
-    from ...program.compression import scheme_of
+    from ...model.rows import scheme_of
 
     groups = fold([row.name for row in rows], [(row.dtype, row.shape, scheme_of(row)) for row in rows])
     folded = [(pattern, [rows[i] for i in members]) for pattern, members in groups]

@@ -88,7 +88,7 @@ def _show_tensor(tensor: "Tensor", arguments: Namespace) -> tuple[int, dict[str,
 
 def _place(tensor: "Tensor") -> dict[str, Any]:
     """Where a tensor lives and who uses it."""
-    from ...program.compression import scheme_of
+    from ...model.rows import scheme_of
     from ..terminal import consumers
 
     shape = tensor.declared_shape

@@ -6,8 +6,7 @@ from typing import Any
 
 from ...errors import UnsupportedError
 from ...model.lazy import LazyTensor, dtype_text
-from ...model.rows import Listed
-from ...program.compression import scheme_of
+from ...model.rows import Listed, scheme_of
 
 _MORE: dict[str, Any] = {"function": "", "op": "", "file": None, "offset": None, "compression": None}
 

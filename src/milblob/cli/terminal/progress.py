@@ -1,16 +1,14 @@
 """The progress line of a long command."""
 
 import contextlib
-import shutil
 import sys
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
 
-from . import output
+from . import output, width
 
-_PROGRESS_AFTER_S = 1.0
+_PROGRESS_AFTER_S = 0.2
 _PROGRESS_EVERY_S = 0.1
 
 
@@ -25,12 +23,14 @@ def shown(arguments: Namespace) -> Iterator["Progress | None"]:
 
 
 class Progress:
-    """A line on a terminal, shown after the first second; its calls follow `milblob.progress.Progress`.
+    """A line on a terminal, shown after a fifth of a second; its calls follow `milblob.progress.Progress`.
 
     Between calls, which come once for each tensor, a thread renews it: work on one large tensor is seen to go on too.
     """
 
     def __init__(self) -> None:
+        import threading
+
         self._started = self._last = time.monotonic()
         self._shown = False
         self._state = ("", 0, 0)
@@ -60,7 +60,7 @@ class Progress:
         bar = "#" * int(30 * portion)
         seconds = int(now - self._started)
         line = f"[{bar:<30}] {portion:4.0%}  {output.size(done_nbytes)}  {seconds} s  {output.escape(name)}".rstrip()
-        columns = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be taken back
+        columns = width.terminal_columns() - 1  # a line that wraps cannot be taken back
         with contextlib.suppress(OSError):  # a terminal that is gone ends no work
             print(f"\r{line[:columns]}\x1b[K", end="", file=sys.stderr, flush=True)
 

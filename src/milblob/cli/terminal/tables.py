@@ -5,13 +5,13 @@ shortened in the middle. Elsewhere everything is printed in full.
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .folding import fold_names, head_of, width_of
 from .output import can_draw, escape
+from .width import terminal_columns
 
 LEAST_WIDTH = 60  # narrower terminals get what fits this
 _MAX_RICH_ROWS = 1000  # rich takes seconds to lay out more; plain text has the same columns
@@ -37,7 +37,7 @@ def terminal_width() -> int | None:
         is_terminal = sys.stdout.isatty()
     except ValueError:  # closed
         is_terminal = False
-    return max(shutil.get_terminal_size().columns, LEAST_WIDTH) if is_terminal else None
+    return max(terminal_columns(), LEAST_WIDTH) if is_terminal else None
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
