@@ -14,6 +14,8 @@ SANITIZED := build/sanitize
 # Each worker takes a stretch of neighbours, and when it is done, of what the slowest has left: fixtures of a module are made
 # once, and no worker waits for what the other one compiles.
 WORKERS := -n auto --dist worksteal
+# Images of containers forbid bytecode: every process of a run would then compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
 .PHONY: help demo docs pages api test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize wheel leaks figures bench performance build clean
@@ -34,18 +36,17 @@ test: lint ## lint, types and the tests of the first tier, which touch every pro
 thorough: lint $(VENV)/.aarch64 $(VENV)/.docs ## all tests, with far more random inputs and with files of many GiB (10 GB of disk): an hour
 	MILBLOB_THOROUGH=1 $(PY) -m pytest $(WORKERS)
 
-lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
-	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2) stubs style types
+lint: style types stubs ## ruff, cython-lint, mypy, and the stubs against what they describe; -j2 runs them side by side
 
-style:
+style: $(VENV)/.tools
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/milblob
 
-types:
+types: $(VENV)/.tools # which does not need the extension: with make -j2 that is compiled at the same time
 	$(PY) -m mypy
 
-stubs: # with a cache of its own, for they run side by side
+stubs: $(VENV)/.built $(VENV)/.tools # with a cache of its own, for they run side by side
 	MYPY_CACHE_DIR=.mypy_cache/stubs $(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist \
 	    --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
 
@@ -143,23 +144,26 @@ $(VENV)/.python:
 	    exit 1; \
 	fi; \
 	echo "making $(VENV) with $$found; packages come from PyPI"; "$$found" -m venv --clear $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" "setuptools>=77" "cython>=3.1"
+	$(PY) -m pip install --quiet --no-compile --disable-pip-version-check --upgrade "pip>=25.1" "setuptools>=77" "cython>=3.1"
 	@touch $@
 
 # A module of one Python's own ABI, left from before, would be preferred to the one that is built here.
 STALE := $(filter-out %.abi3.so,$(wildcard src/milblob/_codec.*.so))
 
-# The package itself, editable, with what README's examples need; what is compiled comes after or, with make -j2, meanwhile. Bytecode is
-# made of what is imported, when it is: of all files, many thousands, it would take longer than the downloads.
+# The package itself, editable, with what README's examples need; the extension comes after or, with make -j2, at the same time. Bytecode
+# is made of what is imported, when it is: of all files, many thousands, it would take longer than the downloads.
 $(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.python
 	MILBLOB_COMPILE=0 $(PY) -m pip install --quiet --no-compile --no-build-isolation --editable ".[all]"
 	@touch $@
 
 # Only what has changed is compiled.
-$(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python $(VENV)/.installed
+$(VENV)/.compiled: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
 	@rm -f $(STALE)
 	@echo "compiling the extension: about a minute"
 	$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.compiled | $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.tools: pyproject.toml | $(VENV)/.installed

@@ -9,10 +9,15 @@ import api_page
 import remote_server
 from peers import WITHOUT
 
-PUBLIC = {f"{module}.{name}": found for module, name, found in api_page.public()}
 RUNNING = ("OutputDifference", "OutputSensitivity", "Session", "SessionInput", "SessionOutput", "SessionState")
 RUNNING += ("VerifyReport", "verify")
 """Names whose examples run models."""
+
+
+@pytest.fixture(scope="module")
+def public():
+    """Every public name with its definition. Reading them takes seconds: only the worker that runs these tests does."""
+    return {f"{module}.{name}": found for module, name, found in api_page.public()}
 
 
 def group_of(name):
@@ -35,34 +40,34 @@ def need(group):
 
 
 @pytest.mark.every
-@pytest.mark.parametrize("group", sorted({group_of(name) for name in PUBLIC}))
-def test_the_examples_of_public_names_print_what_they_show(group, tmp_path, monkeypatch):
+@pytest.mark.parametrize("group", sorted([*api_page.MODULES, "running"]))
+def test_the_examples_of_public_names_print_what_they_show(group, public, tmp_path, monkeypatch):
     need(group)
     failures = {}
     (tmp_path / "served").mkdir()
     api_examples.make_folder(tmp_path / "served")
     with remote_server.serving(remote_server.files_below(tmp_path / "served")) as server:
-        for name in sorted(name for name in PUBLIC if group_of(name) == group):
+        for name in sorted(name for name in public if group_of(name) == group):
             shutil.copytree(tmp_path / "served", tmp_path / name)
             monkeypatch.chdir(tmp_path / name)
-            examples = api_examples.examples_of(name, PUBLIC[name], server.url)
+            examples = api_examples.examples_of(name, public[name], server.url)
             failures[name] = api_examples.run(examples) if examples.examples else "it has no example"
     assert not any(failures.values()), "\n".join(f"{name}: {text}" for name, text in failures.items() if text)
 
 
-def test_the_last_section_of_a_docstring_has_the_examples():
-    last = {name: found.docstring.parse("google", warnings=False)[-1] for name, found in PUBLIC.items()}
+def test_the_last_section_of_a_docstring_has_the_examples(public):
+    last = {name: found.docstring.parse("google", warnings=False)[-1] for name, found in public.items()}
     assert not {name for name, section in last.items() if section.kind.value != "examples"}
 
 
-def test_everything_public_has_a_type():
-    things = [thing for name, found in PUBLIC.items() for thing in api_page.typed(name, found)]
+def test_everything_public_has_a_type(public):
+    things = [thing for name, found in public.items() for thing in api_page.typed(name, found)]
     assert len(things) > 1000
     assert [name for name, type in things if type is None] == []
 
 
-def test_the_list_has_a_line_for_each_public_name_and_each_of_its_members():
-    lines = [line for name, found in PUBLIC.items() for line in api_page.lines(name, found)]
+def test_the_list_has_a_line_for_each_public_name_and_each_of_its_members(public):
+    lines = [line for name, found in public.items() for line in api_page.lines(name, found)]
     assert all("\n" not in line for line in lines)
     assert "milblob.Model.close() -> None" in lines
     assert "milblob.Tensor.offset: int | None" in lines

@@ -13,7 +13,7 @@ import pytest
 import hostile_bytes
 import milblob
 import tvm_archives
-from children import run_child
+from children import run_fork
 from constexpr_bytes import code, constexpr
 from hostile_bytes import blob_value, const, function, immediate, model, program, write_package
 from hostile_chains import vectors
@@ -442,7 +442,7 @@ def test_a_member_that_becomes_gigabytes(method):
             raise AssertionError
     print((peak_rss_nbytes() - before) >> 20)
     """
-    assert int(run_child(PRELUDE + code_of, method, timeout=240, memory_nbytes=1500 * MIB)) < 100
+    assert int(run_fork(PRELUDE + code_of, method, timeout=240, memory_nbytes=1500 * MIB)) < 100
 
 
 @LIMITED
@@ -469,7 +469,7 @@ def test_notes_that_become_gigabytes(method):
             raise AssertionError(descr)
     print((peak_rss_nbytes() - before) >> 20)
     """
-    assert int(run_child(PRELUDE + code_of, method, timeout=240, memory_nbytes=1500 * MIB)) < 100
+    assert int(run_fork(PRELUDE + code_of, method, timeout=240, memory_nbytes=1500 * MIB)) < 100
 
 
 @LIMITED
@@ -484,7 +484,7 @@ def test_a_dictionary_larger_than_its_member():
     with open_arrays(path) as found:
         assert found["a"].read().tolist() == [0] * 1000
     """
-    run_child(PRELUDE + code_of, "lzma", timeout=60, memory_nbytes=1000 * MIB)
+    run_fork(PRELUDE + code_of, "lzma", timeout=60, memory_nbytes=1000 * MIB)
 
 
 @LIMITED
@@ -502,4 +502,4 @@ def test_six_gigabytes_of_a_small_file():
         assert "expected at most 1073741824 bytes" in str(error)
         print("refused")
     """
-    assert run_child(code_of, timeout=120, memory_nbytes=3 << 30).strip() == "refused"
+    assert run_fork(code_of, timeout=120, memory_nbytes=3 << 30).strip() == "refused"

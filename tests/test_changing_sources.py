@@ -13,7 +13,7 @@ import pytest
 
 import milblob
 from blob_files import blob_file
-from children import run_child
+from children import run_fork
 from hostile_bytes import blob_value, const, field, immediate, model, program, write_package
 from milblob import DType, FormatError, _codec
 from milblob.values import cast as casting
@@ -94,7 +94,7 @@ def test_pack_tensor_of_an_array_that_a_thread_changes(tier):
             stop()
         print(refused)
     """
-    run_child(FLIP + "if True:" + code, tier, COUNT, ROUNDS)
+    run_fork(FLIP + "if True:" + code, tier, COUNT, ROUNDS)
 
 
 def test_writing_blobs_from_an_array_that_a_thread_changes(tmp_path):
@@ -116,7 +116,7 @@ def test_writing_blobs_from_an_array_that_a_thread_changes(tmp_path):
                     assert set(np.unique(blobs.read(offset)).tolist()) <= set(values), target
             stop()
     """
-    run_child(FLIP + "if True:" + code, tmp_path, COUNT, ROUNDS // 4)
+    run_fork(FLIP + "if True:" + code, tmp_path, COUNT, ROUNDS // 4)
 
 
 @posix
@@ -141,7 +141,7 @@ def test_refit_from_a_file_that_a_process_changes(tmp_path):
         stop()
         milblob.refit(folder / "m.mlmodel", folder / "w.npy", destination=folder / "out.mlmodel", force=True)
     """
-    run_child(FLIP + "if True:" + code, tmp_path, COUNT, ROUNDS)
+    run_fork(FLIP + "if True:" + code, tmp_path, COUNT, ROUNDS)
 
 
 @posix
@@ -167,7 +167,7 @@ def test_repack_of_a_package_that_a_process_changes(tmp_path, what):
             assert found.shape == (count,) and set(np.unique(found).tolist()) <= {1, -7}
         stop()
     """
-    run_child(FLIP + "if True:" + code, package, tmp_path / "out.mlpackage", COUNT, ROUNDS // 8, what, timeout=300)
+    run_fork(FLIP + "if True:" + code, package, tmp_path / "out.mlpackage", COUNT, ROUNDS // 8, what, timeout=300)
 
 
 @posix
@@ -197,7 +197,7 @@ def test_reading_a_model_that_a_process_changes(tmp_path):
             stop()
             path.write_bytes(before)
     """
-    run_child(FLIP + "if True:" + code, tmp_path / "m.mlmodel", ROUNDS // 4)
+    run_fork(FLIP + "if True:" + code, tmp_path / "m.mlmodel", ROUNDS // 4)
 
 
 # ----------------------------------------------------------------------------------------- at a place that is always the same
@@ -259,7 +259,7 @@ def test_another_size_is_refused_by_the_codec():
                 break
         stop()
     """
-    found = run_child(FLIP + "if True:" + stub)
+    found = run_fork(FLIP + "if True:" + stub)
     assert re.fullmatch(re.escape(words).replace(r"\{\}", r"\d+") + "\n", found)
 
 
@@ -299,4 +299,4 @@ def test_compressing_an_array_that_a_thread_changes(tier):
                 stop()
         assert done
     """
-    run_child(FLIP + "if True:" + code, tier, COUNT // 4, 2)
+    run_fork(FLIP + "if True:" + code, tier, COUNT // 4, 2)

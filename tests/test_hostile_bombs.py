@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from children import run_child
+from children import run_fork
 from thorough import some
 
 pytestmark = pytest.mark.skipif(
@@ -122,7 +122,7 @@ def test_bomb(name):
     print((peak_rss_nbytes() - before) >> 20, outcome)
     """
     )
-    used, _, got = run_child(code, timeout=90, memory_nbytes=2500 * MIB).strip().partition(" ")
+    used, _, got = run_fork(code, timeout=90, memory_nbytes=2500 * MIB).strip().partition(" ")
     if isinstance(outcome, int):
         assert got == str(outcome)
     else:

@@ -10,7 +10,7 @@ import pytest
 
 import hostile_chains
 import milblob
-from children import run_child
+from children import run_fork
 from thorough import some
 
 pytestmark = pytest.mark.skipif(
@@ -90,7 +90,7 @@ COMMANDS = """
 @pytest.mark.parametrize("name", some(hostile_chains.MODELS, 5))
 def test_every_function(name):
     """Chains that are refused are so by every function, in the same words, and are a finding of `check`."""
-    errors, *said = run_child(PRELUDE + FUNCTIONS, name, timeout=240, memory_nbytes=MEMORY_NBYTES).split("\n")
+    errors, *said = run_fork(PRELUDE + FUNCTIONS, name, timeout=240, memory_nbytes=MEMORY_NBYTES).split("\n")
     said = [line for line in said if line]
     words = [line for line in said if re.search(f"{TOO_LONG}|{CIRCLE}", line)]
     if name in hostile_chains.REFUSED:
@@ -103,7 +103,7 @@ def test_every_function(name):
 
 @pytest.mark.parametrize("name", some([name for name in hostile_chains.MODELS if "10,000" not in name], 2))
 def test_every_command(name):
-    lines = run_child(PRELUDE + COMMANDS, name, timeout=240, memory_nbytes=MEMORY_NBYTES).splitlines()
+    lines = run_fork(PRELUDE + COMMANDS, name, timeout=240, memory_nbytes=MEMORY_NBYTES).splitlines()
     assert len(lines) == 20
     status = {words.split()[1]: int(words.split()[0]) for words in lines}
     assert status["check"] == (1 if name in hostile_chains.REFUSED else 0)

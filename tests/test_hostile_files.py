@@ -14,7 +14,7 @@ import pytest
 
 import milblob
 import reference
-from children import run_child
+from children import run_fork
 from hostile_bytes import blob_value, const, model, program, write_package
 from paths import DATA
 
@@ -390,7 +390,7 @@ def test_file_that_shrank_after_it_was_opened(file, left, tmp_path):
         print("done")
     """
     steps = [STEPS[name] for name in sorted(OF_FILE[file])]
-    assert run_child(code, package, victim, nbytes, *steps).strip() == "done"
+    assert run_fork(code, package, victim, nbytes, *steps).strip() == "done"
 
 
 @posix
@@ -413,7 +413,7 @@ def test_blob_file_that_shrank(tmp_path):
     """
     path = tmp_path / "weight.bin"
     path.write_bytes(WEIGHTS)
-    assert run_child(code, path).strip() == "done"
+    assert run_fork(code, path).strip() == "done"
 
 
 @posix

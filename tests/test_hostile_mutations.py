@@ -9,7 +9,7 @@ import json
 import pytest
 
 import milblob
-from children import run_child
+from children import run_fork
 from paths import DATA
 from thorough import sized
 
@@ -101,7 +101,7 @@ OTHERS = [
 def test_truncated(source, part, tmp_path):
     """At as many places as there is time for, or at every byte."""
     places = min(sized(25, 100_000), (DATA / source / part).stat().st_size)
-    tried, survived = run_child(CHILD, "truncate", DATA / source, part, tmp_path, places, 0).split()
+    tried, survived = run_fork(CHILD, "truncate", DATA / source, part, tmp_path, places, 0).split()
     assert int(tried) >= places // 2
     if part == "Data/com.apple.CoreML/model.mlmodel":
         assert int(survived) == 0
@@ -113,7 +113,7 @@ def test_truncated(source, part, tmp_path):
 ])  # fmt: skip
 def test_mutations(source, part, count, tmp_path):
     count = sized(count // 30, 4 * count)
-    tried, survived = run_child(CHILD, "mutate", DATA / source, part, tmp_path, count, 20240607).split()
+    tried, survived = run_fork(CHILD, "mutate", DATA / source, part, tmp_path, count, 20240607).split()
     assert int(tried) == count
     always_opens = part.endswith("weight.bin") or part == "metadata.json"  # what is wrong shows when it is read
     assert 0 < int(survived) < count + always_opens

@@ -12,7 +12,7 @@ import pytest
 
 import milblob
 import reference
-from children import LIMIT_NBYTES, run_child
+from children import LIMIT_NBYTES, run_fork
 from hostile_bytes import Sparse, blob_value, field, model, program, tensor_type, write_package
 from thorough import sized
 
@@ -64,7 +64,7 @@ CHILD = """
 
 def check(path, counts):
     assert os.stat(path if path.is_file() else next(path.rglob("weight.bin"))).st_blocks * 512 < 4 << 20
-    baseline, peak = map(int, run_child(CHILD, path, *(f"{name}={count}" for name, count in counts.items())).split())
+    baseline, peak = map(int, run_fork(CHILD, path, *(f"{name}={count}" for name, count in counts.items())).split())
     print(f"{path.name}: {peak / 2**20:.0f} MiB at most, of which {baseline / 2**20:.0f} after the imports")
     assert peak < LIMIT_NBYTES
 
@@ -105,7 +105,7 @@ def test_program_property_of_a_large_model_is_refused(tmp_path):
         assert peak_rss_nbytes() < 100 << 20, peak_rss_nbytes()
         print("done")
     """
-    assert run_child(code, path).strip() == "done"
+    assert run_fork(code, path).strip() == "done"
 
 
 def large_blobs(*counts):
@@ -158,7 +158,7 @@ def test_large_blob_file_that_announces_what_fits_and_holds_nothing(nbytes, tmp_
         assert peak_rss_nbytes() < 100 << 20, peak_rss_nbytes()
         print("done")
     """
-    assert run_child(code, path).strip() == "done"
+    assert run_fork(code, path).strip() == "done"
 
 
 def test_splice_of_a_large_file(tmp_path):
@@ -189,7 +189,7 @@ def test_splice_of_a_large_file(tmp_path):
         print(peak_rss_nbytes())
     """
     try:
-        assert int(run_child(code, old, new)) < LIMIT_NBYTES
+        assert int(run_fork(code, old, new)) < LIMIT_NBYTES
         assert new.stat().st_size == len(wanted) > 3 * WORKED_THROUGH
         with new.open("rb") as file:
             assert file.read(len(wanted.parts[0])) == wanted.parts[0]
@@ -239,7 +239,7 @@ def test_writer_past_6_gib(tmp_path):
         assert peak_rss_nbytes() < 100 << 20, peak_rss_nbytes()
         print("done")
     """
-    assert run_child(code, tmp_path / "weight.bin").strip() == "done"
+    assert run_fork(code, tmp_path / "weight.bin").strip() == "done"
 
 
 LOOK = """
@@ -290,6 +290,6 @@ def test_statistics_hash_and_diff_of_a_large_model(tmp_path):
             assert file.read(dtype.itemsize) == np.array(3.5, dtype).tobytes()
             file.seek(end - dtype.itemsize)
             file.write(np.array(2, dtype).tobytes())
-    anonymous = int(run_child(LOOK, path, other, timeout=600))
+    anonymous = int(run_fork(LOOK, path, other, timeout=600))
     print(f"statistics, hash and diff of {3 * WORKED_THROUGH >> 20} MiB: {anonymous / 2**20:.0f} MiB anonymous at most")
     assert anonymous < LIMIT_NBYTES

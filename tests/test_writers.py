@@ -17,6 +17,7 @@ import pytest
 import milblob
 from milblob.cli import commands
 from milblob.cli.parser import parse
+from syntax import parsed
 from writers import WRITERS, act, make, prepare_child
 
 SOURCE = pathlib.Path(milblob.__file__).parent
@@ -97,7 +98,7 @@ def every(tmp_path_factory):
 def functions_that_write():
     """(file, name) of every function of milblob that makes an output, renames, or changes files through a journal."""
     for path in sorted(SOURCE.rglob("*.py")):
-        stack = [("", ast.parse(path.read_text(encoding="utf-8")))]
+        stack = [("", parsed(path))]
         while stack:
             name, node = stack.pop()
             for child in ast.iter_child_nodes(node):

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 import milblob
 from cases import MODEL_CASES, load_case
-from children import SANITIZED, run_child
+from children import SANITIZED, run_fork
 from hostile_bytes import Sparse
 from milblob import DType
 from milblob.formats import read
@@ -271,8 +271,8 @@ def test_large_tensors_are_never_in_memory(tmp_path):
     source = tmp_path / "s.bin"
     data.write(source)
     for there in ("a.npz", "a.safetensors", "a"):
-        run_child(CHILD, source, tmp_path / there)
-        run_child(CHILD, tmp_path / there, tmp_path / "b.bin", "--force")
+        run_fork(CHILD, source, tmp_path / there)
+        run_fork(CHILD, tmp_path / there, tmp_path / "b.bin", "--force")
         assert os.path.getsize(tmp_path / "b.bin") >= NBYTES
         with milblob.open(source) as first, milblob.open(tmp_path / "b.json") as second:
             for name in first:

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from children import run_child
+from children import run_fork
 from compress_large_models import COLUMNS, save_weight, save_weights
 from thorough import sized, some
 
@@ -121,13 +121,13 @@ def test_growth(kind, tmp_path, monkeypatch):
         path = save_weight(tmp_path / f"{size}", "float16", len(rows) * 64, [row.tobytes() for row in rows], opset)
         if source is not None and "(" in source:
             compressed = tmp_path / f"{size}.mlpackage"
-            run_child(
+            run_fork(
                 "import milblob; from milblob import Linear, Palette, Prune\nmilblob.compress(*sys.argv[1:3], eval(sys.argv[3]))",
                 path, compressed, source,
             )  # fmt: skip
             path = compressed
         paths.append(path)
-    small, large = json.loads(run_child(CODE, recipe, json.dumps(options), *paths, timeout=900))
+    small, large = json.loads(run_fork(CODE, recipe, json.dumps(options), *paths, timeout=900))
     print(f"{kind}: {small / 2**20:.1f} and {large / 2**20:.1f} MiB")
     assert large - small < MOST_GROWTH * ((SIZES[1] - SIZES[0]) << 20)
     shutil.rmtree(tmp_path)
@@ -146,7 +146,7 @@ def test_number_of_weights(kind, tmp_path, monkeypatch):
             weights[-1][3, 4] = np.nan  # which is only found when all but this one are written
         pieces = [[weight.tobytes()] for weight in weights]
         paths.append(save_weights(tmp_path / f"{number}", "float16", 256, pieces))
-    small, large = json.loads(run_child(CODE, recipe, json.dumps(options), *paths, timeout=900))
+    small, large = json.loads(run_fork(CODE, recipe, json.dumps(options), *paths, timeout=900))
     print(f"{kind}: {small / 2**20:.1f} and {large / 2**20:.1f} MiB")
     assert large - small < MOST_GROWTH * ((NUMBERS[1] - NUMBERS[0]) << 21)
     shutil.rmtree(tmp_path)

@@ -126,7 +126,7 @@ CASES += [("write_weights", "w.mil", mode, "ENOSPC") for mode in ("fail", "kill 
 
 
 @linux
-@pytest.mark.parametrize(("writer", "listing", "mode", "code"), some(CASES, 4))
+@pytest.mark.parametrize(("writer", "listing", "mode", "code"), some(CASES, 3))
 def test_a_pair_is_replaced_whole(faults, tmp_path, writer, listing, mode, code):
     """The old pair or the new one, always; a change with a journal is refused by readers until it is completed."""
     reset = prepare(tmp_path)

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import milblob
-from children import run_child
+from children import run_fork
 from milblob.matching import checkpoint, similarity
 from milblob.matching.agreeing import _words, agreeing
 from paths import DATA
@@ -100,7 +100,7 @@ def test_work_has_an_end(name):
     assert len(found.matches) + len(found.ties) + len(found.unmatched_names) > 0
     found.to_dict(), str(found)
     """.replace("\n        ", "\n    ")
-    run_child(code, timeout=300, memory_nbytes=3 << 30)
+    run_fork(code, timeout=300, memory_nbytes=3 << 30)
 
 
 def test_without_work_nothing_is_claimed(monkeypatch, tmp_path):

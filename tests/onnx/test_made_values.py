@@ -7,7 +7,7 @@ import pytest
 
 import milblob
 import milblob.onnx
-from children import run_child
+from children import run_fork
 from milblob import budget
 from milblob.program import schema
 from onnx_models import save
@@ -152,7 +152,7 @@ def test_small_files_that_become_large_are_refused(tmp_path, name):
                 print(peak_rss_nbytes() >> 20, error)
     """
     most = 64 * MIB if name == "loops" else 0  # of the default, nodes alone take half a minute
-    output = run_child(code, package, tmp_path / "m.onnx", most, memory_nbytes=4000 * MIB, timeout=300)
+    output = run_fork(code, package, tmp_path / "m.onnx", most, memory_nbytes=4000 * MIB, timeout=300)
     used, _, words = output.partition(" ")
     assert "max_nbytes (--max-nbytes) allows more" in words
     assert int(used) < 1300, f"{used} MiB"

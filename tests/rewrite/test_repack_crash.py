@@ -125,9 +125,10 @@ def test_kill_9_weight_file_in_place(faults, tmp_path):
 # In place everything can go wrong that can at all; elsewhere the same calls are made, so two kinds are enough.
 PLACES = [("itself", *failure) for failure in FAILURES]
 PLACES += [(place, mode, "EIO") for place in ("new", "other") for mode in ("fail", "kill after")]
+MECHANISMS = [("itself", "short then fail", "ENOSPC"), ("itself", "kill after", "EIO"), ("other", "fail", "EIO")]
 
 
-@pytest.mark.parametrize(("place", "mode", "code"), some(PLACES, 4))
+@pytest.mark.parametrize(("place", "mode", "code"), some(PLACES, named=MECHANISMS))
 def test_every_call(faults, tmp_path, states, mode, code, place):
     """The old state or the new one, whole; the source untouched; nothing else anywhere."""
     made, known = states

@@ -3,6 +3,7 @@
 import ast
 
 from paths import ROOT
+from syntax import parsed
 
 PACKAGE = ROOT / "src" / "milblob"
 OPENERS = {
@@ -94,7 +95,7 @@ def test_every_call_that_opens_a_file_is_known():
         (path.relative_to(PACKAGE).as_posix(), *call)
         for path in PACKAGE.rglob("*.py")
         if path.parent.name != "storage"
-        for call in opens_in(ast.parse(path.read_text(encoding="utf-8")))
+        for call in opens_in(parsed(path))
     }
     known = NAMED | BENEATH | HELD | COMPARED | OTHERS | LOOKED
     assert sorted(found - known) == [], "open it by a Location or by the handle that was checked, and list it here"

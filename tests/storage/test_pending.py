@@ -25,7 +25,8 @@ from milblob.model.editable import EditableModel
 from milblob.refitting import refit as refitting
 from milblob.storage import journal, journal_format, paths, pending
 from milblob.storage.output import NewFile, NewNamedFile
-from thorough import some
+from syntax import parsed
+from thorough import sized, some
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32",
@@ -52,10 +53,13 @@ def assign_records(path, number):
             opened[name] = np.full(opened[name].shape, number, opened[name].dtype)
 
 
-def interrupted(faults, action, arguments, fresh):
-    """Yield the path of a tree in each state that a kill leaves while a journal is there."""
+EVERY = sized(2, 1)
+
+
+def interrupted(faults, action, arguments, fresh, every=EVERY):
+    """Yield the path of a tree in each state, or every so many, that a kill leaves while a journal is there."""
     seen = 0
-    for number in range(1, 300):
+    for number in range(1, 300, every):
         root = fresh()
         outcome = faults.run(action, arguments(root), root=root, number=number, mode="kill after")
         if journals(root):
@@ -63,7 +67,7 @@ def interrupted(faults, action, arguments, fresh):
             yield root
         if outcome.exit == "ok":
             break
-    assert seen >= 4
+    assert seen >= 4 // every
 
 
 @pytest.fixture
@@ -429,7 +433,12 @@ WRITERS = {
             (PACKAGE, "the package"),  # files in a package of that name are not opened alone for writing
             *itertools.product(["plain", "odd.name", "a.mlmodelc.d"], WRITERS),
         ],
-        5,
+        named=[
+            (PACKAGE, "the package"),
+            ("plain", "its model file"),
+            ("odd.name", "its blobs"),
+            ("a.mlmodelc.d", "its weight file"),
+        ],
     ),
 )
 def test_an_interrupted_change_is_seen_from_everywhere(faults, trees, name, writer):
@@ -720,7 +729,7 @@ def with_linked_names(path):
 
 def test_journal_that_was_killed_between_its_two_names(faults, trees):
     seen = 0
-    for root in interrupted(faults, with_linked_names, lambda root: [str(root)], trees):
+    for root in interrupted(faults, with_linked_names, lambda root: [str(root)], trees, every=1):
         (made,) = journals(root)
         seen += made.stat().st_nlink == 2
         assert in_one_state(root) == 1
@@ -914,7 +923,7 @@ def test_no_other_way_to_ask():
 
     names = {"exists", "lexists", "isdir", "isfile", "islink", "ismount", "is_file", "is_dir", "is_symlink"}
     for path in pathlib.Path(milblob.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Attribute) and node.attr in names:
                 is_entry = (
                     isinstance(node.value, ast.Name) and node.value.id == "entry"

@@ -9,7 +9,7 @@ import struct
 import milblob
 import reference
 from cases import load_case
-from children import LIMIT_NBYTES, run_child
+from children import LIMIT_NBYTES, run_fork
 from hostile_bytes import blob_value, field, function, immediate, operation, write_package
 from paths import DATA
 
@@ -205,7 +205,7 @@ def measured_compress(source, target, recipe, limit_nbytes):
 
 def _measured(call, counts, source, target, options, limit_nbytes):
     code = MEASURED.replace("CALL", call).replace("COUNTS", counts)
-    found = json.loads(run_child(code, source, target, json.dumps(options), timeout=1800))
+    found = json.loads(run_fork(code, source, target, json.dumps(options), timeout=1800))
     print(f"{target.name}: {found['most'] / 2**20:.0f} MiB anonymous at most, {found['seconds']:.1f} s")
     assert found["most"] < limit_nbytes
     return found

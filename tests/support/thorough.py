@@ -1,8 +1,8 @@
 """The two tiers of tests: what `make test` has time for, and all of it (`make thorough`, which sets MILBLOB_THOROUGH=1).
 
 Tests marked `thorough` run in the second tier only (conftest.py); `some` marks most cases of a table so. Of a product of
-parameters the first tier runs each value of each parameter once, not each combination. Of these cases it runs at most `MOST`,
-spread evenly (`first_tier`): the mark `sample(count)` sets another number, and `every` keeps all rows of a table in which
+parameters the first tier runs each value of each parameter once, not each combination. Of more than `MOST` of these cases it
+runs `FEW`, spread evenly (`first_tier`): the mark `sample(count)` sets another number for both, and `every` keeps all rows of a table in which
 each row is a rule or a finding of its own. Tests of both tiers make the same assertions; `sized` and `share` choose how many
 random inputs they draw, and how large their files are.
 With MILBLOB_THOROUGH=cases all tests run, with the inputs of the first tier: under sanitizers there is no time for more.
@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 IS_THOROUGH = os.environ.get("MILBLOB_THOROUGH") in ("1", "cases")
-MOST = 5
-"""How many cases of a test run in the first tier, where it has neither `sample` nor `every`."""
+MOST, FEW = 5, 3
+"""The first tier runs up to 5 cases of a test that has neither `sample` nor `every`; of more it runs 3."""
 EVERY = {"tier", "every_way"}
 """Fixtures with several values that each promise something: tests that use them are as those marked `every`."""
 IS_LARGE = os.environ.get("MILBLOB_THOROUGH") == "1"
@@ -72,12 +72,12 @@ def _function(item):
 def _cases(cases):
     """Return the cases of one test function that run in the first tier."""
     sample = cases[0].get_closest_marker("sample")
-    most = sample.args[0] if sample else MOST
+    most, few = sample.args * 2 if sample else (MOST, FEW)
     keeps_all = sample is None and (cases[0].get_closest_marker("every") or EVERY & set(cases[0].fixturenames))
     cases = _each_choice(cases)
     if keeps_all or len(cases) <= most:
         return cases
-    return [cases[i * len(cases) // most] for i in range(most)]
+    return [cases[i * len(cases) // few] for i in range(few)]
 
 
 def _each_choice(cases):

@@ -13,7 +13,7 @@ import zlib
 import pytest
 
 import tvm_archives as made
-from children import run_child
+from children import run_fork
 from milblob import FormatError, MilblobError, UnsupportedError, tvm
 
 PARAMS = "parameters/default.params"
@@ -242,7 +242,7 @@ def test_gzip_bombs(tmp_path):
         print([f.code for f in tvm.check_archive(sys.argv[1])])
         print(peak_rss_nbytes() - before)
     """
-    words, codes, grown = run_child(code, path).splitlines()
+    words, codes, grown = run_fork(code, path).splitlines()
     assert "gzip: expected at most 268435456 bytes decompressed, got more (max_nbytes allows them)" in words
     assert codes == "['gzip']"
     if sys.platform == "linux":

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import milblob
 import reference_patch as reference
-from children import run_child
+from children import run_fork
 from milblob.updating import frames, steps
 from paths import DATA, DEMO
 from repacking import copy_of, small_package, tree
@@ -354,7 +354,7 @@ MEMORY = """
 
 @pytest.mark.thorough
 def test_memory_does_not_grow_with_the_model(tmp_path):
-    grown = int(run_child(MEMORY.replace("COUNT", "128"), str(tmp_path), timeout=600))
+    grown = int(run_fork(MEMORY.replace("COUNT", "128"), str(tmp_path), timeout=600))
     assert grown < 160 << 20  # of models of 512 MiB
     assert (
         (tmp_path / "made.bin").read_bytes()

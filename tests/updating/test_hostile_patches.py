@@ -9,7 +9,7 @@ import pytest
 
 import milblob
 import reference_patch as reference
-from children import run_child
+from children import run_fork
 from paths import DEMO
 from reference_patch import CHANGE, COPY, PREFIX, RAW, zstd
 from repacking import tree
@@ -219,7 +219,7 @@ def test_an_index_that_is_a_bomb(sound, declared):
     compressor = zstd.ZstdCompressor()
     index = b"".join(compressor.compress(bytes(1 << 20)) for _ in range(300)) + compressor.flush()
     patch.write_bytes(reference.with_index(0, b"", index, declared))
-    megabytes, _, message = run_child(BOMB, str(old), str(patch), str(old.parent / "made.mlpackage")).partition(" ")
+    megabytes, _, message = run_fork(BOMB, str(old), str(patch), str(old.parent / "made.mlpackage")).partition(" ")
     assert "patch: expected" in message
     assert int(megabytes) < 250
     assert not (old.parent / "made.mlpackage").exists()
