@@ -61,7 +61,7 @@ class _Form:
         self._elements: Elements | None = None
 
     def elements(self) -> Elements:
-        """Open its values. A compressed weight stays open if its parts are in the file, so it occupies no memory."""
+        """Open its values. A compressed weight is kept open if its parts are in the file: it has no memory itself."""
         if self._elements is not None:
             return self._elements
         found, chain = Elements(self.first), self.first.chain

@@ -15,7 +15,7 @@ READ_NBYTES = HASH_STRETCH_NBYTES
 """Bytes of a file that are read, compared and hashed at a time: the second-level cache holds them."""
 
 
-class Side(NamedTuple):
+class RunFile(NamedTuple):
     """Where the parts of a run are: a file, and the offset of the first."""
 
     mapping: MappedFile
@@ -31,7 +31,7 @@ class Run(NamedTuple):
     """
 
     sizes: Sequence[int]
-    sides: tuple[Side, ...]
+    sides: tuple[RunFile, ...]
 
 
 class _Piece(NamedTuple):
@@ -99,7 +99,7 @@ def _taken(spaces: list[tuple[bytearray, Buffer]]) -> tuple[bytearray, Buffer]:
 
 def part_hashes(mapping: MappedFile, sizes: Sequence[int]) -> Iterator[bytes]:
     """Yield the BLAKE3 of each part of a file; see `run_hashes`."""
-    for (found,) in run_hashes([Run(sizes, (Side(mapping, 0),))]):
+    for (found,) in run_hashes([Run(sizes, (RunFile(mapping, 0),))]):
         yield found
 
 

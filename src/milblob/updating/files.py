@@ -27,7 +27,7 @@ from ..storage.mapped import MappedFile
 from ..storage.pending import Pending, wait
 from ..storage.source_file import SourceFile
 from . import frames
-from .digests import Run, Side, digest_of, run_hashes
+from .digests import Run, RunFile, digest_of, run_hashes
 from .patch import KINDS, PatchedFile
 
 _FINDER = ".DS_Store"
@@ -195,7 +195,7 @@ def hash_both(old: ModelFiles, new: ModelFiles, counter: ProgressCounter) -> tup
 def _run_of(both: tuple[ModelFiles, ModelFiles], parts: list[Parts], count: int, places: list[_Place]) -> Run:
     side, path, first = places[0]
     sizes = [row.nbytes for row in parts[side][path][first : first + count]]
-    sides = (Side(both[side].mappings[path], parts[side][path][first].offset) for side, path, first in places)
+    sides = (RunFile(both[side].mappings[path], parts[side][path][first].offset) for side, path, first in places)
     return Run(sizes, tuple(sides))
 
 
