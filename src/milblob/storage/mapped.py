@@ -295,8 +295,8 @@ class MappedFile:
     def read_at(self, offsets: list[int], nbytes: int) -> bytes | None:
         """Read `nbytes` at each of the offsets from the file itself, one after another; see `reading`.
 
-        Returns: The bytes; None where only the mapping can give them: as `reading`, an offset outside the file, a file that
-        has shrunk.
+        Returns: The bytes; None where only the mapping can give them: as `reading`, an offset outside the file, a file
+        that has shrunk.
         """
         last = self.nbytes - nbytes
         if self.is_partial:
