@@ -100,7 +100,8 @@ def call(name, path, out):
 
 def require_refused(name, said, is_other_kind):
     """A model with an interrupted change is refused, or is a finding of `check`."""
-    assert "PendingChangeError" in said or "interrupted change" in said or is_other_kind, (name, said)
+    found = "PendingChangeError" in said or "interrupted change" in said or "error[pending-change]" in said
+    assert found or is_other_kind, (name, said)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ KINDS = {
     "on from pruned": ("Palette(4)", {}, "Prune(0.5)"),
     "on from integers": ("Palette(4)", {}, "Linear()"),
     "anew": ("Linear('int4', granularity='per_block', block=32)", {"recompress": True}, "Linear()"),
-    "a size": ("None", {"bits": 5, "recipes": ["{\"recipe\": \"Linear\"}", "{\"recipe\": \"Palette\"}"], "importance": "full"}, None),
+    "a size": ("Goal(bits=5, recipes=[Linear(), Palette()])", {"importance": "full"}, None),
 }  # fmt: skip
 NUMBERS = [8, 40]
 """Weights of 2 MiB."""
@@ -64,7 +64,7 @@ MANY = {
     "palette of vectors": ("Palette(4, vector=2)", {}),
     "palettes with scales, dry run": ("Palette(4, scale=True)", {"dry_run": True}),
     "pruned, then integers": ("Prune(0.5) + Linear()", {}),
-    "a size, blocks": ("None", {"bits": 9.5, "recipes": ["{\"recipe\": \"Prune\", \"sparsity\": 0.5, \"block\": 4}"]}),
+    "a size, blocks": ("Goal(bits=9.5, recipes=[Prune(0.5, block=4)])", {}),
 }  # fmt: skip
 QUICK = ("pruned, then integers", "palettes along another axis")
 
@@ -72,7 +72,7 @@ CODE = """
     import json, pathlib, threading
     import numpy as np
     import milblob
-    from milblob import Linear, Palette, Prune
+    from milblob import Goal, Guidance, Linear, Palette, Prune
     from milblob.compressing import compress, parse_recipe  # what is imported later would count
 
     def anonymous_nbytes():
@@ -83,10 +83,11 @@ CODE = """
     found = []
     for path in paths:
         given = dict(options)
-        if given.get("importance"):
+        if given.pop("importance", None):
             with milblob.open(path) as model:
                 shape = model["w0"].shape
-            given["importance"] = {"w0": np.broadcast_to(np.arange(1, shape[1] + 1) / shape[1], shape)}  # takes no memory
+            importance = np.broadcast_to(np.arange(1, shape[1] + 1) / shape[1], shape)  # takes no memory
+            given["guidance"] = Guidance(importance={"w0": importance})
         most, done, start = [0], threading.Event(), anonymous_nbytes()
 
         def watch():
