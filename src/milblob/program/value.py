@@ -178,9 +178,10 @@ class Value:
             if declared is None:
                 dtype, shape = undeclared(self._buffer, *self._member)
             else:
-                dtype, shape = getattr(declared, "dtype", 0), getattr(declared, "shape", ())  # those of a TensorType
-                if isinstance(dtype, int):
+                found, shape = getattr(declared, "dtype", 0), getattr(declared, "shape", ())  # those of a TensorType
+                if isinstance(found, int):
                     raise FormatError(f"type of a tensor value: expected a tensor type that is known, got {declared}")
+                dtype = found
             return unpack_at(self._buffer, *self._member, dtype, shape)
 
     def read(self) -> Any:
