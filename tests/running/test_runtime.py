@@ -285,10 +285,9 @@ def test_optimization_decodes_weights_once(tmp_path, monkeypatch):
 
 
 def test_threads_of_a_session(monkeypatch):
-    """Those of the argument, then those of the variable; they sleep while they wait."""
+    """Those of the argument, then those of the variable, then the processors of this process."""
     monkeypatch.setenv("MILBLOB_THREADS", "3")
     assert [make_options(False, threads).intra_op_num_threads for threads in (2, None)] == [2, 3]
-    assert make_options(True, None).get_session_config_entry("session.intra_op.allow_spinning") == "0"
     monkeypatch.delenv("MILBLOB_THREADS")
     monkeypatch.setattr("milblob.running.runtime.processors", lambda: 5)
     assert make_options(False, None).intra_op_num_threads == 5
