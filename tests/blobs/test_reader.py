@@ -429,7 +429,9 @@ def is_read(monkeypatch, error=None):
     return seen
 
 
-ONLY_LINUX = pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="Linux: elsewhere no file is known to be cold")
+ONLY_LINUX = pytest.mark.skipif(
+    not hasattr(os, "RWF_NOWAIT"), reason="no RWF_NOWAIT: how cold files are read is not tested"
+)
 
 
 @ONLY_LINUX

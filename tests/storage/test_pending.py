@@ -57,7 +57,7 @@ EVERY = sized(2, 1)
 
 
 def interrupted(faults, action, arguments, fresh, every=EVERY):
-    """Yield the path of a tree in each state, or every so many, that a kill leaves while a journal is there."""
+    """Yield the path of a tree in each state, or every few, that a kill leaves while a journal is there."""
     seen = 0
     for number in range(1, 300, every):
         root = fresh()

@@ -245,11 +245,11 @@ def test_a_thread_without_a_processor_holds_nobody_up(three):
 
 
 def test_nobody_waits_for_a_thread_to_start(three, monkeypatch):
-    begun = []
-    monkeypatch.setattr(threads, "start_new_thread", lambda *call: begun.append(call))
+    calls = []
+    monkeypatch.setattr(threads, "start_new_thread", lambda *call: calls.append(call))
     assert set(ordered(lambda item: threading.get_ident(), range(30))) == {threading.get_ident()}
-    assert len(begun) == 2
-    for run, given in begun:  # now they get a processor: nothing is left, nor kept in memory
+    assert len(calls) == 2
+    for run, given in calls:  # now they get a processor: nothing is left, nor kept in memory
         run(*given)
     require_no_threads()
 
