@@ -18,7 +18,7 @@ from ..results import Result, least, plain
 from ..rewrite.changes import Options
 from ..rewrite.destination import require_outside
 from ..rewrite.parts import CompressedWeight, Loss, WeightParts
-from ..rewrite.repack import repacking
+from ..rewrite.repack import Repacking
 from ..selection import selector
 from ..storage import paths
 from ..storage.output import NewDirectory, NewFile
@@ -241,7 +241,9 @@ def compress(
             as_they_are = _as_they_are(blocks, request.is_selected) if is_free else []
             request = request._replace(blocks=blocks, per_name=[*request.per_name, *as_they_are])
         options = Options({}, compress=True)
-        work = stack.enter_context(repacking([path], output, options, force, workers, None, max_nbytes, dry_run))
+        silent = ProgressCounter(None)  # weights are counted, not files
+        work = Repacking([path], output, options, force, workers, silent, max_nbytes, dry_run)
+        stack.enter_context(work.opened())
         scratch = Scratch(tempfile.gettempdir() if dry_run else os.path.dirname(os.path.abspath(output)) or ".")
         search = CandidateSearch(request, scratch, None if chooser is None else chooser.recipes)
         counter = ProgressCounter(progress)

@@ -27,7 +27,7 @@ class Item:
         target: dtype in the result; equal to `dtype` for COPY and VALUE.
         how: COPY, CAST, VALUE (a TensorValue to decode), DENSE (a compressed weight to decode), HELD (bytes in memory:
             of a value in MIL text, of a part) or COMPUTED (a part that is computed while it is written). Tasks have
-            nothing of the last three; a DenseTask has DENSE.
+            nothing of the last two; those of `make_tasks` have no DENSE either.
         open: for DENSE, returns what computes the elements.
         held: for HELD, the stored bytes.
         computed: for COMPUTED, the parts and the key of this one.
@@ -101,7 +101,7 @@ class Step(NamedTuple):
     number: int  # of the item
     how: str
     origin: SourceFile
-    start: int  # of the source. count, first_index: of elements (with CAST).
+    start: int  # of the source. count, first_index: of elements (with CAST and DENSE).
     nbytes: int
     dtype: str
     target: str
@@ -121,28 +121,9 @@ class Task(NamedTuple):
     path: str
     begin: int
     steps: tuple[Step, ...]
-    overflow: str
-    nan: str
-
-
-class DenseStep(NamedTuple):
-    """A range of a compressed weight that becomes dense values, for a worker."""
-
-    name: str  # of the weight in the source
-    path: str  # of the file, which exists and has its final size
-    target: str  # name of the dtype in the result
-    metadata: bytes  # of the record, to be written at `offset`; b"" for a range that does not begin it
-    offset: int
-    data_offset: int
-    begin: int  # of the elements
-    count: int  # type: ignore[assignment]  # hides tuple.count
-
-
-class DenseTask(NamedTuple):
-    """Ranges of compressed weights of a source, which a worker opens."""
-
-    source: Reopened
-    steps: tuple[DenseStep, ...]
+    overflow: str = "error"
+    nan: str = "keep"
+    source: Reopened | None = None  # of steps with DENSE: what a worker opens to find the weights by their names
 
 
 def lay_out(items: Iterable[Item], align: int) -> dict[str, tuple[list[Item], int]]:
