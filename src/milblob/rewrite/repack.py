@@ -407,7 +407,7 @@ class Repacking:
         records = arrangement.records
         changed: dict[str, Any] = {}
         for part in model.parts:
-            name = _inside(records.root, str(part.mapping.name))
+            name = _plain(os.path.relpath(os.path.realpath(str(part.mapping.name)), records.root))
             if name in changed:  # a pipeline has one model file
                 continue
             if not part.is_text and self.options.canonical:
@@ -536,7 +536,3 @@ def _canonical(model: Model, edits: Edits) -> bytes:
 
 def _plain(name: str) -> str:
     return name.replace(os.sep, "/")
-
-
-def _inside(root: str, path: str) -> str:
-    return _plain(os.path.relpath(os.path.realpath(path), root))
