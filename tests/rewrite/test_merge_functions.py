@@ -17,7 +17,7 @@ from hostile_bytes import FLOATS, blob_value, const, field, immediate, tensor_ty
 from merging import FILE, UNKNOWN, function, package_of, weights_of
 from milblob.cli import main
 from milblob.program import schema
-from milblob.rewrite import merge_functions
+from milblob.rewrite import new_package
 from paths import DATA
 from thorough import some
 
@@ -437,13 +437,13 @@ def test_a_file_that_appears_at_the_destination_is_not_replaced(pair, force, tmp
     """Finding equal weights may take long; what is there then is somebody's."""
     target = tmp_path / "merged.mlpackage"
 
-    class Later(merge_functions.ProgressCounter):
+    class Later(new_package.ProgressCounter):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             target.mkdir()
             (target / "thesis.txt").write_text("mine")
 
-    monkeypatch.setattr(merge_functions, "ProgressCounter", Later)
+    monkeypatch.setattr(new_package, "ProgressCounter", Later)
     with pytest.raises(FileExistsError, match=r"merged\.mlpackage: expected "):
         milblob.merge_functions(pair, target, force=force)
     assert [path.name for path in target.iterdir()] == ["thesis.txt"]

@@ -62,7 +62,7 @@ OTHERS = {
     ("model/identify.py", "identify", "MappedFile"), ("remote/mirror.py", "Mirror._add", "os.open"),
     ("rewrite/copying.py", "new_file", "os.open"), ("rewrite/copying.py", "existing_file", "os.open"),
     ("rewrite/repack.py", "_lock", "os.open"), ("threads.py", "_text", "os.open"),
-    ("rewrite/download.py", "_Work.__init__", "open"), ("rewrite/download.py", "_Work.fetch", "os.open"), ("rewrite/download.py", "_Work._note", "os.open"),
+    ("rewrite/download.py", "_Work.__init__", "open"), ("rewrite/download.py", "_Work._fetch", "os.open"), ("rewrite/download.py", "_Work._note", "os.open"),
     ("rewrite/download.py", "_locked", "os.open"), ("remote/zips.py", "_members", "zipfile.ZipFile"), ("remote/mirror.py", "open_mirror", "MappedFile"),
     ("remote/cache_directory.py", "CacheDirectory._key", "os.open"), ("remote/cache_directory.py", "CacheDirectory.trim", "os.open"),
     ("remote/cache_directory.py", "CacheEntry.__init__", "os.open"), ("remote/cache_directory.py", "CacheEntry._open", "os.open"),

@@ -82,7 +82,7 @@ def refit(
         if not dry_run:
             counter = ProgressCounter(how.progress, (asset[row.name] for row in targets))
             for row in targets:
-                row.values.is_read = partial(counter.add_tensor, row.name, asset[row.name])
+                row.is_read = partial(counter.add_tensor, row.name, asset[row.name])
             save(asset, new, target, force)
         return report
 
@@ -135,19 +135,19 @@ def _problem(value: _Value, unshare: bool) -> Exception | None:
 def _are_alike(value: _Value) -> bool:
     """Whether all targets of a value get the same bytes."""
     first, *others = value.targets.values()
-    if all(row.given == first.given and row.values.dtype == first.values.dtype for row in others):
+    if all(row.given == first.given and row.dtype == first.dtype for row in others):
         return True
-    own = first.values.read()
-    return all(row.values.read().tobytes() == own.tobytes() for row in others)
+    own = first.read()
+    return all(row.read().tobytes() == own.tobytes() for row in others)
 
 
 def _bytes_of(asset: Asset, row: GivenTensor) -> Any:
     """Return the stored form of new values: little-endian, sub-byte elements packed."""
-    return stored_bytes(np.ascontiguousarray(row.values.read()), asset[row.name].mil_dtype)
+    return stored_bytes(np.ascontiguousarray(row.read()), asset[row.name].mil_dtype)
 
 
 def _nbytes_of(asset: Asset, row: GivenTensor) -> int:
-    return asset[row.name].mil_dtype.nbytes(prod(row.values.shape))
+    return asset[row.name].mil_dtype.nbytes(prod(row.shape))
 
 
 def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
@@ -161,7 +161,7 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
     for value in whole:
         row = next(iter(value.targets.values()))
         nbytes = _nbytes_of(asset, row)
-        if nbytes != value.stored.nbytes or (value.stored.is_splat and prod(row.values.shape) > 1):
+        if nbytes != value.stored.nbytes or (value.stored.is_splat and prod(row.shape) > 1):
             grown.append(value)  # one element was repeated
         else:
             later = Later(nbytes, partial(_bytes_of, asset, row))
@@ -175,14 +175,14 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
         if value.stored.resource is not None:
             emitter.resources[value.stored.resource] = emitter.resources[value.stored.resource]._replace(data=data)
         else:
-            emitter.attributes[value.stored.attribute] = _attribute(emitter, data, prod(row.values.shape))
+            emitter.attributes[value.stored.attribute] = _attribute(emitter, data, prod(row.shape))
     for value in apart:
         made: dict[str, int] = {}
         for name, row in value.targets.items():
             number = made.get(row.given)
             if number is None:
                 data = Later(_nbytes_of(asset, row), partial(_bytes_of, asset, row))
-                number = made[row.given] = emitter.add_attribute(_attribute(emitter, data, prod(row.values.shape)))
+                number = made[row.given] = emitter.add_attribute(_attribute(emitter, data, prod(row.shape)))
             emitter.set_properties(asset[name].row.op, emitter.add_properties(varint(number)))
     return emitter.pieces(), None
 
@@ -196,10 +196,10 @@ def _attribute(emitter: Emitter, data: Later, count: int) -> bytes:
 
 
 def _row(asset: Asset, row: GivenTensor, value: _Value, new: NewBytecode, target: str, in_place: bool) -> Refitted:
-    tensor, values = asset[row.name], row.values
+    tensor = asset[row.name]
     others = [name for name in value.users if name not in value.targets]
     is_whole = len(value.targets) == len(value.users)
     return Refitted(
-        row.name, row.given, tensor.mil_dtype, values.shape, _nbytes_of(asset, row), values.given_dtype, values.counts,
+        row.name, row.given, tensor.mil_dtype, row.shape, _nbytes_of(asset, row), row.given_dtype, row.counts,
         target, in_place and new[1] is not None, unshared="" if is_whole else others[0],
     )  # fmt: skip

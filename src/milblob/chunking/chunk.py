@@ -10,13 +10,15 @@ from ..errors import UnsupportedError
 from ..model.model import Model
 from ..model.package import Package
 from ..program.splice import Edit, Spliced, splice
-from ..program.wire_edits import combined, field, reference_edit, require_plain, varint
+from ..program.wire_edits import combined, field, reference_edit, require_plain
 from ..progress import Progress, ProgressCounter
+from ..rewrite.describe import Description, encode, record_of
 from ..rewrite.destination import is_in_place, require_destination
 from ..rewrite.new_package import (
     WEIGHT_FILE,
     Bytes,
     NewRecords,
+    framed,
     nbytes_of,
     reference_to,
     require_one_program,
@@ -27,9 +29,8 @@ from ..storage import paths
 from ..storage.disk import syncing
 from ..storage.output import NewDirectory, Whole, together
 from .cutting import Cutter, Record, key_of
-from .describe import Description, array_feature, encode, record_of
 from .flow import LiveValue
-from .parts import FunctionPart, last_edit, part_edits, parts_of
+from .parts import FunctionPart, array_feature, last_edit, part_edits, parts_of
 from .report import Chunk, ChunkReport, Cut, RepeatedWeight
 
 _SPEC_VERSION, _DESCRIPTION, _PIPELINE = 1, 2, 202
@@ -143,7 +144,6 @@ class _Chunking:
         self.models: list[list[Bytes]] = []
         self.pipeline: list[Bytes] = []
         self.has_pipeline = False
-        self._sizes: list[int] = []
 
     # --------------------------------------------------------------------------------------------------------- planning
 
@@ -159,20 +159,19 @@ class _Chunking:
         for number, parts in enumerate(self.parts):
             records, references = self._gather(parts)
             self.records.append(records)
-            self._sizes.append(records.lay_out())
+            records.lay_out()
             edits = [edit for part in parts.values() for edit in part_edits(self.buffer, part)]
             edits.append(self._described(number))
             self.models.append([self._spliced(number, edits, references, WEIGHT_FILE)])
             if pipeline:
                 member = self._spliced(number, edits, references, f"{number}-{WEIGHT_FILE}")
-                members += [varint(1 << 3 | 2) + varint(member.nbytes), member]
+                members += framed(1, [member])
         if pipeline:
             names = b"".join(field(2, os.path.splitext(name)[0]) for name in self._names()[:count])
-            nbytes = nbytes_of(members) + len(names)
             span = self.description.span
             about = bytes(memoryview(self.buffer)[span[0] : sum(span)])
             head = field(_SPEC_VERSION, self.source.spec_version) + field(_DESCRIPTION, about)
-            self.pipeline = [head + varint(_PIPELINE << 3 | 2) + varint(nbytes), *members, names]
+            self.pipeline = [head, *framed(_PIPELINE, [*members, names])]
 
     def _require_pipeline(self) -> None:
         states = [name for flow in self.cutter.flows.values() for name in _states_of(flow.values.values())]
@@ -245,12 +244,14 @@ class _Chunking:
     def write(self, force: bool, counter: ProgressCounter) -> None:
         """Write all packages; they take their names together."""
         packages = [
-            ([(WEIGHT_FILE, records.items, nbytes)], model)
-            for records, nbytes, model in zip(self.records, self._sizes, self.models, strict=True)
+            ([(WEIGHT_FILE, records.items, records.file_nbytes)], model)
+            for records, model in zip(self.records, self.models, strict=True)
         ]
         if self.pipeline:
-            rows = enumerate(zip(self.records, self._sizes, strict=True))
-            weights = [(f"{number}-{WEIGHT_FILE}", records.items, nbytes) for number, (records, nbytes) in rows]
+            weights = [
+                (f"{number}-{WEIGHT_FILE}", records.items, records.file_nbytes)
+                for number, records in enumerate(self.records)
+            ]
             packages.append((weights, self.pipeline))
         counter.total_nbytes = sum(
             nbytes_of(model) + sum(item.nbytes for _, items, _ in weights for item in items)
@@ -311,7 +312,7 @@ class _Chunking:
                     nbytes,
                     len(self.records[number].items),
                     sum(len(part.rows) for part in parts.values()),
-                    {name: _inputs_of(part) for name, part in parts.items()},
+                    {name: [one.port for one in part.inputs if not one.is_state] for name, part in parts.items()},
                     {name: part.output_names for name, part in parts.items()},
                     {name: _states_of(part.inputs) for name, part in parts.items()},
                 )
@@ -355,7 +356,3 @@ class _Chunking:
 
 def _states_of(values: Iterable[LiveValue]) -> list[str]:
     return [value.name for value in values if value.is_state]
-
-
-def _inputs_of(part: FunctionPart) -> list[str]:
-    return [value.port for value in part.inputs if not value.is_state]

@@ -24,24 +24,20 @@ from ..program.wire_edits import (
     removed_operation,
     require_plain,
     text_of,
-    varint,
 )
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress
+from ..rewrite.describe import Description, encode, is_array
 from ..rewrite.destination import require_new_package
 from ..rewrite.new_package import (
-    WEIGHT_FILE,
     Bytes,
     NewRecords,
-    nbytes_of,
+    framed,
     reference_to,
     require_one_program,
-    write_package,
+    write_new_package,
 )
 from ..rewrite.tasks import Item
-from ..storage import paths
-from ..storage.output import NewDirectory
 from ..wording import escape
-from .describe import Description, encode, is_array
 from .flow import constants_by_row
 from .linking import Interface, JoinedPart, interface_of, rename_edits, settle_names
 from .report import JoinReport
@@ -114,14 +110,8 @@ def join(
             models.append(_Source(stack.enter_context(Model(package, stored=True)), name))
         work = _Joining(models, list(also))
         model = work.model()
-        counter = ProgressCounter(progress)
-        counter.total_nbytes = sum(item.nbytes for item in work.records.items) + nbytes_of(model)
-        require_new_package(names, target, force)  # again: another process may have created it
         report = work.report(target)
-        with NewDirectory(target, replace=paths.is_directory(target)) as directory:
-            write_package(directory.name, [(WEIGHT_FILE, work.records.items, work.file_nbytes)], model, counter)
-            model.clear()  # it holds bytes of the sources
-            work.records.require_same()
+        write_new_package(names, target, force, work.records, model, progress)
         return report
 
 
@@ -189,7 +179,7 @@ class _Joining:
         for source in sources:
             self.records.hold(source.package)
         self.references = [self._gather(source) for source in sources]
-        self.file_nbytes = self.records.lay_out()
+        self.records.lay_out()
 
     def _link(self, name: str, keep: list[str]) -> None:
         stages = []
@@ -263,7 +253,7 @@ class _Joining:
         signatures = {name: self._signature(name) for name in self.stages}
         head = field(_SPEC_VERSION, max(source.source.spec_version for source in self.sources))
         head += field(_DESCRIPTION, encode(first.description, signatures, self._record()))
-        return [head + varint(ML_PROGRAM << 3 | 2) + varint(nbytes_of(program)), *program]
+        return [head, *framed(ML_PROGRAM, program)]
 
     def _record(self) -> str:
         """Return the record of the result: that of the whole if all its parts are here, else of these parts."""
@@ -298,9 +288,7 @@ class _Joining:
         for one in fields_of(first.buffer, first.program.scan.span):
             if one.number == _PROGRAM_FUNCTIONS and one.wire == 2:
                 name = text_of(first.buffer, one.span, 1)
-                function = self._function(name)
-                entry: list[Bytes] = [field(1, name) + varint(2 << 3 | 2) + varint(nbytes_of(function)), *function]
-                pieces += [varint(_PROGRAM_FUNCTIONS << 3 | 2) + varint(nbytes_of(entry)), *entry]
+                pieces += framed(_PROGRAM_FUNCTIONS, [field(1, name), *framed(2, self._function(name))])
             else:
                 pieces += _whole(first, one, edits)
         return pieces
@@ -323,12 +311,10 @@ class _Joining:
         for _, place in repeated(first.buffer, span, {4: 2}, "attributes"):
             start = field_start(first.buffer, 4, place, "attributes")
             block += _whole(first, Field(4, 2, 0, start, *place), edits)
-        opset = stages[0].function.opset
-        entry: list[Bytes] = [field(1, opset) + varint(2 << 3 | 2) + varint(nbytes_of(block)), *block]
         pieces: list[Bytes] = [inputs]
         for one in attributes:
             if one.number == _SPECIALIZATIONS and one.wire == 2:
-                pieces += [varint(_SPECIALIZATIONS << 3 | 2) + varint(nbytes_of(entry)), *entry]
+                pieces += framed(_SPECIALIZATIONS, [field(1, stages[0].function.opset), *framed(2, block)])
             elif one.number != _FUNCTION_INPUTS:
                 pieces += _whole(first, one, edits)
         return pieces
@@ -389,7 +375,7 @@ def _whole(source: _Source, one: Field, edits: list[Edit]) -> list[Bytes]:
         return [bytes(memoryview(source.buffer)[one.start : one.end])]
     inside = [edit for edit in edits if one.offset <= edit.offset < one.end]
     spliced = splice(source.program.mapping, one.span, combined(inside)) if one.nbytes else b""
-    return [varint(one.number << 3 | 2) + varint(nbytes_of([spliced])), spliced]
+    return framed(one.number, [spliced])
 
 
 def _type_of(feature: bytes) -> list[bytes]:

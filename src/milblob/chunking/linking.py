@@ -9,7 +9,7 @@ from ..blobs.equal import Stretch, first_equal
 from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
 from ..program.splice import Edit, splice
-from ..program.types import StateType, TensorType, ValueType, Variable
+from ..program.types import StateType, TensorType, ValueType
 from ..program.view import Block, Function, Operation
 from ..program.wire_edits import combined, fields_of, reference_edit
 from ..wording import escape
@@ -96,7 +96,7 @@ def interface_of(stages: Sequence[JoinedPart], kept: Sequence[str]) -> Interface
                 types[name] = kind
         for name, kind in _outputs(stage):
             if name in found.inputs:
-                if _is_input(stage, name):
+                if isinstance(stage.block.defining(name), Function):
                     found.outputs.setdefault(name, number)
                     continue
                 message = f"output {name!r}: expected another name than that of an input of the whole, got the same"
@@ -134,10 +134,6 @@ def _outputs(stage: JoinedPart) -> Iterator[tuple[str, ValueType | None]]:
         yield name, next(one.type for one in variables if not isinstance(one, str) and one.name == name)
 
 
-def _is_input(stage: JoinedPart, name: str) -> bool:
-    return isinstance(stage.block.defining(name), Function)
-
-
 # ---------------------------------------------------------------------------------------------------------------- names
 
 
@@ -157,7 +153,7 @@ def settle_names(stages: Sequence[JoinedPart], interface: Interface) -> int:
         own = {name for name, _ in _inputs(stage)}
         own.update(name for op in stage.block.operations for name in op.output_names)
         outer = set(used)  # what a nested block of this stage would hide
-        for name in _links(number, stages, interface):
+        for name in [name for name, _ in _inputs(stage) if (number, name) in interface.linked]:
             maker = stages[interface.linked[number, name]]
             name = name.removesuffix(CAST_SUFFIX) if (number, name) in interface.uncast else name
             stage.rename(name, maker.name(name))
@@ -180,11 +176,6 @@ def settle_names(stages: Sequence[JoinedPart], interface: Interface) -> int:
                 renamed += 1
             used.update(map(stage.name, op.output_names))
     return renamed
-
-
-def _links(number: int, stages: Sequence[JoinedPart], interface: Interface) -> list[str]:
-    """Return the inputs of a stage that earlier ones compute."""
-    return [name for name, _ in _inputs(stages[number]) if (number, name) in interface.linked]
 
 
 def _drop_casts(stages: Sequence[JoinedPart], interface: Interface) -> None:
@@ -247,13 +238,9 @@ def _is_shared(stage: JoinedPart, op: Operation, other: JoinedPart, before: Oper
     reads = [one.name for bindings in op.inputs.values() for one in bindings if one.name is not None]
     if any(stage.name(name) != other.name(name) for name in reads):
         return False
-    if any(isinstance(variable.type, StateType) for name in reads for variable in _of(stage, name)):
+    if any(one.name in reads and isinstance(one.type, StateType) for one in stage.function.inputs):
         return False
     return all(first_equal([other.stretch(b), stage.stretch(a)])[1] == 0 for a, b in zip(own, theirs, strict=True))
-
-
-def _of(stage: JoinedPart, name: str) -> Iterator[Variable]:
-    return (variable for variable in stage.function.inputs if variable.name == name)
 
 
 def _without_places(stage: JoinedPart, op: Operation, held: Sequence[_codec.Constant]) -> bytes:

@@ -19,13 +19,17 @@ from ..program.wire_edits import (
     new_operation,
     removed_operations,
     tensor_type,
+    varint,
 )
+from ..rewrite.describe import ARRAY
 from ..values.tensorvalue import pack_tensor
 from .flow import Flow, LiveValue, constant_closure
 
 # Function {1 inputs, 2 opset}; NamedValueType {1 name, 2 type}; Block {2 outputs, 3 operations}.
 _INPUTS, _OPSET = 1, 2
 _OUTPUTS, _OPERATIONS = 2, 3
+_UNBOUNDED = -1  # the upper bound of a dimension
+_ARRAY_DTYPES = {DType.FLOAT32: 65568, DType.FLOAT16: 65552, DType.INT32: 131104}
 _MIL_NAMES = {DType.FLOAT16: "fp16", DType.FLOAT32: "fp32"}
 
 
@@ -187,3 +191,31 @@ def _named(buffer: _codec.Buffer, value: LiveValue) -> bytes:
     if value.is_cast:
         return field(1, value.port) + field(2, tensor_type(DType.FLOAT32, value.tensor.shape))
     return field(1, value.name) + field(2, memoryview(buffer)[at : at + nbytes])
+
+
+# -------------------------------------------------------------------------------------------------------- descriptions
+
+
+def array_feature(value: LiveValue, is_input: bool) -> bytes:
+    """Describe a value that goes from one part to another, as coremltools describes arrays.
+
+    An open dimension of an input may have any size from 1 on; an output with one states no shape.
+    """
+    kind = value.tensor
+    dtype = field(2, _ARRAY_DTYPES[DType.FLOAT32 if value.is_cast else DType(kind.dtype)])
+    is_open = None in kind.shape
+    if is_open and not is_input:
+        return _feature(value.port, dtype)
+    shape = field(1, b"".join(varint(1 if size is None else size) for size in kind.shape))
+    ranges = b""
+    if is_open:
+        rows = (
+            field(1, 1) + field(2, _UNBOUNDED) if size is None else field(1, size) + field(2, size)
+            for size in kind.shape
+        )
+        ranges = field(31, b"".join(field(1, row) for row in rows))
+    return _feature(value.port, shape + dtype + ranges)
+
+
+def _feature(name: str, array: bytes) -> bytes:
+    return field(1, name) + field(3, field(ARRAY, array))

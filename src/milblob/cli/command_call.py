@@ -53,7 +53,7 @@ class CommandCall:
 
         Raises: MilblobError: with the message that the command prints.
         """
-        module = _module(self.command)
+        module: Any = import_module(f".commands.{self.command.replace('-', '_')}", __package__)
         arguments = Namespace(**vars(_parsed(self.words)))
         arguments.json = arguments.quiet = True
         if self.is_writer:
@@ -73,10 +73,6 @@ class CommandCall:
 
             write_json(destination, document, force=force)
         return status, document if self._has_document else None
-
-
-def _module(command: str) -> Any:
-    return import_module(f".commands.{command.replace('-', '_')}", __package__)
 
 
 @functools.lru_cache(maxsize=4)

@@ -99,13 +99,11 @@ def add_dry_run(parser: Parser, description: str = "check everything, write noth
     parser.add_argument("-n", "--dry-run", action="store_true", help=description)
 
 
-def add_reporting(
-    parser: Parser, *, verbose: str, json: str = "one JSON object", quiet: str = "no message, no progress"
-) -> None:
-    """Add what nearly every command has: --max-nbytes, --json, and -q or -v, with words on what these do."""
+def add_reporting(parser: Parser, **words: str) -> None:
+    """Add what nearly every command has: --max-nbytes, and what `add_messages` adds, with these words."""
     most = "limit for the bytes of values made from the files, such as 100G; default: 256 times their size, at least 1G"
     parser.add_argument("--max-nbytes", metavar="SIZE", type=size, help=most)
-    add_messages(parser, verbose=verbose, json=json, quiet=quiet)
+    add_messages(parser, **words)
 
 
 def add_messages(

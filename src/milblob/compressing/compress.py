@@ -9,22 +9,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from .. import decibels
-from ..analysis.reopening import Reopened
 from ..arguments import as_path, require, require_calls, require_flags, require_nan, source_of
 from ..errors import UnsupportedError
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
-from ..results import Result, least
+from ..results import Result, least, plain
 from ..rewrite.changes import Options
 from ..rewrite.destination import require_outside
 from ..rewrite.parts import CompressedWeight, Loss, WeightParts
-from ..rewrite.repack import repacking
+from ..rewrite.repack import Repacking
 from ..selection import selector
 from ..storage import paths
 from ..storage.output import NewDirectory, NewFile
 from ..storage.scratch import Scratch
-from ..threads import sized
 from ..values.strided import Empty
 from ..workers import workers_of
 from .candidates import Candidate, first_alike
@@ -125,7 +123,7 @@ class CompressReport(Result):
         """What was done, to be saved, edited and applied again."""
         rows = {
             one.name: PlannedWeight(
-                one.recipe, {"nbytes": one.nbytes, "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr)}
+                one.recipe, {"nbytes": one.nbytes, "nbytes_after": one.nbytes_after, "sqnr": plain(one.sqnr)}
             )
             for one in self.weights
         }
@@ -243,18 +241,18 @@ def compress(
             as_they_are = _as_they_are(blocks, request.is_selected) if is_free else []
             request = request._replace(blocks=blocks, per_name=[*request.per_name, *as_they_are])
         options = Options({}, compress=True)
-        work = stack.enter_context(repacking([path], output, options, force, workers, None, max_nbytes, dry_run))
+        silent = ProgressCounter(None)  # weights are counted, not files
+        work = Repacking([path], output, options, force, workers, silent, max_nbytes, dry_run)
+        stack.enter_context(work.opened())
         scratch = Scratch(tempfile.gettempdir() if dry_run else os.path.dirname(os.path.abspath(output)) or ".")
         search = CandidateSearch(request, scratch, None if chooser is None else chooser.recipes)
         counter = ProgressCounter(progress)
-        far = None
-        if workers is not None:
-            folder = None
-            if not dry_run:
-                staged = NewDirectory(f"{os.path.abspath(output)}.parts")  # it never takes this name
-                stack.callback(staged.discard)
-                folder = staged.name
-            far = FarWeights.of(workers, Reopened.of(work.models[0]).weights, folder)
+        folder = None
+        if workers is not None and not dry_run:
+            staged = NewDirectory(f"{os.path.abspath(output)}.parts")  # it never takes this name
+            stack.callback(staged.discard)
+            folder = staged.name
+        far = FarWeights.of(workers, work.models[0], folder)
         made = _compressed(work.models[0], search, chooser, counter, None if dry_run else scratch.persistent, far)
         of_parts = {parts: candidate.tensor for candidate, parts in reversed(made)}  # the first of those that share it
 
@@ -278,7 +276,7 @@ def _compressed(
     chooser: RecipeChoice | None,
     counter: ProgressCounter,
     persistent: Empty | None,
-    far: FarWeights | None,
+    far: FarWeights,
 ) -> list[tuple[Candidate, WeightParts]]:
     """Compress the weights of a model: their parts are there, or will be computed while they are written.
 
@@ -287,15 +285,12 @@ def _compressed(
         chooser: chooses the recipes; None if each weight has one.
         counter: counts each weight whose loss is known, or that is left as it is.
         persistent: allocates the arrays of the parts; None for a dry run, which keeps only the loss.
-        far: workers that compute; None for this process.
+        far: compute.
 
     Returns:
         In Program order; equal weights have one WeightParts.
     """
-    candidates = search.find(model)
-    firsts = first_alike(candidates)
-    search.require_finite(candidates, firsts, far)
-    counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in set(firsts))
+    candidates, firsts = search.find(model, counter, far)
     if chooser is not None:
         counter.total_nbytes *= 1 + chooser.passes
         candidates = search.take(chooser.choose(model, candidates, firsts, counter, far))
@@ -308,10 +303,7 @@ def _compressed(
     def here(number: int) -> WeightParts | UnfitError:
         return candidates[number].parts(persistent)
 
-    if far is None:
-        done = sized(here, unique, lambda number: candidates[number].tensor.size)
-    else:
-        done = far.each(parts_of, candidates, unique, lambda number: None, here)
+    done = far.each(parts_of, candidates, unique, lambda number: None, here)
     for number, parts in zip(unique, done, strict=True):
         made[number] = parts
         if isinstance(parts, UnfitError) or parts.loss is not None:
@@ -375,10 +367,6 @@ def as_request(
         recipe, is_selected, scope.op_types or {}, by_name, scope.min_size, None, guidance.importance or {}, nan,
         recompress,
     )  # fmt: skip
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _report(candidate: Candidate, parts: WeightParts) -> WeightReport:

@@ -1,4 +1,7 @@
-"""Weights that workers compress: their parts are in files beside the result until they are copied to their places."""
+"""Who compresses the weights of a model: this process, or workers, whose parts are in files beside the result at first.
+
+From there they are copied to their places.
+"""
 
 import contextlib
 import os
@@ -13,12 +16,14 @@ import numpy as np
 
 from ..analysis.reopening import Reopened, nbytes_of
 from ..lossy.unfit import UnfitError
+from ..model.model import Model
 from ..model.tensor import Tensor
 from ..rewrite.copying import new_file
 from ..rewrite.parts import Part, StoredBytes, WeightParts
 from ..storage.scratch import Scratch
 from ..storage.source_file import SourceFile
 from ..storage.transfer import write_at
+from ..threads import sized
 from .candidates import Candidate
 from .pieces import require_finite_loss
 from .weight import Weight
@@ -36,15 +41,15 @@ Work = Callable[[Candidate, Any, "Room"], Any]
 class FarWeights(NamedTuple):
     """Workers, and the model whose weights they compress."""
 
-    workers: "Workers"
-    source: Reopened
+    workers: "Workers | None"  # None: this process does everything
+    source: Reopened | None  # None without workers
     folder: str | None  # where the parts of weights go, on a file system that all workers share; None for a dry run
     numbers: Iterator[int]  # of the files in it
 
     @classmethod
-    def of(cls, workers: "Workers", source: Reopened, folder: str | None) -> "FarWeights":
+    def of(cls, workers: "Workers | None", model: Model, folder: str | None = None) -> "FarWeights":
         """Return the workers for a model, whose parts go to `folder`."""
-        return cls(workers, source, folder, count())
+        return cls(workers, None if workers is None else Reopened.of(model).weights, folder, count())
 
     def each(
         self,
@@ -56,9 +61,14 @@ class FarWeights(NamedTuple):
     ) -> Iterator[_R]:
         """Yield work(candidate, more(number), room) for some candidates, in order.
 
-        `here`: does the same in this process, for what cannot be pickled, such as a recipe with a function.
+        `here`: does the same in this process, in threads: without workers, and for what cannot be pickled, such as a
+        recipe with a function.
         Raises: As `work` and `Workers.run`.
         """
+        workers, source = self.workers, self.source
+        if workers is None or source is None:
+            yield from sized(here, numbers, lambda number: candidates[number].tensor.size)
+            return
         rows: dict[int, tuple[_Packed, Any]] = {}
         for number in numbers:
             row = _packed(candidates[number]), more(number)
@@ -67,15 +77,15 @@ class FarWeights(NamedTuple):
                 rows[number] = row
 
         def pieces() -> Iterator[_Piece]:
-            for group in self.workers.groups(rows, lambda number: nbytes_of(candidates[number].tensor)):
+            for group in workers.groups(rows, lambda number: nbytes_of(candidates[number].tensor)):
                 path = None if self.folder is None else os.path.join(self.folder, f"{next(self.numbers)}.parts")
-                yield self.source, path, work, tuple(rows[number] for number in group)
+                yield source, path, work, tuple(rows[number] for number in group)
 
         def name_of(piece: _Piece) -> str:
             *_, own = piece
-            return f"weights from {own[0][0][0]} of {self.source.path}"
+            return f"weights from {own[0][0][0]} of {source.path}"
 
-        with contextlib.closing(self.workers.run(_run, pieces(), name_of)) as found:
+        with contextlib.closing(workers.run(_run, pieces(), name_of)) as found:
             results = (result for results in found for result in results)
             for number in numbers:
                 yield next(results) if number in rows else here(number)
@@ -165,13 +175,8 @@ def _run(piece: _Piece) -> list[Any]:
         if path is None:
             return found
         file = SourceFile.at(path)  # after the last byte
-        return [_placed(made, file) if isinstance(made, WeightParts) else made for made in found]
-
-
-def _placed(made: WeightParts, file: SourceFile) -> WeightParts:
-    return replace(
-        made,
-        parts=tuple(
-            part if part.data is None else replace(part, data=StoredBytes(file, part.data)) for part in made.parts
-        ),
-    )
+        for made in found:
+            if isinstance(made, WeightParts):
+                rows_of = (replace(p, data=StoredBytes(file, p.data)) if p.data is not None else p for p in made.parts)
+                made.parts = tuple(rows_of)
+        return found

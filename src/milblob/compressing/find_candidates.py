@@ -15,10 +15,11 @@ from ..model.program_file import require_edits
 from ..model.tensor import Tensor
 from ..program import cast_edits, compress_edits
 from ..program.view import Operation
+from ..progress import ProgressCounter
 from ..storage.scratch import Scratch
 from ..values.strided import is_finite
 from ..wording import escape
-from .candidates import KEPT, Candidate, Option
+from .candidates import KEPT, Candidate, Option, first_alike
 from .far_weights import FarWeights
 from .recipe import Recipe
 from .recompress import all_weights, not_continued
@@ -81,37 +82,22 @@ class CandidateSearch:
         self._readers: set[str] = set()
         self._reader_names: set[str] = set()
 
-    def find(self, model: Model) -> list[Candidate]:
+    def find(self, model: Model, counter: ProgressCounter, far: FarWeights) -> tuple[list[Candidate], list[int]]:
         """Return the weights that can be compressed, in Program order; record the other requested ones as skipped.
 
+        `counter`: gets the bytes of the distinct ones as its total. `far`: look for NaN and infinity.
+        Returns: The candidates; for each the number of the first that is alike.
         Raises: UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. ValueError:
-        operations that read one weight ask for different recipes; names that fit no weight.
+        operations that read one weight ask for different recipes; names that fit no weight; with `nan="error"`, NaN or
+        infinity.
         """
         found = list(self._candidates(model))
         self._require_used(model, [*(one.tensor.name for one in found), *(name for name, _ in self.skipped)])
-        return found
-
-    def require_finite(
-        self, candidates: Sequence[Candidate], firsts: Sequence[int], far: FarWeights | None = None
-    ) -> None:
-        """Refuse weights with NaN or infinity if the request has `nan="error"`.
-
-        `firsts`: for each candidate the number of the first that is alike. `far`: workers that look; None for this
-        process.
-        Raises: ValueError: there is one; it is named.
-        """
-        if self._request.nan != "error":
-            return
-        unique = sorted(set(firsts))
-
-        def here(number: int) -> bool:
-            return _is_finite(candidates[number])
-
-        every = map(here, unique) if far is None else far.each(_is_finite, candidates, unique, lambda n: None, here)
-        for number, is_good in zip(unique, every, strict=True):
-            if not is_good:
-                message = "expected finite elements (nan='skip' leaves the weight as it is), got NaN or infinity"
-                raise ValueError(escape(f"{candidates[number].tensor.name}: {message}"))
+        firsts = first_alike(found)
+        if self._request.nan == "error":
+            _require_finite(found, sorted(set(firsts)), far)
+        counter.total_nbytes = sum(found[number].tensor.nbytes for number in set(firsts))
+        return found, firsts
 
     def take(self, chosen: Sequence[tuple[Candidate, str]]) -> list[Candidate]:
         """Return the candidates without a reason to skip them; record the others as skipped."""
@@ -284,6 +270,14 @@ class CandidateSearch:
             words = ", ".join(f"{'type ' if is_type else ''}{name}" for is_type, name in sorted(found))
             raise ValueError(escape(f"{option}: expected one recipe for {tensor.name}, got several, by {words}"))
         return next(iter(found.values()))
+
+
+def _require_finite(candidates: Sequence[Candidate], unique: Sequence[int], far: FarWeights) -> None:
+    every = far.each(_is_finite, candidates, unique, lambda number: None, lambda number: _is_finite(candidates[number]))
+    for number, is_good in zip(unique, every, strict=True):
+        if not is_good:
+            message = "expected finite elements (nan='skip' leaves the weight as it is), got NaN or infinity"
+            raise ValueError(escape(f"{candidates[number].tensor.name}: {message}"))
 
 
 def _is_finite(candidate: Candidate, *_: Any) -> bool:

@@ -1,20 +1,17 @@
 """The Pareto frontier of a model: the least error of its weights at each size, over all mixtures of recipes."""
 
-import math
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import decibels
-from ..analysis.reopening import Reopened
 from ..arguments import require_calls
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter
 from ..results import Result, plain
 from ..storage.scratch import Scratch
 from ..workers import workers_of
-from .candidates import first_alike
 from .choosing import choose
 from .compress import as_request, require_directory
 from .far_weights import FarWeights
@@ -88,7 +85,7 @@ class Frontier(Result):
             "points": [self._row(point) for point in self.points],
             "alone": [
                 self._row(one.point)
-                | {"recipe": one.recipe.to_dict(), "chosen_sqnr": finite(decibels.of_power(1.0, one.chosen_error))}
+                | {"recipe": one.recipe.to_dict(), "chosen_sqnr": plain(decibels.of_power(1.0, one.chosen_error))}
                 for one in self.alone
             ],
             "skipped": plain(self.skipped),
@@ -97,7 +94,7 @@ class Frontier(Result):
     def _row(self, point: Point) -> dict[str, Any]:
         return {
             "nbytes": point.nbytes, "bits": self.bits(point.nbytes), "error": point.error,
-            "sqnr": finite(decibels.of_power(1.0, point.error)),
+            "sqnr": plain(decibels.of_power(1.0, point.error)),
         }  # fmt: skip
 
     def to_svg(self) -> str:
@@ -144,17 +141,11 @@ def compress_frontier(
     if guidance is not None and guidance.weights is not None:
         raise ValueError("guidance: expected no weights for a frontier (refit the model first), got some")
     workers = workers_of(executor)
-    search, counter = (
-        CandidateSearch(request, Scratch(tempfile.gettempdir()), chooser.recipes),
-        ProgressCounter(progress),
-    )
+    search = CandidateSearch(request, Scratch(tempfile.gettempdir()), chooser.recipes)
+    counter = ProgressCounter(progress)
     with Model(path, stored=True, constants=True, max_nbytes=max_nbytes) as model:
-        candidates = search.find(model)
-        firsts = first_alike(candidates)
-        far = None if workers is None else FarWeights.of(workers, Reopened.of(model).weights, None)
-        search.require_finite(candidates, firsts, far)
-        counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in set(firsts))
-        search.take(chooser.choose(model, candidates, firsts, counter, far))
+        far = FarWeights.of(workers, model)
+        search.take(chooser.choose(model, *search.find(model, counter, far), counter, far))
     found = chooser.measurements
     units = [unit.choices for unit in found.units]
     others = alike(found)
@@ -167,8 +158,3 @@ def compress_frontier(
     element_count = sum(unit.element_count for unit in found.units)
     skipped = [row for row in search.skipped if row[0] not in set(search.kept)]
     return Frontier(path, found.nbytes_now, found.fixed_nbytes, element_count, walked(found), alone, skipped)
-
-
-def finite(value: float) -> float | None:
-    """Return a number as JSON can hold it."""
-    return value if math.isfinite(value) else None

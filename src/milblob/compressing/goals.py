@@ -13,23 +13,12 @@ from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..progress import ProgressCounter
 from ..selection import selector
-from ..threads import sized
 from ..wording import escape
 from .candidates import KEPT, Candidate
-from .choosing import ChoiceStep, Chosen, choose, choose_within, chosen_of, starts, walk
+from .choosing import Chosen, choose, choose_within, chosen_of, starts, walk
 from .far_weights import FarWeights
 from .linear_recipe import Linear
-from .measuring import (
-    Measured,
-    Measurements,
-    StoredWeights,
-    measured,
-    measured_far,
-    raw_nbytes,
-    shares_of,
-    units_of,
-    values_of,
-)
+from .measuring import Measured, Measurements, StoredWeights, measured, measured_far, shares_of, units_of, values_of
 from .options import Errors, Goal
 from .palette_recipe import Palette
 from .recipe import Recipe
@@ -105,14 +94,14 @@ class RecipeChoice:
         candidates: list[Candidate],
         firsts: list[int],
         counter: ProgressCounter,
-        far: FarWeights | None = None,
+        far: FarWeights,
     ) -> list[tuple[Candidate, str]]:
         """Return each candidate with its chosen option and "", or with the reason to leave it as it is.
 
         Args:
             firsts: for each candidate the number of the first that is alike.
             counter: counts each weight that is measured, and each that is left as it is.
-            far: workers that measure unless `errors` is given; None for this process.
+            far: measure; this process does if `errors` is given.
 
         Raises:
             ValueError: a size that cannot be reached; the least that can is named. A sensitivity of nothing.
@@ -127,10 +116,8 @@ class RecipeChoice:
         def work(number: int) -> list[Measured | UnfitError]:
             return measured(candidates[number], names[number], self._errors)
 
-        if far is None or self._errors is not None:
-            found = sized(work, unique, lambda number: candidates[number].tensor.size)
-        else:
-            found = far.each(measured_far, candidates, unique, names.__getitem__, work)
+        far = far if self._errors is None else far._replace(workers=None)
+        found = far.each(measured_far, candidates, unique, names.__getitem__, work)
         for number, row in zip(unique, found, strict=True):
             rows[number] = row
             counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
@@ -138,7 +125,7 @@ class RecipeChoice:
         is_quality = self._goal is not None and self._goal.sqnr is not None
         shares = None if is_quality else shares_of(candidates, firsts, self._errors)
         units, reasons = units_of(candidates, firsts, rows, factors, stored, shares)
-        free = sum(raw_nbytes(unit.candidates, candidates, stored) for unit in units)
+        free = sum(stored.nbytes_of([candidates[number].tensor for number in unit.candidates]) for unit in units)
         used = {firsts[number] for unit in units for number in unit.candidates}
         count = sum(shares[first] for first in used) if shares is not None and self._errors is None else 1
         self.measurements = Measurements(units, stored.nbytes - free, stored.nbytes, max(count, 1))
@@ -223,7 +210,8 @@ def walked(measurements: Measurements) -> list[Point]:
     choices = starts(units)
     points = [point_of(measurements, choices)]
     for step in walk(units):
-        points.append(_moved(points[-1], step, measurements.divisor))
+        nbytes, error = points[-1]
+        points.append(Point(nbytes + step.nbytes, max(error - step.error / measurements.divisor, 0.0)))
         choices[step.unit] = step.choice
     points[-1] = point_of(measurements, choices)  # without the rounding of many differences
     return points
@@ -247,7 +235,3 @@ def point_of(measurements: Measurements, choices: Sequence[int]) -> Point:
     rows = [unit.choices[number] for unit, number in zip(measurements.units, choices, strict=True)]
     nbytes = measurements.fixed_nbytes + sum(row.nbytes for row in rows)
     return Point(nbytes, math.fsum(row.error for row in rows) / measurements.divisor)
-
-
-def _moved(point: Point, step: ChoiceStep, count: int) -> Point:
-    return Point(point.nbytes + step.nbytes, max(point.error - step.error / count, 0.0))

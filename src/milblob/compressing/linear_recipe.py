@@ -95,7 +95,33 @@ class Linear(Recipe):
         """See Recipe."""
         if self._held(weight) is not None:
             return None
-        return _streamed(weight, self, self._blocks(weight))
+        array = weight.array
+        work = quantize.Quantizer(
+            array, self.dtype, mode=self.mode, blocks=self._blocks(weight), search=self.search, empty=weight.empty
+        )
+        counts, stored, point = work.counts, as_dtype(work.array_dtype), None
+        keys, shape = ("data", "scale", "offset"), counts
+        more: tuple[Part, ...] = ()
+        has_point = work.has_zero_point
+        if weight.opset < LINKED_OPSET:
+            keys, has_point = ("quantized_data", "scale", "zero_point"), True
+            shape = tuple(count for count in counts if count > 1)
+            axis = next((axis for axis, count in enumerate(counts) if count > 1), 0)
+            more = (Part("axis", DType.INT32, (), np.array(axis, np.int32)),)
+        scale = None
+        if prod(counts) < WEIGHT_COUNT:  # they go into the Program
+            scale, point = work.scales()
+            point = np.zeros(counts, np.uint8) if point is None else point
+            scale, point = scale.reshape(shape), point.reshape(shape).view(work.dtype.numpy)
+        data = None
+        if array.size < WEIGHT_COUNT:
+            data = np.concatenate([one.data for one in work.stretches()]).reshape(array.shape).view(work.dtype.numpy)
+        parts = [Part(keys[0], work.dtype, array.shape, data), Part(keys[1], stored, shape, scale)]
+        if has_point:
+            parts.append(Part(keys[2], work.dtype, shape, point))
+        write = partial(_write_quantized, work, keys, {part.key for part in parts if part.array is None})
+        op = "constexpr_affine_dequantize" if more else "constexpr_blockwise_shift_scale"
+        return WeightParts(op, (*parts, *more), array.size, {}, None, write)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
@@ -150,37 +176,6 @@ class Linear(Recipe):
             return pieces._replace(steps=steps)
         made = quantize.quantize(table.palettes, self.dtype, mode=self.mode, search=self.search)
         return pieces._replace(steps=steps, lut=made, loss=None)
-
-
-def _streamed(weight: Weight, recipe: Linear, blocks: tuple[int, ...]) -> WeightParts:
-    """Return the parts of a quantized weight, computed while they are written; see Recipe.streamed."""
-    array = weight.array
-    work = quantize.Quantizer(
-        array, recipe.dtype, mode=recipe.mode, blocks=blocks, search=recipe.search, empty=weight.empty
-    )
-    counts, stored, point = work.counts, as_dtype(work.array_dtype), None
-    keys, shape = ("data", "scale", "offset"), counts
-    more: tuple[Part, ...] = ()
-    has_point = work.has_zero_point
-    if weight.opset < LINKED_OPSET:
-        keys, has_point = ("quantized_data", "scale", "zero_point"), True
-        shape = tuple(count for count in counts if count > 1)
-        axis = next((axis for axis, count in enumerate(counts) if count > 1), 0)
-        more = (Part("axis", DType.INT32, (), np.array(axis, np.int32)),)
-    scale = None
-    if prod(counts) < WEIGHT_COUNT:  # they go into the Program
-        scale, point = work.scales()
-        point = np.zeros(counts, np.uint8) if point is None else point
-        scale, point = scale.reshape(shape), point.reshape(shape).view(work.dtype.numpy)
-    data = None
-    if array.size < WEIGHT_COUNT:
-        data = np.concatenate([one.data for one in work.stretches()]).reshape(array.shape).view(work.dtype.numpy)
-    parts = [Part(keys[0], work.dtype, array.shape, data), Part(keys[1], stored, shape, scale)]
-    if has_point:
-        parts.append(Part(keys[2], work.dtype, shape, point))
-    write = partial(_write_quantized, work, keys, {part.key for part in parts if part.array is None})
-    op = "constexpr_affine_dequantize" if more else "constexpr_blockwise_shift_scale"
-    return WeightParts(op, (*parts, *more), array.size, {}, None, write)
 
 
 def _write_quantized(work: quantize.Quantizer, keys: tuple[str, str, str], stored: set[str], put: Put) -> Loss:

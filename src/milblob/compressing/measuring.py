@@ -167,11 +167,6 @@ class StoredWeights:
         return sum(self._nbytes.get(key, 0) for key, count in users.items() if count == self._users.get(key))
 
 
-def raw_nbytes(numbers: Sequence[int], candidates: Sequence[Candidate], stored: StoredWeights) -> int:
-    """Return the stored bytes of candidates that nothing else shares, before they are compressed."""
-    return stored.nbytes_of([candidates[number].tensor for number in numbers])
-
-
 def units_of(
     candidates: Sequence[Candidate],
     firsts: Sequence[int],
@@ -193,7 +188,12 @@ def units_of(
         recipes: list[Recipe | None] = []
         choices: list[Choice] = []
         for recipe in dict.fromkeys(option.recipe for option in candidates[numbers[0]].options):
-            found = [_of_recipe(recipe, candidates[first], rows[first]) for first in different]
+            found = [
+                {option.recipe: one for option, one in zip(candidates[first].options, rows[first], strict=True)}.get(
+                    recipe
+                )
+                for first in different
+            ]
             good = [one for one in found if isinstance(one, Measured) and math.isfinite(one.relative)]
             if len(good) < len(found):
                 continue
@@ -216,7 +216,7 @@ def units_of(
             continue
         if candidates[numbers[0]].may_stay:
             recipes.append(None)
-            choices.append(Choice(raw_nbytes(numbers, candidates, stored), 0.0))
+            choices.append(Choice(stored.nbytes_of([candidates[number].tensor for number in numbers]), 0.0))
         count = sum(candidates[first].tensor.size for first in different)
         units.append(WeightUnit(numbers, count, recipes, choices))
     return units, reasons
@@ -250,12 +250,6 @@ def values_of(
 
     values = dict(zip(unique, sized(work, unique, lambda n: candidates[n].tensor.size), strict=True))
     return {candidates[index].tensor.name: values[firsts[index]] for index in changed}
-
-
-def _of_recipe(
-    recipe: Recipe, candidate: Candidate, row: Sequence[Measured | UnfitError]
-) -> Measured | UnfitError | None:
-    return next((one for option, one in zip(candidate.options, row, strict=True) if option.recipe == recipe), None)
 
 
 def _reason(row: Sequence[Measured | UnfitError]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..lossy.unfit import UnfitError
+from ..lossy.unfit import UnfitError, refuse_not_finite
 from ..values.strided import Empty, computed, not_finite, ranges
 
 Array = np.ndarray[Any, Any]
@@ -60,9 +60,7 @@ def _wide(array: Array) -> Array:
 
 def require_finite(array: Array) -> None:
     """Refuse NaN and infinity. Raises: UnfitError: with their number."""
-    bad = not_finite(array)
-    if bad:
-        raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+    refuse_not_finite(not_finite(array))
 
 
 def in_place_of(array: Array, empty: Empty) -> Array:

@@ -133,10 +133,33 @@ class Palette(Recipe):
 
     def streamed(self, weight: Weight) -> WeightParts | None:
         """See Recipe."""
-        if self.bits is None or self.vector > 1 or self.scale or self.lut_dtype:
+        nbits, array, is_new = self.bits, weight.array, weight.opset >= LINKED_OPSET
+        if nbits is None or self.vector > 1 or self.scale or self.lut_dtype:
             return None
         axis, size = self._groups(weight)
-        return _streamed(weight, self.bits, self.mode, None if size is None else axis, size)
+        if array.size < 8 * WEIGHT_COUNT:
+            return None
+        if nbits == 3 and not is_new:
+            raise UnfitError("expected an opset of iOS18 for 3 bits, got an earlier one")
+        along = None if size is None else axis
+        work = palettize.Palettizer(array, nbits, mode=self.mode, axis=along, group_size=size, empty=weight.persistent)
+        if not work.is_apart:
+            return None
+        entries = 1 << nbits
+        shape = (*work.counts, entries, 1) if is_new else (entries,)
+        is_few = prod(shape) < WEIGHT_COUNT
+        if is_few and array.size * nbits // 8 < work.kept_nbytes:
+            return None  # the indices themselves are shorter than what is kept to compute them later
+        few = work.fit().reshape(shape) if is_few else None
+        indices = Part("indices", INDICES[nbits], array.shape)
+        if not is_new:
+            indices = Part("indices", DType.UINT8, (indices.nbytes,))
+        parts = [indices, Part("lut", as_dtype(array.dtype), shape, few)]
+        if not is_new:
+            parts.append(Part("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
+        is_sure = few is not None and bool(np.isfinite(few).all())  # all elements have been looked at
+        write = partial(_write_palettized, work, few is None)
+        return WeightParts("constexpr_lut_to_dense", tuple(parts), array.size, {}, None, write, is_sure)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
@@ -170,33 +193,6 @@ class Palette(Recipe):
         if not -rank <= axis < rank:
             raise UnfitError(f"channel_axis: expected a dimension of {rank}, got {axis}")
         return axis % rank, self.group_size if self.granularity == "per_grouped_channel" else None
-
-
-def _streamed(weight: Weight, nbits: int, mode: str, axis: int | None, group_size: int | None) -> WeightParts | None:
-    """Return the parts of a palettized weight, computed while they are written; see Recipe.streamed."""
-    array, is_new = weight.array, weight.opset >= LINKED_OPSET
-    if array.size < 8 * WEIGHT_COUNT:
-        return None
-    if nbits == 3 and not is_new:
-        raise UnfitError("expected an opset of iOS18 for 3 bits, got an earlier one")
-    work = palettize.Palettizer(array, nbits, mode=mode, axis=axis, group_size=group_size, empty=weight.persistent)
-    if not work.is_apart:
-        return None
-    entries = 1 << nbits
-    shape = (*work.counts, entries, 1) if is_new else (entries,)
-    is_few = prod(shape) < WEIGHT_COUNT
-    if is_few and array.size * nbits // 8 < work.kept_nbytes:
-        return None  # the indices themselves are shorter than what is kept to compute them later
-    few = work.fit().reshape(shape) if is_few else None
-    indices = Part("indices", INDICES[nbits], array.shape)
-    if not is_new:
-        indices = Part("indices", DType.UINT8, (indices.nbytes,))
-    parts = [indices, Part("lut", as_dtype(array.dtype), shape, few)]
-    if not is_new:
-        parts.append(Part("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
-    is_sure = few is not None and bool(np.isfinite(few).all())  # all elements have been looked at
-    write = partial(_write_palettized, work, few is None)
-    return WeightParts("constexpr_lut_to_dense", tuple(parts), array.size, {}, None, write, is_sure)
 
 
 def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) -> Loss:

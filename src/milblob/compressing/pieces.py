@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -227,16 +228,6 @@ def measured(array: Array, values: Callable[[int, int], Array], weights: Array |
 # -------------------------------------------------------------------------------------------------------- dense values
 
 
-class _Operation(NamedTuple):
-    """What `Chain` asks of an operation."""
-
-    type: str
-    message: tuple[int, int]
-    mil_code: int
-    shape: tuple[int, ...]
-    output_count: int
-
-
 class _Rows:
     """Parts and links as the rows that `Chain` reads.
 
@@ -251,10 +242,12 @@ class _Rows:
     def group(self, kind: str, prefix: str, outputs: Any, output: int) -> Any:
         """Return the row of an operation: its parts are those whose keys begin with the prefix."""
         dtype, shape = outputs[output]
-        row = _Operation(kind, (len(prefix), 0), dtype.mil_code, shape, len(outputs))
+        row: Any = SimpleNamespace(  # what `Chain` asks of an operation
+            type=kind, message=(len(prefix), 0), mil_code=dtype.mil_code, shape=shape, output_count=len(outputs)
+        )
         names = (*self._parts, *self._links)
         keys = [key for key in names if key.startswith(prefix) and "." not in key[len(prefix) :]]
-        return Compressed(cast(Any, row), {key[len(prefix) :]: self._of(key) for key in keys}, output)
+        return Compressed(row, {key[len(prefix) :]: self._of(key) for key in keys}, output)
 
     def _of(self, key: str, output: int | None = None) -> Any:
         link = self._links.get(key)

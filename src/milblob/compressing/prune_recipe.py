@@ -93,7 +93,24 @@ class Prune(Recipe):
     def streamed(self, weight: Weight) -> WeightParts | None:
         """See Recipe."""
         self._require_consumers(weight)
-        return _streamed(weight, self)
+        array = weight.array
+        options = {name: getattr(self, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
+        work = prune.Pruner(array, **options, empty=weight.persistent)
+        self._require_sparsity(1 - work.count / array.size)
+        few = work.count < WEIGHT_COUNT
+        nonzero = np.concatenate([nonzero for *_, nonzero in work.stretches()]) if few else None
+        parts = [
+            Part("nonzero_data", as_dtype(array.dtype), (work.count,), nonzero),
+            Part("mask", DType.UINT1, array.shape),
+        ]
+        if weight.opset < LINKED_OPSET:
+            mask: Any = None
+            if parts[1].nbytes < WEIGHT_COUNT:
+                mask = np.concatenate([bits for _, bits, *_ in work.stretches()])
+            parts[1] = Part("mask", DType.UINT8, (parts[1].nbytes,), mask)
+            parts.append(Part("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
+        write = partial(_write_pruned, work, {part.key for part in parts if part.array is None})
+        return WeightParts("constexpr_sparse_to_dense", tuple(parts), array.size, {}, None, write, is_sure=True)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
@@ -109,8 +126,7 @@ class Prune(Recipe):
         made = prune.prune(ranked, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
             dim=self.dim, empty=pieces.empty,
         )  # fmt: skip
-        if self.threshold is not None and made.sparsity < self.min_sparsity:
-            raise UnfitError(f"expected a sparsity of {self.min_sparsity:g} or more, got {made.sparsity:.4g}")
+        self._require_sparsity(made.sparsity)
         loss = None if pieces.steps else Loss(made.squared, made.power, made.largest)
         nonzero = None if pieces.steps else made.nonzero
         if ranked is not array:
@@ -130,38 +146,16 @@ class Prune(Recipe):
             return None
         return next((use for use in consumers if use not in (("conv", "weight"), ("linear", "weight"))), None)
 
+    def _require_sparsity(self, made: float) -> None:
+        if self.threshold is not None and made < self.min_sparsity:
+            raise UnfitError(f"expected a sparsity of {self.min_sparsity:g} or more, got {made:.4g}")
+
     def _require_consumers(self, weight: Weight) -> None:
         """Raise UnfitError for what coremltools does not prune so."""
         use = self._unsuited(weight.consumers)
         if use is not None:
             message = f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(use)}"
             raise UnfitError(message)
-
-
-def _streamed(weight: Weight, recipe: Prune) -> WeightParts:
-    """Return the parts of a pruned weight, computed while they are written; see Recipe.streamed."""
-    array = weight.array
-    options = {name: getattr(recipe, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
-    least = recipe.min_sparsity if recipe.threshold is not None else 0.0
-    work = prune.Pruner(array, **options, empty=weight.persistent)
-    made = 1 - work.count / array.size
-    if made < least:
-        raise UnfitError(f"expected a sparsity of {least:g} or more, got {made:.4g}")
-    few = work.count < WEIGHT_COUNT
-    nonzero = np.concatenate([nonzero for *_, nonzero in work.stretches()]) if few else None
-    parts = [
-        Part("nonzero_data", as_dtype(array.dtype), (work.count,), nonzero),
-        Part("mask", DType.UINT1, array.shape),
-    ]
-    if weight.opset < LINKED_OPSET:
-        mask: Any = None
-        if parts[1].nbytes < WEIGHT_COUNT:
-            mask = np.concatenate([bits for _, bits, *_ in work.stretches()])
-        parts[1] = Part("mask", DType.UINT8, (parts[1].nbytes,), mask)
-        parts.append(Part("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
-    stored = {part.key for part in parts if part.array is None}
-    write = partial(_write_pruned, work, stored)
-    return WeightParts("constexpr_sparse_to_dense", tuple(parts), array.size, {}, None, write, is_sure=True)
 
 
 def _write_pruned(work: prune.Pruner, stored: set[str], put: Put) -> Loss:

@@ -6,6 +6,7 @@ other float32 it is optimal among palettes whose runs end between fine bins; Llo
 `gap` bounds how much less the error could be. Results do not depend on the number of threads.
 """
 
+import contextlib
 from collections.abc import Iterator
 from functools import partial
 from math import gcd
@@ -18,7 +19,7 @@ from ..arguments import array_of
 from ..dtypes import DType, as_dtype
 from ..threads import each, ordered, parts, with_own
 from ..values.strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges, vector_of
-from .unfit import UnfitError
+from .unfit import UnfitError, refuse_not_finite
 
 NBITS = (1, 2, 3, 4, 6, 8)
 MODES = ("kmeans", "uniform", "unique")
@@ -28,7 +29,8 @@ _TABLE_NBYTES = 1 << 16  # of the indices of all numbers of 16 bits
 _GROUPS_COUNT = 1 << 18  # elements of small groups that one thread processes at a time
 _LLOYD_STEPS = 8
 _ENOUGH = 1e-5  # Lloyd's algorithm ends when a step gains less than this part of the error
-_MOST_DIFFERENT = 1 << 16  # numbers that the mode "unique" counts
+MOST_DIFFERENT = 1 << 16
+"""Numbers, or vectors, that the mode "unique" counts."""
 
 Array = np.ndarray[Any, Any]
 
@@ -136,7 +138,8 @@ def palettize(
     along, size = _groups_of(array.shape, axis, group_size)
     weights = None if importance is None else weights_for(importance, array.shape)
     if mode == "unique":
-        nbits = _nbits_of(_groups(array, None, along, size), nbits, dtype, empty)
+        groups = (_Elements(elements, None, dtype.numpy, empty) for _, elements, _ in _groups(array, None, along, size))
+        nbits = fewest_nbits(max(len(_different(group)) for group in groups), nbits, "numbers")
     return _palettize(array, dtype, nbits or 8, mode, along, size, weights, empty)
 
 
@@ -246,15 +249,9 @@ class Palettizer:
         return one if self._tables is None else one._replace(table=self._tables[number].tobytes())
 
     def _fitted(self, number: int) -> _Fitted:
-        try:
-            memory = self._spare.pop()
-        except IndexError:
-            memory = _codec.PaletteFit()
-        try:
-            elements = _Elements(self._flat[number * self._each :][: self._each], None, self._flat.dtype, np.empty)
+        elements = _Elements(self._flat[number * self._each :][: self._each], None, self._flat.dtype, np.empty)
+        with _borrowed(self._spare) as memory:
             return _fit(memory, elements, self._kind, 1 << self.nbits, self._mode, None)
-        finally:
-            self._spare.append(memory)
 
     def _palettes(self, fits: list[_Fitted]) -> Array:
         return np.array([one.entries for one in fits]).astype(self._kind.numpy)
@@ -272,6 +269,19 @@ class Palettizer:
         packed = np.empty((indices.size * self.nbits + 7) // 8, np.uint8)
         _codec.pack_bits(indices, packed, self.nbits, 0, (1 << self.nbits) - 1, 0)
         return packed
+
+
+@contextlib.contextmanager
+def _borrowed(spare: list[_codec.PaletteFit]) -> Iterator[_codec.PaletteFit]:
+    """Yield memory for a fit that no thread uses: spare one, to which it returns, or new one."""
+    try:
+        memory = spare.pop()
+    except IndexError:
+        memory = _codec.PaletteFit()
+    try:
+        yield memory
+    finally:
+        spare.append(memory)
 
 
 def require_palette(array: Array, nbits: int | None, mode: str, modes: tuple[str, ...] = MODES) -> Any:
@@ -339,16 +349,10 @@ def _palettize(
 
     def work(group: tuple[Any, Array, Array | None]) -> _Fitted:
         where, elements, of_elements = group
-        try:
-            memory = spare.pop()
-        except IndexError:
-            memory = _codec.PaletteFit()
-        try:
-            found = _Elements(elements, of_elements, dtype.numpy, empty)
+        found = _Elements(elements, of_elements, dtype.numpy, empty)
+        with _borrowed(spare) as memory:
             fit = partial(_fit, memory, found, dtype, 1 << nbits, mode)
             return cast(_Fitted, fill_places(indices[where], fit, empty))
-        finally:
-            spare.append(memory)
 
     count = array.shape[axis] // size if array.ndim else 1
     # The parts of a single group are shared among the threads; of several groups each is one task.
@@ -369,8 +373,8 @@ def _fit(memory: _codec.PaletteFit, elements: _Elements, dtype: Any, k: int, mod
     given = None
     if mode != "kmeans":
         least, most, bad = _range(elements, dtype)
-        _require_finite(bad)
-        given = _uniform(least, most, k, elements.dtype) if mode == "uniform" else _unique(elements)
+        refuse_not_finite(bad)
+        given = _uniform(least, most, k, elements.dtype) if mode == "uniform" else _different(elements).tolist()
     if dtype.nbits == 16:
         return _fit_16(memory, elements, dtype, k, given, out)
     return _fit_32(memory, elements, k, given, out)
@@ -393,8 +397,8 @@ def _fit_16(
     found = memory.fit_16(dtype is DType.BFLOAT16, k, given)
     if found is None:
         bad = sum(not_finite(elements.values(*part)) for part in parts(count, 2, _PART_NBYTES))
-        raise _not_finite(max(bad, 1))  # it counted one, but another thread may have overwritten it since
-    entries, used, cost, bound, table, (squared, power, largest) = found
+        refuse_not_finite(max(bad, 1))  # it counted one, but another thread may have overwritten it since
+    entries, used, cost, bound, table, (squared, power, largest) = cast(Any, found)
 
     def look_up(part: tuple[int, int]) -> None:
         if out is not None:
@@ -411,7 +415,7 @@ def _fit_32(
     divided = list(parts(elements.size, 4, _PART_NBYTES))
     entries, used, gap = given or [], len(given or []), float("nan")
     if given is None:
-        _require_finite(_count_tops(memory, elements, divided))
+        refuse_not_finite(_count_tops(memory, elements, divided))
         if not all(
             memory.count_distinct(elements.buffer(*part), 0, part[1], elements.weights(*part)) for part in divided
         ):
@@ -483,15 +487,6 @@ def _range(elements: _Elements, dtype: Any) -> tuple[float, float, int]:
     return min(row[0] for row in rows), max(row[1] for row in rows), sum(row[2] for row in rows)
 
 
-def _require_finite(bad: int) -> None:
-    if bad:
-        raise _not_finite(bad)
-
-
-def _not_finite(bad: int) -> UnfitError:
-    return UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
-
-
 def _uniform(least: float, most: float, k: int, dtype: Any) -> list[float]:
     """Return the entries of coremltools: it computes the distance in the array's dtype, the rest in float64."""
     low, high = np.array(least, dtype), np.array(most, dtype)
@@ -500,12 +495,8 @@ def _uniform(least: float, most: float, k: int, dtype: Any) -> list[float]:
     return [float(x) for x in (np.arange(k) * scale + least).astype(dtype)]
 
 
-def _unique(elements: _Elements) -> list[float]:
-    return [float(x) for x in _different(elements)]
-
-
 def _different(elements: _Elements) -> Array:
-    """Return the distinct numbers, rising, as float32; stop once there are more than _MOST_DIFFERENT.
+    """Return the distinct numbers, rising, as float32; stop once there are more than MOST_DIFFERENT.
 
     Some versions of NumPy find equal float16 numbers several times.
     """
@@ -514,19 +505,19 @@ def _different(elements: _Elements) -> Array:
         with np.errstate(invalid="ignore"):  # a signalling NaN
             wide = elements.values(*part).astype(np.float32) + np.float32(0)  # negative zero becomes zero
         found = np.unique(np.concatenate((found, np.unique(wide))))
-        if len(found) > _MOST_DIFFERENT:
+        if len(found) > MOST_DIFFERENT:
             break
     return found
 
 
-def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | None, dtype: Any, empty: Empty) -> int:
-    """Return the fewest bits that hold every number of each group."""
-    most = 0
-    for _, elements, _ in groups:
-        most = max(most, len(_different(_Elements(elements, None, dtype.numpy, empty))))
+def fewest_nbits(most: int, nbits: int | None, what: str) -> int:
+    """Return the fewest bits of an index among `most` different numbers or vectors; `nbits` if that is given.
+
+    Raises: UnfitError: they are too many.
+    """
     allowed = [n for n in NBITS if most <= 1 << n and (nbits is None or n == nbits)]
     if not allowed:
         room = f"{1 << nbits}" if nbits is not None else "256"
-        found = f"{most}" if most <= _MOST_DIFFERENT else f"more than {_MOST_DIFFERENT}"
-        raise UnfitError(f"mode 'unique': expected at most {room} different numbers, got {found}")
+        found = f"{most}" if most <= MOST_DIFFERENT else f"more than {MOST_DIFFERENT}"
+        raise UnfitError(f"mode 'unique': expected at most {room} different {what}, got {found}")
     return allowed[0]

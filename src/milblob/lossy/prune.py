@@ -21,7 +21,7 @@ from ..dtypes import DType, as_dtype
 from ..errors import FormatError
 from ..threads import ordered, parts
 from ..values.strided import Empty
-from .unfit import UnfitError
+from .unfit import UnfitError, refuse_not_finite
 
 _PART_NBYTES = 1 << 22  # that one thread processes at a time
 _KEPT_NBYTES = 1 << 24  # of sums of blocks that are kept for the next pass; the others are computed again
@@ -47,29 +47,13 @@ class Pruned(NamedTuple):
         return 1 - self.nonzero.size / prod(self.shape)
 
 
-def prune(
-    array: Any,
-    *,
-    sparsity: float | None = None,
-    threshold: float | None = None,
-    n_m: tuple[int, int] | None = None,
-    block: int | None = None,
-    dim: int | None = None,
-    empty: Empty = np.empty,
-) -> Pruned:
+def prune(array: Any, *, empty: Empty = np.empty, **options: Any) -> Pruned:
     """Make elements zero.
 
-    Args:
-        As Pruner.
-        empty: makes the arrays of the result.
-
-    Returns:
-        Pruned.
-
-    Raises:
-        As Pruner.
+    `options`: of Pruner. `empty`: makes the arrays of the result.
+    Raises: As Pruner.
     """
-    work = Pruner(array, sparsity=sparsity, threshold=threshold, n_m=n_m, block=block, dim=dim, empty=empty)
+    work = Pruner(array, **options, empty=empty)
     mask, nonzero = empty((prod(work.shape) + 7) // 8, np.uint8), empty(work.count, work.dtype)
     for begin, bits, first, kept in work.stretches():
         mask[begin // 8 :][: bits.size] = bits
@@ -133,7 +117,7 @@ class Pruner:
             return
         magnitudes = _Magnitudes(self._tally, self.dtype, self._parts)
         top = magnitudes.counts
-        _require_finite(int(top[0x7C00 if kind is DType.FLOAT16 else 0x7F80 :].sum()))
+        refuse_not_finite(int(top[0x7C00 if kind is DType.FLOAT16 else 0x7F80 :].sum()))
         with np.errstate(over="ignore"):
             given = None if threshold is None else _bits(np.array(threshold).astype(self.dtype))
         self._cut = max(magnitudes.cut(_sparsity(sparsity)), 0) if given is None else given  # zeros are not stored
@@ -174,14 +158,18 @@ class Pruner:
                 return _codec.PruneBlocks(1, count, prod(shape[1:]), size, is_f16)
             return _codec.PruneBlocks(count, shape[1], prod(shape[2:]), size, is_f16)
 
-        def sum_up(part: _Part) -> Array:
+        kept: dict[_Part, Array] = {}  # while there is room: memory does not grow with the array
+
+        def sums_of(part: _Part) -> Array:
+            if part in kept:
+                return kept[part]
             blocks = blocks_of(part)
             sums = np.empty(blocks.sums_count, self.dtype)
             if blocks.sums(sums.view(np.uint8), _codec.Buffer(self._elements(part).view(np.uint8)), 0):
                 self._refuse_not_finite()
+            if (len(kept) + 1) * sums.nbytes <= _KEPT_NBYTES:  # threads may see the same room: a part or two too much
+                kept[part] = sums
             return sums
-
-        sums_of = _Kept(sum_up)
 
         def tally(part: _Part, top: int | None) -> Array:
             counts = np.zeros(_codec.MAGNITUDES if top is None else 1 << 16, np.uint64)
@@ -222,7 +210,7 @@ class Pruner:
         def bad(part: _Part) -> int:
             return _codec.not_finite(_codec.Buffer(self._elements(part).view(np.uint8)), 0, is_f16, part[1])
 
-        _require_finite(max(sum(ordered(bad, self._parts(), self._is_much)), 1))
+        refuse_not_finite(max(sum(ordered(bad, self._parts(), self._is_much)), 1))
 
     def _not_zero(self, elements: Array) -> tuple[int, Array]:
         """Return (number of nonzero elements, mask of them)."""
@@ -296,25 +284,6 @@ class Pruner:
             chosen = _codec.Buffer(self._mask[begin // 8 :][: mask.size])
             number, lost = _codec.prune_chosen(mask, out, chosen, source, 0, count, is_f16)
         return begin, mask, kept[:number], lost
-
-
-class _Kept:
-    """Sums of parts, cached at the first call while there is room: memory does not grow with the array."""
-
-    def __init__(self, work: Callable[[_Part], Array]) -> None:
-        self._work = work
-        self._room = _KEPT_NBYTES
-        self._known: dict[_Part, Array] = {}
-
-    def __call__(self, part: _Part) -> Array:
-        known = self._known.get(part)
-        if known is not None:
-            return known
-        made = self._work(part)
-        if made.nbytes <= self._room:  # threads may see the same room: a part or two too much
-            self._room -= made.nbytes
-            self._known[part] = made
-        return made
 
 
 class _Magnitudes:
@@ -409,11 +378,6 @@ class _Magnitudes:
             return bits
         infinity = 0x7C00 if self.dtype.itemsize == 2 else 0x7F800000
         return bisect_right(range(infinity + 1), bits, key=lambda square: _bits(self._magnitude(square))) - 1
-
-
-def _require_finite(bad: int) -> None:
-    if bad:
-        raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
 
 
 def require_one(**options: object) -> None:

@@ -19,7 +19,7 @@ from ..threads import ordered, parts
 from ..values.dense import make_grid
 from ..values.strided import Empty, boxes, range_of, vector_of
 from .palettize import weights_for
-from .unfit import UnfitError
+from .unfit import UnfitError, refuse_not_finite
 
 DTYPES = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
 MODES = ("linear_symmetric", "linear")
@@ -56,29 +56,13 @@ class QuantizedStretch(NamedTuple):
     largest: float
 
 
-def quantize(
-    array: Any,
-    dtype: Any = DType.INT8,
-    *,
-    mode: str = "linear_symmetric",
-    blocks: tuple[int, ...] | None = None,
-    search: bool = False,
-    importance: Any = None,
-    empty: Empty = np.empty,
-) -> Quantized:
+def quantize(array: Any, dtype: Any = DType.INT8, *, empty: Empty = np.empty, **options: Any) -> Quantized:
     """Quantize an array.
 
-    Args:
-        As Quantizer.
-        empty: makes the arrays of the result.
-
-    Returns:
-        Quantized.
-
-    Raises:
-        As Quantizer, and as its `stretches`.
+    `dtype`, `options`: of Quantizer. `empty`: makes the arrays of the result.
+    Raises: As Quantizer, and as its `stretches`.
     """
-    work = Quantizer(array, dtype, mode=mode, blocks=blocks, search=search, importance=importance, empty=empty)
+    work = Quantizer(array, dtype, **options, empty=empty)
     data = empty(work.shape, np.uint8)
     scale = empty(work.counts, work.array_dtype)
     point = empty(work.counts, np.uint8) if work.has_zero_point else None
@@ -165,11 +149,6 @@ class Quantizer:
         self._work = _Work(flat, array.shape, self.counts, self._integers, weights, empty)
         self._found: tuple[Array, Array] | None = None
 
-    @property
-    def is_one_pass(self) -> bool:
-        """Whether blocks are small enough to be complete in a stretch."""
-        return self._work.unit <= _PART_COUNT
-
     def scales(self) -> tuple[Array, Array | None]:
         """Return the scale and the zero point of each block, in the shape of `counts`: a pass of its own.
 
@@ -194,7 +173,7 @@ class Quantizer:
         Raises: ValueError: an element is NaN or infinite.
         """
         found = self._found
-        if found is None and not self.is_one_pass:
+        if found is None and self._work.unit > _PART_COUNT:  # blocks are too large to be complete in a stretch
             found = self._work.scales(self._search)  # not kept: this object may live long after it
         if found is not None:
             scale, zero = found
@@ -248,15 +227,13 @@ class _Work:
     def _is_much(self) -> bool:
         return bool(self._flat.size > _PART_COUNT // 4)
 
-    def _require_finite(self, is_finite: bool) -> None:
-        if is_finite:
-            return
+    def _refuse_not_finite(self) -> None:
+        """Raise UnfitError with the number of elements that are not finite, or 1 if another thread overwrote them."""
 
         def bad(part: tuple[int, int]) -> int:
             return _codec.not_finite(self._source, self._flat.itemsize * part[0], self._is_f16, part[1])
 
-        number = max(sum(ordered(bad, self._parts(64), self._is_much)), 1)  # another thread may have overwritten it
-        raise UnfitError(f"array: expected finite elements, got {number} that are NaN or infinite")
+        refuse_not_finite(max(sum(ordered(bad, self._parts(64), self._is_much)), 1))
 
     # ------------------------------------------------------------------------------------------------ in one pass
 
@@ -283,7 +260,7 @@ class _Work:
             if one is not None:
                 yield one
             else:
-                self._require_finite(False)
+                self._refuse_not_finite()
 
     def _searched(
         self, begin: int, count: int, has_zero: bool, is_packed: bool, into: Array | None
@@ -346,7 +323,8 @@ class _Work:
             _codec.quantize_ranges(self._source, 0, self._is_f16, begin, count, self._grid, least, most)
 
         least, most = self._blockwise((np.inf, -np.inf), np.float32, ranges, (np.minimum, np.maximum))
-        self._require_finite(bool(np.isfinite(least).all() and np.isfinite(most).all()))
+        if not (np.isfinite(least).all() and np.isfinite(most).all()):
+            self._refuse_not_finite()
         scale, zero = self._chosen(least, most)
         if not search:
             return scale, zero
@@ -379,7 +357,7 @@ class _Work:
         most = max(_PART_COUNT * self._grid.parameter_count // self._flat.size, 1)
         for blocks, found in zip(boxes(sizes, most), ordered(work, boxes(sizes, most)), strict=True):
             if found is None:
-                self._require_finite(False)
+                self._refuse_not_finite()
             else:
                 scale[blocks], zero[blocks] = found
         return scale.reshape(-1), zero.reshape(-1)

@@ -15,8 +15,8 @@ import numpy as np
 from .. import _codec
 from ..threads import each, ordered, parts
 from ..values.strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges
-from .palettize import NBITS, Palettized, require_palette, weights_for
-from .unfit import UnfitError
+from .palettize import MOST_DIFFERENT, Palettized, fewest_nbits, require_palette, weights_for
+from .unfit import UnfitError, refuse_not_finite
 
 MODES = ("kmeans", "unique")
 
@@ -32,7 +32,6 @@ _SAMPLE_COUNT = 1 << 14  # vectors that the beginnings are tried on, or 128 for 
 _REFINED_COUNT = 1 << 18  # vectors that the best one is refined on, or 1024 for each entry; a few steps on all follow
 _SAMPLE_STEPS, _MOST_STEPS, _LAST_STEPS = 30, 100, 4
 _ENOUGH = 1e-5  # a round ends when a step gains less than this part of the error
-_MOST_DIFFERENT = 1 << 16  # vectors that the mode "unique" counts
 _UNIQUE_NBYTES = 1 << 22  # of vectors as float32, that one thread sorts at a time
 
 Array = np.ndarray[Any, Any]
@@ -183,9 +182,7 @@ def palettize_vectors(
     if size % vector:
         raise UnfitError(f"vector: expected 2 or more that divide the {size} channels of a palette, got {vector}")
     weights = None if importance is None else weights_for(importance, array.shape)
-    bad = not_finite(array)
-    if bad:
-        raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+    refuse_not_finite(not_finite(array))
     groups = channels // size
     shape = list(array.shape)
     shape[axis] //= vector
@@ -194,7 +191,7 @@ def palettize_vectors(
     places = [_channels(indices, axis, size // vector, number) for number in range(groups)]
     if mode == "unique":
         found = [_different(rows) for rows in views]
-        nbits = _nbits_of(max(map(len, found)), nbits)
+        nbits = fewest_nbits(max(map(len, found)), nbits, "vectors")
         for rows, entries, into in zip(views, found, places, strict=True):
             fill_places(into, partial(_look_up, rows, entries), empty)
     else:
@@ -285,11 +282,11 @@ def _parts(rows: Array) -> Iterator[tuple[int, int]]:
 
 
 def _different(rows: Array) -> Array:
-    """Return the distinct vectors, in order; stop once there are more than _MOST_DIFFERENT."""
+    """Return the distinct vectors, in order; stop once there are more than MOST_DIFFERENT."""
     found: Array | None = None
     for own in ordered(lambda part: _distinct(_plain(rows, *part)), _parts(rows)):
         found = own if found is None else _distinct(np.concatenate((found, own)))
-        if len(found) > _MOST_DIFFERENT:
+        if len(found) > MOST_DIFFERENT:
             return found
     return np.unique(np.asarray(found), axis=0)
 
@@ -305,15 +302,6 @@ def _look_up(rows: Array, entries: Array, out: Array) -> None:
         out[part[0] : sum(part)] = numbers[ranks[len(entries) :]]
 
     each(work, _parts(rows))
-
-
-def _nbits_of(most: int, nbits: int | None) -> int:
-    allowed = [n for n in NBITS if most <= 1 << n and (nbits is None or n == nbits)]
-    if not allowed:
-        room = f"{1 << nbits}" if nbits is not None else "256"
-        found = f"{most}" if most <= _MOST_DIFFERENT else f"more than {_MOST_DIFFERENT}"
-        raise UnfitError(f"mode 'unique': expected at most {room} different vectors, got {found}")
-    return allowed[0]
 
 
 # -------------------------------------------------------------------------------------------------------------- k-means

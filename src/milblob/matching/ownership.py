@@ -128,7 +128,8 @@ class Ownership:
         search.claim_folds(self.left())
         self._take(search.claims)
         known = self.weights.members.keys() & self.taken
-        left = [name for name in self.left() if self._may_be_computed(name)] if known else []
+        rest = {name: self.weights[name] for name in self.left()} if known else {}
+        left = [name for name, weight in rest.items() if weight.mil_dtype.is_float and not is_compressed(weight)]
         if left and _varied(self.weights, left) <= _MAX_LEFT * _varied(self.weights, known):
             for match in (one for several in self.found.values() for one in several if not one.folded):
                 search.claim(match.name, moved(CheckpointArray(match.given), match.layout))
@@ -139,10 +140,6 @@ class Ownership:
             if name not in self.taken and array not in self.used:
                 message = f"each output channel is scaled, by {low:.4g} to {high:.4g}"
                 self._add_blob(array, name, "scaled", message)
-
-    def _may_be_computed(self, name: str) -> bool:
-        weight = self.weights[name]
-        return weight.mil_dtype.is_float and not is_compressed(weight)
 
     def _take(self, claims: Mapping[str, Mapping[Derivation | None, object]]) -> None:
         for name, options in claims.items():

@@ -1,7 +1,8 @@
 """Batch norms and vectors of a checkpoint as factors of channels: a weight is compared with all of a size at once."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -135,16 +136,7 @@ def variants(steps: Steps, is_half: Callable[[Norm], bool]) -> Iterator[Steps]:
         forms = (norm.form,) if norm.variance is None else FORMS
         dtypes = ("float32", "float16") if is_half(norm) else ("float32",)
         ways.append([replace(norm, form=form, dtype=dtype) for dtype in dtypes for form in forms])
-    return _products(ways)
-
-
-def _products(ways: Sequence[list[Norm]]) -> Iterator[Steps]:
-    if not ways:
-        yield ()
-        return
-    for norm in ways[0]:
-        for rest in _products(ways[1:]):
-            yield (norm, *rest)
+    return product(*ways)
 
 
 def _apart(scales: Values, factors: Values) -> Values:

@@ -1,7 +1,7 @@
 """New values for tensors of formats that milblob changes by name: the array for each tensor, and its checks."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +13,19 @@ from ..formats.params import is_lazy
 from ..model.lazy import LazyTensor
 from ..values.cast import CastCounts, cast_array, is_castable
 from ..wording import escape
-from .pairs import CAST, MATCH, How
+from .pairs import MATCH, How, add_dtype
 from .problems import ERRORS, Problems
 
 
-class GivenValues:
-    """Values that are given to a tensor; cast when they are read, not before."""
+class GivenTensor:
+    """A tensor that gets new values, which are cast when they are read, not before.
 
-    def __init__(self, name: str, tensor: LazyTensor, given: Any, can_cast: bool, overflow: str) -> None:
-        """Check that dtype and shape fit, and look at no element. Raises: TypeError, ValueError: they do not."""
-        self._name, self._overflow, self._wanted = name, overflow, tensor.mil_dtype
-        self._source: Any = given if is_lazy(given) else array_of(given)
+    `name`: of the tensor. `given`: name of the array. `source`: the array itself.
+    """
+
+    def __init__(self, name: str, tensor: LazyTensor, given: str, source: Any, overflow: str) -> None:
+        self.name, self.given, self._overflow, self._wanted = name, given, overflow, tensor.mil_dtype
+        self._source: Any = source if is_lazy(source) else array_of(source)
         # dtype, shape: of the tensor; counts: what happened in a cast, once `read` was called
         self.dtype, self.shape, self.counts = tensor.dtype, tensor.shape, CastCounts()
         # called when they are read the first time; what it raises ends the change, and nothing is written
@@ -34,14 +36,16 @@ class GivenValues:
         )
         # uint3 and uint6, which NumPy lacks, are given as uint8; packing refuses values that do not fit.
         self.is_cast = self.given_dtype is not self._wanted and np.dtype(self._source.dtype) != tensor.dtype
-        if self.is_cast and not (can_cast and is_castable(self.given_dtype, self._wanted)):
-            wanted = f"{self._wanted}, or that can become it" if can_cast else self._wanted
-            error = TypeError(f"{name}: expected elements of {wanted}, got {self.given_dtype}")
-            if not can_cast and is_castable(self.given_dtype, self._wanted):
-                raise NeedsCastError(f"{self.given_dtype} arrays for {self._wanted} weights", error)
-            raise error
+
+    def is_fitting(self, how: How, problems: Problems) -> bool:
+        """Whether dtype and shape fit, without a look at any element; else add the problem."""
+        if self.is_cast and not (how.can_cast and is_castable(self.given_dtype, self._wanted)):
+            add_dtype(problems, self.name, self._wanted, self.given, self.given_dtype, how.can_cast)
+            return False
         if tuple(self._source.shape) != self.shape:
-            raise ValueError(f"{name}: expected shape {self.shape}, got {tuple(self._source.shape)}")
+            problems.add(ValueError(f"{self.name}: expected shape {self.shape}, got {tuple(self._source.shape)}"))
+            return False
+        return True
 
     def read(self) -> np.ndarray[Any, Any]:
         """Return the values, of `dtype`.
@@ -59,25 +63,8 @@ class GivenValues:
             raise
         except (OverflowError, TypeError, ValueError) as error:
             kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
-            raise kind(f"{self._name}: {error}") from None
+            raise kind(f"{self.name}: {error}") from None
         return values if values.dtype == self.dtype else values.astype(self.dtype)
-
-
-class NeedsCastError(Exception):
-    """Values that a cast would make fit."""
-
-    def __init__(self, what: str, error: Exception) -> None:
-        super().__init__(what)
-        # what: the values and the weights, in the plural; error: the message for one of them
-        self.what, self.error = what, error
-
-
-class GivenTensor(NamedTuple):
-    """A tensor that gets new values: its name, the name of the array, and the values."""
-
-    name: str
-    given: str
-    values: GivenValues
 
 
 def pair_by_name(
@@ -103,12 +90,11 @@ def pair_by_name(
                 if targets[new].given == old:
                     continue
                 raise ValueError(escape(f"{new}: expected one array for it, got {targets[new].given} and {old}"))
-            values = GivenValues(new, tensor, given[old], how.can_cast, how.overflow)
-            targets[new] = GivenTensor(new, old, values)
-            if values.is_cast:
-                values.read()  # a number that does not fit is refused before anything is written
-        except NeedsCastError as found:
-            problems.add_kind(found.what, CAST, old, found.error)
+            target = GivenTensor(new, tensor, old, given[old], how.overflow)
+            if target.is_fitting(how, problems):
+                targets[new] = target
+                if target.is_cast:
+                    target.read()  # a number that does not fit is refused before anything is written
         except KeyError as error:
             problems.add_kind(f"arrays with names that {where} lacks", MATCH, old, error)
         except ERRORS as error:

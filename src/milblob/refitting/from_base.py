@@ -196,7 +196,8 @@ def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Call
     advice = "--leave NAME leaves one as it is, if it does not depend on the checkpoint"
     if not lineage.origins:
         advice = "none follows from it: is it the checkpoint that this model was converted from?"
-    return [f"{_constants(len(found))} that milblob cannot compute from the base: {some(found, _MAX_NAMES)} ({advice})"]
+    count = "1 constant" if len(found) == 1 else f"{len(found):,} constants"
+    return [f"{count} of the model that milblob cannot compute from the base: {some(found, _MAX_NAMES)} ({advice})"]
 
 
 def _unused(
@@ -236,10 +237,6 @@ def _is_neutral(array: np.ndarray[Any, Any]) -> bool:
     if values.size == 1:
         return bool(values[0] in (0, 1))
     return bool(values.size == 0 or (values == values[0]).all())
-
-
-def _constants(count: int) -> str:
-    return "1 constant of the model" if count == 1 else f"{count:,} constants of the model"
 
 
 def _are_equal(a: LazyTensor, b: LazyTensor) -> bool:

@@ -68,7 +68,7 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
             found = _referred(array, records)
             if found:
                 mapping[name] = [tensor.name for tensor in found]
-        keys = {_key(tensor) for tensor in found}
+        keys = {tensor.name if tensor.chain is not None else tensor.place.key() for tensor in found}
         if found and all(_is_equal(tensor, array) for tensor in found):
             same[name] = (array, keys)
         else:
@@ -116,10 +116,6 @@ def _in_shape(array: OnnxArray, weights: list[Tensor]) -> LazyTensor:
         if not is_part or prod(shape) != prod(array.shape):
             return array
     return StoredArray(array.name, array.mil_dtype, shape, lambda: array.read().reshape(shape), "memory", array.file)
-
-
-def _key(tensor: Tensor) -> Any:
-    return tensor.name if tensor.chain is not None else tensor.place.key()
 
 
 def _is_equal(tensor: Tensor, array: OnnxArray) -> bool:

@@ -24,7 +24,7 @@ from .problems import ERRORS, Problems
 
 _MAX_TAILS = 32  # prefixes that may be left out of a name, as in Model
 MATCH = "`milblob match` finds which weight an array is for"
-CAST = "add --cast (cast=True)"
+_CAST = "add --cast (cast=True)"
 _REQUANTIZE = "add --requantize keep or fit, or give its parts by their own names (milblob ls --stored)"
 
 
@@ -105,7 +105,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
     problems.raise_any()
     if not items:
         raise ValueError("weights: expected at least one, got none")
-    if how.requantize and not names.has_compressed:
+    if how.requantize and not any(program.scan.groups for program in model.parts):
         raise ValueError(f"requantize: expected a model with compressed weights, got none in {model.path}")
     return items
 
@@ -124,15 +124,23 @@ def _require_fit(item: RefitItem, how: How, problems: Problems) -> None:
         require_shape(tensor, item.values)
         return
     if not is_fitting(dtype, own, how.can_cast):
-        if not how.can_cast and is_castable(own, dtype):
-            error = TypeError(f"{tensor.name}: expected elements of {dtype}, got {own}")
-            problems.add_kind(f"{own} arrays for {dtype} weights", CAST, item.given, error)
-        else:
-            wanted = f"{dtype}, or that can become it" if how.can_cast else dtype
-            problems.add(TypeError(f"{tensor.name}: expected elements of {wanted}, got {own}"))
+        add_dtype(problems, tensor.name, dtype, item.given, own, how.can_cast)
         return
     require_shape(tensor, item.values)
     require_editable(tensor)
+
+
+def add_dtype(problems: Problems, name: str, dtype: DType, given: str, own: DType, can_cast: bool) -> None:
+    """Add the problem that an array has another dtype than its weight, and may not, or cannot, be cast.
+
+    `name`, `dtype`: of the weight. `given`, `own`: name and dtype of the array.
+    """
+    wanted = f"{dtype}, or that can become it" if can_cast else dtype
+    error = TypeError(f"{name}: expected elements of {wanted}, got {own}")
+    if not can_cast and is_castable(own, dtype):
+        problems.add_kind(f"{own} arrays for {dtype} weights", _CAST, given, error)
+    else:
+        problems.add(error)
 
 
 # ---------------------------------------------------------------------------------------------------------------- names
@@ -164,11 +172,6 @@ class WeightsByName:
         if tensor is None:
             raise KeyError("")
         return tensor, _reading(tensor, operation)
-
-    @property
-    def has_compressed(self) -> bool:
-        """Whether the model has any compressed weight."""
-        return bool(self._by_name())
 
     def _weight(self, name: str) -> Tensor | None:
         found = self._model.lookup(name)

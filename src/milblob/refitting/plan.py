@@ -30,7 +30,7 @@ from ..values.cast import CastCounts
 from ..wording import escape, some
 from .pairs import How, RefitItem, described, readers_of
 from .problems import ERRORS, Problems
-from .requantize import Recent, requantized
+from .requantize import Requantized, requantized
 from .write import FileChange, Write
 
 _UNSHARE = "unshare=True (--unshare)"
@@ -101,7 +101,7 @@ class RefitPlan:
         self._files: dict[str, FileChange] = {}
         self._new: dict[tuple[OpenProgram, tuple[int, int]], tuple[Tensor, list[bytes]]] = {}
         self._names: set[str] = set()
-        self._recent = Recent()
+        self._recent: list[Requantized] = []
         self._every: list[Content] = []
         problems = Problems()
         by_tensor: dict[str, list[RefitItem]] = {}
@@ -196,7 +196,7 @@ class RefitPlan:
         if len(classes) == 1 and not left:
             self._contents[tensor.name] = classes[0]
             return
-        self._require_unshare(tensor, classes, whole, left)
+        self._require_unshare(tensor, classes, whole)
         if whole and not left:
             message = f"an operation to read {whole[0].items[0].given}, got another array for each: {described(tensor)}"
             raise ValueError(escape(f"{tensor.name}: expected {message}"))
@@ -208,9 +208,7 @@ class RefitPlan:
             if content is not main and own:
                 self._add_constant(content, own)
 
-    def _require_unshare(
-        self, tensor: Tensor, classes: list[Content], whole: list[Content], left: list[Consumer]
-    ) -> None:
+    def _require_unshare(self, tensor: Tensor, classes: list[Content], whole: list[Content]) -> None:
         """Refuse what needs several constants, unless that is allowed and it is known which is for what."""
         if not self._how.unshare:
             if len(classes) == 1:

@@ -28,15 +28,10 @@ _SCALES = ("constexpr_blockwise_shift_scale", "constexpr_sparse_blockwise_shift_
 _INDICES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6, 8: DType.UINT8}
 
 
-class Recent:
-    """The weight that was requantized last: only its large parts are kept."""
-
-    weight: "Requantized | None" = None
-
-
-def requantized(item: RefitItem, how: How, recent: Recent) -> list[tuple[Tensor, Callable[[], Any]]]:
+def requantized(item: RefitItem, how: How, recent: "list[Requantized]") -> list[tuple[Tensor, Callable[[], Any]]]:
     """Return the stored parts of a compressed weight that change, each with what makes its new bytes.
 
+    `recent`: the weight that was requantized last, of all that get this list: only its large parts are kept.
     Raises: UnsupportedError: an operation that cannot be requantized. ValueError: a part that another weight reads too.
     """
     weight = Requantized(item, how, recent)
@@ -46,7 +41,7 @@ def requantized(item: RefitItem, how: How, recent: Recent) -> list[tuple[Tensor,
 class Requantized:
     """The new stored parts of one weight, computed on the first access to one of them."""
 
-    def __init__(self, item: RefitItem, how: How, recent: Recent) -> None:
+    def __init__(self, item: RefitItem, how: How, recent: "list[Requantized]") -> None:
         self._item, self._how, self._recent = item, how, recent
         self._is_fit = how.requantize == "fit"
         self._chain = cast(Compressed, item.tensor.chain)
@@ -187,9 +182,9 @@ class Requantized:
         Raises:
             ValueError: a value that is not finite; less SQNR than wanted. OverflowError: a number too large for a part.
         """
-        if self._recent.weight is not None and self._recent.weight is not self:
-            self._recent.weight.drop()
-        self._recent.weight = self
+        for other in self._recent:
+            other.drop()
+        self._recent[:] = [self]
         name, how = self._item.tensor.name, self._how
         values = read_values(self._item.values)
         values = np.ascontiguousarray(values if values.dtype in (np.float32, np.float64) else values.astype(np.float32))

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from ..blobs.appended import Appended
@@ -72,7 +73,10 @@ class FileChange:
         is_large = self.mapping.nbytes >= _LEAST_NBYTES and 2 * changed_nbytes >= self.mapping.nbytes
         if is_large or not self.is_same_size:
             return None
-        return [journal.Patch(path, w.offset, Later(w.nbytes, w.make), _counted(counter, w)) for w in self.writes]
+        return [
+            journal.Patch(path, w.offset, Later(w.nbytes, w.make), partial(counter.add_tensor, w.name, w.tensor))
+            for w in self.writes
+        ]
 
     def write(self, fd: int, counter: ProgressCounter) -> None:
         """Write the changed file to an empty one.
@@ -146,10 +150,6 @@ def copied(
         copy_changed_tree(source, new.name, changed, files)
         pending.require_none(source)
         yield new.name
-
-
-def _counted(counter: ProgressCounter, write: Write) -> Callable[[], None]:
-    return lambda: counter.add_tensor(write.name, write.tensor)
 
 
 def _writing(change: FileChange, counter: ProgressCounter) -> Callable[[int], None]:

@@ -103,8 +103,8 @@ def download(
         os.makedirs(staging, exist_ok=True)
         with _locked(staging):
             made = os.path.join(staging, name)
-            work = _Work(made, staging, progress)
-            _Fetcher(origin, name, work).fetch_all()
+            work = _Work(origin, name, staging, progress)
+            work.fetch_all()
             work.remove_others()
             digest = ""
             with contextlib.suppress(MilblobError, NotImplementedError):  # a part of a model, or something else
@@ -127,14 +127,14 @@ def _locked(staging: str) -> Iterator[None]:
 
 
 class _Work:
-    """The local files of a download, and what of them is there.
+    """The local files of a download, and what of them is there; fetches those that a directory lists or a model names.
 
     The state names the version that each file is of. What has none is never a part of the result.
     """
 
-    def __init__(self, made: str, staging: str, progress: Progress | None) -> None:
-        self.staging = staging
-        self._made, self._wanted = made, set[str]()
+    def __init__(self, origin: RemoteDirectory, name: str, staging: str, progress: Progress | None) -> None:
+        self._origin, self._name, self._staging = origin, name, staging
+        self._made, self._wanted = os.path.join(staging, name), set[str]()
         self.files = self.nbytes = self.fetched = 0
         self._progress = progress
         self._state_path = os.path.join(staging, _STATE)
@@ -143,8 +143,8 @@ class _Work:
             found = json.load(file)
             self._state = found if isinstance(found, dict) else {}
         if not self._state:
-            remove_tree(made)  # of nothing else than a directory
-            self._unlink(made)
+            remove_tree(self._made)  # of nothing else than a directory
+            self._unlink(self._made)
 
     @staticmethod
     def _unlink(path: str) -> None:
@@ -164,9 +164,9 @@ class _Work:
             with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(folder)
 
-    def fetch(self, relative: str, file: RemoteFile) -> None:
+    def _fetch(self, relative: str, file: RemoteFile) -> None:
         """Fetch one file, from where it ended before."""
-        path = os.path.join(self.staging, *relative.split("/"))
+        path = os.path.join(self._staging, *relative.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         try:
@@ -217,29 +217,24 @@ class _Work:
                 os.close(fd)
             os.replace(unfinished, self._state_path)
 
-
-class _Fetcher:
-    """Fetches every file of a remote model: those that its directory lists, or those that the model names."""
-
-    def __init__(self, origin: RemoteDirectory, name: str, work: _Work) -> None:
-        self._origin, self._name, self._work = origin, name, work
+    # ------------------------------------------------------------------------------------------------ which files
 
     def fetch_all(self) -> None:
         """Fetch every file."""
         if not isinstance(self._origin, HttpOrigin):
             for relative, file in self._origin.files(self._name).items():
-                self._work.fetch(relative, file)
+                self._fetch(relative, file)
         elif self._name.endswith((".mlmodelc", ".mlpackage")):
-            self._fetch_model(os.path.join(self._work.staging, self._name))
+            self._fetch_model(self._made)
         else:
-            self._fetch(self._name)
+            self._fetch_named(self._name)
 
     def _fetch_model(self, root: str) -> None:
         if self._name.endswith(".mlmodelc"):
             self._fetch_compiled(self._name)
         else:
-            self._fetch(f"{self._name}/{NAME}")
-            self._fetch(self._relative(find_root_model(Location(root)).path))
+            self._fetch_named(f"{self._name}/{NAME}")
+            self._fetch_named(self._relative(find_root_model(Location(root)).path))
         with contextlib.closing(Package(root)) as package:
             wanted: dict[str, None] = {}
             for source in package.sources:
@@ -248,29 +243,29 @@ class _Fetcher:
                     if constant.storage == _codec.BLOB:
                         wanted[self._relative(resolve(source.directory, constant.text).path)] = None
         for relative in wanted:
-            self._fetch(relative)
+            self._fetch_named(relative)
 
     def _relative(self, path: str) -> str:
-        return os.path.relpath(path, self._work.staging).replace(os.sep, "/")
+        return os.path.relpath(path, self._staging).replace(os.sep, "/")
 
     def _fetch_compiled(self, relative: str) -> None:
-        found = [name for name in COMPILED_NAMES if self._fetch(f"{relative}/{name}", is_needed=False)]
+        found = [name for name in COMPILED_NAMES if self._fetch_named(f"{relative}/{name}", is_needed=False)]
         if "model.mil" in found:
             return
         for number in range(_MAX_MODELS):
-            before = self._work.files
+            before = self.files
             self._fetch_compiled(f"{relative}/model{number}") if relative.count("/model") < 16 else None
-            if self._work.files == before:
+            if self.files == before:
                 break
 
-    def _fetch(self, relative: str, is_needed: bool = True) -> bool:
+    def _fetch_named(self, relative: str, is_needed: bool = True) -> bool:
         """Fetch a file by its name; return whether there is one."""
         try:
-            self._work.fetch(relative, cast("HttpOrigin", self._origin).named(relative))
+            self._fetch(relative, cast("HttpOrigin", self._origin).named(relative))
         except FileNotFoundError:
             if is_needed:
                 raise
-            path = os.path.join(self._work.staging, *relative.split("/"))
+            path = os.path.join(self._staging, *relative.split("/"))
             with contextlib.suppress(OSError):
                 os.unlink(path)
                 os.rmdir(os.path.dirname(path))

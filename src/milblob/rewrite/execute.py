@@ -23,21 +23,7 @@ from ..values.tensorvalue import stored_bytes, unpack_at
 from ..workers import workers_of
 from .copying import data_ranges, existing_file, new_file
 from .parts import Done, Put, WeightParts, write_all
-from .tasks import (
-    CAST,
-    COMPUTED,
-    COPY,
-    DENSE,
-    HELD,
-    TASK_NBYTES,
-    VALUE,
-    DenseStep,
-    DenseTask,
-    Item,
-    Step,
-    Task,
-    make_tasks,
-)
+from .tasks import CAST, COMPUTED, COPY, DENSE, HELD, TASK_NBYTES, VALUE, Item, Step, Task, make_tasks
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -93,7 +79,7 @@ def write_weight_files(
     workers = workers_of(executor)
     run_tasks(workers, tasks, done)
     if workers is not None and source is not None:
-        _run_dense(workers, source, [row for row in others if row[1].how == DENSE], counter)
+        run_tasks(workers, _dense_tasks(workers, source, [row for row in others if row[1].how == DENSE]), done)
         others = [row for row in others if row[1].how != DENSE]
     places: dict[WeightParts, list[tuple[str, str, Item]]] = {}
     for path, item in others:  # after the tasks, which may write zeros between their own records
@@ -129,15 +115,22 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
     """Write the records of a task. Runs in any thread or process.
 
     Returns: Counts of the casts among them: (number, counts).
-    Raises: OSError, FormatError: a file cannot be read or written. OverflowError, ValueError: the policies of casts;
-    the tensor is named.
+    Raises: OSError, FormatError: a file cannot be read or written, or has changed; parts that do not match.
+    OverflowError, ValueError: the policies of casts; the tensor is named.
     """
     sources: dict[SourceFile, MappedFile] = {}
     counts: list[tuple[int, CastCounts]] = []
     with contextlib.ExitStack() as stack:
         fd = stack.enter_context(existing_file(task.path))
         output = _Output(fd, task.begin)
+        tensors = {} if task.source is None else task.source.named(stack)
         for step in task.steps:
+            if step.how == DENSE:
+                if step.metadata:
+                    write_at(fd, [step.metadata], step.offset)
+                dense = cast(Dense, tensors[step.name].place.dense())
+                _write_range(fd, dense, DType[step.target], step.data_offset, step.first_index, step.count)
+                continue
             source = sources.get(step.origin)
             if source is None:
                 source = sources[step.origin] = stack.enter_context(contextlib.closing(step.origin.open()))
@@ -186,42 +179,23 @@ def _write_range(fd: int, dense: Dense, target: DType, data_offset: int, begin: 
     return len(values)
 
 
-def _run_dense(workers: "Workers", source: Reopened, rows: list[tuple[str, Item]], counter: ProgressCounter) -> None:
-    """Write compressed weights as dense values, ranges of them in workers."""
-    steps = []
+def _dense_tasks(workers: "Workers", source: Reopened, rows: list[tuple[str, Item]]) -> list[Task]:
+    """Return tasks that write compressed weights as dense values; each has ranges of weights of one file."""
+    steps: dict[str, list[Step]] = {}
     for path, item in rows:
         part = _dense_count(item, cast("Callable[[], Dense]", item.open)(), TASK_NBYTES)
         for begin in range(0, item.count, part):
-            metadata = b"" if begin else item.metadata()
-            count = min(part, item.count - begin)
-            steps.append(
-                DenseStep(item.name, path, item.target.name, metadata, item.offset, item.data_offset, begin, count)
-            )
-    groups = workers.groups(steps, lambda step: DType[step.target].nbytes(step.count))
-    tasks = [DenseTask(source, tuple(group)) for group in groups]
-
-    def name_of(task: DenseTask) -> str:
-        return f"{task.steps[0].name} of {source.path}, from element {task.steps[0].begin}"
-
-    with contextlib.closing(workers.run(run_dense, tasks, name_of)) as found:
-        for task, _ in zip(tasks, found, strict=True):
-            for step in task.steps:
-                counter.add(step.name, DType[step.target].nbytes(step.count))
-
-
-def run_dense(task: DenseTask) -> None:
-    """Write ranges of compressed weights as dense values. Runs in any thread or process.
-
-    Raises: FormatError: parts that do not match, or a source that has changed. OSError: the file cannot be written.
-    """
-    with contextlib.ExitStack() as stack:
-        tensors = task.source.named(stack)
-        for step in task.steps:
-            with existing_file(step.path) as fd:
-                if step.metadata:
-                    write_at(fd, [step.metadata], step.offset)
-                dense = cast(Dense, tensors[step.name].place.dense())
-                _write_range(fd, dense, DType[step.target], step.data_offset, step.begin, step.count)
+            count, metadata = min(part, item.count - begin), b"" if begin else item.metadata()
+            step = Step(
+                0, DENSE, item.origin, 0, 0, item.dtype.name, item.target.name, count, begin, item.shape, metadata,
+                item.offset, item.data_offset, item.target.nbytes(count), item.name,
+            )  # fmt: skip
+            steps.setdefault(path, []).append(step)
+    return [
+        Task(path, group[0].data_offset, tuple(group), source=source)
+        for path, own in steps.items()
+        for group in workers.groups(own, lambda step: step.written_nbytes)
+    ]
 
 
 def _write_held(path: str, item: Item, data: memoryview, done: Callable[[int], None]) -> None:

@@ -15,7 +15,7 @@ from ..model.open_program import OpenProgram
 from ..model.package import ML_PROGRAM, Package
 from ..model.tensor import Tensor
 from ..program.scan import ProgramScan
-from ..program.splice import Edit, Spliced, splice
+from ..program.splice import Edit, splice
 from ..program.wire_edits import (
     combined,
     field,
@@ -25,17 +25,15 @@ from ..program.wire_edits import (
     require_plain,
     text_edit,
     text_of,
-    varint,
 )
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress
 from ..results import Result
-from ..storage import paths
 from ..storage.mapped import closed_on_error
-from ..storage.output import NewDirectory
 from .alike import Shared, find_shared, shareable
 from .changes import Sharing, as_sharing
+from .describe import DEFAULT, FUNCTIONS, METADATA, Description
 from .destination import require_new_package
-from .new_package import WEIGHT_FILE, Bytes, NewRecords, nbytes_of, reference_to, require_one_program, write_package
+from .new_package import Bytes, NewRecords, framed, reference_to, require_one_program, write_new_package
 from .share import SharedWeight, plan_sharing, sharing_edits
 from .tasks import Item
 
@@ -48,10 +46,6 @@ _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_@]")
 # Program {1 version, 2 functions, 3 docString, 4 attributes}; Model {1 specificationVersion, 2 description}.
 _VERSION, _FUNCTIONS, _DOC_STRING, _ATTRIBUTES = 1, 2, 3, 4
 _SPEC_VERSION, _DESCRIPTION = 1, 2
-# ModelDescription -> FunctionDescription, for a model of one function: input, output, state,
-# predictedFeatureName, predictedProbabilitiesName.
-_OWN_DESCRIPTION = {1: 2, 10: 3, 13: 6, 11: 4, 12: 5}
-_DESCRIBED, _DEFAULT, _METADATA = 20, 21, 100
 
 _Path: TypeAlias = str | os.PathLike[str]
 
@@ -180,21 +174,14 @@ def merge_functions(
         chosen = _choose_default(parts, functions, default)
         shared = _shared(parts, sharing, max_nbytes) if sharing is not None else []
         described = tuple(_described(row, parts) for row in shared)
-        records, file_nbytes = _arranged(parts, shared)
+        records = _arranged(parts, shared)
         items = records.items
         nbytes = sum(item.nbytes for item in items)
         shared_nbytes = sum(item.nbytes for item in records.every) - nbytes
         report = MergeReport(target, functions, chosen, len(items), nbytes, shared_nbytes, described, not dry_run)
         if dry_run:
             return report
-        model = list(_model(parts, chosen))
-        counter = ProgressCounter(progress)
-        counter.total_nbytes = nbytes + nbytes_of(model)
-        require_new_package(names_of, target, force)  # again: another process may have created it
-        with NewDirectory(target, replace=paths.is_directory(target)) as directory:
-            write_package(directory.name, [(WEIGHT_FILE, items, file_nbytes)], model, counter)
-            model.clear()  # it holds bytes of the sources
-            records.require_same()
+        write_new_package(names_of, target, force, records, _model(parts, chosen), progress)
         return report
     finally:
         for part in parts:
@@ -215,8 +202,7 @@ class _Part:
             self.scan = scanned or ProgramScan(self.source.program[0], self.source.program[1:])
             require_plain(self.scan, self.buffer)
             self.functions = [name for name, _, _ in self.scan.table.functions]
-            self.described = fields_of(self.buffer, self.source.description) if self.source.description else []
-            self.descriptions = self._find_descriptions()
+            self.description = Description(self.buffer, self.source.description or (0, 0), self.functions, path)
             self.given = self._given_names(names)
         self.names: dict[str, str] = {}
         self.edits: list[Edit | None] = []
@@ -233,32 +219,11 @@ class _Part:
                 raise ProgramError(message, file=self.path)
         return dict(names)
 
-    def _find_descriptions(self) -> dict[str, bytes]:
-        """Function -> fields of its FunctionDescription, but for its name."""
-        view = memoryview(self.buffer)
-        listed = [f for f in self.described if f.number == _DESCRIBED and f.wire == 2]
-        found = {}
-        if not listed and len(self.functions) == 1:
-            own = [f for f in self.described if f.number in _OWN_DESCRIPTION]
-            found[self.functions[0]] = b"".join(field(_OWN_DESCRIPTION[f.number], view[f.offset : f.end]) for f in own)
-        for entry in listed:
-            inner = [f for f in fields_of(self.buffer, entry.span) if f.number != 1]
-            found[text_of(self.buffer, entry.span, 1)] = b"".join(view[f.start : f.end] for f in inner)
-        missing = [name for name in self.functions if name not in found]
-        if missing or not self.functions:
-            message = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
-            raise ProgramError(message, file=self.path)
-        return found
-
     @property
     def default(self) -> str:
         """The function that Core ML uses if none is named."""
-        named = text_of(self.buffer, self.source.description, _DEFAULT) if self.source.description else ""
+        named = self.description.default
         return named if named in self.functions else self.functions[0]
-
-    def has(self, number: int) -> bool:
-        """Whether the ModelDescription has a field."""
-        return any(f.number == number for f in self.described)
 
 
 def _require_one_opset(parts: list[_Part]) -> None:
@@ -340,11 +305,11 @@ def _described(shared: Shared, parts: list[_Part]) -> SharedWeight:
     return replace(SharedWeight.of(shared), name=name(shared.weight), reference=name(shared.reference))
 
 
-def _arranged(parts: list[_Part], shared: list[Shared]) -> tuple[NewRecords, int]:
+def _arranged(parts: list[_Part], shared: list[Shared]) -> NewRecords:
     """Lay out the records that the functions refer to, and make every reference to them an edit of its part.
 
     `shared`: weights that take the form of another one.
-    Returns: The records, each distinct one once, in order of first reference; the size of their file.
+    Returns: The records, each distinct one once, in order of first reference.
     """
     records = NewRecords()
     references: list[tuple[_Part, Any, Item]] = []
@@ -363,7 +328,7 @@ def _arranged(parts: list[_Part], shared: list[Shared]) -> tuple[NewRecords, int
         )
         part.edits += (removed_operation(part.buffer, op) for op in (removal.removed if removal is not None else ()))
     records.share_equal()
-    file_nbytes = records.lay_out()
+    records.lay_out()
     for part, constant, item in references:
         part.edits.append(reference_edit(part.buffer, constant, reference_to(), item.first.offset))
 
@@ -374,30 +339,29 @@ def _arranged(parts: list[_Part], shared: list[Shared]) -> tuple[NewRecords, int
     edits = sharing_edits(shared, place_of)
     for part in parts if edits else ():
         part.edits += edits.get(cast(Model, part.model).parts[0], ())
-    return records, file_nbytes
+    return records
 
 
 # ---------------------------------------------------------------------------------------------------------------- model
 
 
-def _model(parts: list[_Part], default: str) -> Iterator[Bytes]:
-    """Yield the new Model in pieces."""
-    description = []
+def _model(parts: list[_Part], default: str) -> list[Bytes]:
+    """Return the new Model in pieces."""
+    description = [
+        field(FUNCTIONS, field(1, part.names[function]) + part.description.body(function))
+        for part in parts
+        for function in part.description.functions
+        if function in part.names
+    ]
+    description.append(field(DEFAULT, default))
     for part in parts:
-        for function, body in part.descriptions.items():
-            if function in part.names:
-                description.append(field(_DESCRIBED, field(1, part.names[function]) + body))
-    description.append(field(_DEFAULT, default))
-    described = next((part for part in parts if part.has(_METADATA)), None)
-    if described is not None:
-        view = memoryview(described.buffer)
-        description += [view[f.start : f.end].tobytes() for f in described.described if f.number == _METADATA]
+        metadata = [one for one in part.description.fields if one.number == METADATA]
+        if metadata:
+            description += [memoryview(part.buffer)[one.start : one.end].tobytes() for one in metadata]
+            break
     spec_version = max(_MULTI_FUNCTION_SPEC_VERSION, *(part.source.spec_version for part in parts))
-    program = list(_program(parts))
-    nbytes = nbytes_of(program)
-    yield field(_SPEC_VERSION, spec_version) + field(_DESCRIPTION, b"".join(description))
-    yield varint(ML_PROGRAM << 3 | 2) + varint(nbytes)
-    yield from program
+    head = field(_SPEC_VERSION, spec_version) + field(_DESCRIPTION, b"".join(description))
+    return [head, *framed(ML_PROGRAM, list(_program(parts)))]
 
 
 def _program(parts: list[_Part]) -> Iterator[Bytes]:
@@ -418,14 +382,10 @@ def _program(parts: list[_Part]) -> Iterator[Bytes]:
             key = text_of(part.buffer, entry.span, 1)
             if entry.number == _FUNCTIONS:
                 renamed = combined([*inside, text_edit(part.buffer, entry.span, 1, part.names[key])])
-                yield from _field(_FUNCTIONS, splice(part.source.mapping, entry.span, renamed))
+                yield from framed(_FUNCTIONS, [splice(part.source.mapping, entry.span, renamed)])
             else:
                 attribute = splice(part.source.mapping, entry.span, inside)
-                attributes.setdefault(key, _field(_ATTRIBUTES, attribute))
+                attributes.setdefault(key, framed(_ATTRIBUTES, [attribute]))
     yield from texts[:1]
     for chunks in attributes.values():
         yield from chunks
-
-
-def _field(number: int, data: Spliced) -> list[Bytes]:
-    return [varint(number << 3 | 2) + varint(data.nbytes), data]

@@ -10,11 +10,15 @@ from ..errors import UnsupportedError
 from ..model.manifest import new_manifest
 from ..model.package import MODEL_PATH, Package, Source
 from ..program.splice import Spliced
-from ..progress import ProgressCounter
+from ..program.wire_edits import varint
+from ..progress import Progress, ProgressCounter
+from ..storage import paths
 from ..storage.mapped import MappedFile
+from ..storage.output import NewDirectory
 from ..storage.source_file import SourceFile
 from ..storage.transfer import write_at
 from .copying import new_file
+from .destination import require_new_package
 from .execute import write_weight_files
 from .tasks import Item, lay_out
 
@@ -52,11 +56,13 @@ class NewRecords:
         every: one item for each record that was added, in the order of the first reference. `first` of an item is the
             one that is stored.
         items: those that are stored.
+        file_nbytes: size of the weight file, once they are laid out.
         origins: every file that bytes come from, mapped.
     """
 
     def __init__(self) -> None:
         self.every: list[Item] = []
+        self.file_nbytes = 0
         self.origins: dict[SourceFile, MappedFile] = {}
         self._stretches: list[Stretch] = []
         self._known: dict[tuple[int, str, int], Item] = {}
@@ -100,9 +106,9 @@ class NewRecords:
         """See Attributes."""
         return [item for item in self.every if item.first is item]
 
-    def lay_out(self) -> int:
-        """Set the offsets of all items; return the size of the weight file in bytes."""
-        return lay_out(self.items, 64).get(WEIGHT_FILE, ([], 64))[1]
+    def lay_out(self) -> None:
+        """Set the offsets of all items, and the size of the weight file."""
+        self.file_nbytes = lay_out(self.items, 64).get(WEIGHT_FILE, ([], 64))[1]
 
     def require_same(self) -> None:
         """Refuse a file that was written to since it was opened. Raises: FormatError."""
@@ -133,6 +139,27 @@ def write_package(
     _write_file(os.path.join(folder, _MODEL_NAME), model, counter)
     _write_file(os.path.join(directory, "Manifest.json"), [new_manifest()], ProgressCounter(None))
     return [path for path, _, _ in files]
+
+
+def write_new_package(
+    sources: list[str], target: str, force: bool, records: NewRecords, model: list[Bytes], progress: Progress | None
+) -> None:
+    """Write a package with one weight file, whole or not at all; `model` is emptied: it holds bytes of the sources.
+
+    Raises: As `require_new_package` and `write_package`. FormatError: a source was written to since it was opened.
+    """
+    counter = ProgressCounter(progress)
+    counter.total_nbytes = sum(item.nbytes for item in records.items) + nbytes_of(model)
+    require_new_package(sources, target, force)  # again: another process may have created it
+    with NewDirectory(target, replace=paths.is_directory(target)) as directory:
+        write_package(directory.name, [(WEIGHT_FILE, records.items, records.file_nbytes)], model, counter)
+        model.clear()
+        records.require_same()
+
+
+def framed(number: int, pieces: Sequence[Bytes]) -> list[Bytes]:
+    """Return the field of a message whose contents are there in pieces."""
+    return [varint(number << 3 | 2) + varint(nbytes_of(pieces)), *pieces]
 
 
 def nbytes_of(model: Sequence[Bytes]) -> int:

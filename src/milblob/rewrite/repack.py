@@ -170,7 +170,9 @@ def repack(
             max_nbytes=max_nbytes,
         )
         return typing.cast(RepackReport, done)
-    with repacking(sources, as_path(destination), options, force, executor, progress, max_nbytes, dry_run) as work:
+    target = as_path(destination)
+    counter = ProgressCounter(progress)
+    with Repacking(sources, target, options, force, executor, counter, max_nbytes, dry_run).opened() as work:
         return work.write()
 
 
@@ -259,80 +261,53 @@ def _require_options(options: Options) -> None:
         raise ValueError("merge: expected it without split, got both")
 
 
-@contextlib.contextmanager
-def repacking(
-    sources: list[str],
-    destination: str,
-    options: Options,
-    force: bool,
-    executor: "Executor | None",
-    progress: Progress | None,
-    max_nbytes: int | None,
-    dry_run: bool,
-) -> "Iterator[Repacking]":
-    """Open what `repack`, or another function that rewrites a model in the same way, is to rewrite; then commit.
-
-    The result takes its name when the block ends, together with `outputs`. If the block raises, or the source was
-    written to, nothing does.
-
-    Args:
-        As `repack`.
-
-    Raises:
-        As `repack`.
-    """
-    with contextlib.ExitStack() as stack:
-        before = [os.stat(path) for path in sources]
-        constants = options.decompress or options.compress or options.share is not None
-        constants = constants or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
-        in_place = is_in_place(sources, destination)
-        on_pending = complete if in_place and not dry_run else wait
-        packages = (Package(path, on_pending=on_pending, max_nbytes=max_nbytes) for path in sources)
-        models = [stack.enter_context(Model(package, stored=True, constants=constants)) for package in packages]
-        for other in models[1:]:
-            if {models[0].kind, other.kind} != {"blob"}:
-                message = "repack of several: expected weight files, got a model (merge-functions joins packages)"
-                raise UnsupportedError(message, file=models[0].path)
-        require_destination(sources, models[0].kind, destination, force)
-        has_lock = in_place and not dry_run and _lock(models, destination, stack)
-        outputs = stack.enter_context(together())
-        work = Repacking(
-            models,
-            sources,
-            destination,
-            options,
-            executor,
-            ProgressCounter(progress),
-            outputs,
-            dry_run,
-            force,
-            in_place,
-            has_lock,
-            max_nbytes,
-        )
-        yield work
-        if not dry_run:
-            work.leave_source(before)
-
-
 @dataclass(eq=False)
 class Repacking:
     """One call of `repack`, or of another function that rewrites a model in the same way."""
 
-    models: list[Model]  # open; several only if they are weight files
     sources: list[str]
     destination: str
     options: Options
+    force: bool
     executor: "Executor | None"
     counter: ProgressCounter
-    outputs: list[Whole]  # that take their names together at the end, in this order
+    max_nbytes: int | None  # as for `open`
     dry_run: bool
-    force: bool
-    in_place: bool  # whether the result replaces the model
-    has_lock: bool  # whether the lock of the model is held for that
-    max_nbytes: int | None = None  # as for `open`
+    models: list[Model] = field(default_factory=list)  # open; several only if they are weight files
+    outputs: list[Whole] = field(default_factory=list)  # that take their names together at the end, in this order
+    in_place: bool = False  # whether the result replaces the model
+    has_lock: bool = False  # whether the lock of the model is held for that
     _held: list[MappedFile] = field(default_factory=list)
     _origins: dict[SourceFile, MappedFile] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def opened(self) -> "Iterator[Repacking]":
+        """Open what is to be rewritten; commit at the end.
+
+        The result takes its name when the block ends, together with `outputs`. If the block raises, or the source was
+        written to, nothing does. Raises: As `repack`.
+        """
+        options = self.options
+        with contextlib.ExitStack() as stack:
+            before = [os.stat(path) for path in self.sources]
+            constants = options.decompress or options.compress or options.share is not None
+            constants = constants or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
+            self.in_place = is_in_place(self.sources, self.destination)
+            on_pending = complete if self.in_place and not self.dry_run else wait
+            for path in self.sources:
+                package = Package(path, on_pending=on_pending, max_nbytes=self.max_nbytes)
+                self.models.append(stack.enter_context(Model(package, stored=True, constants=constants)))
+            kind = self.models[0].kind
+            for other in self.models[1:]:
+                if {kind, other.kind} != {"blob"}:
+                    message = "repack of several: expected weight files, got a model (merge-functions joins packages)"
+                    raise UnsupportedError(message, file=self.models[0].path)
+            require_destination(self.sources, kind, self.destination, self.force)
+            self.has_lock = self.in_place and not self.dry_run and _lock(self.models, self.destination, stack)
+            self.outputs = stack.enter_context(together())
+            yield self
+            if not self.dry_run:
+                self._leave_source(before)
 
     def write(self, compressed: Iterable[CompressedWeight] = (), computed: Done = lambda parts: None) -> RepackReport:
         """Plan, and unless it is a dry run, write everything that then only needs its name.
@@ -370,7 +345,7 @@ class Repacking:
         after = sum(change.nbytes_after for change in changes)
         return RepackReport(", ".join(self.sources), self.destination, changes, files, before, after, done)
 
-    def leave_source(self, before: list[os.stat_result]) -> None:
+    def _leave_source(self, before: list[os.stat_result]) -> None:
         """Close the source; raise if it was written to, since the result might mix old and new."""
         for path, status in zip(self.sources, before, strict=True):
             if not os.path.samestat(os.stat(path), status):
@@ -432,7 +407,7 @@ class Repacking:
         records = arrangement.records
         changed: dict[str, Any] = {}
         for part in model.parts:
-            name = _inside(records.root, str(part.mapping.name))
+            name = _plain(os.path.relpath(os.path.realpath(str(part.mapping.name)), records.root))
             if name in changed:  # a pipeline has one model file
                 continue
             if not part.is_text and self.options.canonical:
@@ -561,7 +536,3 @@ def _canonical(model: Model, edits: Edits) -> bytes:
 
 def _plain(name: str) -> str:
     return name.replace(os.sep, "/")
-
-
-def _inside(root: str, path: str) -> str:
-    return _plain(os.path.relpath(os.path.realpath(path), root))

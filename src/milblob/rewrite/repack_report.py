@@ -64,11 +64,7 @@ class RepackReport(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; the counts of casts only if they were done."""
         tensors = [change.to_dict(self.done) for change in self.changes]
-        return super().to_dict() | {
-            "actions": self.counts(),
-            "tensors": tensors,
-            "shared": [row.to_dict() for row in self.shared],
-        }
+        return super().to_dict() | {"actions": self.counts(), "tensors": tensors}
 
     def _worst(self) -> list[str]:
         rows = least((row for row in self.changes if row.overflow), lambda row: -row.overflow)

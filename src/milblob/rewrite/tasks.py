@@ -5,6 +5,7 @@ ranges. Everything in a `Task` can be pickled. `execute.py` runs them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from .. import _codec
@@ -18,59 +19,42 @@ COPY, CAST, VALUE, DENSE, HELD, COMPUTED = "copy", "cast", "value", "dense", "he
 TASK_NBYTES = 16 << 20
 
 
+@dataclass(eq=False, slots=True)
 class Item:
-    """One record of the result.
+    """One record of the result."""
 
-    Attributes:
-        origin, start, nbytes: where its bytes come from. For VALUE they are a TensorValue message.
-        dtype, count: of the stored elements.
-        target: dtype in the result; equal to `dtype` for COPY and VALUE.
-        how: COPY, CAST, VALUE (a TensorValue to decode), DENSE (a compressed weight to decode), HELD (bytes in memory:
-            of a value in MIL text, of a part) or COMPUTED (a part that is computed while it is written). Tasks have
-            nothing of the last three; a DenseTask has DENSE.
-        open: for DENSE, returns what computes the elements.
-        held: for HELD, the stored bytes.
-        computed: for COMPUTED, the parts and the key of this one.
-        shape: declared shape; used by VALUE.
-        name: of the first tensor that refers to it; for an unreferenced record, its file and number.
-        base: directory of the model that refers to it, relative to the root of the result; replaces @model_path.
-        file: the result's weight file, relative to the root, such as "Data/com.apple.CoreML/weights/weight.bin".
-        order: sort key of the records in a file.
-        user: the function that refers to it; "" if several do, None if none does.
-        offset, data_offset: in that file, once `lay_out` has set them.
-        before: (file, offset) in the source; None for a value that was in the Program.
-        first: the equal item that replaces this one; itself if there is none.
-    """
+    origin: SourceFile  # where its bytes come from
+    span: InitVar[tuple[int, int]]  # the same as `start` and `nbytes`
+    dtype: DType  # of the stored elements
+    count: int
+    base: str  # directory of the model that refers to it, relative to the root of the result; replaces @model_path
+    file: str  # the weight file, relative to the root, such as "Data/com.apple.CoreML/weights/weight.bin"
+    # COPY, CAST, VALUE (a TensorValue to decode), DENSE (a compressed weight to decode), HELD (bytes in memory: of a
+    # value in MIL text, of a part) or COMPUTED (a part that is computed while it is written). Tasks have nothing of the
+    # last two; those of `make_tasks` have no DENSE either.
+    how: str = COPY
+    start: int = field(init=False)  # in the origin; for VALUE, of a TensorValue message
+    nbytes: int = field(init=False)
+    target: DType = field(init=False)  # dtype in the result; equal to `dtype` for COPY and VALUE
+    open: Callable[[], Dense] | None = None  # for DENSE, returns what computes the elements
+    held: _codec.Buffer | None = None  # for HELD, the stored bytes
+    computed: tuple[WeightParts, str] | None = None  # for COMPUTED, the parts and the key of this one
+    shape: tuple[int, ...] = ()  # as declared; used by VALUE
+    name: str = ""  # of the first tensor that refers to it; for an unreferenced record, its file and number
+    order: tuple[int, ...] = ()  # sort key of the records in a file
+    user: str | None = None  # the function that refers to it; "" if several do, None if none does
+    offset: int = 0  # of the metadata in the file, once `lay_out` has set it
+    data_offset: int = 0
+    before: tuple[str, int] | None = None  # (file, offset) in the source; None for a value that was in the Program
+    _first: "Item | None" = None  # not itself: a cycle would hold the bytes of parts
 
-    __slots__ = (
-        "_first", "base", "before", "computed", "count", "data_offset", "dtype", "file", "held", "how", "name",
-        "nbytes", "offset", "open", "order", "origin", "shape", "start", "target", "user",
-    )  # fmt: skip
-
-    def __init__(
-        self, origin: SourceFile, span: tuple[int, int], dtype: DType, count: int, base: str, file: str, how: str = COPY
-    ) -> None:
-        self.origin = origin
+    def __post_init__(self, span: tuple[int, int]) -> None:
         self.start, self.nbytes = span
-        self.dtype = self.target = dtype
-        self.count = count
-        self.base = base
-        self.file = file
-        self.how = how
-        self.open: Callable[[], Dense] | None = None
-        self.held: _codec.Buffer | None = None
-        self.computed: tuple[WeightParts, str] | None = None
-        self.shape: tuple[int, ...] = ()
-        self.name = ""
-        self.order: tuple[int, ...] = ()
-        self.user: str | None = None
-        self.offset = self.data_offset = 0
-        self.before: tuple[str, int] | None = None
-        self._first: Item | None = None  # not itself: a cycle would hold the bytes of parts
+        self.target = self.dtype
 
     @property
     def first(self) -> "Item":
-        """See Attributes."""
+        """The equal item that replaces this one; itself if there is none."""
         return self if self._first is None else self._first
 
     @first.setter
@@ -101,7 +85,7 @@ class Step(NamedTuple):
     number: int  # of the item
     how: str
     origin: SourceFile
-    start: int  # of the source. count, first_index: of elements (with CAST).
+    start: int  # of the source. count, first_index: of elements (with CAST and DENSE).
     nbytes: int
     dtype: str
     target: str
@@ -121,28 +105,9 @@ class Task(NamedTuple):
     path: str
     begin: int
     steps: tuple[Step, ...]
-    overflow: str
-    nan: str
-
-
-class DenseStep(NamedTuple):
-    """A range of a compressed weight that becomes dense values, for a worker."""
-
-    name: str  # of the weight in the source
-    path: str  # of the file, which exists and has its final size
-    target: str  # name of the dtype in the result
-    metadata: bytes  # of the record, to be written at `offset`; b"" for a range that does not begin it
-    offset: int
-    data_offset: int
-    begin: int  # of the elements
-    count: int  # type: ignore[assignment]  # hides tuple.count
-
-
-class DenseTask(NamedTuple):
-    """Ranges of compressed weights of a source, which a worker opens."""
-
-    source: Reopened
-    steps: tuple[DenseStep, ...]
+    overflow: str = "error"
+    nan: str = "keep"
+    source: Reopened | None = None  # of steps with DENSE: what a worker opens to find the weights by their names
 
 
 def lay_out(items: Iterable[Item], align: int) -> dict[str, tuple[list[Item], int]]:

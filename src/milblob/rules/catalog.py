@@ -1,6 +1,6 @@
 """The rules of the MIL specification, each with its demand; docs/rules.md has their sources.
 
-`rules_program.breaches` compares a Program with them, `rules/description_rules.py` the model's description.
+`program_rules.breaches` compares a Program with them, `description_rules.py` the model's description.
 """
 
 from collections.abc import Iterable

@@ -126,7 +126,11 @@ class Given:
 
     def named(self, key: str, default: str) -> DType:
         """The data type that a string names."""
-        return _dtype(self.word(key, default))
+        word = self.word(key, default)
+        found = next((dtype for dtype in DType if dtype.mil_text == word), None)
+        if found is None:
+            raise Unsure
+        return found
 
 
 def typed(x: TensorType, shape: Sequence[int | None]) -> TensorType:
@@ -178,10 +182,3 @@ def _require_rank(found: TensorType) -> TensorType:
     if found.rank < 0 or found.variadic:
         raise Unsure
     return found
-
-
-def _dtype(name: str) -> DType:
-    for dtype in DType:
-        if dtype.mil_text == name:
-            return dtype
-    raise Unsure

@@ -203,20 +203,13 @@ def _argument(
             if declared.dtype in argument.dtypes:
                 continue
             got = f"got {declared.dtype.mil_text}"
-            newer = _taking(operations, name, opset, key, declared.dtype)
+            later = operations.later(name, opset)
+            newer = next((one for one, known in later if key in known and declared.dtype in known[key].dtypes), None)
             if newer is None:
                 yield "MIL029", f"expected {listed(d.mil_text for d in argument.dtypes)}, {got}"
             else:
                 message = f"expected an opset in which it is taken, {newer} or newer"
                 yield "MIL030", f"{message}, {got} in {operations.opsets[opset]}"
-
-
-def _taking(operations: OperationTable, name: str, opset: int, key: str, dtype: DType) -> str | None:
-    """The first newer opset in which an argument takes a data type."""
-    for newer, arguments in operations.later(name, opset):
-        if key in arguments and dtype in arguments[key].dtypes:
-            return newer
-    return None
 
 
 def _text(dtype: DType | int) -> str:

@@ -55,19 +55,11 @@ def _like_x(given: Given) -> ValueType:
     return x
 
 
-def _like(key: str) -> Callable[[Given], ValueType]:
-    return lambda given: given.type(key)
-
-
 def _broadcast(given: Given) -> TensorType:
     x, y = given.ranked("x"), given.ranked("y")
     if x.dtype != y.dtype:
         raise Unsure
     return typed(x, broadcast(x.shape, y.shape))
-
-
-def _compared(given: Given) -> TensorType:
-    return of_dtype(DType.BOOL, _broadcast(given).shape)
 
 
 def _divided(given: Given) -> TensorType:
@@ -97,10 +89,6 @@ def _quantize(given: Given) -> TensorType:
     return of_dtype(given.named("output_dtype", ""), x.shape)
 
 
-def _dequantize(given: Given) -> TensorType:
-    return typed(given.tensor("scale"), given.ranked("input").shape)
-
-
 def _reduced(given: Given) -> TensorType:
     x = given.ranked("x")
     axes = given.integers("axes") if "axes" in given else range(len(x.shape))
@@ -119,10 +107,6 @@ def _without(x: TensorType, axes: "tuple[int, ...] | range", given: Given) -> li
     if given.integer("keep_dims", 0):
         return [1 if i in reduced else size for i, size in enumerate(x.shape)]
     return [size for i, size in enumerate(x.shape) if i not in reduced]
-
-
-def _sorted_indices(given: Given) -> TensorType:
-    return of_dtype(DType.INT32, given.ranked("x").shape)
 
 
 def _topk(given: Given) -> tuple[TensorType, ...]:
@@ -184,14 +168,6 @@ def _read_state(given: Given) -> ValueType:
     return state.wrapped
 
 
-def _shape(given: Given) -> TensorType:
-    return of_dtype(DType.INT32, (len(given.ranked("x").shape),))
-
-
-def _non_zero(given: Given) -> TensorType:
-    return of_dtype(DType.INT32, (None, len(given.ranked("x").shape)))
-
-
 def _fill(given: Given) -> TensorType:
     dtype = given.tensor("value").dtype if "value" in given else DType.FLOAT32
     return TensorType(dtype, *_stated(given))
@@ -200,11 +176,6 @@ def _fill(given: Given) -> TensorType:
 def _fill_like(given: Given) -> TensorType:
     dtype = given.tensor("value").dtype if "value" in given else DType.FLOAT32
     return of_dtype(dtype, given.ranked("ref_tensor").shape)
-
-
-def _random(key: str) -> Callable[[Given], ValueType]:
-    """A random distribution, of the data type of one of its parameters."""
-    return lambda given: TensorType(given.tensor(key).dtype, *_stated(given))
 
 
 def _random_categorical(given: Given) -> TensorType:
@@ -221,10 +192,6 @@ def _stated(given: Given) -> tuple[tuple[int | None, ...], int]:
     return ((), -1) if count is None or count > MAX_COUNT else ((None,) * count, count)
 
 
-def _range(given: Given) -> TensorType:
-    return typed(given.tensor("start"), (None,))
-
-
 def _one_hot(given: Given) -> TensorType:
     shape = given.ranked("indices").shape
     axis = index(given.integer("axis", -1), len(shape) + 1)
@@ -239,10 +206,6 @@ def _list_length(given: Given) -> TensorType:
     return of_dtype(DType.INT32, ())
 
 
-def _list_read(given: Given) -> TensorType:
-    return given.element("ls")
-
-
 def _list_gather(given: Given) -> TensorType:
     element, indices = given.element("ls"), given.ranked("indices")
     if len(indices.shape) != 1:
@@ -252,38 +215,38 @@ def _list_gather(given: Given) -> TensorType:
 
 MAKERS: dict[str, Callable[[Given], ValueType | tuple[ValueType, ...]]] = {
     **dict.fromkeys(_LIKE_X, _like_x),
-    **dict.fromkeys(("scatter", "scatter_along_axis", "scatter_nd"), _like("data")),
-    **dict.fromkeys(("list_scatter", "list_write"), _like("ls")),
+    **dict.fromkeys(("scatter", "scatter_along_axis", "scatter_nd"), lambda given: given.type("data")),
+    **dict.fromkeys(("list_scatter", "list_write"), lambda given: given.type("ls")),
     **dict.fromkeys(_BROADCAST, _broadcast),
-    **dict.fromkeys(_COMPARED, _compared),
+    **dict.fromkeys(_COMPARED, lambda given: of_dtype(DType.BOOL, _broadcast(given).shape)),
     **dict.fromkeys(_REDUCED, _reduced),
     **dict.fromkeys(("reduce_argmax", "reduce_argmin"), _reduced_to_index),
     **_MOVED,
     **_WINDOWS,
-    "argsort": _sorted_indices,
+    "argsort": lambda given: of_dtype(DType.INT32, given.ranked("x").shape),
     "cast": _cast,
-    "dequantize": _dequantize,
+    "dequantize": lambda given: typed(given.tensor("scale"), given.ranked("input").shape),
     "einsum": _einsum,
     "fill": _fill,
     "fill_like": _fill_like,
     "linear": _linear,
     "list_gather": _list_gather,
     "list_length": _list_length,
-    "list_read": _list_read,
+    "list_read": lambda given: given.element("ls"),
     "matmul": _matmul,
-    "non_zero": _non_zero,
+    "non_zero": lambda given: of_dtype(DType.INT32, (None, len(given.ranked("x").shape))),
     "one_hot": _one_hot,
     "quantize": _quantize,
-    "random_bernoulli": _random("prob"),
+    "random_bernoulli": lambda given: TensorType(given.tensor("prob").dtype, *_stated(given)),
     "random_categorical": _random_categorical,
-    "random_normal": _random("mean"),
-    "random_uniform": _random("low"),
-    "range_1d": _range,
+    "random_normal": lambda given: TensorType(given.tensor("mean").dtype, *_stated(given)),
+    "random_uniform": lambda given: TensorType(given.tensor("low").dtype, *_stated(given)),
+    "range_1d": lambda given: typed(given.tensor("start"), (None,)),
     "read_state": _read_state,
     "real_div": _divided,
     "scaled_dot_product_attention": _attention,
     "select": _select,
-    "shape": _shape,
+    "shape": lambda given: of_dtype(DType.INT32, (len(given.ranked("x").shape),)),
     "topk": _topk,
 }
 """Operation -> the function that infers its types; it raises Unsure if the inputs do not determine them."""

@@ -15,7 +15,7 @@ from .catalog import Breach, quoted
 from .constexpr_rules import WITH_MASKS, constexpr_breaches
 from .operation_rules import BLOCKS, Bound, newer_dtypes, operation_breaches, opset_index, table
 from .output_rules import outputs_of
-from .type_rules import brief, dtypes_of, fits, inner_types, type_breaches
+from .type_rules import KnownType, brief, fits
 from .value_rules import value_breaches
 
 _is_identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_@]*").fullmatch
@@ -36,15 +36,6 @@ class Signature(NamedTuple):
     inputs: list[tuple[str, ValueType | None]]  # names and types, states among them
     # names and types, None for the type of an undefined name; None without an active block
     outputs: list[tuple[str, ValueType | None]] | None
-
-
-class _Known(NamedTuple):
-    """The facts about the bytes of a type, found once."""
-
-    type: ValueType | None
-    breaches: tuple[tuple[str, str], ...]
-    has_state: bool
-    dtypes: frozenset[DType]
 
 
 def breaches(view: ProgramView, signatures: dict[str, Signature] | None = None) -> Iterator[Breach]:
@@ -95,7 +86,7 @@ class _Walk:
         self._visible: dict[str, Bound | None] = {}  # name -> its definition
         self._blocks: list[Block] = []  # open ones, the outermost first
         self._coming: dict[int, frozenset[str]] = {}  # row of an open block -> all that its operations define
-        self._types: dict[bytes | None, _Known] = {}
+        self._types: dict[bytes | None, KnownType] = {}  # by the bytes that state them
         self._bounds: dict[tuple[bytes | None, bool, bytes], Bound] = {}
         self._kept: list[Bound] = []
         self._judged: dict[tuple[object, ...], tuple[tuple[tuple[str, str], ...], tuple[ValueType, ...] | None]] = {}
@@ -347,21 +338,17 @@ class _Walk:
             types = [self._known(declared).type for _, declared in self._named(first, count)]
             yield from _agree(f"inputs of block {number} of {kind}", taken, types, block)
             due, made = outputs, [one for _, one in returned]
-            if (
-                kind == "while_loop" and number == 0
-            ):  # coremltools writes one bool with a shape as well, and Core ML runs it
-                due = [_BOOL]
-                made = [_BOOL if _is_one_bool(one) else one for one in made]
+            if kind == "while_loop" and number == 0:
+                due = [_BOOL]  # coremltools writes one bool with a shape as well, and Core ML runs it
+                made = [_BOOL if _is_same_number(one, _BOOL) else one for one in made]
             yield from _agree(f"outputs of block {number} of {kind}", due, made, block)
 
     # ------------------------------------------------------------------------------------------------------------ types
 
-    def _known(self, stated: bytes | None) -> _Known:
+    def _known(self, stated: bytes | None) -> KnownType:
         found = self._types.get(stated)
         if found is None:
-            declared = read_type(stated) if stated else None
-            wrong = type_breaches(declared) if declared is not None else ()
-            found = self._types[stated] = _Known(declared, wrong, _has_state(declared), dtypes_of(declared))
+            found = self._types[stated] = KnownType.of(read_type(stated) if stated else None)
         return found
 
     def _bound(self, stated: bytes | None, is_constant: bool, whole: bytes = b"") -> Bound:
@@ -416,14 +403,6 @@ def _is_same_number(declared: ValueType | None, due: ValueType) -> bool:
     """Whether two types are of one element of a data type: a number may have a shape."""
     is_tensor = isinstance(declared, TensorType) and isinstance(due, TensorType) and declared.dtype == due.dtype
     return is_tensor and _is_one(declared) and _is_one(due)
-
-
-def _is_one_bool(declared: ValueType | None) -> bool:
-    return isinstance(declared, TensorType) and declared.dtype == DType.BOOL and _is_one(declared)
-
-
-def _has_state(declared: ValueType | None) -> bool:
-    return isinstance(declared, StateType) or any(map(_has_state, inner_types(declared)))
 
 
 def _agree(what: str, expected: list[ValueType | None], got: list[ValueType | None], block: Block) -> Iterator[Breach]:

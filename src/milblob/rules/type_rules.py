@@ -4,12 +4,29 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
+from typing import NamedTuple
 
 from ..dtypes import DType
 from ..program.types import DictionaryType, ListType, StateType, TensorType, TupleType, ValueType
 from ..wording import abbreviated
 
 _MAX_BREACHES = 20  # that are reported of one type
+
+
+class KnownType(NamedTuple):
+    """The facts about a type, found once for all values and variables that have it."""
+
+    type: ValueType | None
+    breaches: tuple[tuple[str, str], ...]
+    is_known: bool  # whether it leaves no dimension and no length open
+    has_state: bool  # whether it is a state, or has one inside
+    dtypes: frozenset[DType]  # those that it is made of
+
+    @classmethod
+    def of(cls, declared: ValueType | None) -> "KnownType":
+        """Look at a type."""
+        broken = type_breaches(declared) if declared is not None else ()
+        return cls(declared, broken, is_known(declared), _has_state(declared), dtypes_of(declared))
 
 
 @lru_cache(maxsize=1024)
@@ -82,6 +99,10 @@ def is_known(declared: ValueType | None) -> bool:
     if isinstance(declared, ListType) and declared.length is None:
         return False
     return all(is_known(one) for one in inner_types(declared))
+
+
+def _has_state(declared: ValueType | None) -> bool:
+    return isinstance(declared, StateType) or any(map(_has_state, inner_types(declared)))
 
 
 def fits(declared: ValueType | None, expected: ValueType | None) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain, repeat
-from typing import NamedTuple
+from typing import cast
 
 from ..dtypes import DType
 from ..errors import MilblobError
@@ -10,46 +10,35 @@ from ..program.types import DictionaryType, ListType, TensorType, TupleType, Val
 from ..program.value import Value
 from ..wording import abbreviated
 from .catalog import Breach
-from .type_rules import brief, fits, is_known, type_breaches
+from .type_rules import KnownType, brief, fits
 
 _KINDS = {TensorType: "tensor", ListType: "list", TupleType: "tuple", DictionaryType: "dictionary"}
 
 
-class _Known(NamedTuple):
-    """The facts about a type, found once for all its values."""
-
-    type: ValueType
-    breaches: tuple[tuple[str, str], ...]
-    is_known: bool
+_Types = dict[int, KnownType]
+"""The types inside one value, by identity: each is looked at once, and kept, so that no other gets its identity."""
 
 
-class _Types:
-    """The types inside one value, by identity: each is looked at once."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, _Known] = {}
-
-    def of(self, declared: ValueType | None) -> _Known | None:
-        """Return the facts about a type; None for none."""
-        if declared is None:
-            return None
-        found = self._found.get(id(declared))
-        if found is None:  # it keeps the type, so that no other one gets its identity
-            found = self._found[id(declared)] = _Known(declared, type_breaches(declared), is_known(declared))
-        return found
+def _known(types: _Types, declared: ValueType | None) -> KnownType | None:
+    """Return the facts about a type; None for none."""
+    if declared is None:
+        return None
+    if id(declared) not in types:
+        types[id(declared)] = KnownType.of(declared)
+    return types[id(declared)]
 
 
 def value_breaches(value: Value) -> Iterator[Breach]:
     """Yield the breaches of a value and the values inside it. Raises: FormatError: bytes that are malformed."""
-    return _breaches(value, None, "MIL015", _Types())
+    return _breaches(value, None, "MIL015", {})
 
 
-def _breaches(value: Value, expected: _Known | None, rule: str, types: _Types) -> Iterator[Breach]:
+def _breaches(value: Value, expected: KnownType | None, rule: str, types: _Types) -> Iterator[Breach]:
     """As `value_breaches`; `expected`: the type that the value around it states; any other type breaks `rule`."""
     stated = value.type
     known = expected
     if stated is not None:
-        known = types.of(stated) if expected is None or stated != expected.type else expected
+        known = _known(types, stated) if expected is None or stated != expected.type else expected
         if expected is not None and not fits(stated, expected.type):
             yield Breach(rule, f"type: expected {brief(expected.type)}, got {brief(stated)}", value.path)
     if known is None:
@@ -58,7 +47,7 @@ def _breaches(value: Value, expected: _Known | None, rule: str, types: _Types) -
     if known is not expected:
         for broken, message in known.breaches:
             yield Breach(broken, f"type of the value: {message}", value.path)
-    declared = known.type
+    declared = cast(ValueType, known.type)
     if not known.is_known:
         yield Breach("MIL014", f"type of the value: expected a known shape, got {brief(declared)}", value.path)
     elif not value.kind:
@@ -72,10 +61,11 @@ def _breaches(value: Value, expected: _Known | None, rule: str, types: _Types) -
     elif isinstance(declared, DictionaryType):
         yield from _pairs(value, declared, types)
     elif isinstance(declared, TupleType):
-        expected_types = chain(map(types.of, declared.members), repeat(None))
+        expected_types = chain((_known(types, one) for one in declared.members), repeat(None))
         yield from _items(value, declared, len(declared.members), expected_types, "MIL018", types)
     elif isinstance(declared, ListType):
-        yield from _items(value, declared, declared.length or 0, repeat(types.of(declared.element)), "MIL017", types)
+        element = repeat(_known(types, declared.element))
+        yield from _items(value, declared, declared.length or 0, element, "MIL017", types)
 
 
 def _reference(value: Value, declared: ValueType) -> Iterator[Breach]:
@@ -100,7 +90,7 @@ def _tensor(value: Value, declared: TensorType) -> Iterator[Breach]:
 
 
 def _items(
-    value: Value, declared: ValueType, due: int, expected: Iterator[_Known | None], rule: str, types: _Types
+    value: Value, declared: ValueType, due: int, expected: Iterator[KnownType | None], rule: str, types: _Types
 ) -> Iterator[Breach]:
     """Yield the breaches of the members of a list or tuple, one after the other."""
     count = 0
@@ -113,7 +103,7 @@ def _items(
 
 def _pairs(value: Value, declared: DictionaryType, types: _Types) -> Iterator[Breach]:
     seen = set()
-    due = types.of(declared.key), types.of(declared.value)
+    due = _known(types, declared.key), _known(types, declared.value)
     for pair in value.each_pair():
         for one, expected in zip(pair, due, strict=True):
             yield from _breaches(one, expected, "MIL019", types)

@@ -7,7 +7,7 @@ from typing import Any
 from ..closeness import unknown
 from ..formats.params import Parameter
 from ..progress import ProgressCounter
-from ..refitting.by_name import GivenTensor, GivenValues, pair_by_name
+from ..refitting.by_name import GivenTensor, pair_by_name
 from ..refitting.pairs import How
 from ..refitting.refit_report import RefitReport, Refitted
 from ..rewrite.destination import is_in_place
@@ -55,21 +55,20 @@ def refit(
         report = RefitReport(path, target, rows, not dry_run).without(given)
         if not dry_run:
             counter = ProgressCounter(how.progress, (find(row.name)[1] for row in targets))
-            arrays: dict[str, dict[str, GivenValues]] = {}
+            arrays: dict[str, dict[str, GivenTensor]] = {}
             for row in targets:
                 module, key = known[row.name]
-                arrays.setdefault(module.name, {})[key] = row.values
-                row.values.is_read = partial(counter.add_tensor, row.name, module.params[key])
+                arrays.setdefault(module.name, {})[key] = row
+                row.is_read = partial(counter.add_tensor, row.name, module.params[key])
             library.with_params(arrays, target, force=force)
         return report
 
 
 def _row(target: GivenTensor, parameter: Parameter, library: Library, output: str, in_place: bool) -> Refitted:
-    values = target.values
     is_patched = in_place and library.kind == "directory"
     return Refitted(
-        target.name, target.given, parameter.mil_dtype, values.shape, parameter.stored_nbytes, values.given_dtype,
-        values.counts, output, is_patched,
+        target.name, target.given, parameter.mil_dtype, target.shape, parameter.stored_nbytes, target.given_dtype,
+        target.counts, output, is_patched,
     )  # fmt: skip
 
 

@@ -177,7 +177,7 @@ class _Applying:
         frame = self.patch.frame(int(self.patch.starts[number][row]), stored)
         if kind == PREFIX:
             return frames.decompress(frame, nbytes, self._read(old, offset, span))
-        data = frames.from_planes(frames.array(frames.decompress(frame, nbytes)), width)
+        data = frames.from_planes(np.frombuffer(frames.decompress(frame, nbytes), np.uint8), width)
         return frames.restored(data, self._read(old, offset, nbytes), width) if kind == CHANGE else data
 
     def _read(self, number: int, offset: int, nbytes: int) -> bytes:

@@ -182,5 +182,5 @@ class _Work:
 
     def _packed(self, data: bytes, before: bytes | None, width: int) -> bytes:
         """Return a frame of bytes, or of their differences from others."""
-        found = frames.array(data) if before is None else frames.difference(data, before, width)
+        found = np.frombuffer(data, np.uint8) if before is None else frames.difference(data, before, width)
         return frames.compress(frames.planes(found, width), self.level)

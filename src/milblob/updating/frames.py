@@ -119,8 +119,3 @@ def read(mapping: MappedFile, offset: int, nbytes: int) -> bytes:
             if len(data) == nbytes:
                 return data
     return bytes(memoryview(mapping.check_size())[offset : offset + nbytes])
-
-
-def array(data: bytes) -> np.ndarray[Any, Any]:
-    """Return the bytes as an array of uint8."""
-    return np.frombuffer(data, np.uint8)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from ...wording import some
 from .. import options
 from ..calling import call
-from ..saving import MAX_NAMES, say_written
 from ..selection import say_unmatched
 from ..several import add_finding, found_in
 from ..sources import add_sources, local_sources
@@ -15,6 +14,7 @@ from ..terminal import output
 if TYPE_CHECKING:
     from ...rewrite.convert import ConvertReport
 
+_MAX_NAMES = 20  # in one message
 EXAMPLES = ("convert Model.mlpackage -o weights.npz", "convert new.safetensors -o weight.bin -k 'head*'")
 
 
@@ -96,5 +96,19 @@ def _say_left(arguments: Namespace, report: "ConvertReport") -> None:
         output.say(f"left out: {name} {dtype}")
     if report.noted:
         dtypes = {tensor.name: tensor.dtype for tensor in report.tensors}
-        names = some((f"{name} ({dtypes[name]})" for name in report.noted), MAX_NAMES)
+        names = some((f"{name} ({dtypes[name]})" for name in report.noted), _MAX_NAMES)
         output.say(f"stored as uint8, which the listing notes and no Core ML model can use: {names}")
+
+
+def say_written(arguments: Namespace, report: "ConvertReport") -> None:
+    """Report what was written, as -v, -q and --json ask."""
+    if report.widened and not arguments.quiet:
+        output.say(f"as int8 or uint8, one element to a byte: {some(report.widened, _MAX_NAMES)}")
+    if arguments.verbose:
+        for tensor in report.tensors:
+            output.say(f"{tensor.name} {tensor.dtype} {output.shape_text(tensor.shape)}")
+    if arguments.json:
+        output.print_json(report.to_dict())
+    elif not arguments.quiet:
+        count = output.plural(len(report.tensors), "tensor")
+        output.say(f"{count}, {output.size(report.nbytes)}, to {report.destination}")

@@ -10,9 +10,9 @@ from ...closeness import unknown
 from .. import options
 from ..calling import call
 from ..recovery import complete_first
-from ..saving import say_written
 from ..selection import check_select, kept
 from ..terminal.progress import shown
+from .convert import say_written
 from .refit import say_refit
 
 if TYPE_CHECKING:

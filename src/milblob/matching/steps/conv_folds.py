@@ -58,11 +58,6 @@ class Fold(NamedTuple):
         """Of its batch norm; 0 if it has none."""
         return next((norm.epsilon for norm in self.steps if norm.variance is not None), 0.0)
 
-    @property
-    def words(self) -> str:
-        """A description of the fold."""
-        return ", ".join(map(str, self.steps))
-
 
 class FoldFinder:
     """Finds folds in one model, of the arrays of one checkpoint."""

@@ -12,6 +12,9 @@ from ..derivations.layouts import Values
 _DIGITS = {DType.FLOAT64: 4, DType.FLOAT32: 4, DType.FLOAT16: 2, DType.BFLOAT16: 1}
 """Significant digits of the decimals that count as literals: few enough that a number that was learnt is rarely one."""
 
+_LEAST_INTEGER = {DType.FLOAT16: 1024.0, DType.BFLOAT16: 128.0}
+"""Where a dtype has only integers: a learnt number is not recognised there, and few are that large."""
+
 _MAX_DIMENSION = 1 << 16
 _MAX_DIMENSIONS = 256
 _MAX_HEAD = 512
@@ -67,7 +70,7 @@ class Literals:
         size = abs(value)
         if not math.isfinite(value) or (2 * size).is_integer() or math.frexp(size)[0] == 0.5:
             return True
-        if _is_limit(size) or size >= _least_integer(dtype):
+        if _is_limit(size) or size >= _LEAST_INTEGER.get(dtype, 2.0**23):
             return True
         if dtype not in self._of:
             numbers = cast_array(self._numbers, dtype, overflow="inf")[0]
@@ -109,11 +112,6 @@ def _is_limit(size: float) -> bool:
     """Whether this is the largest number of a dtype, or half of it: masks have these."""
     limits = (65504.0, float(np.finfo(np.float32).max), 3.3895313892515355e38)
     return any(abs(size - limit) <= 1e-3 * limit or abs(2 * size - limit) <= 1e-3 * limit for limit in limits)
-
-
-def _least_integer(dtype: DType) -> float:
-    """Return where a dtype has only integers: a learnt number is not recognised there, and few are that large."""
-    return {DType.FLOAT16: 1024.0, DType.BFLOAT16: 128.0}.get(dtype, 2.0**23)
 
 
 def dimensions_in(shapes: Iterable[Collection[int]], integers: Iterable[Values]) -> set[int]:

@@ -1,14 +1,12 @@
-"""The ModelDescription of a part of a model, and its record of the whole model."""
+"""The ModelDescription of a model that is made of others, and the record of a part of the whole model."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _codec
-from ..dtypes import DType
 from ..errors import ProgramError
-from ..program.wire_edits import Field, Span, field, fields_of, text_of, varint
-from .flow import LiveValue
+from ..program.wire_edits import Field, Span, field, fields_of, text_of
 
 RECORD_KEY = "milblob.chunk"
 """Key in the user-defined metadata of a part: its number, and the inputs and outputs of the whole model."""
@@ -18,45 +16,46 @@ OWN = {"input": 1, "output": 10, "state": 13, "label": 11, "probabilities": 12}
 LISTED = {"input": 2, "output": 3, "state": 6, "label": 4, "probabilities": 5}
 FUNCTIONS, DEFAULT, METADATA = 20, 21, 100
 _USER_DEFINED = 100
-_ARRAY = 5
-_UNBOUNDED = -1  # the upper bound of a dimension
-_DTYPES = {DType.FLOAT32: 65568, DType.FLOAT16: 65552, DType.INT32: 131104}
+ARRAY = 5
 
 
 class Description:
     """The description of functions in a model file.
 
-    `span`: of its ModelDescription. `functions`: names of the Program's functions.
+    `span`: of its ModelDescription. `functions`: names of the Program's functions. `file`: of the model, for messages.
     Raises: ProgramError: a function that has no description.
     """
 
-    def __init__(self, buffer: _codec.Buffer, span: Span | None, functions: Sequence[str]) -> None:
+    def __init__(
+        self, buffer: _codec.Buffer, span: Span | None, functions: Sequence[str], file: str | None = None
+    ) -> None:
         self.buffer = buffer
         self.fields = fields_of(buffer, span) if span is not None else []
         listed = [one for one in self.fields if one.number == FUNCTIONS and one.wire == 2]
         # whether functions have descriptions of their own; else the model has one function
         self.is_listed = bool(listed)
         self.default = text_of(buffer, span, DEFAULT) if span is not None else ""
-        self._of: dict[str, tuple[list[Field], Mapping[str, int]]] = {
+        # name -> its fields, and what has which number among them
+        self.functions: dict[str, tuple[list[Field], Mapping[str, int]]] = {
             text_of(buffer, one.span, 1): (fields_of(buffer, one.span), LISTED) for one in listed
         }
         if not listed and len(functions) == 1 and span is not None:
-            self._of[functions[0]] = self.fields, OWN
-        missing = [name for name in functions if name not in self._of]
+            self.functions[functions[0]] = self.fields, OWN
+        missing = [name for name in functions if name not in self.functions]
         if missing or not functions:
             message = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
-            raise ProgramError(message, file=buffer.name)
+            raise ProgramError(message, file=file or buffer.name)
         self.span: Span = span or (0, 0)  # of the ModelDescription
 
     def features(self, function: str, what: str) -> dict[str, bytes]:
         """Return the FeatureDescriptions of the inputs, outputs or states of a function, by name."""
-        fields, numbers = self._of[function]
+        fields, numbers = self.functions[function]
         found = [one for one in fields if one.number == numbers[what] and one.wire == 2]
         return {text_of(self.buffer, one.span, 1): bytes(self._bytes(one)) for one in found}
 
     def text(self, function: str, what: str) -> str:
         """Return the name of the predicted label, or of the probabilities; "" without one."""
-        fields, numbers = self._of[function]
+        fields, numbers = self.functions[function]
         found = [one for one in fields if one.number == numbers[what] and one.wire == 2]
         return str(self._bytes(found[-1]), "utf-8", "replace") if found else ""
 
@@ -74,6 +73,14 @@ class Description:
                     if entry.number == _USER_DEFINED and text_of(self.buffer, entry.span, 1) == RECORD_KEY:
                         found = text_of(self.buffer, entry.span, 2)
         return found
+
+    def body(self, function: str) -> bytes:
+        """Return the FunctionDescription of a function, but for its name."""
+        fields, numbers = self.functions[function]
+        if numbers is LISTED:
+            return b"".join(memoryview(self.buffer)[one.start : one.end] for one in fields if one.number != 1)
+        listed = {number: LISTED[what] for what, number in OWN.items()}
+        return b"".join(field(listed[one.number], self._bytes(one)) for one in fields if one.number in listed)
 
     def metadata(self, record: str) -> bytes:
         """Return the field of the metadata with another record; none for ""."""
@@ -102,7 +109,7 @@ def is_array(feature: bytes) -> bool:
     """Whether a FeatureDescription is one of an array."""
     buffer = _codec.Buffer(feature)
     types = [one for one in fields_of(buffer, (0, len(feature))) if one.number == 3 and one.wire == 2]
-    return bool(types) and any(one.number == _ARRAY for one in fields_of(buffer, types[-1].span))
+    return bool(types) and any(one.number == ARRAY for one in fields_of(buffer, types[-1].span))
 
 
 def function_fields(signature: Mapping[str, Any], numbers: Mapping[str, int]) -> bytes:
@@ -130,31 +137,6 @@ def encode(description: Description, signatures: Mapping[str, Mapping[str, Any]]
     if description.default:
         parts.append(field(DEFAULT, description.default))
     return b"".join((*parts, description.metadata(record), description.others()))
-
-
-def array_feature(value: LiveValue, is_input: bool) -> bytes:
-    """Describe a value that goes from one part to another, as coremltools describes arrays.
-
-    An open dimension of an input may have any size from 1 on; an output with one states no shape.
-    """
-    kind = value.tensor
-    dtype = field(2, _DTYPES[DType.FLOAT32 if value.is_cast else DType(kind.dtype)])
-    is_open = None in kind.shape
-    if is_open and not is_input:
-        return _feature(value.port, dtype)
-    shape = field(1, b"".join(varint(1 if size is None else size) for size in kind.shape))
-    ranges = b""
-    if is_open:
-        rows = (
-            field(1, 1) + field(2, _UNBOUNDED) if size is None else field(1, size) + field(2, size)
-            for size in kind.shape
-        )
-        ranges = field(31, b"".join(field(1, row) for row in rows))
-    return _feature(value.port, shape + dtype + ranges)
-
-
-def _feature(name: str, array: bytes) -> bytes:
-    return field(1, name) + field(3, field(_ARRAY, array))
 
 
 def record_of(number: int, count: int, functions: Mapping[str, tuple[Sequence[str], Sequence[str]]], outer: str) -> str:
