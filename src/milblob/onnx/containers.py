@@ -216,8 +216,6 @@ def _port(feature: Any) -> Port:
     kind = feature.type.WhichOneof("Type")
     if kind == "imageType":
         return _image(feature.name, feature.type.imageType)
-    if kind == "stateType":
-        return Port(feature.name)
     if kind != "multiArrayType":
         return Port(feature.name)
     array = feature.type.multiArrayType

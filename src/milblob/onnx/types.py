@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ..dtypes import DType
 from ..errors import UnsupportedError
-from ..program.types import ListType, StateType, TensorType, ValueType
+from ..program.types import StateType, TensorType, ValueType
 
 _ONNX: dict[DType, ir.DataType] = {
     member: ir.DataType["FLOAT" if name == "FLOAT32" else "DOUBLE" if name == "FLOAT64" else name]
@@ -75,9 +75,3 @@ def onnx_shape(declared: TensorType, name: str) -> ir.Shape | None:
     if any(size is not None and size > MAX_SIZE for size in declared.shape):
         raise UnsupportedError(f"{name}: expected sizes below 2**63, as ONNX holds them, got {declared}")
     return ir.Shape([f"{name}_{axis}" if size is None else size for axis, size in enumerate(declared.shape)])
-
-
-__all__ = [
-    "BY_TEXT", "FLOATS", "NARROW", "NUMPY", "ListType", "StateType", "TensorType", "ValueType", "onnx_dtype",
-    "onnx_shape", "tensor_type",
-]  # fmt: skip

@@ -16,8 +16,7 @@ _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
 def _require_blocks(operator: Operator, count: int) -> None:
     if len(operator.scopes) != count:
-        message = f"{operator.type}: expected {count} blocks, got {len(operator.scopes)}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"{count} blocks", len(operator.scopes))
 
 
 @builtin("cond", onnx="If")

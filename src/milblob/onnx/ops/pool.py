@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
-from ..registry import add_builtin
+from ..registry import builtin
 from ..topology import Operator, Scope
 from .conv import SAME, custom_pads, same_pads
 
@@ -24,8 +23,7 @@ def _pool(kind: str, **fixed: Any) -> Any:
             pads = same_pads(operator, sizes, kernel, strides, [1] * count, pad_type == "same_lower")
             attributes |= {"auto_pad": SAME[pad_type]} if pads is None else {"pads": pads}
         elif pad_type != "valid":
-            message = f"{operator.type}: expected a known pad_type, got {pad_type!r:.40}"
-            raise UnsupportedError(message, where=operator.path)
+            operator.refuse("a known pad_type", f"{pad_type!r:.40}")
         if operator.number("ceil_mode", False):
             attributes["ceil_mode"] = 1
         if kind == "AveragePool" and not operator.number("exclude_padding_from_average", False):
@@ -40,4 +38,4 @@ for _type, _kind, _fixed in (
     ("avg_pool", "AveragePool", {}),
     ("l2_pool", "LpPool", {"p": 2}),
 ):
-    add_builtin(_type, _pool(_kind, **_fixed), "pool", _kind)
+    builtin(_type, onnx=_kind)(_pool(_kind, **_fixed))
