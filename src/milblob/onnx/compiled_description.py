@@ -23,11 +23,8 @@ _MAX_NBYTES = 64 << 20
 def described(directory: Location) -> bytes | None:
     """Return the serialized ModelDescription of a compiled ML Program; None if there is none, or another form.
 
-    Args:
-        directory: that holds model.mil.
-
-    Raises:
-        As opening the file.
+    `directory`: that holds model.mil.
+    Raises: As opening the file.
     """
     location = directory.beneath(NAME)
     if not paths.is_file(location.path):

@@ -51,8 +51,7 @@ def onnx_dtype(dtype: DType | int) -> ir.DataType:
 def tensor_type(declared: ValueType | None) -> TensorType:
     """Return the tensor type of a value: its own, or the one that a state wraps.
 
-    Raises:
-        UnsupportedError: a list, a tuple, a dictionary, or no type.
+    Raises: UnsupportedError: a list, a tuple, a dictionary, or no type.
     """
     if isinstance(declared, StateType):
         declared = declared.wrapped
@@ -64,11 +63,8 @@ def tensor_type(declared: ValueType | None) -> TensorType:
 def onnx_shape(declared: TensorType, name: str) -> ir.Shape | None:
     """Return the shape of a value; an open dimension is named after the value and its axis.
 
-    Returns:
-        None if not even the rank is known.
-
-    Raises:
-        UnsupportedError: a size that ONNX cannot hold.
+    Returns: None if not even the rank is known.
+    Raises: UnsupportedError: a size that ONNX cannot hold.
     """
     if declared.rank < 0 or declared.variadic:
         return None

@@ -33,8 +33,7 @@ def sizes(g: ModelComponentContainer, operator: Operator, key: str) -> ir.Value:
 def _length(operator: Operator, key: str) -> int | None:
     """Return how many integers a computed parameter has, if that is known.
 
-    Raises:
-        UnsupportedError: more than _MAX_SIZES.
+    Raises: UnsupportedError: more than _MAX_SIZES.
     """
     shape = operator.input(key).shape
     found = shape[0] if shape else None
