@@ -27,24 +27,19 @@ class ImmediatePlace(ModelPlace):
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self.program.scan.path(self.constant.op, self.constant)
 
     @property
     def file(self) -> str | None:
-        """See Place."""
         return self.program.mapping.name
 
     def key(self) -> Hashable:
-        """See Place."""
         return self.program.prefix, self.constant.value
 
     def nbytes(self) -> int:
-        """See Place."""
         return int(self.constant.payload[1]) if self.dtype is DType.STRING else super().nbytes()
 
     def read(self, out: Array | None = None) -> Array:
-        """See Place."""
         with self.naming():
             self.program.require()
             offset, nbytes = self.constant.payload
@@ -65,7 +60,6 @@ class ChainPlace(ModelPlace):
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self.program.scan.path(self.chain.op)
 
     @property
@@ -75,7 +69,6 @@ class ChainPlace(ModelPlace):
         return files.pop() if len(files) == 1 else None
 
     def key(self) -> Hashable:
-        """See Place."""
         return self.program.prefix, self.chain.op.message, self.chain.output
 
     def part(self, row: Any) -> Place:
@@ -89,7 +82,6 @@ class ChainPlace(ModelPlace):
         return sum(self.part(c).nbytes() for c in parts.values())
 
     def dense(self) -> Dense:
-        """See Place."""
         with self.naming():
             self.package.require_open()
             budget = self.package.budget
@@ -105,14 +97,12 @@ class ChainPlace(ModelPlace):
         self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
 
     def read(self, out: Array | None = None) -> Array:
-        """See Place."""
         with self.naming():
             dense = self.dense()
             self.account()
             return read_to(dense, out)
 
     def read_key(self, key: Any) -> Any:
-        """See Place."""
         with self.naming():
             return read_key(self.dense(), key)
 
