@@ -16,9 +16,8 @@ ShapeCalculator = Callable[["Operator"], Any]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 GROUPS = (
-    "elementwise", "activation", "linear", "conv", "pool", "normalize", "reduce", "shape", "sequence", "slice",
-    "gather", "resize", "sampling", "space", "quantize", "constexpr", "recurrent", "control", "lists", "random",
-    "detection", "state", "classifier",
+    "elementwise", "activation", "linear", "conv", "normalize", "reduce", "shape", "sequence", "slice", "gather",
+    "resize", "sampling", "space", "constexpr", "recurrent", "control", "lists", "random", "detection", "classifier",
 )  # fmt: skip
 """The modules of `ops`, one for each group of operations."""
 
