@@ -10,7 +10,7 @@ import milblob
 import mlir_bytes as m
 from bundles import NAMES, bundle, copy_of
 from milblob.aimodel import Asset
-from milblob.aimodel.findings import CODES
+from milblob.aimodel.check import CODES
 
 
 def codes(path, **options):

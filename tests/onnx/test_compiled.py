@@ -18,7 +18,7 @@ from coremltools.converters.mil import Builder as mb
 import milblob
 import milblob.onnx
 from milblob.onnx import MilProgramContainer
-from milblob.onnx.compiled_description import described
+from milblob.onnx.containers import described
 from milblob.storage.beneath import Location
 from onnx_models import save
 from paths import SAMPLES

@@ -31,7 +31,7 @@ NAMED = {
 BENEATH = {
     ("analysis/check.py", "_Checker._is_pointer", "MappedFile"), ("analysis/check.py", "_Checker._check_weights", "map_settled"),
     ("formats/npy.py", "open_array", "MappedFile"), ("formats/onnx_external.py", "ExternalFiles._open", "MappedFile"),
-    ("onnx/compiled_description.py", "described", "MappedFile"), ("model/manifest.py", "read_json", "MappedFile"),
+    ("onnx/containers.py", "described", "MappedFile"), ("model/manifest.py", "read_json", "MappedFile"),
     ("model/package.py", "Package._map", "map_settled"), ("rewrite/copying.py", "copy_entry", "MappedFile"),
     ("tvm/archive.py", "Archive.place", "map_settled"), ("tvm/edit.py", "_copy_file", "MappedFile"),
     ("aimodel/asset.py", "Asset.companion", "map_settled"), ("updating/files.py", "ModelFiles.__init__", "MappedFile"),

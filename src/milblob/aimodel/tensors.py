@@ -43,12 +43,10 @@ class ConstantPlace(Place):
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self._name
 
     @property
     def file(self) -> str | None:
-        """See Place."""
         return self._opened.file
 
     def key(self) -> Hashable:
@@ -56,24 +54,20 @@ class ConstantPlace(Place):
         return self._opened.program.stored(self._op).key
 
     def account(self) -> None:
-        """See Place."""
         kind = self._opened.program.kind(self._op)
         if kind.element is not None and None not in kind.shape:
             self._opened.budget.spend(self._op, kind.element.numpy.itemsize * prod(cast("tuple[int, ...]", kind.shape)))
 
     def read(self, out: Array | None = None) -> Array:
-        """See Place."""
         with self.naming():
             values = self._opened.constant(self._op)
             return values if out is None else copy_into(out, values)
 
     def packed(self) -> Packed:
-        """See Place."""
         with self.naming():
             return self._opened.packed_constant(self._op)
 
     def read_packed(self) -> Array:
-        """See Place."""
         with self.naming():
             found = self._opened.packed_constant(self._op)
             return stored_of(found)
@@ -87,17 +81,14 @@ class ComputedPlace(ConstantPlace):
     is_computed = True
 
     def key(self) -> Hashable:
-        """See Place."""
         return "computed", self._op
 
     def nbytes(self) -> int:
-        """See Place."""
         program = self._opened.program
         pieces = (program.stored(row) for row in program.parts_of(self._op).values())
         return sum({stored.key: stored.nbytes for stored in pieces}.values())
 
     def dense(self) -> Dense:
-        """See Place."""
         with self.naming():
             opened = self._opened
             opened.require_readable()
@@ -107,23 +98,19 @@ class ComputedPlace(ConstantPlace):
             return found
 
     def read(self, out: Array | None = None) -> Array:
-        """See Place."""
         with self.naming():
             dense = self.dense()
             self.account()
             return read_to(dense, out)
 
     def packed(self) -> Packed:
-        """See Place."""
         return pack(self.read(), self.dtype)
 
     def read_packed(self) -> Array:
-        """See Place."""
         found = self.packed()
         return stored_of(found)
 
     def read_key(self, key: Any) -> Any:
-        """See Place."""
         with self.naming():
             return read_key(self.dense(), key)
 

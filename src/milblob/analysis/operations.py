@@ -208,8 +208,7 @@ def _kind(dtype: Any) -> str:
 def functions(model: Model) -> Iterator[tuple[str, ComparedFunction]]:
     """Yield (name, ComparedFunction) of every function of a model.
 
-    Raises:
-        FormatError, UnsupportedError: as reading the model does.
+    Raises: FormatError, UnsupportedError: as reading the model does.
     """
     for program in model.parts:
         reading = _Reading(program)

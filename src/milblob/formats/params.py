@@ -53,30 +53,24 @@ class ParameterPlace(Place):
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """See Place."""
         return self._parameter.shape
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self._parameter.name
 
     @property
     def file(self) -> str | None:
-        """See Place."""
         return self._parameter.file
 
     def key(self) -> Hashable:
-        """See Place."""
         return self._parameter.file, self._parameter.offset
 
     def account(self) -> None:
-        """See Place."""
         if self._budget is not None:
             self._budget.spend((self.key(), self._parameter.name), self._parameter.nbytes)
 
     def read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """See Place."""
         with self.naming():
             return self._parameter.read(out=out)
 

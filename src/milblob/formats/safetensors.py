@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -16,10 +17,14 @@ from ..extras import require
 from ..jsontext import as_shape
 from ..mirrored import PREFIX
 from ..model.lazy import LazyTensor
+from ..model.manifest import read_json
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
 from ..progress import Progress, ProgressCounter
+from ..storage import paths
+from ..storage.beneath import Location
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewNamedFile
+from .directories import FILE_SUFFIX, INDEX_SUFFIX, checkpoint_in
 from .encoding import PLAIN, elements
 
 NOTES = "milblob"
@@ -189,3 +194,40 @@ def _found(
         return np.ndarray(shape, dtype.numpy, mapping.check_range(start + begin, end - begin), start + begin)  # type: ignore[arg-type]
 
     return restored(name, note, dtype, shape, load, path, budget).read_from(mapping, start + begin, end - begin)
+
+
+def open_path(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
+    """Open an index, or the checkpoint in a directory. Raises as `open_arrays`, `open_arrays`."""
+    found = checkpoint_in(path) if paths.is_directory(path) else path
+    open_it = open_index if found is None or found.endswith(INDEX_SUFFIX) else open_arrays
+    return open_it(found or path, max_nbytes)
+
+
+def open_index(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
+    """Open the arrays of all files that an index names.
+
+    Raises: OSError: the index or a file cannot be opened. FormatError: a broken index; a file that is not beside it; a
+    file that lacks an array. UnsupportedError: as `open_arrays`.
+    """
+    directory = os.path.dirname(path)
+    document = read_json(Location(path), "index of safetensors files", unique=True, code="")
+    places = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise FormatError("index of safetensors files: expected a weight_map, array -> file; got none", file=path)
+    files: dict[str, Arrays[StoredArray]] = {}
+    with contextlib.ExitStack() as stack:
+        for name in dict.fromkeys(places.values()):
+            if os.path.basename(name) != name or not name.endswith(FILE_SUFFIX):
+                message = f"expected names of {FILE_SUFFIX} files beside it, got {name!r:.200}"
+                raise FormatError(f"index of safetensors files: {message}", file=path)
+            files[name] = stack.enter_context(open_arrays(os.path.join(directory, name), max_nbytes))
+        for array, name in places.items():
+            if array not in files[name]:
+                message = f"array {array!r:.200}: expected in {name} because of the index, got a file without it"
+                raise FormatError(message, file=path)
+        close = stack.pop_all().close
+
+    def find(name: str, file: Any) -> StoredArray:
+        return files[file][name]
+
+    return Arrays(places, find, close)

@@ -112,12 +112,9 @@ def save(
 ) -> dict[str, int]:
     """Write tensors to a weight file, including those whose dtype weight files lack.
 
-    Args:
-        See `write_weights`. bool, int64, uint64, float64 and strings become uint8, and the listing in JSON records
-        their dtype (see `elements`); `open_arrays` restores them.
-
-    Raises:
-        As `write_weights`; ProgramError: MIL text cannot describe such a tensor.
+    See `write_weights`. bool, int64, uint64, float64 and strings become uint8, and the listing in JSON records their
+    dtype (see `elements`); `open_arrays` restores them.
+    Raises: As `write_weights`; ProgramError: MIL text cannot describe such a tensor.
     """
     path = as_path(destination)
     listing = None if listing is None else as_path(listing)

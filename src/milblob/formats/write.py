@@ -12,7 +12,7 @@ from ..model.stored import readable_of
 from ..model.table import FORMATS, Format
 from ..progress import Progress
 from ..storage import paths
-from .archive import is_archive
+from .directories import is_archive
 from .filenames import require_texts
 
 _MODELS = (".mlpackage", ".mlmodelc", ".mlmodel")

@@ -72,12 +72,8 @@ def load(
 def of_array(torch: Any, array: Array, tensor: LazyTensor, device: Any) -> Any:
     """Return an array of values, or of some values, of a tensor as a torch.Tensor that shares its memory on the CPU.
 
-    Args:
-        array: writable, with strides that are not negative.
-        tensor: whose dtype it has.
-
-    Raises:
-        UnsupportedError: strings.
+    `array`: writable, with strides that are not negative. `tensor`: whose dtype it has.
+    Raises: UnsupportedError: strings.
     """
     if tensor.mil_dtype is DType.STRING:
         raise refuse(tensor, "PyTorch")

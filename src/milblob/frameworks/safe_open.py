@@ -216,8 +216,7 @@ class TensorSlice:
     def __getitem__(self, key: Index) -> Any:
         """Return a part: of integers, slices and `...`, one for each dimension; slices as NumPy takes them. [] is none.
 
-        Raises:
-            TypeError: an index of another kind. IndexError: outside of the tensor. As `Tensor.read`.
+        Raises: TypeError: an index of another kind. IndexError: outside of the tensor. As `Tensor.read`.
         """
         found = []
         for one in key if isinstance(key, tuple) else (key,):

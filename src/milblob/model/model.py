@@ -2,34 +2,65 @@
 
 import os
 from collections import Counter
-from collections.abc import Container, ItemsView, Iterator, ValuesView
+from collections.abc import Container, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from collections.abc import Mapping as MappingABC
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Never, Self
 
 from .. import _codec
 from ..arguments import require_flags
+from ..closeness import unknown
 from ..errors import MilblobError, UnsupportedError
 from ..mirrored import shown
 from ..shown import MAX_FIRST, Shown, short
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import Opened
-from .functions import Functions
+from ..wording import some
 from .manifest import read_json
 from .open_program import OpenProgram
 from .package import Package
+from .program_places import decoder
 from .tensor import Tensor
 from .tensors import ProgramTensors, RecordTensors, Tensors
 
 if TYPE_CHECKING:
-    from ..program.view import Operation
+    from ..program.view import Function, Operation
     from ..selection import Select
     from .metadata import Metadata
     from .model_view import ModelView
     from .rows import Rows
 
 _MAX_TAILS = 32  # prefixes that may be left out of a name; a limit for hostile names with a million slashes
+
+
+class Functions(Mapping[str, "Function"]):
+    """The functions of a model, in Program order: a mapping from their names. Each is made on access."""
+
+    def __init__(self, programs: Sequence[OpenProgram]) -> None:
+        self._programs = programs
+        self._names = {
+            program.prefix + name: program for program in programs for name, _, _ in program.scan.table.functions
+        }
+
+    def __getitem__(self, name: str) -> "Function":
+        """Return the function of a name.
+
+        Raises: KeyError: no function has that name. ValueError: the model is closed. As opening the model.
+        """
+        program = self._names.get(name)
+        if program is None:
+            raise KeyError(unknown("function", name, self, "the model"))
+        return program.view.functions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"<Functions: {some(self)}>"
 
 
 class Model(Shown, Opened, MappingABC[str, Tensor]):
@@ -77,7 +108,7 @@ class Model(Shown, Opened, MappingABC[str, Tensor]):
         self.parts: list[OpenProgram] = []
         try:
             for source in self.package.sources:
-                self.parts.append(program := OpenProgram(self.package, source, constants, _decoder))
+                self.parts.append(program := OpenProgram(self.package, source, constants, decoder))
                 self.tensors.add(ProgramTensors(program, stored))
             if self.package.blobs is not None:
                 self.tensors.add(RecordTensors(self.package, self.package.blobs))
@@ -357,9 +388,3 @@ class _Items(ItemsView[str, Tensor]):
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return ((tensor.name, tensor) for tensor in self._mapping.made())
-
-
-def _decoder(package: Package, source: Any) -> Any:
-    from .decode_output import decoder  # loading weights needs no view
-
-    return decoder(package, source)

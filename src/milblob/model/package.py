@@ -13,8 +13,7 @@ from ..blobs.reader import BlobReader
 from ..budget import Budget
 from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from ..mirrored import shown
-from ..program.mil_text import parse_text
-from ..program.plain import plain_model, read_model
+from ..program.plain import parse_text, plain_model, read_model
 from ..program.scan import ProgramScan
 from ..storage import paths
 from ..storage.beneath import Location

@@ -126,20 +126,16 @@ class AssignedPlace(Place):
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self._below.where
 
     @property
     def file(self) -> str | None:
-        """See Place."""
         return self._below.file
 
     def key(self) -> Hashable:
-        """See Place."""
         return "assigned", self.where
 
     def read(self, out: Array | None = None) -> Array:
-        """See Place."""
         return self._array if out is None else copy_into(out, self._array)
 
 
@@ -157,13 +153,11 @@ class ModelPlace(Place):
         self.name = name  # of the tensor
 
     def account(self) -> None:
-        """See Place."""
         shape = self.shape if None not in self.shape else self.read().shape
         count = prod(cast("tuple[int, ...]", shape))
         self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
 
     def name_error(self, error: MilblobError) -> None:
-        """See Place."""
         self.package.require_open()  # a file that another thread has just closed reads as if it were empty
         super().name_error(error)
 
@@ -205,7 +199,6 @@ class RecordPlace(ModelPlace):
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self.name if self._scan is None else self._scan.path(self._constant.op, self._constant)
 
     @property
@@ -214,7 +207,6 @@ class RecordPlace(ModelPlace):
         return self.package.path if self._source is None else path_of(self._source, self._file_name)
 
     def key(self) -> Hashable:
-        """See Place."""
         return self.file, self.offset
 
     def reader(self) -> BlobReader:
@@ -257,7 +249,6 @@ class RecordPlace(ModelPlace):
         return reader, record
 
     def read(self, out: Array | None = None) -> Array:
-        """See Place."""
         with self.naming():
             reader, record = self.record()
             if self.dtype.is_sub_byte:  # others are zero-copy
@@ -265,13 +256,11 @@ class RecordPlace(ModelPlace):
             return array_over(reader.data_of(record), record, cast("tuple[int, ...]", self.shape), out)
 
     def packed(self) -> Packed:
-        """See Place."""
         with self.naming():
             reader, record = self.record()
             return Packed(reader.data_of(record), record.data_offset, self.dtype, cast("tuple[int, ...]", self.shape))
 
     def read_packed(self) -> Array:
-        """See Place."""
         if not self.dtype.is_sub_byte:
             return super().read_packed()
         with self.naming():

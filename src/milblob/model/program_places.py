@@ -1,8 +1,10 @@
 """The places of values in an open Program: immediates, and weights that constexpr operations compute."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from math import prod
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
@@ -12,7 +14,11 @@ from ..program.scan import Compressed
 from ..values.dense import Dense, read_key, read_to
 from ..values.tensorvalue import undeclared, unpack_at
 from .open_program import OpenProgram
+from .package import Package, Source
 from .places import Array, ModelPlace, Place, RecordPlace, Shape, with_assigned
+
+if TYPE_CHECKING:
+    from ..program.view import Operation, ProgramView
 
 
 class ImmediatePlace(ModelPlace):
@@ -27,24 +33,19 @@ class ImmediatePlace(ModelPlace):
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self.program.scan.path(self.constant.op, self.constant)
 
     @property
     def file(self) -> str | None:
-        """See Place."""
         return self.program.mapping.name
 
     def key(self) -> Hashable:
-        """See Place."""
         return self.program.prefix, self.constant.value
 
     def nbytes(self) -> int:
-        """See Place."""
         return int(self.constant.payload[1]) if self.dtype is DType.STRING else super().nbytes()
 
     def read(self, out: Array | None = None) -> Array:
-        """See Place."""
         with self.naming():
             self.program.require()
             offset, nbytes = self.constant.payload
@@ -65,7 +66,6 @@ class ChainPlace(ModelPlace):
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self.program.scan.path(self.chain.op)
 
     @property
@@ -75,7 +75,6 @@ class ChainPlace(ModelPlace):
         return files.pop() if len(files) == 1 else None
 
     def key(self) -> Hashable:
-        """See Place."""
         return self.program.prefix, self.chain.op.message, self.chain.output
 
     def part(self, row: Any) -> Place:
@@ -89,7 +88,6 @@ class ChainPlace(ModelPlace):
         return sum(self.part(c).nbytes() for c in parts.values())
 
     def dense(self) -> Dense:
-        """See Place."""
         with self.naming():
             self.package.require_open()
             budget = self.package.budget
@@ -105,14 +103,12 @@ class ChainPlace(ModelPlace):
         self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
 
     def read(self, out: Array | None = None) -> Array:
-        """See Place."""
         with self.naming():
             dense = self.dense()
             self.account()
             return read_to(dense, out)
 
     def read_key(self, key: Any) -> Any:
-        """See Place."""
         with self.naming():
             return read_key(self.dense(), key)
 
@@ -156,3 +152,31 @@ def declared(program: OpenProgram, row: Any) -> tuple[DType, Shape]:
     if row.shape is not None:
         return BY_MIL_CODE[row.mil_code], row.shape
     return undeclared(program.scan.buffer, *row.payload)  # an element of a list that states no type
+
+
+Decode = Callable[["ProgramView", "Operation", int], "np.ndarray[Any, Any]"]
+
+
+def decoder(package: Package, source: Source) -> Decode:
+    """Return a function that decodes an output of a constexpr operation: `decode(view, operation, number)`.
+
+    The first call scans the Program of the view again, which holds no model that is no longer used.
+    """
+    programs: list[OpenProgram] = []
+    rows: dict[tuple[int, int], Any] = {}
+
+    def decode(view: "ProgramView", operation: "Operation", number: int) -> "np.ndarray[Any, Any]":
+        if not programs:
+            buffer, span = view.held()
+            program = OpenProgram(package, source._replace(program=(buffer, *span)))
+            program.scan.link()
+            rows.update({(group.op.message[0], group.output): group for group in program.scan.groups})
+            programs.append(program)
+        row = rows.get((operation.message[0], number))
+        if row is None:
+            message = f"{operation.type}: expected an operation that computes a weight, got one that cannot be decoded"
+            raise FormatError(message, where=operation.path)
+        program = programs[0]
+        return place_of(program, program.scan.name_of(row), row).read()
+
+    return decode

@@ -64,16 +64,13 @@ class StretchPlace(Place):
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self._name
 
     @property
     def file(self) -> str | None:
-        """See Place."""
         return self._file
 
     def account(self) -> None:
-        """See Place."""
         if self._budget is not None:
             count = prod(cast("tuple[int, ...]", self.shape))
             self._budget.spend(self._name, self.dtype.numpy.itemsize * count)
@@ -84,7 +81,6 @@ class StretchPlace(Place):
             return self._load()
 
     def read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """See Place."""
         values = self._values()
         return values if out is None else copy_into(out, values)
 
@@ -111,11 +107,9 @@ class StretchPlace(Place):
         return stored.view(dtype.numpy).reshape(shape)
 
     def read_packed(self) -> np.ndarray[Any, Any]:
-        """See Place."""
         return self._stored() if self._form == "packed" else super().read_packed()
 
     def packed(self) -> Packed:
-        """See Place."""
         if self._form != "packed" and not self.dtype.is_sub_byte:
             return super().packed()
         return Packed(_codec.Buffer(self.read_packed()), 0, self.dtype, cast("tuple[int, ...]", self.shape))

@@ -45,14 +45,14 @@ BUNDLE = "main.mlirb"
 FORMATS = (
     Format(
         "aimodel", (".mlirb",), holds="model.table:is_bundle", open="aimodel.asset:open_asset",
-        open_model="aimodel.asset:open_asset", check="aimodel.check:check_asset", codes="aimodel.findings:CODES",
+        open_model="aimodel.asset:open_asset", check="aimodel.check:check_asset", codes="aimodel.check:CODES",
         refit="aimodel.refit:refit", repack="aimodel.repack:repack",
         changeable="aimodel.asset:changeable_files",
     ),
     Format(
-        "archive", (".tar", ".tar.gz", ".tgz"), holds="formats.archive:is_unpacked", open="tvm.arrays:open_arrays",
+        "archive", (".tar", ".tar.gz", ".tgz"), holds="formats.directories:is_unpacked", open="tvm.arrays:open_arrays",
         check="tvm.check:check_archive", codes="tvm.findings:CODES", refit="tvm.refit:refit",
-        changeable="formats.archive:changeable_files",
+        changeable="formats.directories:changeable_files",
     ),
     Format(
         "tensor-cache", names=CACHES, holds="formats.directories:has_cache", open="formats.tensor_cache:open_cache",
@@ -63,7 +63,7 @@ FORMATS = (
     ),
     Format(
         "safetensors", (".safetensors.index.json",), holds="formats.directories:has_checkpoint",
-        open="formats.shards:open_path",
+        open="formats.safetensors:open_path",
     ),
     Format(
         "safetensors", (".safetensors",), open="formats.safetensors:open_arrays", save="formats.safetensors:save",

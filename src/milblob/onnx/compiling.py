@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ..errors import UnsupportedError
 from . import registry
 from .registry import Converter
-from .topology import Operator, Scope, Topology, Variable
+from .topology import Operator, Topology, Variable
 
 _WRITES = frozenset({"write_state", "coreml_update_state"})
 _MAX_LISTED = 12
@@ -52,11 +52,7 @@ def coverage(topology: Topology, converters: Mapping[str, Converter] | None = No
 
 
 def require_converters(topology: Topology, converters: Mapping[str, Converter] | None, opset: int) -> None:
-    """Refuse a Topology with operations that have no converter.
-
-    Raises:
-        UnsupportedError: with all of them, their counts, and where each is used first.
-    """
+    """Refuse a Topology with operations that have no converter: all of them, with counts and the first use of each."""
     lacking = coverage(topology, converters, opset)
     if not lacking:
         return
@@ -72,7 +68,6 @@ def require_converters(topology: Topology, converters: Mapping[str, Converter] |
 
 def prune(topology: Topology) -> None:
     """Remove the Operators whose results are not used."""
-    needed: set[Variable] = set(topology.scope.outputs)
     keep: set[Operator] = set()
     pending: list[Operator] = []
 
@@ -84,14 +79,14 @@ def prune(topology: Topology) -> None:
     for operator in topology.topological_operator_iterator(lambda one: bool(written_states(one))):
         keep.add(operator)
         pending.append(operator)
-    for variable in needed:
+    for variable in topology.scope.outputs:
         want(variable)
     while pending:
         operator = pending.pop()
         for bound in operator.inputs.values():
             for variable in bound:
                 want(variable)
-        for scope in _inside(operator):
+        for scope in operator.scopes:
             for inner in scope.operators:
                 if inner not in keep:
                     keep.add(inner)
@@ -125,14 +120,6 @@ def gathered(topology: Topology) -> set[Variable]:
         for parameter, bound in operator.inputs.items():
             (found if by_rows and parameter == "x" else other).update(bound)
     return found - other
-
-
-def _inside(operator: Operator) -> list[Scope]:
-    found, pending = [], list(operator.scopes)
-    while pending:
-        scope = pending.pop()
-        found.append(scope)
-    return found
 
 
 def _prune_parts(topology: Topology) -> None:

@@ -1,6 +1,8 @@
 """The raw model: one function of an ML Program, with the description of its inputs and outputs."""
 
 import math
+import struct
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,9 @@ from ..program.types import StateType, TensorType, ValueType
 from ..program.view import Function, Operation
 from ..rules.description_rules import description_breaches
 from ..rules.program_rules import Signature
-from .compiled_description import described
+from ..storage import paths
+from ..storage.beneath import Location
+from ..storage.mapped import MappedFile
 
 if TYPE_CHECKING:
     from ..model.model import Model
@@ -216,8 +220,6 @@ def _port(feature: Any) -> Port:
     kind = feature.type.WhichOneof("Type")
     if kind == "imageType":
         return _image(feature.name, feature.type.imageType)
-    if kind == "stateType":
-        return Port(feature.name)
     if kind != "multiArrayType":
         return Port(feature.name)
     array = feature.type.multiArrayType
@@ -278,3 +280,28 @@ def _image(name: str, image: Any) -> Port:
     else:
         fixed = {-2: int(image.height), -1: int(image.width)}
     return Port(name, fixed, (), flexible, about)
+
+
+NAME = "coremldata.bin"
+_ML_PROGRAM = 502
+_TEXT = b"generic"
+_HEAD = struct.Struct(f"<I24sQ{len(_TEXT)}sQ24sQ")
+_MAX_NBYTES = 64 << 20
+
+
+def described(directory: Location) -> bytes | None:
+    """Return the serialized ModelDescription of a compiled ML Program; None if there is none, or another form.
+
+    `directory`: that holds model.mil.
+    Raises: As opening the file.
+    """
+    location = directory.beneath(NAME)
+    if not paths.is_file(location.path):
+        return None
+    with closing(MappedFile(location)) as mapping, memoryview(mapping.live()) as data:
+        if not _HEAD.size <= data.nbytes <= _MAX_NBYTES:
+            return None
+        kind, _, text_nbytes, text, _, zeros, nbytes = _HEAD.unpack_from(data)
+        is_known = kind == _ML_PROGRAM and text_nbytes == len(_TEXT) and text == _TEXT and not any(zeros)
+        is_whole = nbytes <= data.nbytes - _HEAD.size
+        return bytes(data[_HEAD.size : _HEAD.size + nbytes]) if is_known and is_whole else None

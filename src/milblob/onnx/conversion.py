@@ -163,8 +163,7 @@ def _require_opset(opset: Any) -> None:
 def _require_occurring(converters: Mapping[str, Converter], source: "Model") -> None:
     """Refuse converters of operations that no Program of the model has: the name is probably misspelled.
 
-    Raises:
-        ValueError: a converter has no operation.
+    Raises: ValueError: a converter has no operation.
     """
     if not converters:
         return
@@ -181,8 +180,7 @@ def require_sound(source: "Model") -> None:
     Operations that the opset does not have are left to `compile`: it names all of them, and a converter of the user's
     may know them.
 
-    Raises:
-        ProgramError: with the rule as its `code`.
+    Raises: ProgramError: with the rule as its `code`.
     """
     for part, view in zip(source.parts, source.views, strict=True):
         signatures: dict[str, Signature] = {}
@@ -194,8 +192,7 @@ def require_sound(source: "Model") -> None:
 def require_sound_weights(topology: Topology) -> None:
     """Refuse weight files whose records contradict each other, as `milblob check` reports them.
 
-    Raises:
-        FormatError: with the finding's code. As reading the records that the Program refers to.
+    Raises: FormatError: with the finding's code. As reading the records that the Program refers to.
     """
     seen: set[str] = set()
     for variable in chain.from_iterable(scope.variables.values() for scope in topology.scopes):
@@ -278,8 +275,7 @@ def convert_operators(
 ) -> None:
     """Run the converters of operators, in Program order.
 
-    Raises:
-        MilblobError: any error of a converter, with the place of the operation.
+    Raises: MilblobError: any error of a converter, with the place of the operation.
     """
     for operator in operators:
         container.purpose = f"{operator.type} {operator.name}"

@@ -26,9 +26,8 @@ def check_declared(model: ir.Model, topology: Topology, precision: str = "keep")
     With the precision "float32" it is float32 where the Program declares float16. Large weights take no part: they are
     inputs of the checked model.
 
-    Raises:
-        ProgramError: not a valid model: for example, a node that ONNX does not have, from a converter of the user; or a
-            value that cannot have the type that the Program declares.
+    Raises: ProgramError: not a valid model: for example, a node that ONNX does not have, from a converter of the user;
+    or a value that cannot have the type that the Program declares.
     """
     proto = ir.serde.serialize_model(model)
     _describe_maps(proto, model.meta.get(MAPS, {}))

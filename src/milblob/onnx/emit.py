@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import onnx_ir as ir
@@ -269,6 +269,12 @@ class ModelComponentContainer:
 
     # ----------------------------------------------------------------------------------------------------------- nodes
 
+    @overload
+    def node(self, kind: str, *inputs: Input, outputs: int, **attributes: Any) -> Any: ...
+    @overload
+    def node(
+        self, kind: str, *inputs: Input, dtype: ir.DataType | None = None, domain: str = "", **attributes: Any
+    ) -> ir.Value: ...
     def node(
         self,
         kind: str,
@@ -327,8 +333,7 @@ class ModelComponentContainer:
         made = self._as_value(value)
         if self._dtypes[made] == dtype:
             return made
-        result: ir.Value = self.node("Cast", made, to=dtype, dtype=dtype)
-        return result
+        return self.node("Cast", made, to=dtype, dtype=dtype)
 
     def _as_value(self, value: Input) -> ir.Value:
         if isinstance(value, Variable):
@@ -401,8 +406,7 @@ class ModelComponentContainer:
 
     def shape(self, value: Input) -> ir.Value:
         """Return the sizes of a value, int64."""
-        result: ir.Value = self.node("Shape", value)
-        return result
+        return self.node("Shape", value)
 
     def dimensions(self, variable: Variable, least: int = 0, most: int = MAX_RANK) -> tuple[int | None, ...]:
         """Return the declared shape, whose rank must be known.
@@ -434,8 +438,7 @@ class ModelComponentContainer:
         """
         given = operator.number(parameter, default) if default is not None else operator.number(parameter)
         if not -rank <= given < rank:
-            message = f"{operator.type}: expected an axis of {rank} dimensions, got {given}"
-            raise UnsupportedError(message, where=operator.path)
+            operator.refuse(f"an axis of {rank} dimensions", given)
         return int(given) % rank
 
     def axes(self, operator: Operator, parameter: str, rank: int) -> list[int]:
@@ -447,8 +450,7 @@ class ModelComponentContainer:
         given = operator.integers(parameter, list(range(rank)))
         found = [axis % rank for axis in given if -rank <= axis < rank]
         if len(set(found)) != len(given):
-            message = f"{operator.type}: expected different axes of {rank} dimensions, got {some(map(str, given))}"
-            raise UnsupportedError(message, where=operator.path)
+            operator.refuse(f"different axes of {rank} dimensions", some(map(str, given)))
         return found
 
     def finish(self) -> None:

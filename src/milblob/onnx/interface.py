@@ -18,9 +18,8 @@ from .types import onnx_dtype, onnx_shape, tensor_type
 def make_inputs(raw: MilProgramContainer, topology: Topology, container: ModelComponentContainer) -> list[ir.Value]:
     """Make the inputs of the graph in the order of the description, states last.
 
-    Raises:
-        UnsupportedError: an input that is not a tensor, or an optional one whose shape is open.
-        LimitError: defaults of optional inputs that are larger than the budget of the model.
+    Raises: UnsupportedError: an input that is not a tensor, or an optional one whose shape is open. LimitError:
+    defaults of optional inputs that are larger than the budget of the model.
     """
     by_name = {variable.raw_name: variable for variable in topology.scope.inputs}
     made = []

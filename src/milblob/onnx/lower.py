@@ -29,16 +29,10 @@ _COMBINED = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 def lower(model: ir.Model, opset: int) -> ir.Model:
     """Rewrite a model of opset FROM, in place, so that it is one of an older opset.
 
-    Args:
-        model: of opset FROM, as `milblob.onnx.convert` makes it.
-        opset: 15 to 17.
-
-    Returns:
-        The model.
-
-    Raises:
-        UnsupportedError: operators that the older opset cannot express: all of them, with counts and the first use.
-        ValueError: another opset.
+    `model`: of opset FROM, as `milblob.onnx.convert` makes it. `opset`: 15 to 17.
+    Returns: The model.
+    Raises: UnsupportedError: operators that the older opset cannot express: all of them, with counts and the first use.
+    ValueError: another opset.
     """
     if opset not in OPSETS:
         raise ValueError(f"opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
@@ -338,8 +332,7 @@ _CHANGES: dict[str, Callable[[_Rewrite], None]] = {
 def _require_legal(model: ir.Model, opset: int) -> None:
     """Refuse operators, attributes and inputs that an opset does not have.
 
-    Raises:
-        UnsupportedError: all of them, with counts and the first use of each.
+    Raises: UnsupportedError: all of them, with counts and the first use of each.
     """
     found: dict[str, list[str]] = {}
     for node in model.graph.all_nodes():

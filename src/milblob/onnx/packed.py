@@ -97,12 +97,8 @@ PackedWeight = PackedScaled | PackedPalette
 def plan(weight: "Tensor", opset: int) -> PackedWeight | str:
     """Return how to compute a compressed weight in ONNX, or in a few words why it is decoded instead.
 
-    Args:
-        weight: of a model.
-        opset: of ONNX.
-
-    Raises:
-        FormatError: its parts do not fit together. As reading them.
+    `weight`: of a model. `opset`: of ONNX.
+    Raises: FormatError: its parts do not fit together. As reading them.
     """
     kind = weight.op.removeprefix("constexpr_")
     if kind not in _NEEDED:

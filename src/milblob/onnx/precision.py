@@ -17,9 +17,7 @@ _TYPES = ("to", "dtype", "output_dtype", "output_datatype")
 def widen(graph: ir.Graph, unique_name: Callable[[str], str]) -> None:
     """Make every half-precision value of a graph one of single precision, in place: inputs and outputs too.
 
-    Args:
-        graph: with its subgraphs; constants are in the outermost one.
-        unique_name: makes a name that no value has.
+    `graph`: with its subgraphs; constants are in the outermost one. `unique_name`: makes a name that no value has.
     """
     inputs = frozenset(graph.inputs)
     casts = []

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..arguments import require
 
@@ -16,24 +16,19 @@ ShapeCalculator = Callable[["Operator"], Any]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 GROUPS = (
-    "elementwise", "activation", "linear", "conv", "pool", "normalize", "reduce", "shape", "sequence", "slice",
-    "gather", "resize", "sampling", "space", "quantize", "constexpr", "recurrent", "control", "lists", "random",
-    "detection", "state", "classifier",
+    "elementwise", "activation", "linear", "conv", "normalize", "reduce", "shape", "sequence", "slice", "gather",
+    "resize", "sampling", "space", "constexpr", "recurrent", "control", "lists", "random", "detection", "classifier",
 )  # fmt: skip
 """The modules of `ops`, one for each group of operations."""
 
 
-class ConverterEntry:
+class ConverterEntry(NamedTuple):
     """A converter with the first ONNX opset it is for; a description of its output, and its limits."""
 
-    __slots__ = ("convert", "group", "limits", "mapping", "since_opset")
-
-    def __init__(self, convert: Converter, since_opset: int, group: str, mapping: str, limits: str = "") -> None:
-        self.convert = convert
-        self.since_opset = since_opset
-        self.group = group
-        self.mapping = mapping
-        self.limits = limits
+    convert: Converter
+    since_opset: int
+    mapping: str
+    limits: str = ""
 
 
 _converters: dict[str, list[ConverterEntry]] = {}
@@ -53,15 +48,10 @@ def builtin(*types: str, onnx: str, since_opset: int = 18, limits: str = "") -> 
 
     def register(convert: _F) -> _F:
         for type in types:
-            add_builtin(type, convert, convert.__module__.rpartition(".")[2], onnx, since_opset, limits)
+            _converters.setdefault(type, []).append(ConverterEntry(convert, since_opset, onnx, limits))
         return convert
 
     return register
-
-
-def add_builtin(type: str, convert: Converter, group: str, onnx: str, since_opset: int = 18, limits: str = "") -> None:
-    """Register one of milblob's own converters; see `builtin`."""
-    _converters.setdefault(type, []).append(ConverterEntry(convert, since_opset, group, onnx, limits))
 
 
 def register_converter(type: str, *, since_opset: int = 18) -> Callable[[_F], _F]:
@@ -87,7 +77,7 @@ def register_converter(type: str, *, since_opset: int = 18) -> Callable[[_F], _F
     def register(convert: _F) -> _F:
         entries = _users.setdefault(type, [])
         entries[:] = [entry for entry in entries if entry.since_opset != since_opset]
-        entries.append(ConverterEntry(convert, since_opset, "user", "your own"))
+        entries.append(ConverterEntry(convert, since_opset, "your own"))
         return convert
 
     return register

@@ -5,7 +5,7 @@ Topology, as ONNX wants them: blocks in MIL may give a name again that a block a
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -128,13 +128,17 @@ class Operator:
             UnsupportedError: there is none.
         """
         if not self.outputs:
-            raise UnsupportedError(f"{self.type}: expected an output, got none", where=self.path)
+            self.refuse("an output", "none")
         return self.outputs[0]
 
     @property
     def path(self) -> str:
         """Where the operation is in the Program."""
         return self.operation.path
+
+    def refuse(self, expected: str, got: object) -> NoReturn:
+        """Raise UnsupportedError about the operation: what a converter expected, and what it got."""
+        raise UnsupportedError(f"{self.type}: expected {expected}, got {got}", where=self.path)
 
     def has(self, parameter: str) -> bool:
         """Whether a parameter is given."""
@@ -148,7 +152,7 @@ class Operator:
         """
         bound = self.inputs.get(parameter)
         if not bound:
-            raise UnsupportedError(f"{self.type}: expected the parameter {parameter}, got none", where=self.path)
+            self.refuse(f"the parameter {parameter}", "none")
         return bound[0]
 
     def is_constant(self, parameter: str) -> bool:
@@ -169,8 +173,7 @@ class Operator:
             return default
         variable = self.input(parameter)
         if not variable.is_known:
-            message = f"{self.type}: expected a constant {parameter}, got the computed {variable.raw_name}"
-            raise UnsupportedError(message, where=self.path)
+            self.refuse(f"a constant {parameter}", f"the computed {variable.raw_name}")
         return variable.read()
 
     def number(self, parameter: str, default: Any = _MISSING) -> Any:
@@ -178,8 +181,7 @@ class Operator:
         value = self.constant(parameter, default)
         if isinstance(value, np.ndarray):
             if value.size != 1:
-                message = f"{self.type}: expected one {parameter}, got {value.size}"
-                raise UnsupportedError(message, where=self.path)
+                self.refuse(f"one {parameter}", value.size)
             return value.reshape(-1)[0].item() if value.dtype.kind != "O" else value.reshape(-1)[0]
         return value
 
@@ -187,8 +189,7 @@ class Operator:
         """Return a constant parameter as an int that is not smaller than `least`; as `integers`."""
         found = int(self.number(parameter, default))
         if found < least:
-            message = f"{self.type}: expected {least} or more for {parameter}, got {found}"
-            raise UnsupportedError(message, where=self.path)
+            self.refuse(f"{least} or more for {parameter}", found)
         return found
 
     def text(self, parameter: str, allowed: Iterable[str], default: Any = _MISSING) -> str:
@@ -199,8 +200,7 @@ class Operator:
         """
         given = self.number(parameter, default)
         if given not in allowed:
-            message = f"{self.type}: expected one of {', '.join(allowed)} for {parameter}, got {given!r:.40}"
-            raise UnsupportedError(message, where=self.path)
+            self.refuse(f"one of {', '.join(allowed)} for {parameter}", f"{given!r:.40}")
         return str(given)
 
     def integers(
@@ -224,11 +224,9 @@ class Operator:
             value = self.constant(parameter, default)
             found = [int(v) for v in value.reshape(-1)] if isinstance(value, np.ndarray) else value
         if count is not None and len(found) != count:
-            message = f"{self.type}: expected {count} numbers in {parameter}, got {len(found)}"
-            raise UnsupportedError(message, where=self.path)
+            self.refuse(f"{count} numbers in {parameter}", len(found))
         if least is not None and min(found, default=least) < least:
-            message = f"{self.type}: expected {least} or more for {parameter}, got {min(found)}"
-            raise UnsupportedError(message, where=self.path)
+            self.refuse(f"{least} or more for {parameter}", min(found))
         return found
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ..dtypes import DType
 from ..errors import UnsupportedError
-from ..program.types import ListType, StateType, TensorType, ValueType
+from ..program.types import StateType, TensorType, ValueType
 
 _ONNX: dict[DType, ir.DataType] = {
     member: ir.DataType["FLOAT" if name == "FLOAT32" else "DOUBLE" if name == "FLOAT64" else name]
@@ -51,8 +51,7 @@ def onnx_dtype(dtype: DType | int) -> ir.DataType:
 def tensor_type(declared: ValueType | None) -> TensorType:
     """Return the tensor type of a value: its own, or the one that a state wraps.
 
-    Raises:
-        UnsupportedError: a list, a tuple, a dictionary, or no type.
+    Raises: UnsupportedError: a list, a tuple, a dictionary, or no type.
     """
     if isinstance(declared, StateType):
         declared = declared.wrapped
@@ -64,20 +63,11 @@ def tensor_type(declared: ValueType | None) -> TensorType:
 def onnx_shape(declared: TensorType, name: str) -> ir.Shape | None:
     """Return the shape of a value; an open dimension is named after the value and its axis.
 
-    Returns:
-        None if not even the rank is known.
-
-    Raises:
-        UnsupportedError: a size that ONNX cannot hold.
+    Returns: None if not even the rank is known.
+    Raises: UnsupportedError: a size that ONNX cannot hold.
     """
     if declared.rank < 0 or declared.variadic:
         return None
     if any(size is not None and size > MAX_SIZE for size in declared.shape):
         raise UnsupportedError(f"{name}: expected sizes below 2**63, as ONNX holds them, got {declared}")
     return ir.Shape([f"{name}_{axis}" if size is None else size for axis, size in enumerate(declared.shape)])
-
-
-__all__ = [
-    "BY_TEXT", "FLOATS", "NARROW", "NUMPY", "ListType", "StateType", "TensorType", "ValueType", "onnx_dtype",
-    "onnx_shape", "tensor_type",
-]  # fmt: skip

@@ -145,13 +145,11 @@ def rows(g: ModelComponentContainer, plan: PackedWeight, places: ir.Value, rank:
 
 def _of_rows(g: ModelComponentContainer, values: ir.Value, places: ir.Value, per_row: int) -> ir.Value:
     """Return the scales of some rows, or the one row that all share."""
-    found: ir.Value = g.node("Gather", values, places if per_row > 1 else g.scalar(0, ir.DataType.INT64), axis=0)
-    return found
+    return g.node("Gather", values, places if per_row > 1 else g.scalar(0, ir.DataType.INT64), axis=0)
 
 
 def _row_shape(g: ModelComponentContainer, value: ir.Value, rank: int, columns: int) -> ir.Value:
-    found: ir.Value = g.node("Reshape", value, g.ints([*([0] * rank), columns]))
-    return found
+    return g.node("Reshape", value, g.ints([*([0] * rank), columns]))
 
 
 def _in_group(g: ModelComponentContainer, bytes_of: ir.Value, groups: int) -> ir.Value:
@@ -159,8 +157,7 @@ def _in_group(g: ModelComponentContainer, bytes_of: ir.Value, groups: int) -> ir
     if groups == 1:
         return bytes_of
     starts = g.constant(g.numbers(groups, 256, np.int32)[:, None])
-    found: ir.Value = g.node("Add", bytes_of, starts)
-    return found
+    return g.node("Add", bytes_of, starts)
 
 
 def _entries(g: ModelComponentContainer, plan: PackedPalette, shape: tuple[int, ...]) -> ir.Value:
@@ -173,5 +170,4 @@ def _entries(g: ModelComponentContainer, plan: PackedPalette, shape: tuple[int, 
 def _of_shape(g: ModelComponentContainer, value: ir.Value, own: tuple[int, ...], shape: tuple[int, ...]) -> ir.Value:
     if own == shape:
         return value
-    found: ir.Value = g.node("Reshape", value, g.ints(shape))
-    return found
+    return g.node("Reshape", value, g.ints(shape))

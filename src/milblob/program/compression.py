@@ -71,8 +71,7 @@ class Compression(Result):
 def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compression:
     """Describe the operations that compute a weight; parts that are missing or do not fit are left out.
 
-    Args:
-        number: returns the value of a stored part that is a single number (a `_codec.Constant`), or None.
+    `number`: returns the value of a stored part that is a single number (a `_codec.Constant`), or None.
     """
     chain = [weight]
     seen = {id(weight.parts)}  # the outputs of one operation share theirs, below one weight

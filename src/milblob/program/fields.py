@@ -16,13 +16,10 @@ def singular(buffer: _codec.Buffer, span: tuple[int, int], expected: dict[int, i
 
     For messages whose fields are messages. For a single string, `dict(repeated(...))` does what protobuf does.
 
-    Args:
-        expected: numbers of the fields that are wanted, each with its wire type; others are passed over.
-        what: of what, for messages.
-
-    Raises:
-        InPieces: a field with a length occurs twice. Of a number that does, the last one is valid, as in protobuf.
-        FormatError: malformed, or another wire type.
+    `expected`: numbers of the fields that are wanted, each with its wire type; others are passed over. `what`: of what,
+    for messages.
+    Raises: InPieces: a field with a length occurs twice. Of a number that does, the last one is valid, as in protobuf.
+    FormatError: malformed, or another wire type.
     """
     found: dict[int, Any] = {}
     for number, value in repeated(buffer, span, expected, what):

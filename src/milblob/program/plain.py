@@ -1,7 +1,7 @@
 """Brings a Program or a Model into plain form: messages in one piece, keys of a map once. protobuf does it."""
 
 from .. import _codec
-from ..errors import UnsupportedError
+from ..errors import FormatError, UnsupportedError
 
 ModelHead = tuple[int, tuple[int, int] | None, int, tuple[int, int] | None]
 """Of a Model: specification version; place of the ModelDescription, or None; number of the field that holds its type;
@@ -56,3 +56,22 @@ def read_model(buffer: _codec.Buffer, offset: int, nbytes: int) -> ModelHead:
             pieces = pieces + 1 if number == kind else 1
             kind, body = number, (at, length)
     return spec_version, description, kind, body if pieces < 2 else None
+
+
+def parse_text(buffer: _codec.Buffer, statements: list[tuple[int, int]] | None = None) -> bytes:
+    """Parse MIL text; docs/mil-text.md describes the language.
+
+    `buffer`: the text, UTF-8. Not kept. `statements`: takes (offset, nbytes) of every statement in the text, the
+    semicolon included: one before those in its blocks, as `ProgramView` counts its operations.
+    Returns: bytes: the serialized Program. Owns its memory.
+    Raises: FormatError: not MIL text; `where` has line and column (from 1, in bytes).
+    """
+    try:
+        return _codec.text_to_program(buffer, statements)
+    except FormatError as error:
+        if error.offset is not None:
+            before = bytes(memoryview(buffer)[: error.offset])
+            line = before.count(b"\n") + 1
+            column = error.offset - (before.rfind(b"\n") + 1) + 1
+            error.where = f"line {line} column {column}"
+        raise

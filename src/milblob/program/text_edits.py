@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from .. import _codec
 from ..errors import FormatError
-from .mil_text import parse_text
+from .plain import parse_text
 from .scan import ProgramScan
 from .splice import Edit, Spliced, splice
 from .view import Block, Operation, ProgramView

@@ -142,8 +142,7 @@ _MEMBERS = {1: "tensorType", 2: "listType", 3: "tupleType", 4: "dictionaryType",
 def read_type(data: bytes) -> ValueType | None:
     """Read a serialized ValueType; None if it states no type.
 
-    Raises:
-        FormatError: malformed, or nested too deep; offsets are counted from the start of `data`.
+    Raises: FormatError: malformed, or nested too deep; offsets are counted from the start of `data`.
     """
     return _cached(data) if len(data) <= _MAX_CACHED_NBYTES else _read_any(data)
 

@@ -276,11 +276,8 @@ def removed_operation(buffer: _codec.Buffer, op: _codec.Op | _codec.GraphOperati
 def removed_operations(buffer: _codec.Buffer, ops: Iterable[_codec.Op | _codec.GraphOperation]) -> list[Edit]:
     """Remove operations from their blocks; those that follow each other directly in one edit.
 
-    Args:
-        ops: in the order of the Program.
-
-    Raises:
-        As `removed_operation`.
+    `ops`: in the order of the Program.
+    Raises: As `removed_operation`.
     """
     found: list[Edit] = []
     start = end = -1

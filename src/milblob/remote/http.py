@@ -113,7 +113,6 @@ class HttpOrigin:
         return {}
 
     def close(self) -> None:
-        """See RemoteDirectory."""
         self.connections.close()
 
 

@@ -78,7 +78,6 @@ class ZipDirectory:
         }
 
     def close(self) -> None:
-        """See RemoteDirectory."""
         self._close()
 
 
@@ -161,7 +160,6 @@ class ArchiveFile(io.RawIOBase):
         self._archive, self._at = archive, 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """See io.RawIOBase."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._archive.nbytes}[whence]
         if base + offset < 0:
             raise OSError(None, "seek before the beginning")
@@ -169,15 +167,12 @@ class ArchiveFile(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
-        """See io.RawIOBase."""
         return self._at
 
     def seekable(self) -> bool:
-        """See io.RawIOBase."""
         return True
 
     def read(self, nbytes: int = -1) -> bytes:
-        """See io.RawIOBase."""
         left = max(0, self._archive.nbytes - self._at)
         nbytes = left if nbytes is None or nbytes < 0 else min(nbytes, left)
         data = memoryview(self._archive.need([(self._at, nbytes)]))

@@ -8,6 +8,7 @@ has neither; there we open the file and then ask the system for its path.
 
 import errno
 import os
+import re
 import sys
 from functools import lru_cache
 from typing import NoReturn, Self
@@ -16,7 +17,6 @@ from .. import _codec
 from ..errors import ResolveError
 from ..mirrored import ROOTS, provide, shown
 from . import paths
-from .hub_cache import blob_of
 
 OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
 """For reading. O_NONBLOCK so that opening a FIFO returns at once and can be refused; regular files do not care."""
@@ -353,3 +353,36 @@ def final_path(fd: int) -> str:
     if not 0 < function(msvcrt.get_osfhandle(fd), text, len(text), 0) < len(text):
         raise ctypes.WinError()
     return text.value.replace("\\\\?\\UNC\\", "\\\\", 1).removeprefix("\\\\?\\")
+
+
+_REPOSITORY = re.compile(r"(models|datasets|spaces)--.+")
+_SNAPSHOTS, _BLOBS = "snapshots", "blobs"
+
+
+def blob_of(path: str, model: str) -> tuple[str, str] | None:
+    """Return where a link in a cached model leads, if it is one of the cache's own.
+
+    The link is read once, and the caller opens what is returned, without following links: a link that is exchanged
+    afterwards leads nowhere else.
+
+    `path`: of a file in the model, which may be a link; the folders above it are none that lead out. `model`: path of
+    the model.
+    Returns: Real path of the repository's folder, and the path in it; None for all else.
+    """
+    try:
+        root, folder = os.path.realpath(model), os.path.realpath(os.path.dirname(path))
+        link = os.readlink(path)
+    except (OSError, ValueError):
+        return None
+    parts = root.split(os.sep)
+    inside = folder == root or folder.startswith(root + os.sep) or os.path.dirname(root) == folder
+    if not inside or os.path.isabs(link):
+        return None
+    for number in range(1, len(parts) - 2):
+        if _REPOSITORY.fullmatch(parts[number]) and parts[number + 1] == _SNAPSHOTS:
+            repository = os.sep.join(parts[: number + 1])
+            target = os.path.normpath(os.path.join(folder, link))
+            blobs, name = os.path.split(target)
+            if blobs == os.path.join(repository, _BLOBS) and name not in ("", os.curdir, os.pardir):
+                return repository, f"{_BLOBS}/{name}"
+    return None

@@ -55,8 +55,7 @@ def _sync_path(path: str) -> None:
 def syncing() -> Iterator[Callable[[str], None]]:
     """Yield a function that writes a file to disk in a thread of its own, while more is written to others.
 
-    Raises:
-        OSError: from the system, once the block has ended and all of the files are synced.
+    Raises: OSError: from the system, once the block has ended and all of the files are synced.
     """
     threads: list[threading.Thread] = []
     errors: list[BaseException] = []

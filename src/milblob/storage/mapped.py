@@ -315,8 +315,7 @@ class MappedFile:
         nothing (bench/bench_load.py shows which pages remain resident). If the file is not in the page cache, none of
         it is kept there, where Linux can do so: single cached pages make later read-ahead slow (bench/bench_cold.py).
 
-        Yields:
-            None for a buffer, and on a platform without positioned reads.
+        Yields: None for a buffer, and on a platform without positioned reads.
         """
         with self._held() as fd:
             if fd < 0 or not hasattr(os, "pread"):

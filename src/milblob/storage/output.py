@@ -152,7 +152,6 @@ class NewFile(Whole):
         self._old = old
 
     def complete(self) -> None:
-        """See Whole."""
         if self._inode:
             return
         if self._old is not None:
@@ -165,7 +164,6 @@ class NewFile(Whole):
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """See Whole."""
         if self._name is not None and sys.platform == "win32":  # an open file cannot be renamed there
             self._close()
         file = self.fd if self._name is None else self._name
@@ -177,7 +175,6 @@ class NewFile(Whole):
             yield
 
     def discard(self) -> None:
-        """See Whole."""
         self._close()
         name, self._name = self._name, None
         if name is not None and self._pid == os.getpid():  # a forked process has a copy of this object
@@ -190,7 +187,6 @@ class NewFile(Whole):
         self._let_go(fd)
 
     def sizes(self) -> tuple[int, int]:
-        """See Whole."""
         return (0, 0) if self.fd < 0 else sizes(self.fd)
 
     def _close(self) -> None:
@@ -249,7 +245,6 @@ class NewDirectory(Whole):
             self.name, self._fd = _create_directory(parent, 0o777 if old is None else 0o700)
 
     def complete(self) -> None:
-        """See Whole."""
         if self._is_complete:
             return
         if self._old is not None and self._fd >= 0:
@@ -264,7 +259,6 @@ class NewDirectory(Whole):
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """See Whole."""
         with replacing(self.path, self._locked):
             old = self._take_name()
             try:
@@ -299,11 +293,9 @@ class NewDirectory(Whole):
         self.name = name
 
     def sizes(self) -> tuple[int, int]:
-        """See Whole."""
         return _sizes_below(self.name)
 
     def discard(self) -> None:
-        """See Whole."""
         name, self.name = self.name, ""
         is_ours = self._pid == os.getpid()  # a forked process has a copy of this object
         if name and is_ours:
@@ -340,7 +332,6 @@ class NewNamedFile(Whole):
         os.chmod(self._directory, 0o700)
 
     def complete(self) -> None:
-        """See Whole."""
         if self._inode:
             return
         with opened(self.name) as handle:
@@ -352,16 +343,13 @@ class NewNamedFile(Whole):
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """See Whole."""
         with _placed(self.name, self.path, self._inode, self._force, self._locked):
             yield
 
     def sizes(self) -> tuple[int, int]:
-        """See Whole."""
         return _sizes_below(self._directory)
 
     def discard(self) -> None:
-        """See Whole."""
         directory, self._directory = self._directory, ""
         if directory and self._pid == os.getpid():  # a forked process has a copy of this object
             remove_tree(directory)

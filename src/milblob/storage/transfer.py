@@ -74,8 +74,7 @@ def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
 def read_into(source: MappedFile, start: int, view: memoryview) -> None:
     """Read bytes of a mapped file or buffer from `start` on, as many as a view has, and map nothing if possible.
 
-    Raises:
-        FormatError: the file has shrunk. OSError: it cannot be read.
+    Raises: FormatError: the file has shrunk. OSError: it cannot be read.
     """
     done = 0
     with source.held() as fd:

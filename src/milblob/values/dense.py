@@ -100,7 +100,6 @@ class Computed(Dense):
         self._bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
     def fill(self, out: np.ndarray[Any, Any], begin: int, count: int) -> None:
-        """See Dense."""
         nbytes = self.dtype.numpy.itemsize
         out[:] = self._bytes[begin * nbytes : (begin + count) * nbytes]
 
@@ -113,7 +112,6 @@ class Cast(Dense):
         self._source = source
 
     def fill(self, out: np.ndarray[Any, Any], begin: int, count: int) -> None:
-        """See Dense."""
         source = self._source
         _codec.cast(_codec.CAST_F16_F32, source.buffer, source.offset + 2 * begin, count, out)
 
@@ -127,7 +125,6 @@ class Sparse(Dense):
         self._elements = nonzero.elements(mask)
 
     def fill(self, out: np.ndarray[Any, Any], begin: int, count: int) -> None:
-        """See Dense."""
         _codec.decode_sparse(out, begin, count, self._elements, self._mask.rank(begin))
 
 
@@ -154,7 +151,6 @@ class Scaled(Dense):
         self._tail = (grid, *scales, *shifts, KINDS[source.dtype], to)
 
     def fill(self, out: np.ndarray[Any, Any], begin: int, count: int) -> None:
-        """See Dense."""
         rank = self._mask.rank(begin) if self._mask is not None else 0
         _codec.decode_scale(out, begin, count, self._head, rank, *self._tail)
 
@@ -177,7 +173,6 @@ class LookedUp(Dense):
         self._tail = (make_grid(shape, lut.shape[: len(shape)]), *table)
 
     def fill(self, out: np.ndarray[Any, Any], begin: int, count: int) -> None:
-        """See Dense."""
         nbytes, unit = self.dtype.numpy.itemsize, max(self.unit, 1)
         first = begin - begin % unit
         last = -(-(begin + count) // unit) * unit

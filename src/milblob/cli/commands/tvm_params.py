@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    from ...formats.archive import is_archive
+    from ...formats.directories import is_archive
 
     if not is_archive(arguments.model):
         raise ValueError(f"{arguments.model}: expected an archive (.tar, .tar.gz or its directory), got something else")

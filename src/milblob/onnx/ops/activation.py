@@ -6,29 +6,17 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
-from ..registry import add_builtin, builtin
+from ..registry import builtin
 from ..topology import Operator, Scope, Variable
+from .elementwise import unary
 
-_SAME = {
+_ONE = {
     "relu": "Relu", "sigmoid": "Sigmoid", "softplus": "Softplus", "softsign": "Softsign", "tanh": "Tanh",
+    "leaky_relu": "LeakyRelu", "elu": "Elu", "sigmoid_hard": "HardSigmoid",
 }  # fmt: skip
-_ATTRIBUTES = {"leaky_relu": "LeakyRelu", "elu": "Elu", "sigmoid_hard": "HardSigmoid"}
-
-
-def _with_attributes(kind: str) -> Any:
-    """Convert an activation with alpha, and beta if MIL has it, as attributes."""
-
-    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-        numbers: dict[str, Any] = {key: float(operator.number(key)) for key in ("alpha", "beta") if operator.has(key)}
-        g.bind(operator.output, g.node(kind, operator.input("x"), **numbers))
-
-    return convert
-
-
-for _type, _kind in (_SAME | _ATTRIBUTES).items():
-    add_builtin(_type, _with_attributes(_kind), "activation", _kind)
+for _type, _kind in _ONE.items():
+    builtin(_type, onnx=_kind)(unary(_kind))
 
 
 def _numbers(operator: Operator, g: ModelComponentContainer, *keys: str) -> list[ir.Value]:
@@ -55,7 +43,7 @@ def _gelu(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
         return
     approximate = {"EXACT": "none", "TANH_APPROXIMATION": "tanh"}.get(mode)
     if approximate is None:
-        raise UnsupportedError(f"gelu: expected a mode that is known, got {mode!r:.60}", where=operator.path)
+        operator.refuse("a mode that is known", f"{mode!r:.60}")
     g.bind(operator.output, g.node("Gelu", operator.input("x"), approximate=approximate))
 
 
@@ -72,7 +60,7 @@ def _gelu_decomposed(scope: Scope, operator: Operator, g: ModelComponentContaine
         total = g.node("Add", x, g.node("Mul", cube, g.scalar(0.044715, x)))
         inner = g.node("Tanh", g.node("Mul", total, g.scalar(sqrt(2 / pi), x)))
     else:
-        raise UnsupportedError(f"gelu: expected a mode that is known, got {mode!r:.60}", where=operator.path)
+        operator.refuse("a mode that is known", f"{mode!r:.60}")
     half = g.node("Mul", x, g.scalar(0.5, x))
     g.bind(operator.output, g.node("Mul", half, g.node("Add", inner, g.scalar(1, x))))
 
@@ -126,3 +114,26 @@ def _thresholded_relu(scope: Scope, operator: Operator, g: ModelComponentContain
 @builtin("softmax", onnx="Softmax")
 def _softmax(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     g.bind(operator.output, g.node("Softmax", operator.input("x"), axis=int(operator.number("axis", -1))))
+
+
+def _parts(operator: Operator, g: ModelComponentContainer, stored: ir.DataType) -> tuple[Any, Any, int]:
+    """Return scale, zero point and axis; where the zero point is left out, it is zero."""
+    scale = operator.input("scale")
+    if operator.has("zero_point"):
+        return scale, operator.input("zero_point"), int(operator.number("axis", 0) or 0)
+    shape = [size or 0 for size in g.dimensions(scale)]
+    zero = g.full(shape, 0, stored)
+    return scale, zero, int(operator.number("axis", 0) or 0)
+
+
+@builtin("quantize", onnx="QuantizeLinear", since_opset=19)
+def _quantize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    stored = g.dtype(operator.output)
+    scale, zero, axis = _parts(operator, g, stored)
+    g.bind(operator.output, g.node("QuantizeLinear", operator.input("input"), scale, zero, axis=axis, dtype=stored))
+
+
+@builtin("dequantize", onnx="DequantizeLinear", since_opset=19)
+def _dequantize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    scale, zero, axis = _parts(operator, g, g.dtype(operator.input("input")))
+    g.bind(operator.output, g.node("DequantizeLinear", operator.input("input"), scale, zero, axis=axis))

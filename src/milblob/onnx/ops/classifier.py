@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ...dtypes import DType
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope
@@ -27,12 +26,10 @@ def _classify(scope: Scope, operator: Operator, g: ModelComponentContainer) -> N
     labels = [element for label in operator.constant("classes") for element in np.asarray(label).reshape(-1).tolist()]
     are_texts = all(isinstance(label, str) for label in labels)
     if not are_texts and not all(type(label) is int for label in labels):
-        message = "classify: expected classes that are all strings or all integers, got others"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse("classes that are all strings or all integers", "others")
     count = g.dimensions(probabilities)
     if not labels or (None not in count and prod(size or 0 for size in count) != len(labels)):
-        message = f"classify: expected one label for each of the probabilities {list(count)}, got {len(labels)} labels"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"one label for each of the probabilities {list(count)}", f"{len(labels)} labels")
     table = g.constant(np.array(labels, object if are_texts else np.int64))
     flat = g.node("Reshape", probabilities, g.ints([-1]))
     best = g.node("ArgMax", flat, axis=0, keepdims=1)

@@ -1,6 +1,5 @@
 """Compressed weights: computed from the stored bytes where ONNX can, decoded where it cannot."""
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..packed import has_rows, plan
 from ..registry import builtin
@@ -26,8 +25,7 @@ def _compressed(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
     for variable in operator.outputs:
         weight = variable.weight
         if weight is None:
-            message = f"{operator.type}: expected a weight that the model lists, got a part of one"
-            raise UnsupportedError(message, where=operator.path)
+            operator.refuse("a weight that the model lists", "a part of one")
         if g.weights.compressed == "dense":
             continue
         found = plan(weight, g.opset)

@@ -16,8 +16,7 @@ _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
 def _require_blocks(operator: Operator, count: int) -> None:
     if len(operator.scopes) != count:
-        message = f"{operator.type}: expected {count} blocks, got {len(operator.scopes)}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"{count} blocks", len(operator.scopes))
 
 
 @builtin("cond", onnx="If")
@@ -91,3 +90,21 @@ def _while_loop(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
     g.states = before
     made = g.node("Loop", None, first, *start, outputs=len(start), body=graph)
     _bind_all(operator, g, made, [g.dtype(value) for value in start], states)
+
+
+@builtin("read_state", onnx="the graph's input, or what was written last")
+def _read_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    g.bind(operator.output, g.states[operator.input("input")])
+
+
+@builtin("write_state", onnx="the graph's output")
+def _write_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    g.states[operator.input("input")] = g.value(operator.input("data"))
+
+
+@builtin("coreml_update_state", onnx="the graph's output")
+def _update_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    state = operator.input("state")
+    g.states[state] = g.value(operator.input("value"))
+    if operator.outputs:
+        g.bind(operator.output, g.states[state])

@@ -3,7 +3,6 @@
 from math import ceil
 from typing import Any
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope, Variable
@@ -55,8 +54,7 @@ def spatial(
     """Return the spatial sizes of x and of the weight, which must be known."""
     sizes, kernel = list(g.dimensions(x)[2:]), g.dimensions(weight)[2:]
     if not kernel or None in kernel or len(kernel) != len(sizes):
-        message = f"{operator.type}: expected {len(sizes)} known sizes of the weight's windows, got {kernel}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"{len(sizes)} known sizes of the weight's windows", kernel)
     return sizes, [int(size or 0) for size in kernel]
 
 
@@ -78,10 +76,9 @@ def _convolve(operator: Operator, g: ModelComponentContainer, weight: Any) -> No
         if pads is None:
             auto_pad = SAME[pad_type]
             if max(dilations) > 1:
-                message = f"{operator.type}: expected known sizes for {pad_type} with dilations, got open ones"
-                raise UnsupportedError(message, where=operator.path)
+                operator.refuse(f"known sizes for {pad_type} with dilations", "open ones")
     elif pad_type != "valid":
-        raise UnsupportedError(f"{operator.type}: expected a known pad_type, got {pad_type!r:.40}", where=operator.path)
+        operator.refuse("a known pad_type", f"{pad_type!r:.40}")
     bias = alike(g, x, operator.input("bias")) if operator.has("bias") else None
     g.bind(
         operator.output,
@@ -97,8 +94,7 @@ def _conv_quantized(scope: Scope, operator: Operator, g: ModelComponentContainer
     """The weight is its numbers times quant_scale, plus quant_bias: one of each, or one for each output channel."""
     how = operator.number("quantization_type")
     if how != "linear":  # the operation has no parameter for a palette
-        message = f"conv_quantized: expected the quantization_type linear, got {how!r:.40}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse("the quantization_type linear", f"{how!r:.40}")
     x, weight = operator.input("x"), operator.input("weight")
     parts = []
     for key in ("quant_scale", "quant_bias"):
@@ -119,8 +115,7 @@ def _conv_transpose(scope: Scope, operator: Operator, g: ModelComponentContainer
     pads = custom_pads(operator, count) if pad_type == "custom" else [0] * (2 * count)
     wanted = operator.integers("output_shape", [])[-count:]
     if wanted and len(wanted) < count:
-        message = f"conv_transpose: expected {count} sizes or more in output_shape, got {len(wanted)}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"{count} sizes or more in output_shape", len(wanted))
     extra = [0] * count
     for axis in range(count):
         reach = (kernel[axis] - 1) * dilations[axis] + 1
@@ -136,9 +131,7 @@ def _conv_transpose(scope: Scope, operator: Operator, g: ModelComponentContainer
         if pads[count + axis] < 0:
             extra[axis], pads[count + axis] = -pads[count + axis], 0
     if wanted and None in sizes:
-        raise UnsupportedError(
-            "conv_transpose: expected known sizes with output_shape, got open ones", where=operator.path
-        )
+        operator.refuse("known sizes with output_shape", "open ones")
     bias = alike(g, x, operator.input("bias")) if operator.has("bias") else None
     g.bind(
         operator.output,
@@ -154,3 +147,36 @@ def _halves(total: int, pad_type: str) -> tuple[int, int]:
         return 0, total
     small, large = total // 2, total - total // 2
     return (large, small) if pad_type == "same_lower" else (small, large)
+
+
+def _pool(kind: str, **fixed: Any) -> Any:
+    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+        x = operator.input("x")
+        sizes = list(g.dimensions(x, 3, 5)[2:])
+        count = len(sizes)
+        kernel = operator.integers("kernel_sizes", count=count, least=1)
+        strides = operator.integers("strides", [1] * count, count=count, least=1)
+        pad_type = operator.number("pad_type", "valid")
+        attributes: dict[str, Any] = dict(fixed)
+        if pad_type == "custom":
+            attributes["pads"] = custom_pads(operator, count)
+        elif pad_type in SAME:
+            pads = same_pads(operator, sizes, kernel, strides, [1] * count, pad_type == "same_lower")
+            attributes |= {"auto_pad": SAME[pad_type]} if pads is None else {"pads": pads}
+        elif pad_type != "valid":
+            operator.refuse("a known pad_type", f"{pad_type!r:.40}")
+        if operator.number("ceil_mode", False):
+            attributes["ceil_mode"] = 1
+        if kind == "AveragePool" and not operator.number("exclude_padding_from_average", False):
+            attributes["count_include_pad"] = 1
+        g.bind(operator.output, g.node(kind, x, kernel_shape=kernel, strides=strides, **attributes))
+
+    return convert
+
+
+for _type, _kind, _fixed in (
+    ("max_pool", "MaxPool", {}),
+    ("avg_pool", "AveragePool", {}),
+    ("l2_pool", "LpPool", {"p": 2}),
+):
+    builtin(_type, onnx=_kind)(_pool(_kind, **_fixed))

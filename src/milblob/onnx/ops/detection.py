@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope
@@ -29,8 +28,7 @@ def _non_maximum_suppression(scope: Scope, operator: Operator, g: ModelComponent
         boxes, scores = (g.node("Transpose", value, perm=[0, 2, 1]) for value in (boxes, scores))
     most = int(operator.number("max_boxes"))
     if not 0 < most <= _MAX_BOXES:
-        message = f"non_maximum_suppression: expected 1 to {_MAX_BOXES} for max_boxes, got {most}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"1 to {_MAX_BOXES} for max_boxes", most)
     ranks = g.cast(scores, _FLOAT)
     best = g.node("ReduceMax", ranks, g.ints([2]), keepdims=0)
     kept = _survivors(operator, g, g.cast(boxes, _FLOAT), ranks, best, most)

@@ -5,9 +5,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
-from ..registry import add_builtin, builtin
+from ..registry import builtin
 from ..topology import Operator, Scope
 from ..types import BY_TEXT, FLOATS, NARROW
 
@@ -33,113 +32,84 @@ def is_float(g: ModelComponentContainer, value: Any) -> bool:
 def floor_div(g: ModelComponentContainer, x: Value, y: Value) -> Value:
     """Divide and round down; ONNX's Div of integers truncates, so the dividend is made a multiple first."""
     if is_float(g, x):
-        found: Value = g.node("Floor", g.node("Div", x, y))
-    else:
-        found = g.node("Div", g.node("Sub", x, g.node("Mod", x, y)), y)
-    return found
+        return g.node("Floor", g.node("Div", x, y))
+    return g.node("Div", g.node("Sub", x, g.node("Mod", x, y)), y)
 
 
 def _mod(g: ModelComponentContainer, x: Value, y: Value) -> Value:
     """The remainder has the sign of the divisor; ONNX's Mod has that for integers only."""
-    if not is_float(g, x):
-        found: Value = g.node("Mod", x, y)
-    else:
-        found = g.node("Sub", x, g.node("Mul", floor_div(g, x, y), y))
-    return found
+    return g.node("Sub", x, g.node("Mul", floor_div(g, x, y), y)) if is_float(g, x) else g.node("Mod", x, y)
 
 
 def _real_div(g: ModelComponentContainer, x: Value, y: Value) -> Value:
     if is_float(g, x):
-        found: Value = g.node("Div", x, y)
-    else:
-        found = g.node("Div", g.cast(x, ir.DataType.FLOAT), g.cast(y, ir.DataType.FLOAT))
-    return found
-
-
-def _one(kind: str) -> _Binary:
-    def make(g: ModelComponentContainer, x: Value, y: Value) -> Value:
-        found: Value = g.node(kind, x, y)
-        return found
-
-    return make
+        return g.node("Div", x, y)
+    return g.node("Div", g.cast(x, ir.DataType.FLOAT), g.cast(y, ir.DataType.FLOAT))
 
 
 def _not_equal(g: ModelComponentContainer, x: Value, y: Value) -> Value:
-    found: Value = g.node("Not", g.node("Equal", x, y))
-    return found
+    return g.node("Not", g.node("Equal", x, y))
 
 
-def _logical(kind: str) -> _Binary:
-    def make(g: ModelComponentContainer, x: Value, y: Value) -> Value:
-        found: Value = g.node(kind, g.cast(x, _BOOL), g.cast(y, _BOOL))
-        return found
-
-    return make
-
-
-_BINARY: dict[str, tuple[str, _Binary]] = {
-    "add": ("Add", _one("Add")),
-    "sub": ("Sub", _one("Sub")),
-    "mul": ("Mul", _one("Mul")),
-    "pow": ("Pow", _one("Pow")),
-    "maximum": ("Max", _one("Max")),
-    "minimum": ("Min", _one("Min")),
-    "real_div": ("Div", _real_div),
-    "floor_div": ("Div, Floor; of integers Mod, Sub, Div", floor_div),
-    "mod": ("Mod; of floats Div, Floor, Mul, Sub", _mod),
-    "equal": ("Equal", _one("Equal")),
-    "not_equal": ("Equal, Not", _not_equal),
-    "greater": ("Greater", _one("Greater")),
-    "greater_equal": ("GreaterOrEqual", _one("GreaterOrEqual")),
-    "less": ("Less", _one("Less")),
-    "less_equal": ("LessOrEqual", _one("LessOrEqual")),
-    "logical_and": ("And", _logical("And")),
-    "logical_or": ("Or", _logical("Or")),
-    "logical_xor": ("Xor", _logical("Xor")),
-}
-
-
-def _binary(make: _Binary) -> Any:
-    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-        x, y = wide(g, operator.input("x")), wide(g, operator.input("y"))
-        g.bind(operator.output, make(g, x, y), convert=make is _real_div)
-
-    return convert
-
-
-for _type, (_mapping, _make) in _BINARY.items():
-    add_builtin(_type, _binary(_make), "elementwise", _mapping)
-
-# Those that become one operator of one input.
+# Those that become one operator of two inputs, of one input, and of two inputs of bool; and several operators.
+_BINARY = {
+    "add": "Add", "sub": "Sub", "mul": "Mul", "pow": "Pow", "maximum": "Max", "minimum": "Min", "equal": "Equal",
+    "greater": "Greater", "greater_equal": "GreaterOrEqual", "less": "Less", "less_equal": "LessOrEqual",
+}  # fmt: skip
 _UNARY = {
     "abs": "Abs", "acos": "Acos", "asin": "Asin", "atan": "Atan", "atanh": "Atanh", "ceil": "Ceil", "cos": "Cos",
     "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "round": "Round", "sign": "Sign", "sin": "Sin",
     "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "identity": "Identity",
 }  # fmt: skip
+_LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
+_SEVERAL: dict[str, tuple[str, _Binary]] = {
+    "real_div": ("Div", _real_div),
+    "floor_div": ("Div, Floor; of integers Mod, Sub, Div", floor_div),
+    "mod": ("Mod; of floats Div, Floor, Mul, Sub", _mod),
+    "not_equal": ("Equal, Not", _not_equal),
+}
 
 
-def _unary(kind: str) -> Any:
+def _binary(make: str | _Binary, dtype: ir.DataType | None = None) -> Any:
     def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-        g.bind(operator.output, g.node(kind, operator.input("x")))
+        x, y = wide(g, operator.input("x")), wide(g, operator.input("y"))
+        if dtype is not None:
+            x, y = g.cast(x, dtype), g.cast(y, dtype)
+        found = g.node(make, x, y) if isinstance(make, str) else make(g, x, y)
+        g.bind(operator.output, found, convert=make is _real_div)
 
     return convert
 
 
+def unary(kind: str) -> Any:
+    """Return the converter to one operator of one input, with alpha and beta as attributes where MIL has them."""
+
+    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+        numbers: dict[str, Any] = {key: float(operator.number(key)) for key in ("alpha", "beta") if operator.has(key)}
+        g.bind(operator.output, g.node(kind, operator.input("x"), **numbers))
+
+    return convert
+
+
+for _type, _kind in _BINARY.items():
+    builtin(_type, onnx=_kind)(_binary(_kind))
+for _type, _kind in _LOGICAL.items():
+    builtin(_type, onnx=_kind)(_binary(_kind, _BOOL))
+for _type, (_mapping, _make) in _SEVERAL.items():
+    builtin(_type, onnx=_mapping)(_binary(_make))
 for _type, _kind in _UNARY.items():
-    add_builtin(_type, _unary(_kind), "elementwise", _kind)
+    builtin(_type, onnx=_kind)(unary(_kind))
 
 
 def plus_epsilon(operator: Operator, g: ModelComponentContainer, default: float) -> Value:
     """Return x + epsilon; in half precision MIL's default is often zero, and then nothing is added."""
     x = operator.input("x")
     if not operator.is_constant("epsilon"):
-        found: Value = g.node("Add", x, operator.input("epsilon"))
-        return found
+        return g.node("Add", x, operator.input("epsilon"))
     epsilon = g.scalar(operator.number("epsilon", default), x)
     if not epsilon.const_value.numpy().any():  # type: ignore[union-attr]
         return g.cast(x, g.dtype(x))
-    total: Value = g.node("Add", x, epsilon)
-    return total
+    return g.node("Add", x, epsilon)
 
 
 @builtin("log", onnx="Add, Log")
@@ -191,7 +161,7 @@ def _clip(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
 def _cast(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     text = operator.number("dtype")
     if text not in BY_TEXT:
-        raise UnsupportedError(f"cast: expected one of {', '.join(BY_TEXT)}, got {text!r:.40}", where=operator.path)
+        operator.refuse(f"one of {', '.join(BY_TEXT)}", f"{text!r:.40}")
     g.bind(operator.output, g.cast(operator.input("x"), BY_TEXT[text]))
 
 

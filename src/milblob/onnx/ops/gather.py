@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope, Variable
@@ -66,8 +65,7 @@ def _batch(operator: Operator, g: ModelComponentContainer, most: int) -> int:
     given, rank = int(operator.number("batch_dims", 0)), g.rank(operator.input("indices"))
     found = given + rank if given < 0 else given
     if not 0 <= found <= min(most, rank):
-        message = f"{operator.type}: expected at most {min(most, rank)} for batch_dims, got {given}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"at most {min(most, rank)} for batch_dims", given)
     return found
 
 
@@ -136,13 +134,12 @@ def _scattered(operator: Operator, g: ModelComponentContainer, default: str) -> 
     """
     mode = operator.number("mode", default)
     if mode not in _MODES:
-        message = f"{operator.type}: expected one of {', '.join(_MODES)}, got {mode!r:.40}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"one of {', '.join(_MODES)}", f"{mode!r:.40}")
     data, updates = operator.input("data"), operator.input("updates")
     if mode == "update":
         return "none", g.cast(data, g.dtype(data)), g.cast(updates, g.dtype(updates))
     if mode == "div" and not is_float(g, data):
-        raise UnsupportedError(f"{operator.type}: expected floats to divide, got integers", where=operator.path)
+        operator.refuse("floats to divide", "integers")
     wanted = _FLOAT if is_float(g, data) else ir.DataType.INT64
     x, y = g.cast(data, wanted), g.cast(updates, wanted)
     if mode == "sub":

@@ -4,7 +4,6 @@ from math import prod, sqrt
 
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope, Variable
@@ -20,16 +19,14 @@ def dense(
     """
     shape = x.shape
     columns = weight.shape[0] if weight.shape is not None and len(weight.shape) == 2 else None
-    if not is_float(g, x) or shape is None or columns is None:
-        found: ir.Value = g.node("MatMul", x, g.node("Transpose", weight, perm=[1, 0]))
-    elif len(shape) == 2:
-        return _gemm(g, x, weight, bias)
-    elif sum(size is None for size in shape[:-1]) <= 1 and shape[-1] is not None and 0 not in shape:
-        flat = g.node("Reshape", x, g.ints([-1, shape[-1]]))
-        sizes = [*(-1 if size is None else size for size in shape[:-1]), columns]
-        return _reshape(g, _gemm(g, flat, weight, bias), sizes)
-    else:
-        found = g.node("MatMul", x, g.node("Transpose", weight, perm=[1, 0]))
+    if is_float(g, x) and shape is not None and columns is not None:
+        if len(shape) == 2:
+            return _gemm(g, x, weight, bias)
+        if sum(size is None for size in shape[:-1]) <= 1 and shape[-1] is not None and 0 not in shape:
+            flat = g.node("Reshape", x, g.ints([-1, shape[-1]]))
+            sizes = [*(-1 if size is None else size for size in shape[:-1]), columns]
+            return g.node("Reshape", _gemm(g, flat, weight, bias), g.ints(sizes))
+    found = g.node("MatMul", x, g.node("Transpose", weight, perm=[1, 0]))
     if bias is not None:
         found = g.node("Add", found, g.cast(bias, g.dtype(found)))
     return found
@@ -37,13 +34,7 @@ def dense(
 
 def _gemm(g: ModelComponentContainer, x: "ir.Value | Variable", weight: Variable, bias: Variable | None) -> ir.Value:
     like = g.dtype(x)
-    found: ir.Value = g.node("Gemm", x, g.cast(weight, like), None if bias is None else g.cast(bias, like), transB=1)
-    return found
-
-
-def _reshape(g: ModelComponentContainer, value: ir.Value, sizes: list[int]) -> ir.Value:
-    found: ir.Value = g.node("Reshape", value, g.ints(sizes))
-    return found
+    return g.node("Gemm", x, g.cast(weight, like), None if bias is None else g.cast(bias, like), transB=1)
 
 
 @builtin("linear", onnx="Gemm, Reshape where x has not two dimensions; MatMul where several are open")
@@ -86,8 +77,7 @@ def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     left, _, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(variables) or not right:
-        message = f"einsum: expected an equation with -> for {len(variables)} values, got {equation!r:.80}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"an equation with -> for {len(variables)} values", f"{equation!r:.80}")
     sizes: dict[str, set[int | None]] = {}
     for term, variable in zip(terms, variables, strict=True):
         for label, size in zip(term, g.dimensions(variable), strict=False):
@@ -117,8 +107,7 @@ def _attention(scope: Scope, operator: Operator, g: ModelComponentContainer) -> 
     query, key = operator.input("query"), operator.input("key")
     width, rank = g.dimensions(query, 2)[-1], g.rank(key, 2)
     if not width:
-        message = f"scaled_dot_product_attention: expected a known size of the last axis, got {query.type}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse("a known size of the last axis", query.type)
     scaled = g.node("Mul", query, g.scalar(1 / sqrt(width), query))
     score = g.node("MatMul", scaled, g.node("Transpose", key, perm=[*range(rank - 2), rank - 1, rank - 2]))
     if operator.has("attn_mask"):

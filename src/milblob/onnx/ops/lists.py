@@ -3,7 +3,6 @@
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope
@@ -17,11 +16,11 @@ _INT64 = ir.DataType.INT64
 def _make_list(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     bound = operator.inputs.get("elem_shape", [])
     if any(v.constant is None or np.asarray(v.read()).dtype.kind not in "iu" for v in bound):
-        raise UnsupportedError("make_list: expected elements of known shape, got open sizes", where=operator.path)
+        operator.refuse("elements of known shape", "open sizes")
     shape = operator.integers("elem_shape", [])
     text = operator.number("dtype", "fp32")
     if text not in BY_TEXT:
-        raise UnsupportedError(f"make_list: expected a known dtype, got {text!r:.40}", where=operator.path)
+        operator.refuse("a known dtype", f"{text!r:.40}")
     length = sizes(g, operator, "init_length") if operator.has("init_length") else g.ints([1])
     whole = g.node("Concat", length, g.ints(shape), axis=0)
     g.let(operator.output, g.node("Expand", g.scalar(0, BY_TEXT[text]), whole))
@@ -32,8 +31,7 @@ def _grown(operator: Operator, g: ModelComponentContainer, last: ir.Value) -> ir
     held = g.value(operator.input("ls"))
     lack = g.node("Sub", g.node("Add", last, g.ints([1])), g.node("Shape", held, end=1))
     more = g.node("Concat", g.node("Max", lack, g.ints([0])), g.node("Shape", held, start=1), axis=0)
-    found: ir.Value = g.node("Concat", held, g.node("Expand", g.scalar(0, held), more), axis=0)
-    return found
+    return g.node("Concat", held, g.node("Expand", g.scalar(0, held), more), axis=0)
 
 
 @builtin("list_write", onnx="ScatterND; Expand, Concat where the list grows")

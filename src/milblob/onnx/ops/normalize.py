@@ -51,9 +51,7 @@ def _instance_norm(scope: Scope, operator: Operator, g: ModelComponentContainer)
     x = operator.input("x")
     channels = g.dimensions(x, 2)[1]
     if channels is None and not (operator.has("gamma") and operator.has("beta")):
-        raise UnsupportedError(
-            "instance_norm: expected a known number of channels, got an open one", where=operator.path
-        )
+        operator.refuse("a known number of channels", "an open one")
     shape = [channels or 0]
     scale, offset = _vector(operator, g, "gamma", 1, shape), _vector(operator, g, "beta", 0, shape)
     g.bind(operator.output, g.node("InstanceNormalization", x, scale, offset, epsilon=_epsilon(operator)))
@@ -88,8 +86,7 @@ def _spread(operator: Operator, g: ModelComponentContainer, key: str, axes: list
     """Return gamma or beta, whose axes are `axes` in this order, as it applies to all axes."""
     array = np.asarray(operator.constant(key))
     if array.ndim != len(axes):
-        message = f"layer_norm: expected {len(axes)} dimensions of {key}, got {array.ndim}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"{len(axes)} dimensions of {key}", array.ndim)
     array = np.transpose(array, np.argsort(axes))
     sizes = dict(zip(sorted(axes), array.shape, strict=True))
     return g.constant(array.reshape([sizes.get(axis, 1) for axis in range(rank)]), g.dtype(operator.input("x")))

@@ -15,8 +15,7 @@ _FLOAT = ir.DataType.FLOAT
 
 def _like(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """Return zeros of the wanted shape, which may be computed."""
-    found: ir.Value = g.node("Expand", g.constant(np.zeros((), np.float32)), sizes(g, operator, "shape"))
-    return found
+    return g.node("Expand", g.constant(np.zeros((), np.float32)), sizes(g, operator, "shape"))
 
 
 def _seed(operator: Operator) -> dict[str, Any]:

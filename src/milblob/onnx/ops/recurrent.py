@@ -26,8 +26,7 @@ def _hidden(operator: Operator, g: ModelComponentContainer) -> int:
     g.rank(operator.input("x"), 3, 3)
     shape = np.shape(operator.constant("weight_hh"))
     if len(shape) != 2 or not shape[1]:
-        message = f"{operator.type}: expected rows and columns of weight_hh, got the shape {list(shape)}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse("rows and columns of weight_hh", f"the shape {list(shape)}")
     return int(shape[1])
 
 
@@ -45,14 +44,17 @@ def _gates(operator: Operator, key: str, order: tuple[int, ...], hidden: int, ra
     return np.concatenate([parts[i] for i in order], axis=0)
 
 
+def _activation(operator: Operator, key: str, default: str) -> tuple[str, float, float]:
+    given = operator.number(key, default)
+    if given not in _ACTIVATIONS:
+        operator.refuse(f"one of {', '.join(_ACTIVATIONS)}", f"{given!r:.40}")
+    return _ACTIVATIONS[given]
+
+
 def _activations(operator: Operator, keys: tuple[tuple[str, str], ...], directions: int) -> dict[str, Any]:
     names, alphas, betas = [], [], []
     for key, default in keys:
-        given = operator.number(key, default)
-        if given not in _ACTIVATIONS:
-            message = f"{operator.type}: expected one of {', '.join(_ACTIVATIONS)}, got {given!r:.40}"
-            raise UnsupportedError(message, where=operator.path)
-        name, alpha, beta = _ACTIVATIONS[given]
+        name, alpha, beta = _activation(operator, key, default)
         names.append(name)
         if name in ("HardSigmoid", "Affine"):
             alphas.append(alpha)
@@ -73,8 +75,7 @@ def _stacked(
     if not shapes:
         return None
     if len(set(shapes)) > 1:
-        message = f"{operator.type}: expected one shape of {' and '.join(keys)}, got {list(map(list, shapes))}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"one shape of {' and '.join(keys)}", list(map(list, shapes)))
     dtype = g.dtype(operator.input("x")).numpy()
     parts = [g.filled(shapes[0], 0, dtype) if array is None else array.astype(dtype) for array in arrays]
     return g.held_weight(f"{operator.name}.{keys[0]}", np.stack(parts), f"gates of {operator.type}")
@@ -133,7 +134,7 @@ def _direction(operator: Operator, g: ModelComponentContainer) -> tuple[Any, str
     x: Any = operator.input("x")
     found = operator.number("direction", "forward")
     if found not in ("forward", "reverse", "bidirectional"):
-        raise UnsupportedError(f"{operator.type}: expected a direction, got {found!r:.40}", where=operator.path)
+        operator.refuse("a direction", f"{found!r:.40}")
     if found == "reverse":
         back = g.ints([-1])
         return g.node("Slice", x, back, g.ints([-LAST]), g.ints([0]), back), "forward", 1
@@ -199,7 +200,7 @@ def _step(operator: Operator, g: ModelComponentContainer, inputs: list[Any], end
     for value, key in ((x, f"weight_ih{end}"), (h, f"weight_hh{end}")):
         array = _gates(operator, key, _AS_THEY_ARE, hidden, 2)
         if array is None:
-            raise UnsupportedError(f"lstm: expected the parameter {key}, got none", where=operator.path)
+            operator.refuse(f"the parameter {key}", "none")
         weight = g.constant(np.ascontiguousarray(array.T.astype(dtype)))
         product = g.node("MatMul", value, weight)
         total = product if total is None else g.node("Add", total, product)
@@ -223,11 +224,7 @@ def _step(operator: Operator, g: ModelComponentContainer, inputs: list[Any], end
 
 
 def _activate(operator: Operator, g: ModelComponentContainer, value: Any, key: str, default: str) -> Any:
-    given = operator.number(key, default)
-    if given not in _ACTIVATIONS:
-        message = f"{operator.type}: expected one of {', '.join(_ACTIVATIONS)}, got {given!r:.40}"
-        raise UnsupportedError(message, where=operator.path)
-    name, alpha, beta = _ACTIVATIONS[given]
+    name, alpha, beta = _activation(operator, key, default)
     if name == "Affine":
         return value
     numbers: dict[str, Any] = {"alpha": alpha, "beta": beta} if name == "HardSigmoid" else {}

@@ -5,7 +5,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
-from ..registry import add_builtin
+from ..registry import builtin
 from ..topology import Operator, Scope
 from .elementwise import is_float, wide
 
@@ -23,10 +23,8 @@ def _reduce(kind: str) -> Any:
         x = wide(g, operator.input("x"))
         if kind in _REAL and not is_float(g, x):
             x = g.cast(x, ir.DataType.FLOAT)
-        axes = None
-        if operator.has("axes"):
-            axes = operator.integers("axes")
-        if axes is not None and not axes:
+        axes = operator.integers("axes") if operator.has("axes") else None
+        if axes == []:
             g.bind(operator.output, x)
             return
         keep = int(bool(operator.number("keep_dims", False)))
@@ -46,6 +44,6 @@ def _arg(kind: str) -> Any:
 
 
 for _type, _kind in _KINDS.items():
-    add_builtin(_type, _reduce(_kind), "reduce", _kind)
+    builtin(_type, onnx=_kind)(_reduce(_kind))
 for _type, _kind in (("reduce_argmax", "ArgMax"), ("reduce_argmin", "ArgMin")):
-    add_builtin(_type, _arg(_kind), "reduce", f"{_kind}, Cast")
+    builtin(_type, onnx=f"{_kind}, Cast")(_arg(_kind))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope, Variable
@@ -25,8 +24,7 @@ def _scaled(operator: Operator, g: ModelComponentContainer, **attributes: Any) -
     for key in ("scale_factor_height", "scale_factor_width"):
         factors.append(float(operator.number(key, 1)))
         if not 0 < factors[-1] < inf:
-            message = f"{operator.type}: expected a positive number for {key}, got {factors[-1]}"
-            raise UnsupportedError(message, where=operator.path)
+            operator.refuse(f"a positive number for {key}", factors[-1])
     if None in shape and all(factor.is_integer() for factor in factors):
         g.bind(operator.output, g.node("Resize", x, None, g.constant(np.array(factors, np.float32)), **attributes))
         return
@@ -158,8 +156,7 @@ def _resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     mode = operator.text("sampling_mode", _SAMPLING, "DEFAULT")
     nearest = operator.text("interpolation_mode", ("LINEAR", "NEAREST_NEIGHBOR"), "LINEAR") == "NEAREST_NEIGHBOR"
     if not 0 < count <= rank:
-        message = f"resize: expected 1 to {rank} for resized_dims, got {count}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"1 to {rank} for resized_dims", count)
     own = g.shape(x)
     wanted = sizes_of(g, operator, "shape")
     last = g.node("Slice", wanted, g.ints([-count]), g.ints([LAST]))

@@ -1,11 +1,11 @@
 """Samples of images at computed places: resample, affine, crop_resize."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope, Variable
@@ -113,7 +113,7 @@ _GRID_PADDINGS = {
 }  # fmt: skip
 
 
-def _sample(operator: Operator, g: ModelComponentContainer, grid: tuple[Any, Any], coordinates: str) -> None:
+def _sample(operator: Operator, g: ModelComponentContainer, grid: Sequence[ir.Value], coordinates: str) -> None:
     """Bind samples of x at (columns, rows) of `grid`, each [batch, height, width].
 
     ONNX's GridSample has coordinates of -1 to 1, zeros outside, and mirrors at the pixels' centres only if these are
@@ -132,7 +132,7 @@ def _sample(operator: Operator, g: ModelComponentContainer, grid: tuple[Any, Any
         last = g.ints([-1])
         if coordinates == "normalized_zero_to_one":
             two, one = g.scalar(2, _FLOAT), g.scalar(1, _FLOAT)
-            grid = tuple(g.node("Sub", g.node("Mul", part, two), one) for part in grid)
+            grid = [g.node("Sub", g.node("Mul", part, two), one) for part in grid]
         places = g.node("Concat", *(g.node("Unsqueeze", part, last) for part in grid), axis=-1)
         mode = sampling if g.opset < 20 or sampling == "nearest" else "linear"
         found = g.node("GridSample", g.cast(x, _FLOAT), places, mode=mode, padding_mode=known, align_corners=int(align))
@@ -166,7 +166,7 @@ def _pixels(g: ModelComponentContainer, at: Any, size: Any, coordinates: str, al
 @builtin("resample", onnx="GridSample; Gather with arithmetic for what it lacks")
 def _resample(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     places = g.cast(operator.input("coordinates"), _FLOAT)
-    grid = tuple(g.node("Gather", places, g.scalar(i, _INT64), axis=3) for i in (0, 1))
+    grid = [g.node("Gather", places, g.scalar(i, _INT64), axis=3) for i in (0, 1)]
     _sample(operator, g, grid, operator.text("coordinates_mode", _COORDINATES))
 
 
@@ -189,7 +189,7 @@ def _affine(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
         )
         place = g.node("Add", g.node("Add", g.node("Mul", a, across), g.node("Mul", b, down)), c)
         grid.append(g.node("Expand", place, shape))  # one matrix may be for all images
-    _sample(operator, g, (grid[0], grid[1]), coordinates)
+    _sample(operator, g, grid, coordinates)
 
 
 def _between_ends(g: ModelComponentContainer, count: int, align: bool) -> "np.ndarray[Any, Any]":
@@ -253,8 +253,7 @@ def _from_roi(operator: Operator, g: ModelComponentContainer, x: Variable) -> tu
     roi = operator.input("roi")
     numbers = g.dimensions(roi, 5, 5)[2]
     if numbers not in (4, 5):
-        message = f"crop_resize: expected a roi of [N, 1, 4, 1, 1] or [N, 1, 5, 1, 1], got {roi.type}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse("a roi of [N, 1, 4, 1, 1] or [N, 1, 5, 1, 1]", roi.type)
     flat = g.node("Reshape", g.cast(roi, _FLOAT), g.ints([-1, numbers]))
     if numbers == 4:
         batch = g.node("Squeeze", g.node("Shape", x, start=0, end=1), g.ints([0]))
@@ -262,10 +261,7 @@ def _from_roi(operator: Operator, g: ModelComponentContainer, x: Variable) -> tu
         return g.node("Reshape", every, g.ints([1, -1, 1, 1])), flat
     declared = operator.output.shape
     if declared is not None and len(declared) > 1 and declared[1] not in (1, None):
-        message = (
-            f"crop_resize: expected one image for boxes with numbers of images, got an output {operator.output.type}"
-        )
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse("one image for boxes with numbers of images", f"an output {operator.output.type}")
     first = g.node("Slice", flat, g.ints([0]), g.ints([1]), g.ints([1]))
     number = g.cast(g.node("Reshape", first, g.ints([-1, 1, 1, 1])), _INT64)
     return number, g.node("Slice", flat, g.ints([1]), g.ints([5]), g.ints([1]))

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ...values.tensorvalue import MAX_RANK
 from ..emit import ModelComponentContainer
 from ..registry import builtin
@@ -34,14 +33,12 @@ def sizes(g: ModelComponentContainer, operator: Operator, key: str) -> ir.Value:
 def _length(operator: Operator, key: str) -> int | None:
     """Return how many integers a computed parameter has, if that is known.
 
-    Raises:
-        UnsupportedError: more than _MAX_SIZES.
+    Raises: UnsupportedError: more than _MAX_SIZES.
     """
     shape = operator.input(key).shape
     found = shape[0] if shape else None
     if found is not None and found > _MAX_SIZES:
-        message = f"{operator.type}: expected at most {_MAX_SIZES} numbers in {key}, got {found}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"at most {_MAX_SIZES} numbers in {key}", found)
     return found
 
 
@@ -68,8 +65,7 @@ def _without_zeros(operator: Operator, g: ModelComponentContainer, x: Variable) 
     if ahead > 0:
         known = g.node("Slice", known, g.ints([ahead]), g.ints([LAST]))
     wanted = sizes(g, operator, "shape")
-    found: ir.Value = g.node("Where", g.node("Equal", wanted, g.ints([0])), known, wanted, dtype=_INT64)
-    return found
+    return g.node("Where", g.node("Equal", wanted, g.ints([0])), known, wanted, dtype=_INT64)
 
 
 @builtin("reshape_like", onnx="Shape, Slice, Concat, Reshape")
@@ -122,8 +118,7 @@ def _concat(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     stacked = g.node("Concat", *(g.node("Unsqueeze", value, after) for value in values), axis=axis + 1)
     shape = [0] * axis + [-1] + list(g.dimensions(operator.output)[axis + 1 :])
     if None in shape:
-        message = "concat: expected known sizes after the axis to interleave, got open ones"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse("known sizes after the axis to interleave", "open ones")
     g.bind(operator.output, g.node("Reshape", stacked, g.ints([size or 0 for size in shape])))
 
 
@@ -162,17 +157,16 @@ def _pad(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     rank = g.rank(x)
     mode = operator.number("mode", "constant")
     if mode not in _PAD_MODES:
-        raise UnsupportedError(f"pad: expected one of {', '.join(_PAD_MODES)}, got {mode!r:.40}", where=operator.path)
+        operator.refuse(f"one of {', '.join(_PAD_MODES)}", f"{mode!r:.40}")
     if operator.is_constant("pad"):
         pairs = operator.integers("pad")
         if len(pairs) % 2 or len(pairs) > 2 * rank:
-            message = f"pad: expected up to {rank} pairs of numbers in pad, got {len(pairs)} numbers"
-            raise UnsupportedError(message, where=operator.path)
+            operator.refuse(f"up to {rank} pairs of numbers in pad", f"{len(pairs)} numbers")
         count, pads = len(pairs) // 2, g.ints(pairs[0::2] + pairs[1::2])
     else:
         length = _length(operator, "pad")
         if length is None:
-            raise UnsupportedError("pad: expected a known number of axes, got an open one", where=operator.path)
+            operator.refuse("a known number of axes", "an open one")
         count = length // 2
         pairs = g.node("Reshape", sizes(g, operator, "pad"), g.ints([count, 2]))
         pads = g.node("Reshape", g.node("Transpose", pairs, perm=[1, 0]), g.ints([-1]))

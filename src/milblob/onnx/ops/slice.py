@@ -59,8 +59,7 @@ def _element(operator: Operator, g: ModelComponentContainer, axis: int, masked: 
         return g.scalar(0, _INT64)
     if operator.is_constant("begin"):
         return g.scalar(operator.integers("begin")[axis], _INT64)
-    found: ir.Value = g.node("Gather", sizes(g, operator, "begin"), g.scalar(axis, _INT64), axis=0)
-    return found
+    return g.node("Gather", sizes(g, operator, "begin"), g.scalar(axis, _INT64), axis=0)
 
 
 @builtin("slice_by_index", onnx="Slice; Gather for axes to squeeze")

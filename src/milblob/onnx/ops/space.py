@@ -1,12 +1,10 @@
 """Operations between space and depth or batch, windows, crops."""
 
 from math import prod
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope
@@ -38,8 +36,7 @@ def known(operator: Operator, g: ModelComponentContainer, axes: slice) -> list[i
     """Return sizes of x that must be known."""
     found = g.dimensions(operator.input("x"))[axes]
     if None in found:
-        message = f"{operator.type}: expected known sizes, got {list(found)}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse("known sizes", list(found))
     return [size or 0 for size in found]
 
 
@@ -122,17 +119,16 @@ def _sliding_windows(scope: Scope, operator: Operator, g: ModelComponentContaine
     length = g.dimensions(x)[axis]
     size, stride = int(operator.number("size")), int(operator.number("stride", 1))
     if not 0 < size <= _MAX_LENGTH or stride < 1 or (length or 0) > _MAX_LENGTH:
-        message = f"sliding_windows: expected at most {_MAX_LENGTH} elements, got windows of {size} over {length}"
-        raise UnsupportedError(message, where=operator.path)
+        operator.refuse(f"at most {_MAX_LENGTH} elements", f"windows of {size} over {length}")
     if length is not None and size * (length // stride + 1) <= _MAX_TABLE:
         starts = g.numbers(max(length - size, -1) // stride + 1, stride)
-        table: Any = g.constant(starts[:, None] + g.numbers(size))
+        table = g.constant(starts[:, None] + g.numbers(size))
     else:
         whole = g.node("Squeeze", g.node("Shape", x, start=axis, end=axis + 1), g.ints([0]))
         end = g.node("Sub", whole, g.scalar(size - 1, _INT64))
-        starts = g.node("Range", g.scalar(0, _INT64), end, g.scalar(stride, _INT64))
+        begins = g.node("Range", g.scalar(0, _INT64), end, g.scalar(stride, _INT64))
         inside = g.node("Range", g.scalar(0, _INT64), g.scalar(size, _INT64), g.scalar(1, _INT64))
-        table = g.node("Add", g.node("Unsqueeze", starts, g.ints([1])), inside)
+        table = g.node("Add", g.node("Unsqueeze", begins, g.ints([1])), inside)
     g.bind(operator.output, g.node("Gather", x, table, axis=axis))
 
 
