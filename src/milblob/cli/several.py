@@ -13,6 +13,7 @@ from . import options
 from .sources import add_storage_options, check_options, local_source
 from .terminal import output, tables
 from .terminal.failures import EXIT_ERROR, message_of, report
+from .terminal.streams import is_of_stdout
 
 if TYPE_CHECKING:
     from ..batching.find import Found
@@ -88,7 +89,7 @@ def run_each(
                     tables.print_text(f"{path}:")
                 result, document = run(path, arguments)
         except Exception as error:
-            if not (arguments.is_several or as_lines):
+            if not (arguments.is_several or as_lines) or is_of_stdout(error):
                 raise
             result = report(error, named(at[0]))
             document = {"path": named(at[0]), "error": message_of(error)} if as_lines else None
