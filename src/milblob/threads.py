@@ -113,7 +113,7 @@ def _quota(groups: str, root: str) -> int:
 def _quota_of(folder: str) -> int:
     found = _text(f"{folder}/cpu.max").split()
     found = found or [_text(f"{folder}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    if len(found) != 2 or not all(word.isdigit() for word in found) or not int(found[0]) or not int(found[1]):
+    if len(found) != 2 or not all(word.isdecimal() for word in found) or not int(found[0]) or not int(found[1]):
         return sys.maxsize  # "max", or -1: none
     return -(-int(found[0]) // int(found[1]))
 
@@ -121,7 +121,7 @@ def _quota_of(folder: str) -> int:
 def _is_free(path: str = "/proc/loadavg") -> bool:
     """Whether a processor of this machine is idle at this moment, or no file shows it. Takes 5 us."""
     running = _text(path).partition("/")[0].rpartition(" ")[2]
-    return not running.isdigit() or int(running) < (_cpu_count() or 1)
+    return not running.isdecimal() or int(running) < (_cpu_count() or 1)
 
 
 def _text(path: str) -> str:
@@ -362,17 +362,16 @@ class _Team(Generic[_T, _R]):
             if len(self.waiting) < 2 or self._alive >= self._helpers or not self._has_room():
                 return
             self._alive += 1
-        life = threading.Lock()
-        life.acquire()
-        _end.lives.add(life)
         try:
-            start_new_thread(self._help, (life,))  # threading.Thread would wait until it runs
+            start_new_thread(self._help, ())  # threading.Thread would wait until it runs
         except RuntimeError:  # the system allows no more, or the interpreter is shutting down
-            _end.lives.discard(life)
             with self._lock:
                 self._alive, self._helpers = self._alive - 1, 0
 
-    def _help(self, life: threading.Lock) -> None:
+    def _help(self) -> None:
+        life = threading.Lock()
+        life.acquire()
+        _end.lives.add(life)  # here, where Ctrl-C does not come: a life without a thread would never end
         while True:
             with self._lock:
                 if not self.waiting or _end.is_near:

@@ -67,6 +67,14 @@ def test_a_broken_model_does_not_stop_the_rest(folder, capsys, name):
     assert len(out.splitlines()) == (3 if is_found else 2)
 
 
+def test_what_no_model_is_found_for_is_named(folder, capsys):
+    (folder / "empty").mkdir()
+    (folder / "list").write_text("empty\n")
+    given = ["empty", "no*.mlpackage"]
+    status, out, _ = run(capsys, "hash", "--json-lines", "-r", *given, "--files-from", "list")
+    assert status == 2 and [json.loads(line)["path"] for line in out.splitlines()] == [*given, "empty"]
+
+
 def test_lists_and_globs(folder, capsys, monkeypatch):
     (folder / "list").write_text("models/a.mlpackage\nno.mlpackage\nmodels\n")
     status, out, err = run(capsys, "hash", "-q", "--files-from", "list", "-r", "models/in/*c.*")

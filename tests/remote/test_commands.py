@@ -4,6 +4,7 @@ import contextlib
 import io
 import random
 import re
+from shutil import make_archive
 
 import fsspec
 import numpy as np
@@ -233,6 +234,19 @@ def test_options_need_a_url(package):
     assert status == 2 and "expected a URL" in error
     status, _, error = run("ls", "https://host/m.mlpackage", "--storage-option", "=s3cr3t")
     assert status == 2 and "s3cr3t" not in error
+
+
+@pytest.mark.parametrize("option", [("--cache", "dir"), ("--download", "dir"), ("--storage-option", "anon=true")])
+def test_options_for_urls_are_not_passed_over(package, tmp_path, monkeypatch, option):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list").write_text(f"{package}\n")
+    archive = make_archive(str(tmp_path / "model"), "zip", package.parent, package.name)
+    for words in (["ls", package], ["hash", "-r", package.parent], ["diff", package, package], ["ls", archive]):
+        status, out, error = run(*words, *option)
+        assert (status, out) == (2, "") and error.startswith(f"milblob: {option[0]}: expected a URL")
+    status, out, error = run("hash", "-q", "--files-from", "list", *option)
+    assert status == 2 and out and error == f"milblob: {option[0]}: expected a URL, which it is for, got none in list\n"
+    assert not (tmp_path / "dir").exists()
 
 
 def outcome(source, options):

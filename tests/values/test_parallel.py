@@ -103,6 +103,7 @@ def test_processors(monkeypatch):
         ("3:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
         ("0::/../../etc", {"cpu.max": "words"}, None),
         ("0::/", {"cpu.max": "0 0"}, None),
+        ("0::/", {"cpu.max": "² ³"}, None),
         ("nonsense", {}, None),
         (None, {}, None),
     ],
@@ -252,6 +253,16 @@ def test_nobody_waits_for_a_thread_to_start(three, monkeypatch):
     for run, given in calls:  # now they get a processor: nothing is left, nor kept in memory
         run(*given)
     require_no_threads()
+
+
+def test_an_interrupt_while_a_thread_starts_does_not_keep_the_process_from_ending(three, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads, "start_new_thread", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        list(ordered(lambda item: item, range(30)))
+    assert not threads._end.lives  # the exit waits for each
 
 
 def test_little_takes_no_threads(three):

@@ -91,6 +91,10 @@ class CommandParser(argparse.ArgumentParser):
         """Print the error and the command for help; exit status 2."""
         self.exit(2, f"milblob: {message}; see {self.prog} --help\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print the help or the version, as argparse does. Raises: OSError: it cannot be written, unlike there."""
+        (file or sys.stderr).write(message or "")
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Look for the name of a command, then parse. Without any argument, print the help."""
         if self.names and not (sys.argv[1:] if args is None else args):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..mirrored import is_url, shown_url
 from . import options
-from .sources import add_storage_options, check_options, local_source
+from .sources import add_storage_options, check_options, local_source, require_url
 from .terminal import output, tables
 from .terminal.failures import EXIT_ERROR, message_of, report
+from .terminal.streams import is_of_stdout
 
 if TYPE_CHECKING:
     from ..batching.find import Found
@@ -73,22 +74,23 @@ def run_each(
     as_lines = getattr(arguments, "json_lines", False)
     arguments.json = arguments.json or as_lines
     arguments.is_several, found = _models_of(arguments)
-    status, number = 0, -1
-    documents = []
+    status, number, is_whole = 0, -1, False
+    documents, urls = [], list[str]()
     for number, source in enumerate(found):
         if is_headed and arguments.is_several and not arguments.json and number:
             print()
-        at = [source if isinstance(source, str) else ""]
+        at = [source if isinstance(source, str) else source[0]]
+        urls += [at[0]] if not urls and is_url(at[0]) else []
         try:
-            if isinstance(source, Exception):
-                raise source
+            if not isinstance(source, str):
+                raise source[1]
             with local_source(source, arguments) as path:
                 at = [path]
                 if is_headed and arguments.is_several and not arguments.json:
                     tables.print_text(f"{path}:")
                 result, document = run(path, arguments)
         except Exception as error:
-            if not (arguments.is_several or as_lines):
+            if not (arguments.is_several or as_lines) or is_of_stdout(error):
                 raise
             result = report(error, named(at[0]))
             document = {"path": named(at[0]), "error": message_of(error)} if as_lines else None
@@ -99,10 +101,14 @@ def run_each(
             documents.append(document)
         if result >= EXIT_ERROR and getattr(arguments, "fail_fast", False):
             break
+    else:
+        is_whole = True
     if number < 0:
         raise ValueError(f"--files-from: expected a list of models, got an empty one: {arguments.files_from}")
     if arguments.json and not as_lines and (documents or is_list or arguments.is_several):
         output.print_json({"models": documents} if is_list or arguments.is_several else documents[0])
+    if is_whole and getattr(arguments, "files_from", None) is not None:  # else it was looked at before
+        require_url(arguments, urls or [f"none in {arguments.files_from}"])
     return status
 
 
@@ -123,8 +129,8 @@ def named(path: str) -> str:
     return shown_url(path) if is_url(path) else path
 
 
-def _models_of(arguments: Namespace) -> tuple[bool, Iterable[str | Exception]]:
-    """Return whether there are several models, and each of them, or the error in finding it."""
+def _models_of(arguments: Namespace) -> tuple[bool, Iterable[str | tuple[str, Exception]]]:
+    """Return whether there are several models, and each of them, or what was given and the error in finding it."""
     if not hasattr(arguments, "files_from"):  # a command without these options
         return len(arguments.models) > 1, arguments.models
     if not arguments.models and arguments.files_from is None:
@@ -140,20 +146,20 @@ def _models_of(arguments: Namespace) -> tuple[bool, Iterable[str | Exception]]:
     return len(first) > 1, chain(first, found)
 
 
-def _found_each(arguments: Namespace) -> Iterator[str | Exception]:
+def _found_each(arguments: Namespace) -> Iterator[str | tuple[str, Exception]]:
     from ..batching.find import find_models
 
     for given in arguments.models:
         try:
             yield from (found.path for found in find_models([given], recursive=arguments.recursive))
         except (ValueError, OSError) as error:
-            yield error
+            yield given, error
     with _list_of(arguments) as listed:
         for line in listed:
             try:
                 yield from (found.path for found in find_models([], recursive=arguments.recursive, listed=[line]))
             except (ValueError, OSError) as error:
-                yield error
+                yield line, error
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import contextlib
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..arguments import as_path, as_source
@@ -93,8 +93,16 @@ def check_options(arguments: Namespace, sources: list[Any]) -> None:
             as_source(text)
     if getattr(arguments, "cache_size", None) is not None and arguments.cache is None:
         raise ValueError("--cache-size: expected --cache DIR, whose size it is, got none")
-    if getattr(arguments, "storage_options", ()) and not any(map(is_remote, sources)):
-        raise ValueError(f"--storage-option: expected a URL, which it is for, got {sources[0]}")
+    require_url(arguments, [text for text in sources if isinstance(text, str)])
+
+
+def require_url(arguments: Namespace, sources: Sequence[str]) -> None:
+    """Raise ValueError if an option for URLs is given, and none of the sources is one."""
+    given = (name for name in ("storage_options", "download", "cache") if getattr(arguments, name, None))
+    option = next(given, None)
+    if option is not None and not any(map(is_url, sources)):
+        shown = "--storage-option" if option == "storage_options" else f"--{option}"
+        raise ValueError(f"{shown}: expected a URL, which it is for, got {sources[0] if sources else 'none'}")
 
 
 @contextlib.contextmanager
