@@ -117,10 +117,10 @@ wheel: $(VENV)/.wheel ## build sdist and wheel into dist, check them, and test t
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
 	$(PY) tests/leaks.py
 
-bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives: one table, in twenty minutes
-	$(PY) bench/run.py $(JOB) $(if $(JOB),,--json $(VENV)/bench.json) $(if $(AGAINST),--against $(AGAINST))
+bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives: one table, in half an hour
+	$(PY) bench/run.py $(JOB) --json $(VENV)/bench$(MILBLOB_BENCH_SCALE).json $(if $(AGAINST),--against $(AGAINST))
 
-performance: $(VENV)/.built ## write docs/performance.md and its plot from what the last make bench measured
+performance: $(VENV)/.built ## write docs/performance.md from bench/results and what make bench measured
 	$(PY) bench/report.py $(VENV)/bench.json
 
 build: $(VENV)/.built ## make .venv and compile the extension

@@ -8,6 +8,7 @@ memory; every turn times its part of the rounds.
 import gc
 import importlib.util
 import itertools
+import json
 import os
 import shutil
 import sys
@@ -23,7 +24,7 @@ import pytest
 import table
 from cwalk import CWalk
 from results import Results
-from samples import Collected, Sampled
+from samples import Collected, Sampled, without_turn
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # coremltools' progress bars
 
@@ -197,7 +198,7 @@ def _measure(
             iterations=sampled.iterations,
             warmup_rounds=1 if sampled.warm else 0,
         )
-        sampled.seconds += benchmark.stats.stats.data
+        sampled.turns.append(list(benchmark.stats.stats.data))
         if facts is not None:
             sampled.info.update(facts())
     if output is not None:
@@ -227,13 +228,18 @@ def remove(path: Path) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One option."""
+    """Two options."""
     parser.addoption("--summary", type=Path, help="where to write what was measured, as JSON")
+    parser.addoption("--only", type=Path, help="JSON of the nodes to run, their turns left out")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the rows take turns: all that run on the same data once forwards, then backwards, and so on."""
+    only = _config.getoption("--only")
+    if only is not None:
+        nodes = set(json.loads(only.read_text()))
+        items[:] = [item for item in items if without_turn(item.nodeid) in nodes]
 
     def group(item: Any) -> tuple[Any, ...]:
         given = getattr(item, "callspec", None)

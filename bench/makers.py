@@ -411,3 +411,8 @@ def write_program(package: Path, nbytes: int) -> None:
     head = proto.Model_pb2.Model(specificationVersion=7).SerializeToString()
     (folder / "model.mlmodel").write_bytes(head + _field(502, program))
     write_manifest(package)
+
+
+def weights_of_onnx(path: Path) -> list[Path]:
+    """Return the weight files that `milblob.onnx.convert` has written for a .onnx file: their two names take turns."""
+    return [one for one in (path.with_suffix(".bin"), path.with_name(f"{path.name}.bin")) if one.exists()]

@@ -47,14 +47,15 @@ class Cnn(nn.Sequential):
 class Layer(nn.Module):
     """A layer of a transformer."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH, heads: int = HEADS) -> None:
         super().__init__()
-        self.one, self.two = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.one, self.two = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.shape = 3, heads, width // heads
 
     def heads(self, x: Any) -> Any:
-        return self.qkv(self.one(x)).reshape(1, x.shape[1], 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        return self.qkv(self.one(x)).reshape(1, x.shape[1], *self.shape).permute(2, 0, 3, 1, 4)
 
     def rest(self, x: Any, found: Any) -> Any:
         x = x + self.out(found.transpose(1, 2).reshape(x.shape))
@@ -123,7 +124,6 @@ def write_package(path: Path, name: str, precision: str) -> None:
 
     import milblob
 
-    logging.getLogger("coremltools").setLevel(logging.ERROR)
     if precision in ("int8", "palette4"):
         dense = path.with_name(f"dense-{path.name}")
         write_package(dense, name, "float32")
@@ -143,6 +143,14 @@ def write_package(path: Path, name: str, precision: str) -> None:
         net, args = kind().eval(), (_zeros(shape),)
         options["inputs"] = [ct.TensorType(name="x", shape=shape, dtype=np.int32 if len(shape) == 2 else np.float32)]
     options["compute_precision"] = ct.precision.FLOAT16 if precision == "float16" else ct.precision.FLOAT32
+    convert(path, net, args, **options)
+
+
+def convert(path: Path, net: Any, args: tuple[Any, ...], **options: Any) -> None:
+    """Trace a network and write it as a package, by coremltools."""
+    import coremltools as ct
+
+    logging.getLogger("coremltools").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ct.convert(torch.jit.trace(net, args), skip_model_load=True, **options).save(str(path))

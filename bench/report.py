@@ -1,22 +1,26 @@
-"""Write docs/performance.md, docs/growth.svg and bench/results/VERSION.md from results: python bench/report.py RESULTS.json.
+"""Write docs/performance.md, docs/growth.svg and bench/results/rows.md: python bench/report.py [RESULTS.json].
 
-Every sentence with a figure is made from the results, so the pages cannot say anything that was not measured.
+RESULTS.json, which run.py wrote, is first merged into bench/results/KIND.json, KIND being the kind of machine that it was
+measured on. The pages show all these files side by side. Every sentence with a figure is made from them, so the pages cannot
+say anything that was not measured. Jobs whose limit moved between start and end are named, and their figures left out.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import machine
 import results
 import table
 from results import (
+    MAX_MOVEMENT,
     Job,
     Results,
     Row,
     Series,
     spell_factor,
     spell_memory,
-    spell_speed,
     spell_time,
     spell_versus,
 )
@@ -26,6 +30,9 @@ import plot
 ROOT = Path(__file__).parent.parent
 PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "growth.svg"
 KEPT = ROOT / "bench" / "results"
+ROWS = KEPT / "rows.md"
+EDITED = "`make performance` rewrites it. Do not edit. -->"
+MISSING = "-"
 
 GLANCE = (
     "bench_list",
@@ -38,6 +45,9 @@ GLANCE = (
     "bench_refit",
     "bench_merge",
     "bench_stats",
+    "bench_compress",
+    "bench_onnx",
+    "bench_session",
 )
 """The files whose first job is shown at a glance."""
 
@@ -45,10 +55,10 @@ METHOD = """\
 ## How it is measured
 
 `make bench` makes `.venv`, installs the rivals into it, makes the data with the rivals' own writers, runs every file
-`bench/bench_*.py` in a process of its own and prints a table of all rows. `make bench JOB=list` runs one file,
-`MILBLOB_BENCH_SCALE=0.02 make bench` a smoke run. `make performance` writes these pages and the plot from the results of the last
-`make bench`, and keeps the results in `bench/results/`; `make bench AGAINST=bench/results/NAME.json` also prints what changed since
-then. `bench/README.md` lists the requirements.
+`bench/bench_*.py` in a process of its own and prints a table of all rows. `make bench JOB=list` runs one file and keeps what was
+measured of the others, `MILBLOB_BENCH_SCALE=0.02 make bench` is a smoke run. `make performance` keeps the results of the last `make bench`
+in `bench/results/`, in the file of this kind of machine, and writes these pages and the plot from all files there.
+`make bench AGAINST=bench/results/NAME.json` also prints what changed since then. `bench/README.md` lists the requirements.
 
 - **Right before fast.** Each row runs once and its result is checked, value by value where it gives values, before it is
   timed. A row with a wrong result has no time and is listed as absent.
@@ -61,6 +71,8 @@ then. `bench/README.md` lists the requirements.
 - **Limits** (in italics) cannot be beaten: a memcpy or memset of the same number of bytes, a bare read or write system call, a
   walk in C (`bench/cwalk.c`) that visits the same bytes and builds nothing. They share no code with milblob. Rows marked "for
   orientation" do less or other work; no ratio is taken to them.
+- **Moved limits.** A limit is measured at the start and at the end of its job. If its time changed by more than 20%, other work disturbed the
+  job: it is measured again, at most twice, and no figure of it is shown if its limit still moved. Jobs without a limit have no such check.
 - **Memory** is measured in a forked child: by how much the peak of resident memory grew while the row ran once, pages of mapped
   files included; in parentheses how much of the process's own memory was still held at the end, with the result alive. Imports
   and input do not count. The system can reclaim the pages of a mapped file at any time.
@@ -72,69 +84,66 @@ then. `bench/README.md` lists the requirements.
 There are no times for arm64; [kernels.md](kernels.md) counts instructions instead."""
 
 
-def page(found: Results, source: str) -> str:
+def page(every: list[Results]) -> str:
     """Return the text of docs/performance.md.
 
     Args:
-        found: what was measured.
-        source: path of the results in the repository, for the reader.
+        every: what was measured on each kind of machine, in the order in which it is shown.
     """
-    count = found.header.get("runs", 1)  # more where a run was cut short and other jobs were measured later
-    runs = "one run of `make bench`" if count == 1 else f"{count} runs of `bench/run.py`, each of other jobs,"
-    rows = source.removesuffix(".json") + ".md"
+    names = ", ".join(f"`bench/results/{found.kind.slug}.json`" for found in every)
     lines = [
         "# Performance",
         "",
-        f"<!-- Written by bench/report.py from {source}; `make performance` rewrites it. Do not edit. -->",
+        f"<!-- Written by bench/report.py from {names.replace('`', '')}; {EDITED}",
         "",
         "This page compares the speed and memory of milblob with those of other libraries, including the jobs where another one is faster. It",
         "is for those who choose a library, and for those who change the speed of this one.",
         "",
-        f"Every figure is from {runs} on the machine below. A script writes the page from `{source}`;",
-        f"`{rows}` has every row. Times are medians.",
+        f"Every figure is from `make bench` on one of the machines below. A script writes the page from {names};",
+        "`bench/results/rows.md` has every row. Times are medians. Ratios are between rows of one machine, measured in turns.",
         "",
-        *machine(found),
+        *machines(every),
     ]
-    for part in (behind(found), glance(found, rows), targets(found), growth(found), absent(found)):
+    growing = next((found for found in every if found.growth), every[0])
+    for part in (behind(every), glance(every), targets(every), growth(growing), moved(every), absent(every)):
         lines += ["", *part]
     return "\n".join([*lines, "", METHOD]) + "\n"
 
 
-def rows_page(found: Results, source: str) -> str:
-    """Return the text of the page with every row: each job, with the command that repeats it.
-
-    Args:
-        found: what was measured.
-        source: path of the results in the repository; the page lies beside them.
-    """
-    name = Path(source).name
+def rows_page(every: list[Results]) -> str:
+    """Return the text of the page with every row: each job, with the command that repeats it."""
+    links = ", ".join(f"[{found.kind.title}]({found.kind.slug}.json)" for found in every)
     lines = [
-        f"# Every benchmark row of milblob {found.header['milblob']['version']}",
+        "# Every benchmark row",
         "",
-        f"<!-- Written by bench/report.py from {source}; `make performance` rewrites it. Do not edit. -->",
+        f"<!-- Written by bench/report.py from the results beside it; {EDITED}",
         "",
-        f"All rows of the [results]({name}). [docs/performance.md](../../docs/performance.md) is written from the same file and explains how they are",
-        "measured. Times are medians; each section names the command that repeats it.",
+        f"All rows of the results of each kind of machine: {links}. [docs/performance.md](../../docs/performance.md) is written from the same files",
+        "and explains how they are measured. Times are medians; each section names the command that repeats it.",
         "",
-        *machine(found),
+        *machines(every),
         "",
         "## Every job",
         "",
-        *summary(found.jobs.values()),
+        *summary(side_by_side(every), every),
     ]
-    for file in dict.fromkeys(job.file for job in found.jobs.values()):
-        lines += ["", *section(found, file)]
+    for file in dict.fromkeys(job.file for found in every for job in found.jobs.values()):
+        lines += ["", *section(every, file)]
     return "\n".join(lines) + "\n"
 
 
-def machine(found: Results) -> Iterator[str]:
-    """Where, when and with what."""
-    for line in results.header_lines(found.header):
-        title, _, fact = line.partition(": ")
-        yield f"- **{title}**: {fact}"
-    if found.scale != 1:
-        yield ""
-        yield "**This is a smoke run: the sizes are small and the targets mean nothing.**"
+def machines(every: list[Results]) -> Iterator[str]:
+    """Where, when and with what, a column for each machine; and which rows were measured with an older milblob."""
+    facts = [results.facts(found) for found in every]
+    titles = list(dict.fromkeys(title for found in facts for title in found))
+    columns = [found.kind.title for found in every]
+    yield from rows_of(["", *columns], [[title, *(found.get(title, MISSING) for found in facts)] for title in titles])
+    version = every[0].header["milblob"]["version"]
+    for found in every:
+        older = [f"`{file}.py` ({run['version']})" for file, run in found.runs.items() if run["version"] != version]
+        if older:
+            yield ""
+            yield f"Measured on {found.kind.title} before {version}: the rows of {', '.join(older)}."
 
 
 def cell(text: str) -> str:
@@ -151,67 +160,130 @@ def rows_of(headings: list[str], lines: list[list[str]]) -> Iterator[str]:
         yield f"| {' | '.join(cell(line[i]) for i in used)} |"
 
 
-def glance(found: Results, rows: str) -> Iterator[str]:
-    """The first job of ten files."""
-    first: dict[str, Job] = {}
-    for job in found.jobs.values():
-        if job.own is not None:
-            first.setdefault(job.file, job)
+def side_by_side(every: list[Results]) -> dict[str, list[Job | None]]:
+    """Job -> what each machine gave; None where it was not measured, or its limit moved. Without those that all lack."""
+    names = dict.fromkeys(name for found in every for name in found.jobs)
+    jobs = {name: [found.settled.get(name) for found in every] for name in names}
+    return {name: found for name, found in jobs.items() if any(found)}
+
+
+def named(title: str, every: list[Results]) -> list[str]:
+    """Headings of one column for each machine."""
+    return [f"{title}, {found.kind.title}" for found in every]
+
+
+def glance(every: list[Results]) -> Iterator[str]:
+    """The first job of some files."""
+    jobs = side_by_side(every)
+    first: dict[str, str] = {}
+    for name, found in jobs.items():
+        for job in found:
+            if job is not None and job.own is not None:
+                first.setdefault(job.file, name)
     yield "## At a glance"
     yield ""
-    yield from summary(first[file] for file in GLANCE if file in first)
+    yield from summary({first[file]: jobs[first[file]] for file in GLANCE if file in first}, every)
     yield ""
-    yield f"All {len(found.jobs)} jobs: `{rows}`."
+    yield f"All {len(jobs)} jobs: `bench/results/rows.md`."
 
 
-def summary(jobs: Iterable[Job]) -> Iterator[str]:
-    """A table with milblob's row of each job beside the best rival and the limit."""
+def summary(jobs: dict[str, list[Job | None]], every: list[Results]) -> Iterator[str]:
+    """A table with milblob's row of each job beside the best rival and the limit; a column of each for every machine."""
     lines = []
-    for job in jobs:
-        if job.own is None:
+    for name, found in jobs.items():
+        owns = [(job, job.own) if job is not None else (None, None) for job in found]
+        if not any(own for _, own in owns):
             continue
-        own = spell_time(job.own.median)
-        best = f"{job.best.name}, {spell_time(job.best.median)}" if job.best is not None else "none"
-        versus = spell_versus(job.own.median, job.best.median) if job.best is not None else ""
-        limit = (
-            f"{spell_factor(job.own.median / job.limit.median)} of {spell_time(job.limit.median)}" if job.limit else ""
-        )
-        lines.append([job.name, own, best, versus, limit, spell_memory(job.own)])
-    yield from rows_of(["job", "milblob", "best rival", "milblob is", "of the limit", "peak (own) memory"], lines)
+        rivals = [job.best.name for job, own in owns if job and own and job.best]
+        times, ratios, limits = [], [], []
+        for job, own in owns:
+            best, limit = (job.best, job.limit) if job is not None else (None, None)
+            times.append(spell_time(own.median) if own else MISSING)
+            ratios.append(spell_versus(own.median, best.median) if own and best else "")
+            limits.append(
+                f"{spell_factor(own.median / limit.median)} of {spell_time(limit.median)}" if own and limit else ""
+            )
+        memory = next((spell_memory(own) for _, own in owns if own), "")
+        lines.append([name, *times, " or ".join(dict.fromkeys(rivals)) or "none", *ratios, *limits, memory])
+    headings = [
+        "job",
+        *named("milblob", every),
+        "best rival",
+        *named("milblob is", every),
+        *named("of the limit", every),
+    ]
+    yield from rows_of([*headings, "peak (own) memory"], lines)
 
 
-def behind(found: Results) -> Iterator[str]:
-    """The jobs that a rival does faster."""
+def behind(every: list[Results]) -> Iterator[str]:
+    """The jobs that a rival does faster on one of the machines."""
     yield "## Where a rival is ahead"
     yield ""
-    jobs = [job for job in found.jobs.values() if job.is_behind]
-    compared = sum(job.own is not None and job.best is not None for job in found.jobs.values())
-    if not jobs:
-        yield f"In none of the {compared} jobs that a rival can do."
-        return
-    yield f"In {len(jobs)} of the {compared} jobs that a rival can do:"
-    yield ""
-    for job in jobs:
-        for rival in job.rows.values():
-            if rival.role == "rival" and job.own is not None and rival.median < job.own.median:
-                times = f"{spell_time(rival.median)} against {spell_time(job.own.median)}"
-                note = f" ({rival.note})" if rival.note else ""
-                words = spell_versus(rival.median, job.own.median)
-                yield f"- {job.name}: {rival.name} is {words}, {times}{note}."
+    for found in every:
+        compared = [job for job in found.settled.values() if job.own is not None and job.best is not None]
+        yield f"- {found.kind.title}: in {sum(job.is_behind for job in compared)} of the {len(compared)} jobs that a rival can do."
+    lines = []
+    for name, jobs in side_by_side(every).items():
+        rivals = dict.fromkeys(row.name for job in jobs if job for row in ahead(job))
+        lines += [[f"{name}: {rival}", *(versus(job, rival) for job in jobs)] for rival in rivals]
+    if lines:
+        yield ""
+        yield from rows_of(["job: rival", *named("the rival is", every)], lines)
 
 
-def targets(found: Results) -> Iterator[str]:
-    """How many targets are met, and which are missed."""
-    missed = [(row, target) for row, target in found.targets if not target.met]
+def ahead(job: Job) -> list[Row]:
+    """The rivals that are faster than milblob."""
+    own = job.own
+    return [row for row in job.rows.values() if own and row.role == "rival" and row.median < own.median]
+
+
+def versus(job: Job | None, name: str) -> str:
+    """How a rival compares with milblob, with both times."""
+    if job is None or job.own is None or name not in job.rows:
+        return MISSING
+    rival, own = job.rows[name], job.own
+    note = f" ({rival.note})" if rival.note else ""
+    return (
+        f"{spell_versus(rival.median, own.median)}, {spell_time(rival.median)} against {spell_time(own.median)}{note}"
+    )
+
+
+def targets(every: list[Results]) -> Iterator[str]:
+    """How many targets are met, and which are missed on one of the machines."""
     yield "## Targets"
     yield ""
-    yield f"{len(found.targets) - len(missed)} of {len(found.targets)} targets are met" + (
-        "; missed:" if missed else "."
-    )
-    if missed:
+    by_name = [{(row.job, row.name, target.limit): target for row, target in found.targets} for found in every]
+    for found, ones in zip(every, by_name, strict=True):
+        yield f"- {found.kind.title}: {sum(target.met for target in ones.values())} of {len(ones)} targets are met."
+    lines = []
+    for key in dict.fromkeys(key for ones in by_name for key, target in ones.items() if not target.met):
+        targets = [ones.get(key) for ones in by_name]
+        shown = [MISSING if one is None else one.actual if one.met else f"**{one.actual}**" for one in targets]
+        lines.append([": ".join(key), *shown])
+    if lines:
         yield ""
-    for row, target in missed:
-        yield f"- {row.job}: {row.name}: {target.words}"
+        yield "Missed where the figure is bold:"
+        yield ""
+        yield from rows_of(["job: row: target", *(found.kind.title for found in every)], lines)
+
+
+def moved(every: list[Results]) -> Iterator[str]:
+    """The jobs whose limit moved, which are not shown."""
+    yield "## Not shown"
+    yield ""
+    yield f"The limit of these jobs took more than {MAX_MOVEMENT - 1:.0%} longer at one end of the job than at the other, so other work disturbed them:"
+    yield ""
+    count = 0
+    for found in every:
+        for job in found.jobs.values():
+            if not job.is_settled:
+                count += 1
+                yield f"- {job.name} ({found.kind.title}): {job.movement - 1:.0%}, after {job.repeats} repeats"
+    if not count:
+        yield "- none"
+    for found in every:
+        if not any("start" in row.data for job in found.jobs.values() for row in job.rows.values()):
+            yield f"- unknown ({found.kind.title}): limits were not measured at both ends then"
 
 
 def growth_words(series: Series) -> str:
@@ -244,14 +316,22 @@ def growth(found: Results) -> Iterator[str]:
     yield from rows_of(["what", "work at the last point", "times", "exponent", ""], lines)
 
 
-def absent(found: Results) -> Iterator[str]:
-    """The rows that could not be measured."""
+def absent(every: list[Results]) -> Iterator[str]:
+    """The rows that could not be measured, and the files that were not run."""
     yield "## Absent"
     yield ""
-    if not found.absent:
+    reasons: dict[str, list[str]] = {}
+    files = dict.fromkeys(file for found in every for file in found.runs)
+    for found in every:
+        for row in found.absent:
+            words = f"{row['job'] + ': ' if row['job'] else ''}{row['row']} (`bench/{row['file']}.py`): {row['reason']}"
+            reasons.setdefault(words, []).append(found.kind.title)
+        for file in files.keys() - found.runs.keys():
+            reasons.setdefault(f"all rows of `bench/{file}.py`: not run", []).append(found.kind.title)
+    if not reasons:
         yield "None: every row was measured."
-    for row in found.absent:
-        yield f"- {row['job'] + ': ' if row['job'] else ''}{row['row']} (`bench/{row['file']}.py`): {row['reason']}"
+    for words in sorted(reasons):
+        yield f"- {words} ({', '.join(reasons[words])})"
 
 
 def command(file: str) -> str:
@@ -259,9 +339,9 @@ def command(file: str) -> str:
     return f"make bench JOB={file.removeprefix('bench_')}"
 
 
-def section(found: Results, file: str) -> Iterator[str]:
+def section(every: list[Results], file: str) -> Iterator[str]:
     """The jobs of one file, after its docstring."""
-    about = found.abouts.get(file, "")
+    about = next((found.abouts[file] for found in every if file in found.abouts), "")
     title, _, rest = about.partition("\n")
     yield f"## {file.removeprefix('bench_')}"
     yield ""
@@ -270,38 +350,42 @@ def section(found: Results, file: str) -> Iterator[str]:
         yield ""
         yield rest.strip()
     yield ""
-    yield f"`{command(file)}`, made by [bench/{file}.py](../{file}.py)."
-    for job in found.jobs.values():
-        if job.file == file:
+    runs = [(found.kind.title, found.runs[file]) for found in every if file in found.runs]
+    dates = "; ".join(f"{kind} on {run['date']}, milblob {run['version']}" for kind, run in runs)
+    yield f"`{command(file)}`, made by [bench/{file}.py](../{file}.py)." + (f" Measured: {dates}." if dates else "")
+    for name, jobs in side_by_side(every).items():
+        if any(job is not None and job.file == file for job in jobs):
             yield ""
-            yield f"### {job.name}"
+            yield f"### {name}"
             yield ""
-            yield from job_table(job)
+            yield from job_table(jobs, every)
 
 
-def job_table(job: Job) -> Iterator[str]:
-    """Every row of a job, fastest first."""
+def job_table(jobs: list[Job | None], every: list[Results]) -> Iterator[str]:
+    """Every row of a job, fastest on the first machine first; a column of each figure for every machine."""
     lines = []
-    for row in job.rows.values():
-        median, spread, best, limit, *_ = table.cells(row, job)
+    for name in dict.fromkeys(name for job in jobs if job for name in job.rows):
+        found = [(job.rows[name], job) if job is not None and name in job.rows else None for job in jobs]
+        cells = [table.cells(*one) if one else [MISSING, "", "", ""] for one in found]
+        rows = [one[0] for one in found if one]
         lines.append(
             [
-                styled(row),
-                median,
-                spread.replace("+-", "±"),
-                best,
-                limit,
-                spell_speed(row.speed),
-                spell_memory(row),
-                words(row),
+                styled(rows[0]),
+                *(f"{median} {spread.replace('+-', '±')}".strip() for median, spread, *_ in cells),
+                *(best for _, _, best, *_ in cells),
+                *(limit for _, _, _, limit, *_ in cells),
+                spell_memory(rows[0]),
+                words([(one[0], found.kind.title) for one, found in zip(found, every, strict=True) if one]),
             ]
         )
-    headings = ["row", "median", "spread", "to the best rival", "of the limit", "speed", "peak (own) memory", "note"]
-    yield from rows_of(headings, lines)
-    for row in job.rows.values():
-        for target in row.targets(job.rows):
-            yield ""
-            yield f"Target of {row.name}: {target.words}; {'met' if target.met else '**missed**'}."
+    headings = ["row", *(found.kind.title for found in every), *named("to the best rival", every)]
+    yield from rows_of([*headings, *named("of the limit", every), "peak (own) memory", "note"], lines)
+    for job, on in zip(jobs, every, strict=True):
+        for row in job.rows.values() if job is not None else ():
+            for target in row.targets(job.rows if job is not None else {}):
+                yield ""
+                verdict = "met" if target.met else "**missed**"
+                yield f"Target of {row.name}: {target.words}; {verdict} ({on.kind.title})."
 
 
 def styled(row: Row) -> str:
@@ -309,33 +393,55 @@ def styled(row: Row) -> str:
     return {"milblob": f"**{row.name}**", "limit": f"_{row.name}_"}.get(row.role, row.name)
 
 
-def words(row: Row) -> str:
-    """Return the note, after "for orientation" where that applies."""
-    found = ["for orientation"] if row.role == "aside" else []
-    return "; ".join([*found, row.note] if row.note else found)
+def words(rows: list[tuple[Row, str]]) -> str:
+    """Return the note of a row, after "for orientation" where that applies; with the machine where they differ."""
+    notes = {title: row.note for row, title in rows if row.note}
+    found = ["for orientation"] if rows[0][0].role == "aside" else []
+    if len(set(notes.values())) == 1:
+        return "; ".join([*found, *set(notes.values())])
+    return "; ".join([*found, *(f"{title}: {note}" for title, note in notes.items())])
 
 
-def image(found: Results) -> str:
+def image(every: list[Results]) -> str:
     """Return the text of docs/growth.svg."""
-    return plot.growth(found.growth, "time at 1, 10 and 100 times the work (slope)") if found.growth else ""
+    growing = next((found.growth for found in every if found.growth), None)
+    return plot.growth(growing, "time at 1, 10 and 100 times the work (slope)") if growing else ""
+
+
+def kept() -> list[Results]:
+    """What was measured on each kind of machine, the last one first."""
+    names = sorted(path for path in KEPT.glob("*.json"))
+    return sorted(map(results.load, names), key=lambda found: found.header["date"], reverse=True)
+
+
+def keep(path: Path) -> Path:
+    """Merge results into those of the same kind of machine; return where they are.
+
+    Raises:
+        SystemExit: they are of a smoke run, or of another machine of that kind.
+    """
+    data = json.loads(path.read_text())
+    if data["header"]["scale"] != 1:
+        raise SystemExit(f"{path}: scale: expected 1, got {data['header']['scale']:g}: its figures are not kept")
+    target = KEPT / f"{machine.kind(data['header']['cpu']).slug}.json"
+    try:
+        results.write(target, results.merged(json.loads(target.read_text()), data) if target.exists() else data)
+    except ValueError as error:
+        raise SystemExit(f"{target}: {error}; remove it first if it shall be replaced") from None
+    return target
 
 
 def main() -> int:
     """Keep the results, and write the pages and the plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("path", type=Path, help="what run.py wrote; kept as bench/results/VERSION.json")
+    parser.add_argument("path", type=Path, nargs="?", help="what run.py wrote; kept as bench/results/KIND.json")
     path = parser.parse_args().path
-    found = results.load(path)
-    kept = KEPT / f"{found.header['milblob']['version']}.json"
-    if path.resolve() != kept:
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_bytes(path.read_bytes())
-    source = kept.relative_to(ROOT).as_posix()
-    rows = kept.with_suffix(".md")
-    PAGE.write_text(page(found, source), encoding="utf-8")
-    rows.write_text(rows_page(found, source), encoding="utf-8")
-    PLOT.write_text(image(found), encoding="utf-8")
-    print(f"wrote {', '.join(str(path.relative_to(ROOT)) for path in (PAGE, rows, PLOT))} from {source}")
+    if path is not None:
+        print(f"kept {keep(path).relative_to(ROOT)}")
+    every = kept()
+    for target, text in ((PAGE, page(every)), (ROWS, rows_page(every)), (PLOT, image(every))):
+        target.write_text(text, encoding="utf-8")
+        print(f"wrote {target.relative_to(ROOT)}")
     return 0
 
 

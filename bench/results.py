@@ -3,18 +3,32 @@
 import functools
 import json
 import math
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import machine
+
 ROLES = {"milblob": ">", "limit": "_", "aside": "~", "rival": " "}
 """Role -> mark of its rows in a table."""
+MAX_MOVEMENT = 1.2
+"""How far the limit of a job may move between start and end, as a ratio; figures of jobs with more are not shown."""
+OF_THE_MACHINE = ("cpu", "cores", "scale")
+"""What the header of two results has in common if they can be merged."""
 
 
 class Target(NamedTuple):
-    """What a row is held to: words for it, and whether it is met."""
+    """What a row is held to, what it is, and whether that is enough."""
 
-    words: str
+    limit: str
+    actual: str
     met: bool
+
+    @property
+    def words(self) -> str:
+        """Both."""
+        return f"{self.limit} (is {self.actual})"
 
 
 class Row:
@@ -46,20 +60,25 @@ class Row:
         """Half the interquartile range, as a part of the median."""
         return self.iqr / 2 / self.median
 
+    @property
+    def movement(self) -> float:
+        """The median of the first turn to that of the last, the larger to the smaller; 1 where there is one turn only."""
+        start, end = self.data.get("start", 1.0), self.data.get("end", 1.0)
+        return float(max(start, end) / min(start, end))
+
     def targets(self, rows: dict[str, "Row"]) -> list[Target]:
         """What this row is held to. A row that it is compared with and that is absent is left out."""
         found = []
         limit = self.data.get("limit_ms")
         if limit is not None:
-            found.append(Target(f"<= {limit:.3g} ms", self.median * 1e3 <= limit))
+            found.append(Target(f"<= {limit:.3g} ms", spell_time(self.median), self.median * 1e3 <= limit))
         most = self.data.get("limit_nbytes")
         if most is not None and self.peak is not None:
-            found.append(Target(f"<= {spell_nbytes(most)} resident", self.peak <= most))
+            found.append(Target(f"<= {spell_nbytes(most)} resident", spell_nbytes(self.peak), self.peak <= most))
         for name, factor in self.data.get("targets", {}).items():
             if name in rows:
                 ratio = self.median / rows[name].median
-                shown = f"is {spell_factor(ratio)}"
-                found.append(Target(f"<= {spell_factor(factor)} of {name} ({shown})", ratio <= factor))
+                found.append(Target(f"<= {spell_factor(factor)} of {name}", spell_factor(ratio), ratio <= factor))
         return found
 
 
@@ -73,6 +92,8 @@ class Job:
     Attributes:
         own: milblob's row that the job is about: the first one. best: the fastest rival that does the same job.
         limit: the fastest of those that cannot be beaten. Each is None where there is none.
+        movement: that of the limit that moved most between start and end; 1 without a limit.
+        repeats: how often the job was measured again because a limit moved too far.
     """
 
     def __init__(self, name: str, rows: list[Row]) -> None:
@@ -81,6 +102,13 @@ class Job:
         self.own = next((row for row in rows if row.role == "milblob"), None)
         self.best = next((row for row in self.rows.values() if row.role == "rival"), None)
         self.limit = next((row for row in self.rows.values() if row.role == "limit"), None)
+        self.movement = max((row.movement for row in rows if row.role == "limit"), default=1.0)
+        self.repeats = max(row.data.get("repeats", 0) for row in rows)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the limits were nearly the same at start and end."""
+        return self.movement <= MAX_MOVEMENT
 
     @property
     def is_behind(self) -> bool:
@@ -108,15 +136,26 @@ class Series(NamedTuple):
         return math.log(y1 / y0) / math.log(x1 / x0)
 
 
+def jobs_of(rows: Iterable[dict[str, Any]]) -> dict[str, Job]:
+    """Return the jobs of rows by name, in the order of the run; without those that show growth."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if "growth" not in row:
+            found.setdefault(row["job"], []).append(Row(row))
+    return {name: Job(name, rows) for name, rows in found.items()}
+
+
 class Results:
-    """A whole run.
+    """All that was measured on one machine.
 
     Args:
         data: the JSON that run.py or conftest.py wrote.
 
     Attributes:
         header: machine, versions, date; see machine.py.
-        jobs: by name, in the order of the run; without those that show growth.
+        kind: of machine.
+        runs: bench file -> date, version of milblob, load average at the start, seconds; empty for a single process.
+        jobs: by name, in the order of the run; without those that show growth. settled: those whose limit did not move.
         growth: those.
         absent: job, row, file and reason of each row that is not there.
         abouts: bench file -> its docstring.
@@ -129,14 +168,13 @@ class Results:
         if data.get("format") != 1:
             raise ValueError(f"format of the results: expected 1, got {data.get('format')!r}")
         self.header: dict[str, Any] = data["header"]
+        self.kind = machine.kind(self.header["cpu"])
+        self.runs: dict[str, dict[str, Any]] = data.get("runs", {})
         self.abouts: dict[str, str] = data["abouts"]
         self.absent: list[dict[str, str]] = data["absent"]
         rows = [Row(row) for row in data["rows"]]
-        by_job: dict[str, list[Row]] = {}
-        for row in rows:
-            if "growth" not in row.data:
-                by_job.setdefault(row.job, []).append(row)
-        self.jobs = {name: Job(name, found) for name, found in by_job.items()}
+        self.jobs = jobs_of(data["rows"])
+        self.settled = {name: job for name, job in self.jobs.items() if job.is_settled}
         series: dict[str, list[Row]] = {}
         for row in rows:
             if "growth" in row.data:
@@ -155,8 +193,8 @@ class Results:
 
     @functools.cached_property
     def targets(self) -> list[tuple[Row, Target]]:
-        """Every target with its row."""
-        return [(row, t) for job in self.jobs.values() for row in job.rows.values() for t in row.targets(job.rows)]
+        """Every target of a settled job with its row."""
+        return [(row, t) for job in self.settled.values() for row in job.rows.values() for t in row.targets(job.rows)]
 
 
 def load(path: Path) -> Results:
@@ -166,6 +204,57 @@ def load(path: Path) -> Results:
         OSError, ValueError: it cannot be read, or is none.
     """
     return Results(json.loads(path.read_text()))
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return results with what another run of the same machine adds; bench files that ran again replace what they gave.
+
+    Args:
+        old, new: the JSON of results; new are the later ones, whose header counts.
+
+    Raises:
+        ValueError: they are not of the same machine, or not of the same scale.
+    """
+    for key in OF_THE_MACHINE:
+        if old["header"][key] != new["header"][key]:
+            raise ValueError(f"{key} of the results: expected {old['header'][key]}, got {new['header'][key]}")
+    files = set(new["runs"])
+    found = new | {key: old[key] | new[key] for key in ("runs", "abouts")}
+    for key in ("rows", "absent"):
+        found[key] = [row for row in old[key] if row["file"] not in files] + new[key]
+    return found
+
+
+def repeated(rows: list[dict[str, Any]], again: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    """Return the rows of a bench file after its jobs whose limit moved were measured again.
+
+    Args:
+        rows: as they were. again: rows of those jobs, some of which may have failed.
+        number: how often these jobs have been measured again.
+
+    Returns:
+        The rows in their order; those of a job are the new ones if all are there and its limit moved less than before.
+    """
+    before, now = jobs_of(rows), jobs_of(again)
+    names = {name for name, job in before.items() if not job.is_settled}
+    better = {
+        name
+        for name in names & now.keys()
+        if now[name].rows.keys() >= before[name].rows.keys() and now[name].movement < before[name].movement
+    }
+    new = {(row["job"], row["row"]): row for row in again}
+    kept = [new[row["job"], row["row"]] if row["job"] in better else row for row in rows]
+    return [row | {"repeats": number} if row["job"] in names else row for row in kept]
+
+
+def write(path: Path, data: dict[str, Any]) -> None:
+    """Write results as JSON, a line for each row; whole or not at all."""
+    lines = json.dumps({key: value for key, value in data.items() if key != "rows"}, indent=1).removesuffix("\n}")
+    rows = ",\n".join("  " + json.dumps(row) for row in data["rows"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(f'{lines},\n "rows": [\n{rows}\n ]\n}}\n')
+    os.replace(unfinished, path)
 
 
 # --------------------------------------------------------------------------------------------------------------- words
@@ -218,24 +307,36 @@ def spell_memory(row: Row) -> str:
     return f"{spell_nbytes(row.peak)} ({spell_nbytes(row.anonymous or 0)})"
 
 
-def header_lines(header: dict[str, Any]) -> list[str]:
-    """Where, when and with what: words and a colon, then the fact."""
+def span(values: Iterable[Any]) -> str:
+    """The least and the largest, in words; empty without any."""
+    found = sorted(values)
+    return " to ".join(
+        f"{value:g}" if isinstance(value, float) else str(value) for value in dict.fromkeys(found[:1] + found[-1:])
+    )
+
+
+def facts(found: Results) -> dict[str, str]:
+    """Where, when and with what: title -> words."""
+    header, runs = found.header, found.runs.values()
     own = header["milblob"]
     built = f"; {own['extension']}; {own['threads']} threads" if "extension" in own else ""
     memory = f", {header['memory_nbytes'] / 2**30:.0f} GiB of memory" if header["memory_nbytes"] else ""
     pages = f", transparent huge pages: {header['huge_pages']}" if header["huge_pages"] else ""
-    lines = [
-        f"date: {header['date']}",
-        f"milblob: {own['version']}, kernels of tier {own['tier']} (of {own['tiers']}){built}",
-        f"CPU: {header['cpu']}, {header['cores']} cores{memory}",
-        f"system: {header['system']}, {header['python']}{pages}",
-        f"versions: {', '.join(f'{name} {version}' for name, version in header['versions'].items())}",
-        f"load average at the start: {header['load_average']:g}",
-    ]
-    if header.get("seconds"):
-        lines.append(f"the whole run took: {header['seconds'] / 60:.1f} minutes")
+    version = span(run["version"] for run in runs) or own["version"]
+    loads = span(run["load_average"] for run in runs if "load_average" in run) or f"{header['load_average']:g}"
+    lines = {
+        "date": span(run["date"] for run in runs) or header["date"],
+        "milblob": f"{version}, kernels of tier {own['tier']} (of {own['tiers']}){built}",
+        "CPU": f"{header['cpu']}, {header['cores']} cores{memory}",
+        "system": f"{header['system']}, {header['python']}{pages}",
+        "versions": ", ".join(f"{name} {version}" for name, version in header["versions"].items()),
+        "load average at the start": loads,
+    }
+    seconds = sum(run.get("seconds", 0) for run in runs)
+    if seconds:
+        lines["the run took"] = f"{seconds / 60:.1f} minutes"
     if header["scale"] != 1:
-        lines.append(
-            f"scale: {header['scale']:g}, a smoke run: sizes are that part of the full ones, targets are meant for 1"
+        lines["scale"] = (
+            f"{header['scale']:g}, a smoke run: sizes are that part of the full ones, targets are meant for 1"
         )
     return lines

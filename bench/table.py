@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import results
-from results import ROLES, Job, Results, Row, spell_factor, spell_memory, spell_speed, spell_time, spell_versus
+from results import (
+    MAX_MOVEMENT,
+    ROLES,
+    Job,
+    Results,
+    Row,
+    spell_factor,
+    spell_memory,
+    spell_speed,
+    spell_time,
+    spell_versus,
+)
 
 HEADINGS = ("", "median", "spread", "to best rival", "of limit", "speed", "peak (own) memory")
 NOISE = 0.1
@@ -46,7 +57,7 @@ def job_lines(job: Job) -> Iterator[str]:
 
 
 def ending_lines(found: Results) -> Iterator[str]:
-    """Growth, what is absent, where rivals are ahead, which targets were missed."""
+    """Growth, what is absent, where rivals are ahead, whose limit moved, which targets were missed."""
     if found.growth:
         width = max(len(series.name) for series in found.growth)
         yield "\ngrowth: time at each amount of work; exponent 1 is growth as the work grows"
@@ -57,12 +68,16 @@ def ending_lines(found: Results) -> Iterator[str]:
         yield "\nabsent"
         for row in found.absent:
             yield f"  {row['file']}: {row['job'] + ': ' if row['job'] else ''}{row['row']}: {row['reason']}"
-    behind = [job for job in found.jobs.values() if job.is_behind]
+    behind = [job for job in found.settled.values() if job.is_behind]
     if behind:
         yield "\na rival is ahead"
         for job in behind:
             if job.own is not None and job.best is not None:
                 yield f"  {job.name}: {job.own.name} is {spell_versus(job.own.median, job.best.median)} than {job.best.name}"
+    moved = [job for job in found.jobs.values() if not job.is_settled]
+    if moved:
+        yield f"\na limit moved by more than {MAX_MOVEMENT - 1:.0%} between start and end: neither ratios nor targets hold"
+        yield from (f"  {job.name}: by {job.movement - 1:.0%}, after {job.repeats} repeats" for job in moved)
     missed = [(row, target) for row, target in found.targets if not target.met]
     yield f"\n{len(found.targets) - len(missed)} of {len(found.targets)} targets met"
     for row, target in missed:
@@ -72,7 +87,7 @@ def ending_lines(found: Results) -> Iterator[str]:
 def text(found: Results) -> str:
     """The whole table."""
     marks = "> milblob   _ limit: cannot be beaten   ~ less or other work, for orientation   the rest: rivals"
-    lines = [*results.header_lines(found.header), marks]
+    lines = [*(f"{title}: {words}" for title, words in results.facts(found).items()), marks]
     for job in found.jobs.values():
         lines += job_lines(job)
     return "\n".join([*lines, *ending_lines(found)])
@@ -84,8 +99,8 @@ def comparison(found: Results, old: Results) -> str:
     if found.scale != old.scale:
         return f"{lines[0]}\n  nothing to compare: scale {old.scale:g} then, {found.scale:g} now"
     shared = 0
-    for name, job in found.jobs.items():
-        before = old.jobs.get(name)
+    for name, job in found.settled.items():
+        before = old.settled.get(name)
         for row in job.rows.values():
             if before is None or row.name not in before.rows or row.role != "milblob":
                 continue

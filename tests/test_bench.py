@@ -1,22 +1,20 @@
-"""The benchmarks themselves: a tiny run with rivals that fail, and the table, the page and the plot of its results."""
+"""The benchmarks themselves: a tiny run with rivals that fail, the table of its results, and two trees side by side."""
 
-import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
 
 import milblob
+from bench_modules import BENCH, bench_modules
 from children import SANITIZED
 from paths import ROOT
 
-BENCH = ROOT / "bench"
 HARNESS = (
     "conftest.py",
     "cwalk.py",
@@ -33,8 +31,10 @@ HARNESS = (
 TINY = '''"""A tiny job.
 
 It is here to be tested."""
+import atexit
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,6 +98,18 @@ def bench_memory(row, tmp_path):
     row("memory", "64 MiB, 32 of them kept", run, check=lambda got: None, role="milblob", output=out, rounds=5)
 
 
+def bench_moving(row, turn):
+    again = Path(os.environ["MILBLOB_BENCH_DATA"]) / "again"
+    row("moving", "limit", lambda: time.sleep(0.2 if turn > 2 and not again.exists() else 0.02), check=lambda got: None,
+        role="limit", rounds=5)
+
+
+def bench_moving_rival(row):
+    again = Path(os.environ["MILBLOB_BENCH_DATA"]) / "again"
+    row("moving", "rival", lambda: 1, check=lambda got: None, note="again" if again.exists() else "")
+    atexit.register(again.touch)
+
+
 def bench_turns(row):
     row("turns", "all", lambda: "".join(name[0] for name in TURNS), check=lambda got: None, facts=lambda: {"note": " ".join(TURNS)})
 '''
@@ -117,18 +129,8 @@ def bench_kills(row):
 
 @pytest.fixture(scope="module")
 def bench():
-    """The modules of bench/ that need nothing but the standard library."""
-    names = "results", "table", "plot", "report", "against"
-    before = {name: sys.modules.pop(name, None) for name in names}
-    sys.path.insert(0, str(BENCH))
-    try:
-        yield {name: __import__(name) for name in names}
-    finally:
-        sys.path.remove(str(BENCH))
-        for name, module in before.items():
-            sys.modules.pop(name, None)
-            if module is not None:
-                sys.modules[name] = module
+    with bench_modules() as found:
+        yield found
 
 
 def run_python(*argv, **environment):
@@ -267,6 +269,17 @@ def test_slower_is_slower_by_the_clock_and_in_cpu_time(bench):
         assert ("SLOWER" in str(times)) is is_slower
 
 
+def test_a_job_whose_limit_moved_is_measured_again(tiny):
+    data = json.loads(tiny[0].read_text())
+    limit, rival = sorted((row for row in data["rows"] if row["job"] == "moving"), key=lambda row: row["role"])
+    assert limit["repeats"] == rival["repeats"] >= 1 and rival["note"] == "again"
+    assert 0.02 <= limit["start"] < 0.2 and 0.02 <= limit["end"] < 0.2 and "node" not in limit
+    assert (
+        data["runs"].keys() == {"bench_tiny", "bench_killed"}
+        and data["runs"]["bench_tiny"]["version"] == milblob.__version__
+    )
+
+
 def test_rows_take_turns(tiny):
     rows = {(row["job"], row["row"]): row for row in json.loads(tiny[0].read_text())["rows"]}
     there, back = ["milblob", "slow", "limit"], ["limit", "slow", "milblob"]
@@ -301,115 +314,6 @@ def test_table_of_results_and_what_changed(tiny, bench, tmp_path):
     )
     data["header"]["scale"] = 1
     assert "nothing to compare" in bench["table"].comparison(bench["results"].Results(data), old)
-
-
-def row_of(name, role, median, **more):
-    return {"job": "carry", "row": name, "role": role, "file": "bench_carry", "rounds": 5, "median": median,
-            "q1": median * 0.9, "q3": median * 1.1, "min": median * 0.9, **more}  # fmt: skip
-
-
-def growth_row(name, work, median):
-    growth = {"unit": "stones", "work": work, "factor": work}
-    return {**row_of(f"{work}x", "milblob", median), "job": name, "growth": growth}
-
-
-@pytest.fixture
-def made_up():
-    """Results in which a rival is ahead and a target is missed."""
-    header = {
-        "date": "2026-01-01 00:00 UTC", "cpu": "abacus", "cores": 3, "memory_nbytes": 1 << 30, "system": "Linux 1",
-        "python": "CPython 3.11", "huge_pages": "never", "load_average": 0.5, "versions": {"numpy": "2.0"}, "scale": 1.0,
-        "milblob": {"version": "9.9", "tier": "plain", "tiers": "plain"},
-    }  # fmt: skip
-    rows = [
-        row_of("milblob", "milblob", 0.030, targets={"bare": 2.0}, nbytes=3_000_000, peak_nbytes=5 << 20, anonymous_nbytes=1 << 20),
-        row_of("quick", "rival", 0.020, note="drops a stone"),
-        row_of("slow|er", "rival", 3.0),
-        row_of("bare", "limit", 0.010),
-        row_of("half", "aside", 0.001),
-        *[growth_row("lift", work, work / 1000) for work in (1, 10, 100)],
-        *[growth_row("look", work, 0.5) for work in (1, 10, 100)],
-    ]  # fmt: skip
-    absent = [{"job": "carry", "row": "lame", "file": "bench_carry", "reason": "lame is not installed"}]
-    return {
-        "format": 1,
-        "header": header,
-        "abouts": {"bench_carry": "Stones.\n\nMany of them."},
-        "rows": rows,
-        "absent": absent,
-    }
-
-
-def test_page_lists_rows_where_a_rival_is_faster(bench, made_up, monkeypatch):
-    report = bench["report"]
-    monkeypatch.setattr(report, "GLANCE", ("bench_carry",))
-    found = bench["results"].Results(made_up)
-    page, rows = report.page(found, "bench/results/x.json"), report.rows_page(found, "bench/results/x.json")
-    summary = "| carry | 30 ms | quick, 20 ms | 1.5x slower | 3x of 10 ms | 5.0 MiB (1.0 MiB) |"
-    for line in (
-        "In 1 of the 1 jobs that a rival can do:",
-        "- carry: quick is 1.5x faster, 20 ms against 30 ms (drops a stone).",
-        summary,
-        "All 1 jobs: `bench/results/x.md`.",
-        "0 of 1 targets are met; missed:",
-        "- carry: milblob: <= 2x of bare (is 3x)",
-        "- carry: lame (`bench/bench_carry.py`): lame is not installed",
-        "| lift | 100 stones | 1 ms / 10 ms / 100 ms | 1.00 | grows in proportion to the work |",
-        "| look | 100 stones | 500 ms / 500 ms / 500 ms | 0.00 | does not depend on the work |",
-        "- **CPU**: abacus, 3 cores, 1 GiB of memory",
-        "bench/results/x.json",
-    ):
-        assert line in page, line
-    assert page.index("## Where a rival is ahead") < page.index("## At a glance") < page.index("## Targets")
-    for line in (
-        summary,
-        "Stones.\n\nMany of them.\n\n`make bench JOB=carry`, made by [bench/bench_carry.py](../bench_carry.py).",
-        "| slow\\|er | 3 s | ±10% |  | 300x |  |  |  |",
-        "| half | 1 ms | ±10% |  | 1/10 |  |  | for orientation |",
-        "- **CPU**: abacus, 3 cores, 1 GiB of memory",
-        "(x.json)",
-    ):
-        assert line in rows, line
-    made_up["rows"][0] |= {"median": 0.015, "q1": 0.015, "q3": 0.015}
-    page = report.page(bench["results"].Results(made_up), "x")
-    assert "In none of the 1 jobs" in page and "1 of 1 targets are met." in page
-
-
-def test_plot_is_an_image_with_a_line_for_each_series(bench, made_up):
-    series = bench["results"].Results(made_up).growth
-    assert [s.name for s in series] == ["lift", "look"]
-    image = xml.etree.ElementTree.fromstring(bench["plot"].growth(series, "a < b"))
-    name = "{http://www.w3.org/2000/svg}"
-    lines = [line.get("points").split() for line in image.iter(f"{name}polyline")]
-    assert [len(points) for points in lines] == [3, 3]
-    flat, steep = ([float(point.split(",")[1]) for point in points] for points in lines)
-    assert len(set(flat)) == 1 and steep[0] > steep[1] > steep[2]
-    texts = [text.text for text in image.iter(f"{name}text")]
-    assert {"a < b", "lift (1.00)", "look (0.00)", "100x"} <= set(texts)
-
-
-@pytest.mark.parametrize("places", [[1.0, 2.0, 50.0], [90.0, 95.0, 99.0, 100.0], [10.0] * 5])
-def test_labels_do_not_overlap(bench, places):
-    found = bench["plot"].spread_labels(places, 0, 100, 17)
-    assert all(b - a >= 17 for a, b in itertools.pairwise(found)) and found[0] >= 0 and found[-1] <= 100
-
-
-def test_other_formats_are_refused(bench, made_up):
-    made_up["format"] = 2
-    with pytest.raises(ValueError, match="expected 1, got 2"):
-        bench["results"].Results(made_up)
-
-
-def test_committed_pages_are_those_of_their_results(bench):
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    source = re.search(r"Written by bench/report\.py from (bench/results/\S+\.json)", page)[1]
-    found = bench["results"].load(ROOT / source)
-    assert bench["report"].page(found, source) == page
-    rows = (ROOT / source).with_suffix(".md").read_text(encoding="utf-8")
-    assert bench["report"].rows_page(found, source) == rows
-    glance = page[page.index("## At a glance") : page.index("## Targets")]
-    assert glance.count("\n| ") == 1 + 10  # the headings and ten jobs
-    assert bench["report"].image(found) == (ROOT / "docs" / "growth.svg").read_text(encoding="utf-8")
 
 
 def test_every_bench_file_can_be_collected():
