@@ -106,6 +106,8 @@ def row(request: pytest.FixtureRequest, benchmark: Any, turn: int) -> Callable[.
     """Return the function that measures one row of a job. See `_measure`."""
 
     def measure_row(job: str, name: str, run: Callable[[], Any], **options: Any) -> None:
+        if name.startswith("milblob") and options.get("role", "rival") == "rival":
+            raise ValueError(f"{job}: {name}: expected the role 'milblob' or 'aside', got 'rival'")
         COLLECTED.place(request.node.nodeid, job, name)
         _measure(benchmark, turn, request.path.stem, job, name, run, **options)
 
