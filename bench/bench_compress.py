@@ -316,7 +316,7 @@ def bench_executor(row: Any, package: Path, kind: str) -> None:
         list(executor.map(len, ["", ""]))  # started
         row(f"{PACKAGE_JOB}, {kind}", "milblob, executor of 2 processes",
             lambda: milblob.compress(package, output, RECIPES[kind], executor=executor),
-            check=check, setup=remove, nbytes=PACKAGE_NBYTES)  # fmt: skip
+            check=check, role="milblob", setup=remove, nbytes=PACKAGE_NBYTES)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", RECIPES)

@@ -100,7 +100,7 @@ def bench_read(row: Any, sources: list[Path]) -> None:
     def check(total: int) -> None:
         assert total > 0
 
-    row(PLAN, READ, run, check=check, rounds=7)
+    row(PLAN, READ, run, check=check, role="aside", rounds=7)
 
 
 def bench_limit(row: Any, sources: list[Path], target: Any) -> None:

@@ -32,7 +32,8 @@ SCALE = float(os.environ.get("MILBLOB_BENCH_SCALE", "1"))
 """Share of the full size at which the jobs run. Targets are meant for 1."""
 
 TURNS = 5
-SECONDS_PER_ROW = 1.0 if SCALE > 0.1 else 0.2
+SECONDS_PER_ROW = float(os.environ.get("MILBLOB_BENCH_SECONDS", "1" if SCALE > 0.1 else "0.2"))
+"""What the rounds of a row take together, where that is more than MIN_ROUNDS of them."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 300
 SLOW_ROUNDS = {1.5: 2, 0.5: 3}
 """A row that takes longer than so many seconds once has fewer rounds than MIN_ROUNDS."""
@@ -106,6 +107,8 @@ def row(request: pytest.FixtureRequest, benchmark: Any, turn: int) -> Callable[.
     """Return the function that measures one row of a job. See `_measure`."""
 
     def measure_row(job: str, name: str, run: Callable[[], Any], **options: Any) -> None:
+        if name.startswith("milblob") and options.get("role", "rival") == "rival":
+            raise ValueError(f"{job}: {name}: expected the role 'milblob' or 'aside', got 'rival'")
         COLLECTED.place(request.node.nodeid, job, name)
         _measure(benchmark, turn, request.path.stem, job, name, run, **options)
 

@@ -54,7 +54,8 @@ def run_file(path: Path, folder: Path, data: Path, nodes: list[str] | None = Non
         only = folder / "only.json"
         only.write_text(json.dumps(nodes))
         command += ["--only", str(only)]
-    environment = os.environ | {"MILBLOB_BENCH_DATA": str(data)}
+    # TMPDIR: coremltools leaves models there.
+    environment = os.environ | {"MILBLOB_BENCH_DATA": str(data), "TMPDIR": str(folder)}
     output = folder / f"{path.stem}.txt"
     with output.open("w") as log:
         process = subprocess.Popen(
