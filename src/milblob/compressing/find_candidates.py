@@ -15,6 +15,7 @@ from ..model.program_file import require_edits
 from ..model.tensor import Tensor
 from ..program import cast_edits, compress_edits
 from ..program.view import Operation
+from ..progress import ProgressCounter
 from ..storage.scratch import Scratch
 from ..values.strided import is_finite
 from ..wording import escape
@@ -81,13 +82,14 @@ class CandidateSearch:
         self._readers: set[str] = set()
         self._reader_names: set[str] = set()
 
-    def find(self, model: Model) -> list[Candidate]:
+    def find(self, model: Model, counter: ProgressCounter) -> list[Candidate]:
         """Return the weights that can be compressed, in Program order; record the other requested ones as skipped.
 
+        `counter`: notes each weight.
         Raises: UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. ValueError:
         operations that read one weight ask for different recipes; names that fit no weight.
         """
-        found = list(self._candidates(model))
+        found = list(self._candidates(model, counter))
         self._require_used(model, [*(one.tensor.name for one in found), *(name for name, _ in self.skipped)])
         return found
 
@@ -160,7 +162,7 @@ class CandidateSearch:
             if recipe is not None and name not in found:
                 raise unplanned(name, reasons.get(name, "expected a weight with values, got none"))
 
-    def _candidates(self, model: Model) -> Iterator[Candidate]:
+    def _candidates(self, model: Model, counter: ProgressCounter) -> Iterator[Candidate]:
         weights, is_selected, plan = list(all_weights(model)), self._request.is_selected, self._request.plan
         least = self._request.min_size if plan is None else 0  # a plan names the weights
         names = {tensor.name for tensor in weights}
@@ -168,7 +170,7 @@ class CandidateSearch:
             if name not in names:
                 expected = f"importance: expected names of weights in {model.path}"
                 raise ValueError(escape(f"{expected}, got {name!r}{hint(str(name), names)}"))
-        for tensor in weights:
+        for tensor in counter.noting(weights):
             constant, program = tensor.constant, cast(OpenProgram, tensor.program)
             if tensor.size is None or (is_selected is not None and not is_selected(tensor.name)):
                 continue

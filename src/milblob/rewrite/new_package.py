@@ -48,6 +48,8 @@ def require_one_program(package: Package) -> Source:
 class NewRecords:
     """The records of a new weight file, gathered from the weight files of other models.
 
+    `counter`: notes each record.
+
     Attributes:
         every: one item for each record that was added, in the order of the first reference. `first` of an item is the
             one that is stored.
@@ -55,7 +57,8 @@ class NewRecords:
         origins: every file that bytes come from, mapped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counter: ProgressCounter) -> None:
+        self._counter = counter
         self.every: list[Item] = []
         self.origins: dict[SourceFile, MappedFile] = {}
         self._stretches: list[Stretch] = []
@@ -82,6 +85,7 @@ class NewRecords:
             item.order, item.name = (len(self.every),), constant.op.name if constant.op is not None else ""
             self.every.append(item)
             self._stretches.append(Stretch(reader.mapping.check_size(), *span, (record.dtype, record.count)))
+        self._counter.note(item.name)
         return item
 
     def _origin(self, mapping: MappedFile) -> SourceFile:
