@@ -126,4 +126,5 @@ def test_a_bar_fits_the_line(tmp_path, monkeypatch):
     np.savez(tmp_path / "w.npz", **{"n" * 500: np.ones(8, np.float32)})
     text = on_a_terminal(["convert", str(tmp_path / "w.npz"), "-o", str(tmp_path / "w.bin")])
     bars = [part for part in text.split("\r") if part.startswith("[")]
-    assert bars and all(len(bar.removesuffix("\x1b[K")) == 59 for bar in bars), text
+    assert bars and len(bars[-1].removesuffix("\x1b[K")) == 59, text
+    assert all(len(bar.removesuffix("\x1b[K")) <= 59 for bar in bars), text

@@ -21,6 +21,7 @@ from milblob.matching.agreeing import agreeing
 from milblob.matching.derivations.layouts import Layout, layouts
 from paths import DATA
 from peers import WITHOUT
+from progress_rows import steps
 
 RNG = np.random.default_rng(5)
 each_test_draws_the_same = restarts(RNG)
@@ -211,7 +212,7 @@ def test_select_and_progress(matched):
         w, {"a": w["x"], "b": w["y"]}, select=lambda name: name == "b", progress=lambda *row: told.append(row)
     )
     assert found.mapping == {"y": "b"} and found.unmatched_names == []
-    assert told == [("x", 80, 160), ("y", 160, 160)]
+    assert steps(told) == [("x", 80, 240), ("y", 160, 240), ("b", 240, 240)]
 
 
 # -------------------------------------------------------------------------------------------------------------- layouts

@@ -11,6 +11,7 @@ from milblob.matching import checkpoint, search
 from milblob.matching.steps import conv_folds
 from milblob.model.stored import StoredArray
 from peers import WITHOUT
+from progress_rows import steps
 
 FILE = "@model_path/weights/weight.bin"
 
@@ -101,5 +102,5 @@ def test_compressed_convolutions_take_time_in_proportion(monkeypatch, tmp_path):
         tmp_path / "m.mlpackage", new, base=base, requantize="fit", progress=lambda *row: told.append(row)
     )
     assert len(report.changes) == 2 * count and len(calls) == count
-    explained = [done / total for name, done, total in told if name.endswith("_quantized") and done < total / 2]
+    explained = [done / total for name, done, total in steps(told) if name.endswith("_quantized") and done < total / 2]
     assert len(set(explained)) == count  # each convolution moves the bar while its origin is looked for

@@ -251,7 +251,7 @@ def test_many_tensors_are_written_in_batches(tmp_path):
     read = tvm.read_params(tmp_path / "a.params")
     assert list(read) == list(arrays) and all((read[name] == array).all() for name, array in arrays.items())
     done = np.cumsum([array.nbytes for array in arrays.values()]).tolist()
-    assert told == [(name, nbytes, done[-1]) for name, nbytes in zip(arrays, done, strict=True)]
+    assert told[1:] == [(name, nbytes, done[-1]) for name, nbytes in zip(arrays, done, strict=True)]
 
 
 # --------------------------------------------------------------------------------------------------------------- views

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from ..model.model import Model
+from ..progress import ProgressCounter
 from .operations import (
     ComparedFunction,
     ComparedOperation,
@@ -37,10 +38,10 @@ def plain(name: str) -> str:
 
 
 class Alignment:
-    """The operations of two models, found on first access."""
+    """The operations of two models, found on first access. `counter`: notes each of them."""
 
-    def __init__(self, a: Model, b: Model) -> None:
-        self.models = a, b
+    def __init__(self, a: Model, b: Model, counter: ProgressCounter) -> None:
+        self.models, self._counter = (a, b), counter
 
     @cached_property
     def functions(self) -> list[tuple[tuple[str, str], ComparedFunction | None, ComparedFunction | None]]:
@@ -48,7 +49,7 @@ class Alignment:
 
         Those of A come in their order, then those that only B has. Two models of one function each pair it by itself.
         """
-        first, second = (dict(functions(model)) for model in self.models)
+        first, second = (dict(functions(model, self._counter)) for model in self.models)
         if len(first) == len(second) == 1:
             ((old, ours),), ((new, theirs),) = first.items(), second.items()
             return [((old, new), ours, theirs)]

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .. import _codec
-from ..arguments import as_path, require_calls, require_flags, source_of
+from ..arguments import as_path, require_flags, source_of
 from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, PendingChangeError, ResolveError
@@ -20,7 +20,7 @@ from ..model.model import Model
 from ..model.package import REFUSALS, Package, Source, resolve
 from ..model.table import Format, format_of
 from ..program.scan import Compressed, ProgramScan
-from ..progress import Progress
+from ..progress import Progress, ProgressCounter, start_progress
 from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..rules.catalog import RULES
@@ -91,7 +91,7 @@ def check(
         True
     """
     require_flags(values=values)
-    require_calls(progress=progress)
+    start_progress(progress)
     if executor is not None and not values:
         raise ValueError("executor: expected it with values, which are all that workers check, got it without")
     executor, source = workers_of(executor), source_of(source)
@@ -169,7 +169,7 @@ class _Checker:
         self._values = values
         self._with_rules = any(map(is_wanted, RULES))
         self._max_nbytes = max_nbytes
-        self._progress = progress
+        self._progress, self._counter = progress, ProgressCounter(progress)
         self._executor = executor
         self._reported: set[str] = set()  # LFS pointers and journals: reported once, not examined again
         self._references: dict[str, list[_Reference]] = {}  # by path
@@ -365,8 +365,10 @@ class _Checker:
         check_sizes(self.found, source, scan, ends)
         if with_rules:
             try:
-                check_rules(self.found, source, scan)
+                check_rules(self.found, source, scan, self._counter)
             except REFUSALS as error:
+                if error is self._counter.error:
+                    raise
                 self.report(error, source.prefix)
         for constant in scan.constants:
             if constant.storage == _codec.BLOB:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ..errors import MilblobError
 from ..model.package import Source
 from ..program.scan import ProgramScan
+from ..progress import ProgressCounter
 from ..rules.catalog import RULES, Breach
 from ..selection import Select, selector
 from .check_blob import CODES
@@ -41,8 +42,8 @@ def chosen(rules: Select, ignore: Select, known: Iterable[str] = ALL_CODES) -> C
     return lambda code: is_wanted(code) and not is_ignored(code)
 
 
-def check_rules(found: Findings, source: Source, scan: ProgramScan) -> None:
-    """Report where a Program, or the description beside it, breaks a rule.
+def check_rules(found: Findings, source: Source, scan: ProgramScan, counter: ProgressCounter) -> None:
+    """Report where a Program, or the description beside it, breaks a rule; note each operation.
 
     Raises: FormatError: bytes that are malformed; what comes after them is not looked at.
     """
@@ -58,7 +59,7 @@ def check_rules(found: Findings, source: Source, scan: ProgramScan) -> None:
 
     view = ProgramView(scan.buffer, scan.span, source.prefix, is_plain=scan.rewritten)
     signatures: dict[str, Signature] = {}
-    for breach in breaches(view, signatures):
+    for breach in breaches(view, signatures, counter):
         add(breach)
     try:
         for breach in described_breaches(source, signatures):

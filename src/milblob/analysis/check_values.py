@@ -48,7 +48,7 @@ def check_values(
         return
     model, floats, operations = opened
     fetch([*floats, *operations])  # a server that fails is an error of the check, and no finding
-    tensors = list(filter(_is_readable, floats))
+    tensors = [tensor for tensor in counter.noting(floats) if _is_readable(tensor)]
     counter.total_nbytes = sum(map(_nbytes, (*tensors, *operations)))
     workers = workers_of(executor)
     far = None if workers is None else FarTensors(workers, Reopened.of(model, is_broken=True))

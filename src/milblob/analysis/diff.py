@@ -8,7 +8,7 @@ from itertools import islice
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
-from ..arguments import Names, as_mapping, require, require_calls, require_flags
+from ..arguments import Names, as_mapping, require, require_flags
 from ..dtypes import DType
 from ..model.elements import Elements, are_stored_alike, have_equal_bits
 from ..model.fetching import fetch
@@ -16,7 +16,7 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.compression import Compression
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result, ambiguous, least
@@ -217,7 +217,7 @@ def diff(
         (False, ['head_bias'])
     """
     require_flags(names_only=names_only, stored=stored)
-    require_calls(progress=progress)
+    start_progress(progress)
     is_selected = selector(select)
     require("function", function, str | None, "a name")
     names = as_mapping("mapping", mapping, "a mapping of names")
@@ -227,6 +227,7 @@ def diff(
         raise ValueError(f"tolerances: expected 0 or more, got {atol} and {rtol}")
     if names_only and (atol or rtol):
         raise ValueError(f"tolerances: expected none with names_only, which compares no values, got {atol} and {rtol}")
+    counter = ProgressCounter(progress)
     with contextlib.ExitStack() as stack:
         first, second = (Side.open(side, stored, stack, max_nbytes) for side in (a, b))
         if stored and not first.has_parts and not second.has_parts:
@@ -236,15 +237,15 @@ def diff(
             fetch([*first.tensors.values(), *second.tensors.values()])
         alignment = None
         if first.has_program and second.has_program:
-            alignment = Alignment(cast(Model, first.model), cast(Model, second.model))
-        pairs = pair(first, second, names, alignment, reads=not names_only)
+            alignment = Alignment(cast(Model, first.model), cast(Model, second.model), counter)
+        pairs = pair(first, second, names, alignment, counter, reads=not names_only)
         if function is not None:
             pairs = of_function(pairs, first, second, function)
         pairs = [both for both in pairs if any(name is not None and is_selected(name) for name in both)]
         inside = "" if function is None else f", function {function}"
         require_selected(select, bool(pairs), f"{first.words} or {second.words}{inside}")
         rows = []
-        counter = ProgressCounter(progress, (first.tensors[old] for old, _ in pairs if old is not None))
+        counter.expect(first.tensors[old] for old, _ in pairs if old is not None)
         how = atol, rtol, names_only
         workers = None if names_only else workers_of(executor)
         if workers is None:

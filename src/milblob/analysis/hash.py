@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import _codec
-from ..arguments import require_calls, require_flags
+from ..arguments import require_flags
 from ..dtypes import DType
 from ..hashing import Span, blake3
 from ..model.elements import Piece, dense_pieces, in_order, stored_piece
@@ -19,7 +19,7 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result
@@ -92,7 +92,7 @@ def content_hash(
         True
     """
     require_flags(dense=dense)
-    require_calls(progress=progress)
+    start_progress(progress)
     if is_arrays(source):
         with contextlib.ExitStack() as stack:
             arrays = Side.open(source, False, stack, max_nbytes).tensors

@@ -14,6 +14,7 @@ from ..program.fields import repeated
 from ..program.types import TensorType
 from ..program.value import type_at
 from ..program.view import Function, Operation
+from ..progress import ProgressCounter
 
 WEIGHT_COUNT = 10
 _MAX_SHOWN = 8
@@ -205,13 +206,13 @@ def _kind(dtype: Any) -> str:
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
-def functions(model: Model) -> Iterator[tuple[str, ComparedFunction]]:
-    """Yield (name, ComparedFunction) of every function of a model.
+def functions(model: Model, counter: ProgressCounter) -> Iterator[tuple[str, ComparedFunction]]:
+    """Yield (name, ComparedFunction) of every function of a model; `counter` notes each operation.
 
     Raises: FormatError, UnsupportedError: as reading the model does.
     """
     for program in model.parts:
-        reading = _Reading(program)
+        reading = _Reading(program, counter)
         for name, function in program.view.functions.items():
             yield name, reading.compared(function)
 
@@ -219,9 +220,9 @@ def functions(model: Model) -> Iterator[tuple[str, ComparedFunction]]:
 class _Reading:
     """Turns the view of a Program into what is compared."""
 
-    def __init__(self, program: OpenProgram) -> None:
+    def __init__(self, program: OpenProgram, counter: ProgressCounter) -> None:
         program.require_same_rows()
-        self._program, self._view = program, program.view
+        self._program, self._view, self._counter = program, program.view, counter
         self._buffer, self._graph = self._view.held()[0], self._view.graph
         self._ops: dict[int, ComparedOperation] = {}  # by row of the graph
         self._meanings: dict[int, Any] = {}  # row of names -> its meaning
@@ -241,11 +242,11 @@ class _Reading:
         operations = []
         unnamed: Counter[tuple[str, str]] = Counter()
         for block in function.blocks.values():
-            for operation in block.walk():
+            for operation in self._counter.noting(block.walk()):
                 if self._is_compared(operation):
                     operations.append(operation)
                     found.ops.append(self._add(operation, unnamed))
-        for operation, op in zip(operations, found.ops, strict=True):
+        for operation, op in zip(self._counter.noting(operations), found.ops, strict=True):
             op.arguments = self._arguments(operation)
             if op.is_cast():
                 op.source = origin(op.arguments["x"][0])

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from ..arguments import Names, names_in
@@ -13,6 +14,7 @@ from ..errors import MilblobError
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..program.view import Operation
+from ..progress import ProgressCounter
 from .aligning import Alignment, plain
 from .hash import tensor_hashes
 from .operations import CompressedArgument, ConstantArgument, Key, key_of
@@ -30,14 +32,20 @@ Pairs = list[AnyPair]
 
 
 def pair(
-    a: Side, b: Side, mapping: Mapping[str, Names], alignment: Alignment | None = None, *, reads: bool = True
+    a: Side,
+    b: Side,
+    mapping: Mapping[str, Names],
+    alignment: Alignment | None,
+    counter: ProgressCounter,
+    *,
+    reads: bool = True,
 ) -> Pairs:
     """Find the tensors of B for each of A. Constants that are weights on one side only are added to the other side.
 
     A tensor may be in several pairs: where one side stores as one what are two on the other.
 
-    `mapping`: as for `diff`. `alignment`: the operations of both; None if one side has none. `reads`: whether values
-    may be read, to pair by them what has no names.
+    `mapping`: as for `diff`. `alignment`: the operations of both; None if one side has none. `counter`: notes each
+    tensor. `reads`: whether values may be read, to pair by them what has no names.
     Raises: KeyError, ValueError: see `diff`.
     """
     pairing = _Pairing(a, b, alignment)
@@ -46,7 +54,7 @@ def pair(
     for rule in _RULES:
         if not pairing.left(0) and not pairing.left(1):  # a pair has a tensor that was left, on one side at least
             break
-        pairing.add(rule(pairing))
+        pairing.add(counter.noting(rule(pairing), itemgetter(0)))
     pairing.add_shared()
     return pairing.rows()
 

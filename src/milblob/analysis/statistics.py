@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 import numpy as np
 
 from .. import _codec
-from ..arguments import array_of, require, require_calls, require_flags, source_of
+from ..arguments import array_of, require, require_flags, source_of
 from ..dtypes import DType, as_dtype, dtype_of
 from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
 from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result, least
@@ -225,7 +225,7 @@ def statistics(
         (['head_weight', 'head_bias'], 4704)
     """
     require_flags(histogram=histogram, distinct=distinct)
-    require_calls(progress=progress)
+    start_progress(progress)
     source = source_of(source)
     if isinstance(source, str | os.PathLike | Mapping):
         if dtype is not None:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import as_count, as_path, require_calls, require_flags
-from ..progress import Progress
+from ..progress import Progress, start_progress
 from ..storage import paths
 from ..workers import workers_of
 from .files import nbytes_below
@@ -87,6 +87,7 @@ def batch(
         1
     """
     require_flags(recursive=recursive, resume=resume, fail_fast=fail_fast)
+    start_progress(progress)
     given = [sources] if isinstance(sources, str | os.PathLike) else sources
     return run_batch(
         call, find_models(given, recursive=recursive), into=None if into is None else as_path(into), suffix=suffix,

@@ -5,13 +5,13 @@ import os
 from collections.abc import Iterable, Sequence
 
 from .. import _codec
-from ..arguments import as_count, as_path, require, require_calls, require_flags
+from ..arguments import as_count, as_path, require, require_flags
 from ..errors import UnsupportedError
 from ..model.model import Model
 from ..model.package import Package
 from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import combined, field, reference_edit, require_plain
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..rewrite.describe import Description, encode, record_of
 from ..rewrite.destination import is_in_place, require_destination
 from ..rewrite.new_package import (
@@ -86,7 +86,7 @@ def chunk(
     """
     name, folder = as_path(source).rstrip("/\\") or "/", as_path(into).rstrip("/\\") or "/"
     require_flags(pipeline=pipeline, force=force, dry_run=dry_run)
-    require_calls(progress=progress)
+    start_progress(progress)
     given = [("parts", parts), ("max_nbytes", max_nbytes), ("at", at)]
     if sum(value is not None for _, value in given) != 1:
         got = " and ".join(what for what, value in given if value is not None) or "none"
@@ -99,7 +99,8 @@ def chunk(
     with contextlib.closing(Package(name)) as package:
         require_one_program(package)
         with Model(package, stored=True) as model:
-            work = _Chunking(model, name, folder)
+            counter = ProgressCounter(progress)
+            work = _Chunking(model, name, folder, counter)
             if count is not None:
                 cuts = work.cutter.by_parts(work.default, count)
             elif limit is not None:
@@ -109,7 +110,7 @@ def chunk(
             work.plan(cuts, pipeline)
             report = work.report(cuts, not dry_run)
             if not dry_run:
-                work.write(force, ProgressCounter(progress))
+                work.write(force)
             return report
 
 
@@ -126,8 +127,8 @@ def _names(at: str | Sequence[str]) -> list[str]:
 class _Chunking:
     """One call of `chunk`."""
 
-    def __init__(self, model: Model, name: str, folder: str) -> None:
-        self.model, self.name, self.folder = model, name, folder
+    def __init__(self, model: Model, name: str, folder: str, counter: ProgressCounter) -> None:
+        self.model, self.name, self.folder, self.counter = model, name, folder, counter
         self.package: Package = model.package
         self.program = model.parts[0]
         self.source = self.program.source
@@ -137,7 +138,7 @@ class _Chunking:
         functions = list(self.program.view.functions)
         self.description = Description(self.buffer, self.source.description, functions)
         images = {function: self.description.images(function) for function in functions}
-        self.cutter = Cutter(model, images)
+        self.cutter = Cutter(model, images, counter)
         self.default = self.description.default if self.description.default in functions else functions[0]
         self.parts: list[dict[str, FunctionPart]] = []
         self.records: list[NewRecords] = []
@@ -185,7 +186,7 @@ class _Chunking:
 
     def _gather(self, parts: dict[str, FunctionPart]) -> tuple[NewRecords, list[tuple[_codec.Constant, Item]]]:
         """Return the records of a package, and which constants refer to which."""
-        records = NewRecords()
+        records = NewRecords(self.counter)
         records.hold(self.package)
         constants = self._constants_of(parts)
         return records, [(one, records.add(self.package, self.source, one)) for one in constants]
@@ -203,7 +204,8 @@ class _Chunking:
         self, number: int, edits: list[Edit], references: list[tuple[_codec.Constant, Item]], weight_file: str
     ) -> Spliced:
         file = reference_to(weight_file)
-        found = (reference_edit(self.buffer, constant, file, item.offset) for constant, item in references)
+        noted = self.counter.noting(references, lambda row: row[1].name)
+        found = (reference_edit(self.buffer, constant, file, item.offset) for constant, item in noted)
         moved = [edit for edit in found if edit is not None]
         for part in self.parts[number].values():
             last = last_edit(self.buffer, part, moved)
@@ -241,7 +243,7 @@ class _Chunking:
         names = [f"{stem}_chunk{number:0{width}}.mlpackage" for number in range(1, len(self.parts) + 1)]
         return [*names, f"{stem}_pipeline.mlpackage"]
 
-    def write(self, force: bool, counter: ProgressCounter) -> None:
+    def write(self, force: bool) -> None:
         """Write all packages; they take their names together."""
         packages = [
             ([(WEIGHT_FILE, records.items, records.file_nbytes)], model)
@@ -253,7 +255,7 @@ class _Chunking:
                 for number, records in enumerate(self.records)
             ]
             packages.append((weights, self.pipeline))
-        counter.total_nbytes = sum(
+        self.counter.total_nbytes = sum(
             nbytes_of(model) + sum(item.nbytes for _, items, _ in weights for item in items)
             for weights, model in packages
         )
@@ -273,7 +275,7 @@ class _Chunking:
             for name, (weights, model) in zip(names, packages, strict=True):
                 for file in written:  # while the next package is written
                     sync(file)
-                written = write_package(self._directory(name, folder, outputs), weights, model, counter)
+                written = write_package(self._directory(name, folder, outputs), weights, model, self.counter)
             for one in (*self.models, self.pipeline):
                 one.clear()  # they hold bytes of the source
             for records in self.records:

@@ -9,6 +9,7 @@ from ..closeness import hint
 from ..errors import ProgramError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
+from ..progress import ProgressCounter
 from ..wording import escape, some
 from .choose import Course, cheapest_cuts, matching_cuts
 from .flow import Flow, constants_by_row
@@ -24,10 +25,11 @@ class Cutter:
     """An open model whose functions are cut.
 
     `model`: open, with one Program. `images`: function -> outputs that are not arrays.
+    `counter`: notes each operation.
     Raises: As `Flow`. FormatError, ResolveError: a reference to a record that cannot be read.
     """
 
-    def __init__(self, model: Model, images: dict[str, frozenset[str]]) -> None:
+    def __init__(self, model: Model, images: dict[str, frozenset[str]], counter: ProgressCounter) -> None:
         self.model = model
         self.program: OpenProgram = model.parts[0]
         self.flows: dict[str, Flow] = {}  # function -> its operations
@@ -43,7 +45,7 @@ class Cutter:
                 self.records[key] = RECORD_OVERHEAD + -(-nbytes // RECORD_OVERHEAD) * RECORD_OVERHEAD
                 self.names[key] = constant.op.name if constant.op is not None else constant.text
         for name, function in self.program.view.functions.items():
-            self.flows[name] = Flow(function, self.program.source.spec_version, images[name])
+            self.flows[name] = Flow(function, self.program.source.spec_version, images[name], counter)
             self.held[name] = constants_by_row(function, constants)
         places = {one.value for held in self.held.values() for row in held.values() for one in row}
         # constants in weight files that no function holds: in attributes of the Program

@@ -17,6 +17,7 @@ from ..errors import FormatError, UnsupportedError
 from ..program.types import ListType, StateType, TensorType, ValueType
 from ..program.value import type_at
 from ..program.view import Block, Function, Operation
+from ..progress import ProgressCounter
 
 _FLOAT16_SPEC_VERSION = 7  # iOS 16: the first with inputs and outputs of float16
 NOT_REPEATABLE = ("random_", "classify")
@@ -94,7 +95,7 @@ class Flow:
     before it is computed.
     """
 
-    def __init__(self, function: Function, spec_version: int, images: frozenset[str]) -> None:
+    def __init__(self, function: Function, spec_version: int, images: frozenset[str], counter: ProgressCounter) -> None:
         self.function, self.name = function, function.name  # name: of the function
         self.spec_version = spec_version
         blocks = function.blocks
@@ -102,7 +103,7 @@ class Flow:
             message = f"block specializations of function {self.name}: expected one, got {', '.join(blocks) or 'none'}"
             raise UnsupportedError(f"{message} (keep one of them)", file=_file(function))
         self.block = function.block
-        self.operations = list(self.block.operations)  # those of the function's own block, in order
+        self.operations = list(counter.noting(self.block.operations))  # those of the function's own block, in order
         self.steps: list[Computation] = []  # the operations that compute something, in order
         self.constants: dict[str, Operation] = {}  # output -> the constant operation
         self.sources: dict[str, list[str]] = {}  # output of a constant -> the names that it is computed from

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .. import _codec
-from ..arguments import as_path, require_calls, require_flags
+from ..arguments import as_path, require_flags
 from ..blobs.equal import Stretch
 from ..errors import ProgramError, UnsupportedError
 from ..model.model import Model
@@ -25,7 +25,7 @@ from ..program.wire_edits import (
     require_plain,
     text_of,
 )
-from ..progress import Progress
+from ..progress import Progress, ProgressCounter, start_progress
 from ..rewrite.describe import Description, encode, is_array
 from ..rewrite.destination import require_new_package
 from ..rewrite.new_package import (
@@ -93,7 +93,7 @@ def join(
     """
     target = as_path(destination)
     require_flags(force=force)
-    require_calls(progress=progress)
+    start_progress(progress)
     if isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable):
         raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
     if isinstance(also, str) or not isinstance(also, Iterable):
@@ -103,15 +103,16 @@ def join(
         raise ValueError(f"sources: expected two models or more, got {len(names)}")
     require_new_package(names, target, force)
     with contextlib.ExitStack() as stack:
+        counter = ProgressCounter(progress)
         models = []
-        for name in names:
+        for name in counter.noting(names, str):
             package = stack.enter_context(contextlib.closing(Package(name, max_nbytes=max_nbytes)))
             require_one_program(package)
             models.append(_Source(stack.enter_context(Model(package, stored=True)), name))
-        work = _Joining(models, list(also))
+        work = _Joining(models, list(also), counter)
         model = work.model()
         report = work.report(target)
-        write_new_package(names, target, force, work.records, model, progress)
+        write_new_package(names, target, force, work.records, model, counter)
         return report
 
 
@@ -157,7 +158,7 @@ def _parsed(text: str) -> dict[str, Any]:
 class _Joining:
     """One call of `join`."""
 
-    def __init__(self, sources: list[_Source], keep: list[str]) -> None:
+    def __init__(self, sources: list[_Source], keep: list[str], counter: ProgressCounter) -> None:
         self.sources = sources
         self.renamed = 0
         self.stages: dict[str, list[JoinedPart]] = {}
@@ -175,7 +176,7 @@ class _Joining:
                     raise UnsupportedError(message, file=source.path)
             self._link(name, keep)
         self._require_kept(keep)
-        self.records = NewRecords()
+        self.records = NewRecords(counter)
         for source in sources:
             self.records.hold(source.package)
         self.references = [self._gather(source) for source in sources]

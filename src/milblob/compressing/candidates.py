@@ -11,6 +11,7 @@ from ..hashing import blake3
 from ..lossy.unfit import UnfitError
 from ..model.tensor import Tensor
 from ..program import compress_edits
+from ..progress import ProgressCounter
 from ..rewrite.decompress import Identities
 from ..rewrite.parts import WeightParts
 from ..values.strided import Empty, ranges
@@ -93,10 +94,13 @@ class Candidate(NamedTuple):
         )  # fmt: skip
 
 
-def first_alike(candidates: Sequence[Candidate]) -> list[int]:
-    """Return, for each candidate, the number of the first with equal bytes that can become the same."""
+def first_alike(candidates: Sequence[Candidate], counter: ProgressCounter) -> list[int]:
+    """Return, for each candidate, the number of the first with equal bytes that can become the same.
+
+    `counter`: notes each.
+    """
     stretches, identities = [], Identities()
-    for number, one in enumerate(candidates):
+    for number, one in enumerate(counter.noting(candidates, lambda one: one.tensor.name)):
         packed = one.tensor.place.packed() if one.tensor.is_blob else None
         if packed is None:  # an immediate: rare, and then alone; or compressed already
             kind = number if one.tensor.chain is None else one.kind(identities)

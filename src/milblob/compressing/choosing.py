@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..progress import NO_PROGRESS, ProgressCounter
+
 _MOST_WALKS = 16
 _NEAR = 1.001  # of an error to the least one: it is not worth another walk
 
@@ -92,7 +94,12 @@ def walk(units: Sequence[Unit]) -> Iterator[ChoiceStep]:
         await_step(unit, place + 1)
 
 
-def choose(units: Sequence[Unit], most_nbytes: int, others: Iterable[Sequence[int]] = ()) -> Chosen:
+def choose(
+    units: Sequence[Unit],
+    most_nbytes: int,
+    others: Iterable[Sequence[int]] = (),
+    counter: ProgressCounter = NO_PROGRESS,
+) -> Chosen:
     """Choose for a size.
 
     The walk takes every step that fits, and drops a unit once its next step does not fit. Then single units take any
@@ -104,7 +111,7 @@ def choose(units: Sequence[Unit], most_nbytes: int, others: Iterable[Sequence[in
     never worse than the result for the size of a smaller one.
 
     `units`: each with one choice or more. `most_nbytes`: limit of the total size. `others`: choices for all units,
-    which are compared with the result.
+    which are compared with the result. `counter`: notes each walk.
     Raises: ValueError: the smallest choices take more; the message gives their size.
     """
     smallest = chosen_of(units, starts(units))
@@ -114,7 +121,7 @@ def choose(units: Sequence[Unit], most_nbytes: int, others: Iterable[Sequence[in
     fitting = [one for one in (chosen_of(units, other) for other in others) if one.nbytes <= most_nbytes]
     best = smallest
     for size in sorted({*(one.nbytes for one in fitting), most_nbytes}):
-        found = [_filled(units, best, size), *_walked(units, size)]
+        found = [_filled(units, best, size), *counter.noting(_walked(units, size), lambda _: "")]
         found += [_filled(units, one, size) for one in fitting if one.nbytes == size]
         least = found[1].least
         best = min(found, key=lambda one: (one.error, one.nbytes))

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from .. import decibels
-from ..arguments import as_path, require, require_calls, require_flags, require_nan, source_of
+from ..arguments import as_path, require, require_flags, require_nan, source_of
 from ..errors import UnsupportedError
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..results import Result, least, plain
 from ..rewrite.changes import Options
 from ..rewrite.destination import require_outside
@@ -208,7 +208,7 @@ def compress(
     """
     source, output = require_directory(source), as_path(destination)
     require_flags(force=force, dry_run=dry_run)
-    require_calls(progress=progress)
+    start_progress(progress)
     workers = workers_of(executor)
     chosen = as_choice(recipe)
     request = as_request(chosen if isinstance(chosen, Recipe) else None, scope, guidance, nan, recompress)
@@ -241,12 +241,12 @@ def compress(
             as_they_are = _as_they_are(blocks, request.is_selected) if is_free else []
             request = request._replace(blocks=blocks, per_name=[*request.per_name, *as_they_are])
         options = Options({}, compress=True)
-        silent = ProgressCounter(None)  # weights are counted, not files
-        work = Repacking([path], output, options, force, workers, silent, max_nbytes, dry_run)
+        counter = ProgressCounter(progress)
+        noting = ProgressCounter(counter.notes)  # weights are counted, not files
+        work = Repacking([path], output, options, force, workers, noting, max_nbytes, dry_run)
         stack.enter_context(work.opened())
         scratch = Scratch(tempfile.gettempdir() if dry_run else os.path.dirname(os.path.abspath(output)) or ".")
         search = CandidateSearch(request, scratch, None if chooser is None else chooser.recipes)
-        counter = ProgressCounter(progress)
         folder = None
         if workers is not None and not dry_run:
             staged = NewDirectory(f"{os.path.abspath(output)}.parts")  # it never takes this name
@@ -294,7 +294,7 @@ def _compressed(
     if chooser is not None:
         counter.total_nbytes *= 1 + chooser.passes
         candidates = search.take(chooser.choose(model, candidates, firsts, counter, far))
-        firsts = first_alike(candidates)
+        firsts = first_alike(candidates, counter)
     search.require_planned(model, {one.tensor.name for one in candidates})
 
     made: dict[int, WeightParts | UnfitError] = {}
@@ -308,6 +308,8 @@ def _compressed(
         made[number] = parts
         if isinstance(parts, UnfitError) or parts.loss is not None:
             counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
+        else:  # computed while it is written
+            counter.note(candidates[number].tensor.name)
     found = []
     for candidate, first in zip(candidates, firsts, strict=True):
         parts = made[first]

@@ -85,15 +85,15 @@ class CandidateSearch:
     def find(self, model: Model, counter: ProgressCounter, far: FarWeights) -> tuple[list[Candidate], list[int]]:
         """Return the weights that can be compressed, in Program order; record the other requested ones as skipped.
 
-        `counter`: gets the bytes of the distinct ones as its total. `far`: look for NaN and infinity.
+        `counter`: notes each weight, and gets the bytes of the distinct ones as its total. `far`: look for NaN and infinity.
         Returns: The candidates; for each the number of the first that is alike.
         Raises: UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. ValueError:
         operations that read one weight ask for different recipes; names that fit no weight; with `nan="error"`, NaN or
         infinity.
         """
-        found = list(self._candidates(model))
+        found = list(self._candidates(model, counter))
         self._require_used(model, [*(one.tensor.name for one in found), *(name for name, _ in self.skipped)])
-        firsts = first_alike(found)
+        firsts = first_alike(found, counter)
         if self._request.nan == "error":
             _require_finite(found, sorted(set(firsts)), far)
         counter.total_nbytes = sum(found[number].tensor.nbytes for number in set(firsts))
@@ -146,7 +146,7 @@ class CandidateSearch:
             if recipe is not None and name not in found:
                 raise unplanned(name, reasons.get(name, "expected a weight with values, got none"))
 
-    def _candidates(self, model: Model) -> Iterator[Candidate]:
+    def _candidates(self, model: Model, counter: ProgressCounter) -> Iterator[Candidate]:
         weights, is_selected, plan = list(all_weights(model)), self._request.is_selected, self._request.plan
         least = self._request.min_size if plan is None else 0  # a plan names the weights
         names = {tensor.name for tensor in weights}
@@ -154,7 +154,7 @@ class CandidateSearch:
             if name not in names:
                 expected = f"importance: expected names of weights in {model.path}"
                 raise ValueError(escape(f"{expected}, got {name!r}{hint(str(name), names)}"))
-        for tensor in weights:
+        for tensor in counter.noting(weights):
             constant, program = tensor.constant, cast(OpenProgram, tensor.program)
             if tensor.size is None or (is_selected is not None and not is_selected(tensor.name)):
                 continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import decibels
 from ..arguments import require_calls
 from ..model.model import Model
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..results import Result, plain
 from ..storage.scratch import Scratch
 from ..workers import workers_of
@@ -135,7 +135,8 @@ def compress_frontier(
         2
     """
     path = require_directory(source)
-    require_calls(progress=progress, errors=errors)
+    require_calls(errors=errors)
+    start_progress(progress)
     chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity), errors)
     request = as_request(None, scope, guidance, nan, recompress)
     if guidance is not None and guidance.weights is not None:
@@ -145,14 +146,18 @@ def compress_frontier(
     counter = ProgressCounter(progress)
     with Model(path, stored=True, constants=True, max_nbytes=max_nbytes) as model:
         far = FarWeights.of(workers, model)
-        search.take(chooser.choose(model, *search.find(model, counter, far), counter, far))
+        candidates, firsts = search.find(model, counter, far)
+        nbytes = counter.total_nbytes
+        counter.total_nbytes = 2 * nbytes  # each is measured once; then there is a choice for the size of each recipe
+        search.take(chooser.choose(model, candidates, firsts, counter, far))
     found = chooser.measurements
     units = [unit.choices for unit in found.units]
     others = alike(found)
     alone = []
-    for recipe, choices in others.items():
+    for number, (recipe, choices) in enumerate(others.items(), 1):
         point = point_of(found, choices)
-        chosen = choose(units, point.nbytes - found.fixed_nbytes, others.values())
+        chosen = choose(units, point.nbytes - found.fixed_nbytes, others.values(), counter)
+        counter.add("", nbytes * number // len(others) - nbytes * (number - 1) // len(others))
         alone.append(Alone(recipe, point, chosen.error / found.divisor))
     alone.sort(key=lambda one: one.point)
     element_count = sum(unit.element_count for unit in found.units)

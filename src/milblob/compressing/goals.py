@@ -121,10 +121,10 @@ class RecipeChoice:
         for number, row in zip(unique, found, strict=True):
             rows[number] = row
             counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
-        stored = StoredWeights(model)
+        stored = StoredWeights(model, counter)
         is_quality = self._goal is not None and self._goal.sqnr is not None
         shares = None if is_quality else shares_of(candidates, firsts, self._errors)
-        units, reasons = units_of(candidates, firsts, rows, factors, stored, shares)
+        units, reasons = units_of(candidates, firsts, rows, factors, stored, shares, counter)
         free = sum(stored.nbytes_of([candidates[number].tensor for number in unit.candidates]) for unit in units)
         used = {firsts[number] for unit in units for number in unit.candidates}
         count = sum(shares[first] for first in used) if shares is not None and self._errors is None else 1
@@ -168,7 +168,7 @@ class RecipeChoice:
             found = [choose_within(choices, 10 ** min(-goal.sqnr / 10, 300.0))]  # more than any error
         else:
             most = self._most_nbytes(goal)
-            found = [choose(choices, most, same)]
+            found = [choose(choices, most, same, counter)]
             found += [one for one in (chosen_of(choices, other) for other in same) if one.nbytes <= most]
         if self._of_all is None:
             return found[0]

@@ -12,6 +12,7 @@ from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
+from ..progress import ProgressCounter
 from ..rewrite.changes import is_counted
 from ..rewrite.parts import WeightParts
 from ..threads import sized
@@ -118,15 +119,15 @@ def _relative(squared: float, power: float) -> float:
 class StoredWeights:
     """Where the weights of a model are stored, and how many bytes all of them take.
 
-    `model`: opened with all constants and stored parts.
+    `model`: opened with all constants and stored parts. `counter`: notes each tensor.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, counter: ProgressCounter) -> None:
         self._model = model
         self._users: dict[Any, int] = {}
         self._nbytes: dict[Any, int] = {}
         readers: dict[int, Any] = {}
-        for tensor in model.tensors.values():
+        for tensor in counter.noting(model.tensors.values()):
             constant, program = tensor.constant, cast(OpenProgram, tensor.program)
             if constant is None or not is_counted(tensor, program.scan.is_part(constant)):
                 continue
@@ -136,7 +137,7 @@ class StoredWeights:
                 self._nbytes[key] = reader.record(constant.blob_offset).nbytes
             elif key not in self._nbytes:
                 self._nbytes[key] = tensor.nbytes
-        for weight in all_weights(model):
+        for weight in counter.noting(all_weights(model)):
             for key in self.keys(weight):
                 self._users[key] = self._users.get(key, 0) + 1
         self.nbytes = sum(self._nbytes.values())
@@ -174,14 +175,17 @@ def units_of(
     factors: Sequence[float],
     stored: StoredWeights,
     shares: Mapping[int, int] | None,
+    counter: ProgressCounter,
 ) -> tuple[list[WeightUnit], dict[int, str]]:
     """Return the units, and the reason for each candidate that takes no recipe.
 
     `shares`: factor of the error of each distinct weight; None: the error of a unit is that of its worst weight.
+    `counter`: notes each weight.
     """
     units: list[WeightUnit] = []
     reasons: dict[int, str] = {}
-    for numbers in _groups(candidates, firsts, stored):
+    for numbers in _groups(candidates, firsts, stored, counter):
+        counter.note(candidates[numbers[0]].tensor.name)
         different = sorted({firsts[number] for number in numbers})
         heaviest = {first: max(factors[n] for n in numbers if firsts[n] == first) for first in different}
         bases = {first: [_base(candidates[n]) for n in numbers if firsts[n] == first] for first in different}
@@ -263,7 +267,9 @@ def _base(candidate: Candidate) -> Any:
     return None if directory is None else directory.real()
 
 
-def _groups(candidates: Sequence[Candidate], firsts: Sequence[int], stored: StoredWeights) -> list[list[int]]:
+def _groups(
+    candidates: Sequence[Candidate], firsts: Sequence[int], stored: StoredWeights, counter: ProgressCounter
+) -> list[list[int]]:
     """Numbers of the candidates that share a record or have equal bytes, and have the same recipes."""
     parents = list(range(len(candidates)))
 
@@ -273,7 +279,7 @@ def _groups(candidates: Sequence[Candidate], firsts: Sequence[int], stored: Stor
         return number
 
     by_record: dict[Any, int] = {}
-    for number, one in enumerate(candidates):
+    for number, one in enumerate(counter.noting(candidates, lambda one: one.tensor.name)):
         parents[root(number)] = root(firsts[number])
         for key in stored.keys(one.tensor):
             kind = key, tuple(option.recipe for option in one.options), one.may_stay

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
-from ..arguments import array_of, as_path, require, require_calls, require_flags
+from ..arguments import array_of, as_path, require, require_flags
 from ..budget import Budget
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..model.lazy import LazyTensor
 from ..model.places import Place
 from ..model.stored import Arrays
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile
 from ..storage.pending import map_settled
@@ -406,7 +406,7 @@ def write_params(
         (2, 3)
     """
     require_flags(force=force, sync=sync)
-    require_calls(progress=progress)
+    start_progress(progress)
     require("tensors", tensors, Mapping, "a mapping of names to arrays")
     codes = codes_of(tvm)
     planned = _plan(tensors, codes)

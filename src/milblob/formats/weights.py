@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ..arguments import as_mapping, as_path, require, require_calls, require_flags
+from ..arguments import as_mapping, as_path, require, require_flags
 from ..blobs.writer import BlobWriter
 from ..closeness import unknown
 from ..dtypes import DType, as_dtype
@@ -20,7 +20,7 @@ from ..model.recovery import settle
 from ..model.replaceable import require_name
 from ..model.stored import Arrays, StoredArray, readable_of, restored
 from ..model.tensor import Tensor
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile, closed_on_error
@@ -81,7 +81,7 @@ def write_weights(
         (2, 3)
     """
     require_flags(force=force)
-    require_calls(progress=progress)
+    start_progress(progress)
     require("tensors", tensors, Mapping, "a mapping of names to arrays")
     chosen = as_mapping("dtypes", dtypes, "a mapping of names to dtypes")
     given = {name: as_dtype(dtype) for name, dtype in chosen.items()}

@@ -4,13 +4,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ..arguments import as_path, require, require_calls, require_flags
+from ..arguments import as_path, require, require_flags
 from ..dtypes import DType
 from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.stored import readable_of
 from ..model.table import FORMATS, Format
-from ..progress import Progress
+from ..progress import Progress, start_progress
 from ..storage import paths
 from .directories import is_archive
 from .filenames import require_texts
@@ -91,7 +91,7 @@ def save(
     require("tensors", tensors, Mapping, "a mapping of names to arrays")
     path = as_path(destination)
     require_flags(packed=packed, force=force)
-    require_calls(progress=progress)
+    start_progress(progress)
     row = format_written(path)
     require_use(path, row, listing=listing is not None, align=align is not None, tvm=tvm is not None)
     save_as(row, tensors, path, listing, align, tvm=tvm, packed=packed, force=force, progress=progress)

@@ -32,8 +32,8 @@ class Work:
     """
 
     def __init__(self, tensors: Iterable[LazyTensor], counter: ProgressCounter) -> None:
+        self.counter = counter
         self.left = _MIN_WORK + _WORK_PER_ELEMENT * sum(tensor.size for tensor in tensors)  # about a nanosecond each
-        self._counter = counter
 
     def may(self, amount: int) -> bool:
         """Whether enough is left for some work; if so, spend it."""
@@ -42,7 +42,7 @@ class Work:
 
     def done(self, name: str, tensor: LazyTensor) -> None:
         """Count an array that was compared with all weights, or a weight for which all was tried."""
-        self._counter.add_tensor(name, tensor)
+        self.counter.add_tensor(name, tensor)
 
 
 class Checkpoint:

@@ -7,13 +7,13 @@ from numbers import Real
 from typing import Any
 
 from ..analysis.sides import Side, is_arrays
-from ..arguments import require, require_calls
+from ..arguments import require
 from ..model.fetching import fetch
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.sharing import blob_users
 from ..model.tensor import Tensor
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..selection import Select, require_selected, selector
@@ -55,7 +55,7 @@ def match(
             or a mapping from names to arrays.
         min_correlation: least correlation (the cosine once the means are taken off) of values that are similar.
         select: glob, several, or a function of a name: the weights of the model to look for.
-        progress: called as each training tensor has been looked at (see `Progress`).
+        progress: called as each training tensor has been looked at, and each weight matched (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
         storage_options, cache: as for `open`, of the URLs.
 
@@ -71,7 +71,7 @@ def match(
         >>> milblob.match("demo.mlpackage", trained).mapping
         {'head.bias': 'head_bias'}
     """
-    require_calls(progress=progress)
+    start_progress(progress)
     is_selected = selector(select)
     require("min_correlation", min_correlation, Real, "a number")
     if not 0 < min_correlation <= 1:
@@ -84,14 +84,15 @@ def match(
         given = numeric(side.tensors)
         wanted = {name: t for name, t in whole.tensors.items() if _is_candidate(t) and is_selected(name)}
         fetch([*given.values(), *wanted.values()])
-        work = Work((*given.values(), *wanted.values()), ProgressCounter(progress, given.values()))
-        search = Search(Checkpoint(given, work), ModelWeights(wanted))
+        every = (*given.values(), *wanted.values())
+        search = Search(Checkpoint(given, Work(every, ProgressCounter(progress, every))), ModelWeights(wanted), wanted)
         done = Ownership(search.checkpoint, search.weights)
         search.find_equal()
         done.settle_equal(search.equalities)
         if whole.has_program:
             done.settle_derived(search)
         Similarity(search.checkpoint, done, min_correlation).settle()
+        search.done_all()
         found = [match for name in given for match in done.found.get(name, ())]
         if whole.model is not None:
             found = _with_what_lacks(whole.model, found)

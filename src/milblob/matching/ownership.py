@@ -28,7 +28,7 @@ class Ownership:
     """
 
     def __init__(self, checkpoint: Checkpoint, weights: ModelWeights) -> None:
-        self.arrays, self.weights = checkpoint.arrays, weights
+        self.arrays, self.weights, self.counter = checkpoint.arrays, weights, checkpoint.work.counter
         self.found: dict[str, list[Match]] = defaultdict(list)
         self.ties: list[Tie] = []
         self.used: set[str] = set()
@@ -72,7 +72,7 @@ class Ownership:
         members = {id(one.arrays): frozenset(one.arrays.members) for one in best.values()}
         for one in best.values():
             by_arrays[members[id(one.arrays)]].append(one)
-        for chosen in by_arrays.values():
+        for chosen in self.counter.noting(by_arrays.values(), lambda chosen: chosen[0].arrays.members[0]):
             arrays = chosen[0].arrays.members
             layout_of = {name: one.layout for one in chosen for name in one.weights.members}
             named = self.agreeing(arrays, layout_of)

@@ -118,6 +118,11 @@ class Search:
         if (tensor := self._waiting.pop(name, None)) is not None:
             self.checkpoint.work.done(name, tensor)
 
+    def done_all(self) -> None:
+        """Report progress on the weights that no slow step was tried for."""
+        for name in list(self._waiting):
+            self.done(name)
+
     def claim(self, name: str, derivation: Derivation | None, reader: str = "") -> None:
         """Note one way in which a weight follows, for one of its readers or for all."""
         readers = self.claims[name].setdefault(derivation, set())
@@ -228,7 +233,7 @@ class Search:
     def claim_folds(self, names: Iterable[str]) -> None:
         """Claim weights of convolutions with a batch norm or a scale folded in, and their biases."""
         found: list[Fold] = []
-        for name in names:
+        for name in self.checkpoint.work.counter.noting(names, str):
             convolution = self.weights.convolution(name) if name not in self.sqnr else None
             if convolution is None:
                 continue
@@ -362,7 +367,7 @@ class Search:
     def _each(self, step: Callable[[str], object], names: Iterable[str], patience: float) -> None:
         """Take a step for each weight that is not claimed yet."""
         missed = 0
-        for name in names:
+        for name in self.checkpoint.work.counter.noting(names, str):
             if name not in self.claims and missed < patience:
                 step(name)
                 missed = 0 if name in self.claims else missed + 1
@@ -445,7 +450,7 @@ class Search:
         found: dict[str, list[Explained]] = {}
         votes: Counter[Any] = Counter()
         missed = 0
-        for name in names:
+        for name in self.checkpoint.work.counter.noting(names, str):
             if name not in self.claims and missed < patience and self._is_expressible(name):
                 found[name] = self._expressions.explain(self.weights.values_of(name), self.weights[name].mil_dtype)
                 missed = 0 if found[name] else missed + 1
@@ -559,8 +564,7 @@ class Search:
         for name, derivations in rest.claims.items():
             for derivation in derivations:
                 self.claim(name, derivation)
-        for name in list(self._waiting):
-            self.done(name)
+        self.done_all()
         return rest
 
     def lineage(self, rest: Rest, arrays: Mapping[str, LazyTensor]) -> Lineage:

@@ -7,6 +7,7 @@ Hungarian method) maximises the sum, and could give up a near-certain pair for s
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,7 +115,7 @@ class Similarity:
     def _confirm(self, best: Mapping[str, _Candidates]) -> None:
         """Compare candidates in full, and assign each weight the one that correlates best."""
         confirmed = []
-        for name, candidates in best.items():
+        for name, candidates in self._work.counter.noting(best.items(), itemgetter(0)):
             ranked = sorted(candidates.items(), key=lambda item: -item[1][0])
             for array, (_, layout) in ranked[: self._candidate_count(name)]:
                 if not self._may(300_000 + 10 * self._weights[name].size):

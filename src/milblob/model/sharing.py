@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import _codec
 from ..errors import FormatError, ResolveError, UnsupportedError
+from ..progress import NO_PROGRESS, ProgressCounter
 from ..storage import paths
 from ..storage.beneath import Location
 from ..wording import escape
@@ -93,10 +94,10 @@ def require_unshared(model: Model, staged: Mapping[str, Any]) -> None:
                 raise ValueError(escape(message))
 
 
-def require_no_other_data(model: Model, written: Iterable[Tensor]) -> None:
+def require_no_other_data(model: Model, written: Iterable[Tensor], counter: ProgressCounter = NO_PROGRESS) -> None:
     """Refuse to write into the data of a record that is not written: another weight would change with it.
 
-    `written`: what gets new values; only those in weight files count.
+    `written`: what gets new values; only those in weight files count. `counter`: notes each weight of the model.
     Raises: FormatError: records overlap.
     """
     spans: dict[str, list[tuple[int, int, Tensor]]] = {}
@@ -107,7 +108,7 @@ def require_no_other_data(model: Model, written: Iterable[Tensor]) -> None:
     for changes in spans.values():
         changes.sort(key=lambda change: change[0])
     starts = {file: [change[0] for change in changes] for file, changes in spans.items()}
-    for listed in model.values() if spans else ():
+    for listed in counter.noting(model.values() if spans else ()):
         for other in listed.parts.values() if listed.chain is not None else [listed]:
             if not other.is_blob:
                 continue

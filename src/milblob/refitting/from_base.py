@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,7 +84,11 @@ def rebase(
         _require_left(model, leave)
         _require_requantize(model, how, is_left)
         every, others = sides
-        different = {n: tensor for n, tensor in every.items() if n in others and not _are_equal(tensor, others[n])}
+        different = {
+            n: tensor
+            for n, tensor in counter.noting(every.items(), itemgetter(0))
+            if n in others and not _are_equal(tensor, others[n])
+        }
         changed = [name for name in different if name not in out]
         known = {name: tensor for name, tensor in model.items() if getattr(tensor, "is_dense", True)}
         lineage = find_lineage(old, known, counter, epsilon, changed)
@@ -95,7 +100,7 @@ def rebase(
         problems = [*_resembling({name: model[name] for name in left_out}, different)]
         problems += _unknown(lineage, how.is_selected, is_left) + _lost(lost)
         result = _Writing(tuned, how.unshare)
-        for origin in lineage.origins.values():
+        for origin in counter.noting(lineage.origins.values()):
             is_changed = not merged or any(merged.intersection(claim.sources()) for claim in origin.claims)
             if is_changed and how.is_selected(origin.name) and not is_left(origin.name):
                 result.add(origin, weights[origin.name])

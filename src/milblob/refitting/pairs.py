@@ -16,7 +16,7 @@ from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor, make_tensor
 from ..program.scan import Compressed
 from ..program.view import Consumer, Operation
-from ..progress import Progress
+from ..progress import Progress, ProgressCounter
 from ..rewrite.decompress import is_end
 from ..values.cast import CastCounts, is_castable
 from ..wording import escape, some
@@ -78,7 +78,8 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
             problems.add(KeyError(f"mapping: {unknown('array', old, given)}"))
     seen: set[tuple[str, str]] = set()
     lacking: list[tuple[str, str, KeyError]] = []
-    for old in given:
+    counter = ProgressCounter(how.progress)
+    for old in counter.noting(given, str):
         for new in names_in(how.mapping.get(old, old)):
             if (old, new) in seen:
                 continue
@@ -97,7 +98,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
         is_only = len(lacking) == 1 and not cause.args[0]
         message = cause.args[0] or unknown("weight", new, weight_names(model) if is_only else (), model.path)
         problems.add_kind(f"arrays with names that {model.path} lacks", MATCH, old, KeyError(message))
-    for item in items:
+    for item in counter.noting(items):
         try:
             _require_fit(item, how, problems)
         except ERRORS as error:

@@ -24,6 +24,7 @@ from ..model.tensor import Tensor
 from ..program import wire_edits
 from ..program.splice import Edit
 from ..program.view import Consumer, Operation
+from ..progress import ProgressCounter
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..values.cast import CastCounts
@@ -97,6 +98,7 @@ class RefitPlan:
         """
         self.items = items  # the arrays and the weights that they are for
         self._model, self._how = model, how
+        counter = ProgressCounter(how.progress)
         self._contents: dict[str, Content] = {}
         self._files: dict[str, FileChange] = {}
         self._new: dict[tuple[OpenProgram, tuple[int, int]], tuple[Tensor, list[bytes]]] = {}
@@ -107,14 +109,14 @@ class RefitPlan:
         by_tensor: dict[str, list[RefitItem]] = {}
         for item in items:
             by_tensor.setdefault(item.tensor.name, []).append(item)
-        for group in by_tensor.values():
+        for group in counter.noting(by_tensor.values(), lambda group: group[0].name):
             try:
                 (self._add_chain if group[0].tensor.chain is not None else self._add_dense)(group)
             except ERRORS as error:
                 problems.add(error)
         self._every = list(self._contents.values())
         self._add_records(problems)
-        for content in self._contents.values():
+        for content in counter.noting(self._contents.values(), lambda content: content.tensor.name):
             try:
                 self._add_write(content.tensor, content)
             except ERRORS as error:
@@ -126,7 +128,7 @@ class RefitPlan:
         self.changes = list(self._files.values())  # of each file
         for change in self.changes:
             _require_apart(change)
-        require_no_other_data(self._model, [w.tensor for change in self.changes for w in change.writes])
+        require_no_other_data(self._model, [w.tensor for change in self.changes for w in change.writes], counter)
 
     def check(self) -> None:
         """Make all new bytes, one weight at a time, and keep none.

@@ -9,14 +9,14 @@ from numbers import Real
 from typing import Any
 
 from .. import _codec
-from ..arguments import Names, as_mapping, as_path, names_in, require, require_calls, require_flags, source_of
+from ..arguments import Names, as_mapping, as_path, names_in, require, require_flags, source_of
 from ..errors import UnsupportedError
 from ..model.editable import EditableModel
 from ..model.model import Model
 from ..model.recovery import settle
 from ..model.replaceable import require_name, require_replaceable
 from ..model.table import format_of
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..rewrite.destination import is_in_place
 from ..selection import Select, selector
 from ..values.cast import OVERFLOW_POLICIES
@@ -109,7 +109,7 @@ def refit(
     """
     source = as_path(source_of(model))
     require_flags(cast=cast, unshare=unshare, force=force, dry_run=dry_run)
-    require_calls(progress=progress)
+    start_progress(progress)
     require("epsilon", 0.0 if epsilon is None else epsilon, Real, "a number")
     names = as_mapping("mapping", mapping, "a mapping of names")
     require("min_sqnr", 0 if min_sqnr is None else min_sqnr, Real, "a number of dB")

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any, TypeVar, cast
 
 from ..mirrored import is_remote
+from ..progress import start_progress
 from .cache import CacheLike
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -31,6 +32,8 @@ def takes_urls(*names: str) -> Callable[[_F], _F]:
                 return function(*args, **more)
             from .mirror import local
 
+            if "progress" in more:
+                start_progress(more["progress"])
             with ExitStack() as stack:
                 # Options are for the URLs: a local path beside one needs none.
                 is_any = any(map(is_remote, given))

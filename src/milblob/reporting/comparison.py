@@ -8,7 +8,7 @@ from ..analysis.diff import diff
 from ..analysis.tensor_diff import TensorDiff
 from ..errors import MilblobError
 from ..model.lazy import LazyTensor
-from ..progress import Progress
+from ..progress import Progress, ProgressCounter
 from ..selection import Select
 from ..wording import bounded, escape
 from .document import Subject
@@ -23,17 +23,25 @@ _MAX_CHANGES = 200
 
 
 def comparison_of(
-    a: Subject, b: Subject, *, values: bool, select: Select, progress: Progress | None, max_nbytes: int | None
+    a: Subject,
+    b: Subject,
+    counter: ProgressCounter,
+    *,
+    values: bool,
+    select: Select,
+    progress: Progress | None,
+    max_nbytes: int | None,
 ) -> dict[str, Any]:
     """Compare two models, and return the rows of the page, in the order of A.
 
-    `values`: compare them; else names only. `select`, `progress`, `max_nbytes`: as for `milblob.diff`.
+    `counter`: notes each pair whose histograms are made. `values`: compare them; else names only. `select`, `progress`,
+    `max_nbytes`: as for `milblob.diff`.
     """
     found = diff(
         _source(a), _source(b), select=select, names_only=not values, progress=progress, max_nbytes=max_nbytes
     )  # fmt: skip
     index = {name: number for number, name in enumerate(a.tensors)}
-    overlays = _overlays(found.rows, a.side.tensors, b.side.tensors) if values else {}
+    overlays = _overlays(found.rows, a.side.tensors, b.side.tensors, counter) if values else {}
     rows = []
     for number_, row in enumerate(found.rows):
         figures = row.figures
@@ -73,7 +81,7 @@ def _changes(what: str, changes: list[Change]) -> list[list[str]]:
 
 
 def _overlays(
-    rows: list[TensorDiff], a: Mapping[str, LazyTensor], b: Mapping[str, LazyTensor]
+    rows: list[TensorDiff], a: Mapping[str, LazyTensor], b: Mapping[str, LazyTensor], counter: ProgressCounter
 ) -> dict[int, list[Any] | None]:
     """Return both histograms of the pairs that differ most, by the number of their row."""
     differing = [
@@ -84,6 +92,7 @@ def _overlays(
     result: dict[int, list[Any] | None] = {}
     for _, at in sorted(differing)[:_MAX_OVERLAYS]:
         row = rows[at]
+        counter.note(row.name)
         try:
             result[at] = overlaid(a[row.name], b[row.other or row.name])
         except (MilblobError, OSError, ValueError, TypeError):  # it was read a moment ago: the file has changed since

@@ -148,12 +148,16 @@ def _metadata(model: Model) -> list[list[str]]:
     return [[escape(bounded(key)), escape(bounded(str(value)))] for key, value in rows if value != ""]
 
 
-def findings_of(side: Side) -> list[list[str]] | None:
-    """Return what `check` finds, errors first; None for what it cannot check: arrays, and models without a path."""
+def findings_of(side: Side, counter: ProgressCounter) -> list[list[str]] | None:
+    """Return what `check` finds, errors first; None for what it cannot check: arrays, and models without a path.
+
+    `counter`: notes what is checked.
+    """
     if side.model is None or side.model.path is None:
         return None
     order = {"error": 0, "warning": 1, "note": 2}
-    found = sorted(check(side.model.path), key=lambda finding: order[finding.severity])
+    checked = check(side.model.path, progress=counter.notes)
+    found = sorted(checked, key=lambda finding: order[finding.severity])
     inside = os.path.join(side.model.path.rstrip(os.sep), "")
     rows = []
     for one in found[:_MAX_FINDINGS]:

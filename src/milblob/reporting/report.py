@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.sides import Side
-from ..arguments import as_path, require_calls, require_flags
+from ..arguments import as_path, require_flags
 from ..model.lazy import LazyTensor
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result
@@ -103,7 +103,7 @@ def report(
         69
     """
     require_flags(values=values, force=force)
-    require_calls(progress=progress)
+    start_progress(progress)
     is_selected = selector(select)
     target = as_path(destination)
     require_outside_models([os.fspath(one) for one in (source, other) if isinstance(one, str | os.PathLike)], target)
@@ -149,7 +149,7 @@ def _document(
         "values": values,
         "models": models,
         "weights": weights_of(first, values, counter),
-        "findings": findings_of(first.side),
+        "findings": findings_of(first.side, counter),
         "comparison": None,
         "compression": compression,
     }
@@ -157,7 +157,7 @@ def _document(
         from .comparison import comparison_of
 
         options: dict[str, Any] = {"select": select, "progress": progress, "max_nbytes": max_nbytes}
-        document["comparison"] = comparison_of(first, second, values=values, **options)
+        document["comparison"] = comparison_of(first, second, counter, values=values, **options)
     return document
 
 

@@ -28,6 +28,7 @@ from ..model.tensor import Tensor, make_tensor
 from ..program.cast_edits import FIRST_INPUTS, opset
 from ..program.compress_edits import consumer_refusal, refusal
 from ..program.scan import Compressed
+from ..progress import NO_PROGRESS, ProgressCounter
 from ..wording import escape
 from .changes import Sharing
 from .decompress import Identities, is_end
@@ -118,6 +119,7 @@ def find_shared(
     sharing: Sharing,
     folder_of: Callable[[Tensor], Hashable],
     max_nbytes: int | None = None,
+    counter: ProgressCounter = NO_PROGRESS,
 ) -> list[Shared]:
     """Find the weights that take the form of another one.
 
@@ -129,18 +131,19 @@ def find_shared(
         weights: as `shareable` yields them.
         folder_of: weights can share only if this is equal.
         max_nbytes: as for `open`, of `sharing.base`.
+        counter: notes each weight.
 
     Raises:
         ValueError: no weight that is nearly equal to another was made from the base. As `match` and `Tensor.read`.
     """
     alike: dict[Hashable, list[Tensor]] = defaultdict(list)
-    for weight in weights:
+    for weight in counter.noting(weights):
         alike[folder_of(weight), weight.mil_dtype, weight.shape].append(weight)
     identities, groups = Identities(), []
     for same in alike.values():
-        forms = _forms(same, identities) if len(same) > 1 else []
+        forms = _forms(same, identities, counter) if len(same) > 1 else []
         if len(forms) > 1 and (sharing.min_sqnr is not None or any(form.first.chain is not None for form in forms)):
-            groups += _groups(forms, sharing.min_sqnr)
+            groups += _groups(forms, sharing.min_sqnr, counter)
     if sharing.base is not None and sharing.min_sqnr is not None:
         groups = _with_base(groups, sharing.base, sharing.min_sqnr, max_nbytes)
     return [shared for group in groups for shared in _resolved(group)]
@@ -149,9 +152,9 @@ def find_shared(
 # ---------------------------------------------------------------------------------------------------------------- forms
 
 
-def _forms(weights: list[Tensor], identities: Identities) -> list[_Form]:
+def _forms(weights: list[Tensor], identities: Identities, counter: ProgressCounter) -> list[_Form]:
     found: dict[int, _Form] = {}
-    for order, weight in enumerate(weights):
+    for order, weight in enumerate(counter.noting(weights)):
         number = identities.of(weight)
         if number in found:
             found[number].weights.append(weight)
@@ -160,10 +163,14 @@ def _forms(weights: list[Tensor], identities: Identities) -> list[_Form]:
     return list(found.values())
 
 
-def _groups(forms: list[_Form], min_sqnr: float | None) -> list[_Group]:
+def _name_of(form: _Form) -> str:
+    return form.first.name
+
+
+def _groups(forms: list[_Form], min_sqnr: float | None, counter: ProgressCounter) -> list[_Group]:
     """Group forms of one dtype and shape by their values."""
     positions = _positions(forms[0].first.size)
-    rows = sampled((form.elements() for form in forms), positions)
+    rows = sampled((form.elements() for form in counter.noting(forms, _name_of)), positions)
     buckets: dict[bytes, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         buckets[row.tobytes()].append(number)
@@ -174,7 +181,7 @@ def _groups(forms: list[_Form], min_sqnr: float | None) -> list[_Group]:
     members = [_Member([forms[number] for number in some]) for some in classes]
     if min_sqnr is None or not forms[0].first.mil_dtype.is_float:
         return [[member] for member in members if len(member.forms) > 1]
-    return _near(members, rows[[some[0] for some in classes]], min_sqnr)
+    return _near(members, rows[[some[0] for some in classes]], min_sqnr, counter)
 
 
 def _equal(forms: list[_Form]) -> Iterable[list[int]]:
@@ -201,7 +208,9 @@ def _positions(size: int) -> np.ndarray[Any, Any]:
 # --------------------------------------------------------------------------------------------------------- nearly equal
 
 
-def _near(members: list[_Member], rows: np.ndarray[Any, Any], min_sqnr: float) -> list[_Group]:
+def _near(
+    members: list[_Member], rows: np.ndarray[Any, Any], min_sqnr: float, counter: ProgressCounter
+) -> list[_Group]:
     """Group members whose values are nearly those of a reference: the smallest forms first."""
     scale = np.abs(rows).max(initial=0)
     rows = rows / scale if scale else rows  # squares do not overflow
@@ -210,7 +219,8 @@ def _near(members: list[_Member], rows: np.ndarray[Any, Any], min_sqnr: float) -
     neighbours = _neighbours(rows, ratio)
     free, compared = np.ones(len(members), bool), np.zeros(len(members), int)
     groups = []
-    for leader in sorted(range(len(members)), key=lambda number: min(form.rank for form in members[number].forms)):
+    order = sorted(range(len(members)), key=lambda number: min(form.rank for form in members[number].forms))
+    for leader in counter.noting(order, lambda number: _name_of(members[number].forms[0])):
         if not free[leader]:
             continue
         free[leader] = False

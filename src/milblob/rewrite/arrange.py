@@ -20,6 +20,7 @@ from ..model.program_places import ChainPlace
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_edits
 from ..program.scan import Compressed
+from ..progress import NO_PROGRESS, ProgressCounter
 from ..selection import require_selected
 from ..storage.beneath import Location
 from ..values import cast as casting
@@ -55,6 +56,7 @@ def arrange(
     required: Iterable[str] = (),
     compressed: Iterable[CompressedWeight] = (),
     max_nbytes: int | None = None,
+    counter: ProgressCounter = NO_PROGRESS,
 ) -> Arrangement:
     """Plan a repacked model.
 
@@ -63,6 +65,7 @@ def arrange(
         required: names of files that the result must have if the source has them.
         compressed: weights that are compressed. The models are then opened with `constants=True`, too.
         max_nbytes: as for `open`, of the base of weights that share.
+        counter: notes each tensor.
 
     Raises:
         ProgramError: a cast after which an operation would not type-check; the consumer is named.
@@ -93,9 +96,9 @@ def arrange(
         if options.decompress:
             choice.decompressions.update(_decompressions(model, choice))
         if options.share is not None:
-            shared = _shared(model, choice, sources, options.share, max_nbytes)
+            shared = _shared(model, choice, sources, options.share, max_nbytes, counter)
         tensors = model.tensors.values()
-        for tensor in sorted(tensors, key=_order) if options.canonical else tensors:
+        for tensor in counter.noting(sorted(tensors, key=_order) if options.canonical else tensors):
             change, reference = _arranged(tensor, choice, sources)
             weight = choice.compressed.get(tensor.constant)
             if weight is not None and change is not None:
@@ -105,12 +108,14 @@ def arrange(
             references += [reference] if reference is not None else []
         items = {(r.tensor.program, r.tensor.constant): r.item for r in references} if shared else {}
         changes += shared_changes(shared, items)
-        for weight in again:  # they were compressed before, in another way
+        for weight in counter.noting(
+            again, lambda weight: weight.tensor.name
+        ):  # they were compressed before, in another way
             change = TensorChange(weight.tensor.name, weight.tensor.mil_dtype, 0, None, None)
             constexprs.append(_compressed(weight, change, sources))
             changes.append(change)
         if options.decompress:
-            rows = list(_dense_weights(model, choice, sources))
+            rows = list(_dense_weights(model, choice, sources, counter))
             changes += [change for change, _ in rows]
             weights = [dense for _, dense in rows]
     require_selected(options.select, choice.has_selected, str(model.path))
@@ -131,7 +136,9 @@ def arrange(
     set_places(changes, is_laid_out)
     if not options.moves:
         return Arrangement(changes, records, {})
-    edits = program_edits(model, options.functions, references, choice.decompressions, weights, constexprs, shared)
+    edits = program_edits(
+        model, options.functions, references, choice.decompressions, weights, constexprs, shared, counter
+    )
     return Arrangement(changes, records, edits, tuple(map(SharedWeight.of, shared)))
 
 
@@ -438,7 +445,7 @@ def _decompressions(model: Model, choice: _Choice) -> dict[OpenProgram, Decompre
 
 
 def _dense_weights(
-    model: Model, choice: _Choice, sources: _Sources
+    model: Model, choice: _Choice, sources: _Sources, counter: ProgressCounter
 ) -> Iterable[tuple[TensorChange, tuple[Tensor, Item | None, bytes | None]]]:
     """Yield the weights that become dense, each with its row."""
     least = max(choice.options.inline or 0, 1)  # every weight must remain listed, however small
@@ -447,7 +454,7 @@ def _dense_weights(
         tensors = [make_tensor(program, program.scan.name_of(group), group) for group in weights]
         if choice.options.canonical:
             tensors.sort(key=lambda tensor: (tensor.function, tensor.op_row.message))
-        for tensor in tensors:
+        for tensor in counter.noting(tensors):
             group = cast(Compressed, tensor.chain)
             require_edits(program)
             dtype = tensor.mil_dtype
@@ -481,11 +488,18 @@ def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
 # ------------------------------------------------------------------------------------------------------- shared weights
 
 
-def _shared(model: Model, choice: _Choice, sources: _Sources, sharing: Sharing, max_nbytes: int | None) -> list[Shared]:
+def _shared(
+    model: Model,
+    choice: _Choice,
+    sources: _Sources,
+    sharing: Sharing,
+    max_nbytes: int | None,
+    counter: ProgressCounter,
+) -> list[Shared]:
     """Find the weights that take the form of another one; note them in the choice."""
     every = (tensor for program in model.parts for tensor in shareable(program))
     weights = [tensor for tensor in every if choice.is_kept(tensor) and choice.is_selected(tensor.name)]
-    shared = find_shared(weights, sharing, lambda tensor: sources.base(program_of(tensor)), max_nbytes)
+    shared = find_shared(weights, sharing, lambda tensor: sources.base(program_of(tensor)), max_nbytes, counter)
     choice.shared = {row.weight.row for row in shared}
     choice.decompressions.update(plan_sharing(shared))
     return shared

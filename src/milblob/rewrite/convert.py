@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..arguments import as_mapping, as_path, require, require_calls, require_flags, source_of
+from ..arguments import as_mapping, as_path, require, require_flags, source_of
 from ..dtypes import DType, as_dtype
 from ..errors import UnsupportedError
 from ..formats.selecting import ChosenTensors, open_tensors
@@ -14,7 +14,7 @@ from ..formats.write import format_written, listing_of, require_use, save_as
 from ..mirrored import shown
 from ..model.lazy import LazyTensor, dtype_text
 from ..model.model import Model
-from ..progress import Progress
+from ..progress import Progress, start_progress
 from ..remote.cache import CacheLike
 from ..remote.reading import takes_urls
 from ..results import Result
@@ -141,7 +141,7 @@ def convert(
         'weight.json'
     """
     require_flags(constants=constants, stored=stored, unpack=unpack, skip_unsupported=skip_unsupported, force=force)
-    require_calls(progress=progress)
+    start_progress(progress)
     given = as_mapping("dtypes", dtypes, "a mapping of names or globs to dtypes")
     sources, target = _sources(source), as_path(destination)
     row = format_written(target)

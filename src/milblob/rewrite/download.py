@@ -9,13 +9,13 @@ from typing import Any, cast
 
 from .. import _codec
 from ..analysis.hash import content_hash
-from ..arguments import as_path, require_calls, require_flags
+from ..arguments import as_path, require_flags
 from ..errors import DestinationExistsError, MilblobError
 from ..mirrored import is_url, shown_url
 from ..model.manifest import NAME, find_root_model
 from ..model.package import Package, resolve
 from ..program.scan import ProgramScan
-from ..progress import Progress
+from ..progress import Progress, ProgressCounter, start_progress
 from ..remote.directories import open_directory
 from ..remote.http import HttpOrigin
 from ..remote.mirror import COMPILED_NAMES
@@ -89,7 +89,7 @@ def download(
         69
     """
     require_flags(force=force)
-    require_calls(progress=progress)
+    start_progress(progress)
     if not isinstance(source, str) or not is_url(source):
         raise ValueError(f"source: expected a URL, got {source!r:.200}")
     folder = as_path(destination)
@@ -106,9 +106,10 @@ def download(
             work = _Work(origin, name, staging, progress)
             work.fetch_all()
             work.remove_others()
-            digest = ""
+            digest, counter = "", ProgressCounter(progress)
+            counter.add("", work.nbytes)
             with contextlib.suppress(MilblobError, NotImplementedError):  # a part of a model, or something else
-                digest = content_hash(made).model
+                digest = content_hash(made, progress=counter.notes).model
             work.forget()  # what `place` leaves in the staging directory is the replaced model
             place(made, target, force=force)
             remove_tree(staging)

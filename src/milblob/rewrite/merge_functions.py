@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, cast
 
 from .. import _codec
-from ..arguments import as_path, require, require_calls, require_flags, source_of
+from ..arguments import as_path, require, require_flags, source_of
 from ..errors import ProgramError, UnsupportedError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
@@ -26,7 +26,7 @@ from ..program.wire_edits import (
     text_edit,
     text_of,
 )
-from ..progress import Progress
+from ..progress import Progress, ProgressCounter, start_progress
 from ..results import Result
 from ..storage.mapped import closed_on_error
 from .alike import Shared, find_shared, shareable
@@ -154,7 +154,7 @@ def merge_functions(
     sharing = as_sharing(dedupe, min_sqnr, base)
     if not dedupe:
         raise ValueError(f"dedupe: expected True, 'values' or 'near', got {dedupe!r}; equal records are stored once")
-    require_calls(progress=progress)
+    start_progress(progress)
     require("default", default, str | None, "the name of a function")
     if isinstance(sources, str) or not isinstance(sources, Iterable):
         raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
@@ -166,22 +166,23 @@ def merge_functions(
     names_of = [as_path(path) for path, _ in given]
     require_new_package(names_of, target, force)
     parts: list[_Part] = []
+    counter = ProgressCounter(progress)
     try:
         for path, (_, names) in zip(names_of, given, strict=True):
             parts.append(_Part(path, names, max_nbytes, sharing is not None))
         _require_one_opset(parts)
         functions = _name_functions(parts)
         chosen = _choose_default(parts, functions, default)
-        shared = _shared(parts, sharing, max_nbytes) if sharing is not None else []
+        shared = _shared(parts, sharing, max_nbytes, counter) if sharing is not None else []
         described = tuple(_described(row, parts) for row in shared)
-        records = _arranged(parts, shared)
+        records = _arranged(parts, shared, counter)
         items = records.items
         nbytes = sum(item.nbytes for item in items)
         shared_nbytes = sum(item.nbytes for item in records.every) - nbytes
         report = MergeReport(target, functions, chosen, len(items), nbytes, shared_nbytes, described, not dry_run)
         if dry_run:
             return report
-        write_new_package(names_of, target, force, records, _model(parts, chosen), progress)
+        write_new_package(names_of, target, force, records, _model(parts, chosen), counter)
         return report
     finally:
         for part in parts:
@@ -285,11 +286,11 @@ def _choose_default(parts: list[_Part], functions: tuple[MergedFunction, ...], d
 # -------------------------------------------------------------------------------------------------------------- weights
 
 
-def _shared(parts: list[_Part], sharing: Sharing, max_nbytes: int | None) -> list[Shared]:
+def _shared(parts: list[_Part], sharing: Sharing, max_nbytes: int | None, counter: ProgressCounter) -> list[Shared]:
     """Find the weights that take the form of another one."""
     models = [part.model for part in parts if part.model is not None]
     weights = (weight for model in models for weight in shareable(model.parts[0]))
-    return find_shared(weights, sharing, lambda weight: None, max_nbytes)
+    return find_shared(weights, sharing, lambda weight: None, max_nbytes, counter)
 
 
 def _described(shared: Shared, parts: list[_Part]) -> SharedWeight:
@@ -305,13 +306,13 @@ def _described(shared: Shared, parts: list[_Part]) -> SharedWeight:
     return replace(SharedWeight.of(shared), name=name(shared.weight), reference=name(shared.reference))
 
 
-def _arranged(parts: list[_Part], shared: list[Shared]) -> NewRecords:
+def _arranged(parts: list[_Part], shared: list[Shared], counter: ProgressCounter) -> NewRecords:
     """Lay out the records that the functions refer to, and make every reference to them an edit of its part.
 
     `shared`: weights that take the form of another one.
     Returns: The records, each distinct one once, in order of first reference.
     """
-    records = NewRecords()
+    records = NewRecords(counter)
     references: list[tuple[_Part, Any, Item]] = []
     rows = {row.weight.row for row in shared}
     removals = plan_sharing(shared)

@@ -11,7 +11,7 @@ from ..model.manifest import new_manifest
 from ..model.package import MODEL_PATH, Package, Source
 from ..program.splice import Spliced
 from ..program.wire_edits import varint
-from ..progress import Progress, ProgressCounter
+from ..progress import ProgressCounter
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory
@@ -52,6 +52,8 @@ def require_one_program(package: Package) -> Source:
 class NewRecords:
     """The records of a new weight file, gathered from the weight files of other models.
 
+    `counter`: notes each record.
+
     Attributes:
         every: one item for each record that was added, in the order of the first reference. `first` of an item is the
             one that is stored.
@@ -60,7 +62,8 @@ class NewRecords:
         origins: every file that bytes come from, mapped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counter: ProgressCounter) -> None:
+        self._counter = counter
         self.every: list[Item] = []
         self.file_nbytes = 0
         self.origins: dict[SourceFile, MappedFile] = {}
@@ -88,6 +91,7 @@ class NewRecords:
             item.order, item.name = (len(self.every),), constant.op.name if constant.op is not None else ""
             self.every.append(item)
             self._stretches.append(Stretch(reader.mapping.check_size(), *span, (record.dtype, record.count)))
+        self._counter.note(item.name)
         return item
 
     def _origin(self, mapping: MappedFile) -> SourceFile:
@@ -142,13 +146,12 @@ def write_package(
 
 
 def write_new_package(
-    sources: list[str], target: str, force: bool, records: NewRecords, model: list[Bytes], progress: Progress | None
+    sources: list[str], target: str, force: bool, records: NewRecords, model: list[Bytes], counter: ProgressCounter
 ) -> None:
     """Write a package with one weight file, whole or not at all; `model` is emptied: it holds bytes of the sources.
 
     Raises: As `require_new_package` and `write_package`. FormatError: a source was written to since it was opened.
     """
-    counter = ProgressCounter(progress)
     counter.total_nbytes = sum(item.nbytes for item in records.items) + nbytes_of(model)
     require_new_package(sources, target, force)  # again: another process may have created it
     with NewDirectory(target, replace=paths.is_directory(target)) as directory:

@@ -20,6 +20,7 @@ from ..program.constexpr import part_names
 from ..program.scan import Compressed
 from ..program.splice import Edit
 from ..program.wire_edits import combined, function_edits, reference_edit, removed_operation, value_edit
+from ..progress import NO_PROGRESS, ProgressCounter
 from ..values.tensorvalue import pack_tensor
 from .alike import Shared
 from .decompress import Decompression, dense_edit
@@ -68,6 +69,7 @@ def program_edits(
     weights: Sequence[tuple[Tensor, Item | None, bytes | None]],
     constexprs: Sequence[tuple[CompressedWeight, dict[str, Item]]] = (),
     shared: Sequence[Shared] = (),
+    counter: ProgressCounter = NO_PROGRESS,
 ) -> Edits:
     """Return the edits of a model's Programs; none for those that do not change.
 
@@ -78,6 +80,7 @@ def program_edits(
         weights: that become dense, each with its new record or its new TensorValue.
         constexprs: weights that are compressed, and by key of part the new record; other parts are in the Program.
         shared: weights that take the form of another one.
+        counter: notes each weight.
 
     Raises:
         ProgramError: a cast after which an operation would not type-check; no function is left.
@@ -86,15 +89,15 @@ def program_edits(
     edits: dict[OpenProgram, list[Edit | None]] = {program: [] for program in model.parts}
     if functions is not None:
         edits[model.parts[0]] += _function_edits(model, functions)
-    for reference in references:
+    for reference in counter.noting(references, lambda reference: reference.tensor.name):
         edits[cast(OpenProgram, reference.tensor.program)] += _edits_of(reference)
     for program, decompression in decompressions.items():
         edits[program] += [removed_operation(program.scan.buffer, op) for op in decompression.removed]
-    for tensor, item, packed in weights:
+    for tensor, item, packed in counter.noting(weights, lambda row: row[0].name):
         value = packed if item is None else _spelled(item)
         program, group = cast(OpenProgram, tensor.program), cast(Compressed, tensor.chain)
         edits[program].append(dense_edit(program.scan, group, tensor.mil_dtype, tensor.shape, value))
-    for (tensor, parts), items in constexprs:
+    for (tensor, parts), items in counter.noting(constexprs, lambda row: row[0].tensor.name):
         program, row = cast(OpenProgram, tensor.program), tensor.op_row
         values = [
             (

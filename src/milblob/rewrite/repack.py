@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.reopening import Reopened
-from ..arguments import as_integer, as_path, parse_nbytes, require, require_calls, require_flags, require_nan, source_of
+from ..arguments import as_integer, as_path, parse_nbytes, require, require_flags, require_nan, source_of
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, ResolveError, UnsupportedError
@@ -20,7 +20,7 @@ from ..model.program_file import edited_file
 from ..model.recovery import complete
 from ..model.table import format_of
 from ..program.splice import Spliced
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..selection import Select, selector
 from ..storage import paths, pending
 from ..storage.beneath import Location
@@ -147,7 +147,7 @@ def repack(
     sources = _paths(source)
     require_flags(gc=gc, merge=merge, canonical=canonical, decompress=decompress, force=force, dry_run=dry_run)
     share = as_sharing(dedupe, min_sqnr, base)
-    require_calls(progress=progress)
+    start_progress(progress)
     executor = workers_of(executor)
     is_selected = None if select is None else selector(select)
     options = Options(
@@ -318,7 +318,7 @@ class Repacking:
         """
         model = self.models[0]
         required = listed_files(self.sources[0]) if model.kind == "mlpackage" else []
-        arrangement = arrange(self.models, self.options, required, compressed, self.max_nbytes)
+        arrangement = arrange(self.models, self.options, required, compressed, self.max_nbytes, self.counter)
         records = arrangement.records
         for opened in self.models:
             self._held += opened.package.mappings

@@ -10,6 +10,7 @@ from ..dtypes import DType
 from ..program.types import DictionaryType, StateType, TensorType, ValueType, read_type
 from ..program.value import Value
 from ..program.view import Block, Function, Operation, ProgramView
+from ..progress import NO_PROGRESS, ProgressCounter
 from ..wording import abbreviated
 from .catalog import Breach, quoted
 from .constexpr_rules import WITH_MASKS, constexpr_breaches
@@ -38,13 +39,16 @@ class Signature(NamedTuple):
     outputs: list[tuple[str, ValueType | None]] | None
 
 
-def breaches(view: ProgramView, signatures: dict[str, Signature] | None = None) -> Iterator[Breach]:
+def breaches(
+    view: ProgramView, signatures: dict[str, Signature] | None = None, counter: ProgressCounter = NO_PROGRESS
+) -> Iterator[Breach]:
     """Yield every place where a Program breaks a rule, in Program order.
 
     `view`: the Program. `signatures`: gets the signature of each function, by its name, while the breaches are yielded.
+    `counter`: notes each operation.
     Raises: FormatError: bytes that are malformed; the rest of the Program is not looked at.
     """
-    walk = _Walk(view, {} if signatures is None else signatures)
+    walk = _Walk(view, {} if signatures is None else signatures, counter)
     if view.version != 1:
         yield Breach("MIL036", f"version of the Program: expected 1, got {view.version}", "program")
     attributes = view.attributes
@@ -80,8 +84,8 @@ def _path(place: _Place) -> str:
 class _Walk:
     """The definitions of the blocks around the current place, during a walk in Program order."""
 
-    def __init__(self, view: ProgramView, signatures: dict[str, Signature]) -> None:
-        self._view = view
+    def __init__(self, view: ProgramView, signatures: dict[str, Signature], counter: ProgressCounter) -> None:
+        self._view, self._counter = view, counter
         self._signatures = signatures
         self._visible: dict[str, Bound | None] = {}  # name -> its definition
         self._blocks: list[Block] = []  # open ones, the outermost first
@@ -161,7 +165,7 @@ class _Walk:
         for name, declared in self._named(first, count):
             yield from self._variable(name, declared, "input", block)
             yield from self._define(name, self._bound(declared, False), hidden, block)
-        for op in block.operations:
+        for op in self._counter.noting(block.operations):
             yield from self._operation(op, hidden)
         for name in block.outputs:
             yield from _name(name, "output of the block", where)

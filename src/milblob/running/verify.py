@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Real
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import onnx_ir as ir
 
 from .. import decibels
-from ..arguments import as_count, as_path, require, require_calls
+from ..arguments import as_count, as_path, require
 from ..errors import MilblobError
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..results import Result, ambiguous, least
 from ..wording import escape
 from .samples import given_runs, random_runs
@@ -149,7 +150,7 @@ def verify(
         >>> milblob.verify("demo.mlpackage", "small.mlpackage", max_error=0.1).is_same
         True
     """
-    require_calls(progress=progress)
+    start_progress(progress)
     runs = None if runs is None else as_count("runs", runs, 1, nbits=31)
     seed = as_count("seed", seed)
     require("max_error", 0.0 if max_error is None else max_error, Real, "a number")
@@ -162,10 +163,11 @@ def verify(
     if function is not None and all(isinstance(one, Session) or _is_file(one) for one in (a, b)):
         raise ValueError(f"function: expected none of sessions and .onnx files, which are one, got {function!r:.100}")
     is_rounded = rounds_each(a, b)
+    counter = ProgressCounter(progress)
     with ExitStack() as stack:
         first, second = (
             one if isinstance(one, Session) else stack.enter_context(_opened(one, function, max_nbytes, is_rounded))
-            for one in (a, b)
+            for _, one in counter.noting((("a", a), ("b", b)), itemgetter(0))
         )
         _require_alike(first, second)
         if inputs is None:
@@ -173,7 +175,7 @@ def verify(
         elif not (chosen := given_runs(inputs, first.inputs)):
             raise ValueError("inputs: expected one run or more, got none")
         float_limit = HALF_LIMIT if _is_half(first) or _is_half(second) else LIMIT
-        return _compare(first, second, chosen, float_limit, max_error, inputs is None, ProgressCounter(progress))
+        return _compare(first, second, chosen, float_limit, max_error, inputs is None, counter)
 
 
 def rounds_each(a: Any, b: Any) -> bool:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import as_path, require_calls, require_flags
+from ..arguments import as_path, require_flags
 from ..budget import Budget
 from ..errors import FormatError
 from ..model.editable import EditableModel
 from ..model.recovery import complete
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..rewrite.copying import new_file
 from ..rewrite.destination import is_in_place, require_destination
 from ..storage import paths
@@ -81,7 +81,7 @@ def apply(
     """
     name, file = as_path(source), as_path(patch)
     require_flags(force=force, dry_run=dry_run)
-    require_calls(progress=progress)
+    start_progress(progress)
     target = name if destination is None else as_path(destination)
     frames.zstd()
     in_place = destination is None or is_in_place([name], target)

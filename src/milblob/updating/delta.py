@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import as_count, as_path, require_calls, require_flags
+from ..arguments import as_count, as_path, require_flags
 from ..errors import FormatError, LimitError
-from ..progress import Progress, ProgressCounter
+from ..progress import Progress, ProgressCounter, start_progress
 from ..rewrite.destination import require_no_part, require_outside_models
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile
@@ -80,7 +80,7 @@ def delta(
     """
     names, target = [as_path(old), as_path(new)], as_path(destination)
     require_flags(force=force)
-    require_calls(progress=progress)
+    start_progress(progress)
     level = as_count("level", level, 1)
     if level > _MAX_LEVEL:
         raise ValueError(f"level: expected at most {_MAX_LEVEL}, got {level}")

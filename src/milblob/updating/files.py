@@ -132,6 +132,7 @@ class HashedFiles:
         model: the same, listing every constant.
         parts: path -> parts of each file, in order, from its first byte to the last.
         hashes: path -> BLAKE3 of each part.
+        counter: notes each tensor.
 
     Attributes:
         files: the model.
@@ -143,7 +144,14 @@ class HashedFiles:
         As `content_hash`.
     """
 
-    def __init__(self, files: ModelFiles, model: Model, parts: Parts, hashes: Mapping[str, list[bytes]]) -> None:
+    def __init__(
+        self,
+        files: ModelFiles,
+        model: Model,
+        parts: Parts,
+        hashes: Mapping[str, list[bytes]],
+        counter: ProgressCounter,
+    ) -> None:
         self.files = files
         self.patched: dict[str, PatchedFile] = {}
         self.parts: Parts = {}
@@ -154,7 +162,7 @@ class HashedFiles:
             if any(row.is_record for row in rows):
                 found = zip(rows, hashes[path], strict=True)
                 self.parts[path] = [row._replace(digest=one) if row.is_record else row for row, one in found]
-        self.content = bytes.fromhex(model_hash(model, known=self._known(model, files)).model)
+        self.content = bytes.fromhex(model_hash(model, known=self._known(model, files), progress=counter.notes).model)
 
     def _known(self, model: Model, files: ModelFiles) -> Known:
         """Return the digests of records as `model_hash` takes them."""
@@ -189,7 +197,7 @@ def hash_both(old: ModelFiles, new: ModelFiles, counter: ProgressCounter) -> tup
                 for (side, path, first), value in zip(places, values, strict=True):
                     hashes[side][path][first + step] = value
                     counter.add(both[side].shown(path), parts[side][path][first + step].nbytes)
-        return HashedFiles(old, a, parts[0], hashes[0]), HashedFiles(new, b, parts[1], hashes[1])
+        return HashedFiles(old, a, parts[0], hashes[0], counter), HashedFiles(new, b, parts[1], hashes[1], counter)
 
 
 def _run_of(both: tuple[ModelFiles, ModelFiles], parts: list[Parts], count: int, places: list[_Place]) -> Run:

@@ -56,7 +56,7 @@ class Progress:
     def _show(self, now: float) -> None:
         name, done_nbytes, total_nbytes = self._state
         self._last, self._shown = now, True
-        portion = done_nbytes / total_nbytes if total_nbytes else float(bool(name))
+        portion = done_nbytes / total_nbytes if total_nbytes else 0.0  # it is not known while work is planned
         bar = "#" * int(30 * portion)
         seconds = int(now - self._started)
         line = f"[{bar:<30}] {portion:4.0%}  {output.size(done_nbytes)}  {seconds} s  {output.escape(name)}".rstrip()

@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +67,8 @@ class _Hashing:
         kinds: dict[int, set[DType]] = defaultdict(set)
         looks: dict[Any, tuple[list[_Looked], list[_Looked]]] = defaultdict(lambda: ([], []))
         ours = {tensor.size for tensor in self.arrays.values()}
-        for name, tensor in self.weights.items():
+        counter = self.work.counter
+        for name, tensor in counter.noting(self.weights.items(), itemgetter(0)):
             if tensor.size in ours:
                 kinds[tensor.size].add(tensor.mil_dtype)
                 self._look(looks, 1, name, tensor, tensor.mil_dtype)
@@ -80,7 +82,7 @@ class _Hashing:
             for (_, dtype, _), sides in looks.items()
             if all(sides)
             for a, b in self._groups(sides, dtype)
-            for one in self._of(a, b, dtype)
+            for one in counter.noting(self._of(a, b, dtype), lambda one: one.arrays.members[0])
         ]
 
     def _look(self, looks: Any, side: int, name: str, tensor: LazyTensor, dtype: DType) -> None:
