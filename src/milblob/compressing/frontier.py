@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 
 
 class Alone(NamedTuple):
-    """One recipe, applied to every weight that takes it.
+    """One recipe, applied to every weight that takes it."""
 
-    Attributes:
-        recipe: applied to the weights that take it; the others are left as they are.
-        point: the resulting size and error.
-        chosen_error: the error of the mixture chosen for the same bytes: at most that of `point` and of any mixture
-            chosen for fewer bytes.
-    """
-
-    recipe: Recipe
-    point: Point
+    recipe: Recipe  # the weights that do not take it are left as they are
+    point: Point  # the resulting size and error
+    # of the mixture chosen for the same bytes: at most that of `point` and of any mixture chosen for fewer bytes
     chosen_error: float
 
 

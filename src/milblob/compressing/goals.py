@@ -40,15 +40,10 @@ LADDER: tuple[Recipe, ...] = (
 
 
 class Point(NamedTuple):
-    """A point of a frontier.
+    """A point of a frontier."""
 
-    Attributes:
-        nbytes: of all weights as stored.
-        error: of the weights, divided by `Measurements.divisor`.
-    """
-
-    nbytes: int
-    error: float
+    nbytes: int  # of all weights as stored
+    error: float  # of the weights, divided by `Measurements.divisor`
 
 
 class RecipeChoice:
