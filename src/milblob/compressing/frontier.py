@@ -12,12 +12,12 @@ from ..progress import Progress, ProgressCounter
 from ..results import Result, plain
 from ..storage.scratch import Scratch
 from ..workers import workers_of
-from .choosing import choose
+from .choosing import Point, choose
 from .compress import as_request, require_directory
 from .far_weights import FarWeights
 from .find_candidates import CandidateSearch, Skipped
 from .frontier_svg import picture
-from .goals import Point, RecipeChoice, alike, point_of, walked
+from .goals import RecipeChoice, alike, point_of, walked
 from .options import Errors, Guidance, Scope, as_ladder, as_sensitivity
 from .recipe import Recipe
 
