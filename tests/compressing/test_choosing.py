@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milblob.compressing.choosing import Choice, choose, choose_within, chosen_of, hull, starts, walk
+from milblob.compressing.choosing import Point, choose, choose_within, chosen_of, hull, starts, walk
 
-CHOICES = st.builds(Choice, st.integers(0, 40), st.integers(0, 60).map(lambda eighths: eighths / 8))
+CHOICES = st.builds(Point, st.integers(0, 40), st.integers(0, 60).map(lambda eighths: eighths / 8))
 UNITS = st.lists(st.lists(CHOICES, min_size=1, max_size=5), min_size=1, max_size=4)
 
 
@@ -21,13 +21,13 @@ def combinations(units):
 
 def test_hull_of_an_example():
     unit = [
-        Choice(10, 0.0),
-        Choice(2, 5.0),
-        Choice(4, 3.5),
-        Choice(5, 1.0),
-        Choice(8, 0.9),
-        Choice(5, 1.5),
-        Choice(12, 0.0),
+        Point(10, 0.0),
+        Point(2, 5.0),
+        Point(4, 3.5),
+        Point(5, 1.0),
+        Point(8, 0.9),
+        Point(5, 1.5),
+        Point(12, 0.0),
     ]
     assert hull(unit) == [1, 3, 0]  # 4 bytes lie above the line from 2 to 5, 8 above that from 5 to 10
 
@@ -86,7 +86,7 @@ def test_the_least_error_is_that_of_all_mixtures(units, most):
 
 
 def test_the_least_error_of_an_example():
-    assert choose([[Choice(0, 1.0), Choice(10, 0.0)]], 9) == ([0], 0, 1.0, pytest.approx(0.1))
+    assert choose([[Point(0, 1.0), Point(10, 0.0)]], 9) == ([0], 0, 1.0, pytest.approx(0.1))
 
 
 @given(UNITS)
@@ -116,19 +116,19 @@ def test_no_better_choice_of_one_unit_fits_what_is_left(units, most):
 
 
 def test_what_lies_above_the_hull_fills_the_rest():
-    units = [[Choice(0, 8.0), Choice(4, 6.0), Choice(10, 0.0)]]  # the middle is on no hull
+    units = [[Point(0, 8.0), Point(4, 6.0), Point(10, 0.0)]]  # the middle is on no hull
     assert choose(units, 9).choices == [1]
-    units = [[Choice(0, 9.0), Choice(10, 0.0)], [Choice(0, 4.0), Choice(6, 0.0)]]
+    units = [[Point(0, 9.0), Point(10, 0.0)], [Point(0, 4.0), Point(6, 0.0)]]
     assert choose(units, 9).choices == [0, 1]  # the first step does not fit, the second does
 
 
 def test_what_fits_to_the_byte_is_taken():
-    units = [[Choice(0, 8.0), Choice(4, 6.0), Choice(10, 0.0)]]
+    units = [[Point(0, 8.0), Point(4, 6.0), Point(10, 0.0)]]
     assert [choose(units, size).choices for size in (3, 4, 9, 10)] == [[0], [1], [1], [2]]
 
 
 def test_choices_above_the_hull_are_not_steps():
-    assert hull([Choice(0, 8.0), Choice(4, 4.0), Choice(8, 0.0)]) == [0, 2]
+    assert hull([Point(0, 8.0), Point(4, 4.0), Point(8, 0.0)]) == [0, 2]
 
 
 @given(UNITS, st.integers(0, 60).map(lambda eighths: eighths / 8))
@@ -156,8 +156,8 @@ def test_never_worse_than_others_that_fit_nor_than_at_their_smaller_sizes(units,
 
 def test_others_make_room_for_a_large_unit():
     """Its step gains less for each byte than theirs and comes last, but fills the room that they leave."""
-    small = [Choice(0, 6.0), Choice(11, 0.0)]
-    units = [[Choice(0, 54.5), Choice(100, 0.0)], *[small] * 10]
+    small = [Point(0, 6.0), Point(11, 0.0)]
+    units = [[Point(0, 54.5), Point(100, 0.0)], *[small] * 10]
     assert choose(units, 99).choices == [0, *[1] * 9, 0]
     assert choose(units, 100).choices == [1, *[0] * 10]
 
@@ -165,4 +165,4 @@ def test_others_make_room_for_a_large_unit():
 def test_nothing_to_choose():
     assert choose([], 0) == ([], 0, 0.0, 0.0)
     assert choose_within([], 1.0) == ([], 0, 0.0, 0.0)
-    assert not math.isnan(choose([[Choice(3, 0.0)]], 3).least)
+    assert not math.isnan(choose([[Point(3, 0.0)]], 3).least)

@@ -9,7 +9,7 @@ import pytest
 import milblob
 import milblob.refitting.write as write
 import milblob.rewrite.repack as repack
-from milblob.compressing.goals import Point
+from milblob.compressing.choosing import Point
 from milblob.program import schema
 from paths import DATA
 

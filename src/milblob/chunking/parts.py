@@ -35,25 +35,17 @@ _MIL_NAMES = {DType.FLOAT16: "fp16", DType.FLOAT32: "fp32"}
 
 @dataclass(eq=False)
 class FunctionPart:
-    """A part of a function.
+    """A part of a function."""
 
-    Attributes:
-        flow: the function.
-        start, stop: of its steps.
-        rows: of the operations of the function's own block that it has: its steps, those that are computed again, and
-            the constants that these read.
-        inputs: what it takes: inputs of the function, states among them, then values of earlier parts.
-        returned: outputs of the function that it returns.
-        passed: values that later parts take, those that are outputs of the function left out.
-    """
-
-    flow: Flow
-    start: int
+    flow: Flow  # the function
+    start: int  # of its steps
     stop: int
+    # of the operations of the function's own block that it has: its steps, those that are computed again, and the
+    # constants that these read
     rows: set[int]
-    inputs: list[LiveValue]
-    returned: list[str]
-    passed: list[LiveValue]
+    inputs: list[LiveValue]  # what it takes: inputs of the function, states among them, then values of earlier parts
+    returned: list[str]  # outputs of the function that it returns
+    passed: list[LiveValue]  # values that later parts take, those that are outputs of the function left out
 
     @property
     def input_names(self) -> list[str]:

@@ -22,7 +22,7 @@ _VIEWS = ((False, False), (False, True), (True, False), (True, True))
 def open_chosen(
     stack: ExitStack, source: str, arguments: Namespace, *, constants: bool = False, stored: bool = False
 ) -> "ChosenTensors":
-    """Open a model or a file of arrays, and choose from it.
+    """Open a model or a file of arrays, and choose from it. Say so if -k or -f leave nothing; not with -q.
 
     `constants`, `stored`: see `milblob.open`.
     Raises: ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
@@ -32,7 +32,10 @@ def open_chosen(
     opened = open_tensors(
         stack, source, function=arguments.function, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes
     )
-    return opened.only(kept(opened.tensors, arguments, source))
+    chosen = opened.only(kept(opened.tensors, arguments, source))
+    if not chosen.tensors and not arguments.quiet and (words := describe_filter(arguments)):
+        output.say(f"no tensor matches {words}")
+    return chosen
 
 
 def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> "LazyTensor":

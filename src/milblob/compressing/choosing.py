@@ -21,11 +21,11 @@ _MOST_WALKS = 16
 _NEAR = 1.001  # of an error to the least one: it is not worth another walk
 
 
-class Choice(NamedTuple):
-    """An option of a unit."""
+class Point(NamedTuple):
+    """A size and the error at it: of a unit with one of its choices, or of all weights of a model."""
 
-    nbytes: int  # the size of the unit with this option
-    error: float  # finite, zero or more
+    nbytes: int
+    error: float  # zero or more; of a choice finite, of a model divided by `Measurements.divisor`
 
 
 class ChoiceStep(NamedTuple):
@@ -46,7 +46,8 @@ class Chosen(NamedTuple):
     least: float  # no choices of at most the size asked for have a smaller error than this
 
 
-Unit = Sequence[Choice]
+Unit = Sequence[Point]
+"""Its choices."""
 
 
 def hull(unit: Unit) -> list[int]:

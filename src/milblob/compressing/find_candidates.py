@@ -85,7 +85,8 @@ class CandidateSearch:
     def find(self, model: Model, counter: ProgressCounter, far: FarWeights) -> tuple[list[Candidate], list[int]]:
         """Return the weights that can be compressed, in Program order; record the other requested ones as skipped.
 
-        `counter`: notes each weight, and gets the bytes of the distinct ones as its total. `far`: look for NaN and infinity.
+        `counter`: notes each weight, and gets the bytes of the distinct ones as its total. `far`: look for NaN and
+        infinity.
         Returns: The candidates; for each the number of the first that is alike.
         Raises: UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. ValueError:
         operations that read one weight ask for different recipes; names that fit no weight; with `nan="error"`, NaN or

@@ -12,12 +12,12 @@ from ..progress import Progress, ProgressCounter, start_progress
 from ..results import Result, plain
 from ..storage.scratch import Scratch
 from ..workers import workers_of
-from .choosing import choose
+from .choosing import Point, choose
 from .compress import as_request, require_directory
 from .far_weights import FarWeights
 from .find_candidates import CandidateSearch, Skipped
 from .frontier_svg import picture
-from .goals import Point, RecipeChoice, alike, point_of, walked
+from .goals import RecipeChoice, alike, point_of, walked
 from .options import Errors, Guidance, Scope, as_ladder, as_sensitivity
 from .recipe import Recipe
 
@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 
 
 class Alone(NamedTuple):
-    """One recipe, applied to every weight that takes it.
+    """One recipe, applied to every weight that takes it."""
 
-    Attributes:
-        recipe: applied to the weights that take it; the others are left as they are.
-        point: the resulting size and error.
-        chosen_error: the error of the mixture chosen for the same bytes: at most that of `point` and of any mixture
-            chosen for fewer bytes.
-    """
-
-    recipe: Recipe
-    point: Point
+    recipe: Recipe  # the weights that do not take it are left as they are
+    point: Point  # the resulting size and error
+    # of the mixture chosen for the same bytes: at most that of `point` and of any mixture chosen for fewer bytes
     chosen_error: float
 
 

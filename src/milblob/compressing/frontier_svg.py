@@ -6,7 +6,7 @@ from html import escape
 
 from .. import decibels
 from ..wording import escape as printable
-from .goals import Point
+from .choosing import Point
 from .linear_recipe import Linear
 from .palette_recipe import Palette
 from .prune_recipe import Prune

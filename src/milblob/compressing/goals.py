@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ..progress import ProgressCounter
 from ..selection import selector
 from ..wording import escape
 from .candidates import KEPT, Candidate
-from .choosing import Chosen, choose, choose_within, chosen_of, starts, walk
+from .choosing import Chosen, Point, choose, choose_within, chosen_of, starts, walk
 from .far_weights import FarWeights
 from .linear_recipe import Linear
 from .measuring import Measured, Measurements, StoredWeights, measured, measured_far, shares_of, units_of, values_of
@@ -37,18 +37,6 @@ LADDER: tuple[Recipe, ...] = (
     Palette(2),
 )
 """The default recipes to choose from; before iOS 18 only those that the system can hold."""
-
-
-class Point(NamedTuple):
-    """A point of a frontier.
-
-    Attributes:
-        nbytes: of all weights as stored.
-        error: of the weights, divided by `Measurements.divisor`.
-    """
-
-    nbytes: int
-    error: float
 
 
 class RecipeChoice:
@@ -232,6 +220,5 @@ def alike(measurements: Measurements) -> dict[Recipe, list[int]]:
 
 def point_of(measurements: Measurements, choices: Sequence[int]) -> Point:
     """Return the total size and error of choices for all units."""
-    rows = [unit.choices[number] for unit, number in zip(measurements.units, choices, strict=True)]
-    nbytes = measurements.fixed_nbytes + sum(row.nbytes for row in rows)
-    return Point(nbytes, math.fsum(row.error for row in rows) / measurements.divisor)
+    chosen = chosen_of([unit.choices for unit in measurements.units], choices)
+    return Point(measurements.fixed_nbytes + chosen.nbytes, chosen.error / measurements.divisor)

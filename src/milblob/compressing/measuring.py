@@ -18,7 +18,7 @@ from ..rewrite.parts import WeightParts
 from ..threads import sized
 from ..wording import escape
 from .candidates import Candidate
-from .choosing import Choice
+from .choosing import Point
 from .options import Errors
 from .recipe import Recipe
 from .recompress import all_weights
@@ -44,7 +44,7 @@ class WeightUnit(NamedTuple):
     recipes: list[Recipe | None]  # one for each choice; None to leave the weight as it is
     # bytes, and error relative to the power, times the sensitivity. For a quality, that of the worst of the different
     # ones; else their sum, each times its elements and the operations that read it.
-    choices: list[Choice]
+    choices: list[Point]
 
 
 class Measurements(NamedTuple):
@@ -190,7 +190,7 @@ def units_of(
         heaviest = {first: max(factors[n] for n in numbers if firsts[n] == first) for first in different}
         bases = {first: [_base(candidates[n]) for n in numbers if firsts[n] == first] for first in different}
         recipes: list[Recipe | None] = []
-        choices: list[Choice] = []
+        choices: list[Point] = []
         for recipe in dict.fromkeys(option.recipe for option in candidates[numbers[0]].options):
             found = [
                 {option.recipe: one for option, one in zip(candidates[first].options, rows[first], strict=True)}.get(
@@ -214,13 +214,13 @@ def units_of(
             else:
                 error = min(math.fsum(shares[first] * error for first, error in errors.items()), _MOST_ERROR)
             recipes.append(recipe)
-            choices.append(Choice(nbytes, error))
+            choices.append(Point(nbytes, error))
         if not recipes:
             reasons |= {number: _reason(rows[firsts[number]]) for number in numbers}
             continue
         if candidates[numbers[0]].may_stay:
             recipes.append(None)
-            choices.append(Choice(stored.nbytes_of([candidates[number].tensor for number in numbers]), 0.0))
+            choices.append(Point(stored.nbytes_of([candidates[number].tensor for number in numbers]), 0.0))
         count = sum(candidates[first].tensor.size for first in different)
         units.append(WeightUnit(numbers, count, recipes, choices))
     return units, reasons

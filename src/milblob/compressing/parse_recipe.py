@@ -16,13 +16,12 @@ from .prune_recipe import Prune
 from .recipe import Joint, Recipe
 
 RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune, "Joint": Joint}
-
-
-_NAMED: dict[str, Recipe] = {
+NAMED: dict[str, Recipe] = {
     **{dtype: Linear(dtype) for dtype in ("int8", "uint8", "int4", "uint4")},
     **{f"palette{bits}": Palette(bits) for bits in NBITS},
     "unique": Palette(mode="unique"),
 }
+"""Recipes that have a name."""
 
 
 def as_recipe(value: Any) -> Recipe:
@@ -33,10 +32,10 @@ def as_recipe(value: Any) -> Recipe:
     if isinstance(value, Recipe):
         return value
     if isinstance(value, str):
-        if value in _NAMED:
-            return _NAMED[value]
+        if value in NAMED:
+            return NAMED[value]
         if not value.lstrip().startswith("{"):
-            message = f"recipe: expected a Linear, Palette or Prune, one as JSON, or one of {', '.join(_NAMED)}"
+            message = f"recipe: expected a Linear, Palette or Prune, one as JSON, or one of {', '.join(NAMED)}"
             raise ValueError(f"{message}, got {value!r:.60}{_advice(value)}")
         try:
             value = parse_json(value, "JSON", None, unique=True)
@@ -76,6 +75,6 @@ def _advice(name: str) -> str:
         return f"; a size is Goal(size={name!r:.60})"
     letters, digits = re.sub(r"[^a-z]", "", text), re.sub(r"\D", "", text)
     meant = f"palette{digits}" if letters.startswith(("pal", "lut", "kmeans", "bit")) else letters + digits
-    if meant in _NAMED:
+    if meant in NAMED:
         return f"; did you mean {meant}?"
-    return hint(text, _NAMED)
+    return hint(text, NAMED)

@@ -18,22 +18,15 @@ _PATIENCE = 8  # weights in a row that a step of the search does not explain
 
 
 class Ownership:
-    """The decisions so far, filled step by step.
-
-    Attributes:
-        found: the matches, by array. ties: of tensors that cannot be distinguished.
-        used: arrays that were found, or tied, or that others were computed with.
-        taken: weights that were found, or tied.
-        equal: arrays that equal one that was found.
-    """
+    """The decisions so far, filled step by step."""
 
     def __init__(self, checkpoint: Checkpoint, weights: ModelWeights) -> None:
         self.arrays, self.weights, self.counter = checkpoint.arrays, weights, checkpoint.work.counter
-        self.found: dict[str, list[Match]] = defaultdict(list)
-        self.ties: list[Tie] = []
-        self.used: set[str] = set()
-        self.taken: set[str] = set()
-        self.equal: set[str] = set()
+        self.found: dict[str, list[Match]] = defaultdict(list)  # by array
+        self.ties: list[Tie] = []  # of tensors that cannot be distinguished
+        self.used: set[str] = set()  # arrays that were found, or tied, or that others were computed with
+        self.taken: set[str] = set()  # weights that were found, or tied
+        self.equal: set[str] = set()  # arrays that equal one that was found
 
     def left(self) -> list[str]:
         """Return the first weight of each blob that nothing is known of."""

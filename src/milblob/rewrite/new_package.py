@@ -50,23 +50,14 @@ def require_one_program(package: Package) -> Source:
 
 
 class NewRecords:
-    """The records of a new weight file, gathered from the weight files of other models.
-
-    `counter`: notes each record.
-
-    Attributes:
-        every: one item for each record that was added, in the order of the first reference. `first` of an item is the
-            one that is stored.
-        items: those that are stored.
-        file_nbytes: size of the weight file, once they are laid out.
-        origins: every file that bytes come from, mapped.
-    """
+    """The records of a new weight file, gathered from the weight files of other models; `counter` notes each of them."""
 
     def __init__(self, counter: ProgressCounter) -> None:
         self._counter = counter
+        # one item for each record that was added, in the order of the first reference; its `first` is stored
         self.every: list[Item] = []
-        self.file_nbytes = 0
-        self.origins: dict[SourceFile, MappedFile] = {}
+        self.file_nbytes = 0  # size of the weight file, once `lay_out` has set it
+        self.origins: dict[SourceFile, MappedFile] = {}  # every file that bytes come from, mapped
         self._stretches: list[Stretch] = []
         self._known: dict[tuple[int, str, int], Item] = {}
         self._files: dict[MappedFile, SourceFile] = {}
@@ -107,7 +98,7 @@ class NewRecords:
 
     @property
     def items(self) -> list[Item]:
-        """See Attributes."""
+        """Those that are stored."""
         return [item for item in self.every if item.first is item]
 
     def lay_out(self) -> None:

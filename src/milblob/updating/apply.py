@@ -85,7 +85,8 @@ def apply(
     target = name if destination is None else as_path(destination)
     frames.zstd()
     in_place = destination is None or is_in_place([name], target)
-    with PatchReader(file) as opened, ModelFiles(name, wait if dry_run or not in_place else complete) as files:
+    on_pending = wait if dry_run or not in_place else complete
+    with contextlib.closing(PatchReader(file)) as opened, contextlib.closing(ModelFiles(name, on_pending)) as files:
         budget = Budget(max_nbytes, name)
         for mapping in files.mappings.values():
             budget.add_file(mapping.name, mapping.nbytes, mapping.identity)
@@ -116,13 +117,7 @@ def apply(
 
 
 class _Applying:
-    """One call of `apply`.
-
-    Attributes:
-        changed: paths of the new files that the old model has not, or with other bytes.
-        removed: paths of old files that the new model has not.
-        can_patch: whether files can change in place through a journal.
-    """
+    """One call of `apply`."""
 
     def __init__(self, patch: PatchReader, files: ModelFiles, counter: ProgressCounter) -> None:
         self.patch, self.files, self.counter = patch, files, counter
@@ -130,10 +125,12 @@ class _Applying:
         counter.total_nbytes = patch.new_nbytes
         known = {file.path: file for file in index.old}
         self._rows = {file.path: number for number, file in enumerate(index.new)}
+        # paths: of new files that the old model has not, or with other bytes; of old files that the new one has not
         self.changed = tuple(
             file.path for file in index.new if file.path not in known or known[file.path].key != file.key
         )
         self.removed = tuple(file.path for file in index.old if file.path not in self._rows)
+        # whether files can change in place through a journal
         self.can_patch = not self.removed and all(path in known for path in self.changed)
         if self.can_patch and self.changed:
             changeable = files.package.changeable()

@@ -1,5 +1,6 @@
 """milblob.delta: write what a new model has and an old one has not, as a patch."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -88,7 +89,8 @@ def delta(
     require_outside_models(names, target)
     require_no_part(names, target, SUFFIX)
     counter = ProgressCounter(progress)
-    with ModelFiles(names[0], max_nbytes=max_nbytes) as a, ModelFiles(names[1], max_nbytes=max_nbytes) as b:
+    with contextlib.ExitStack() as stack:
+        a, b = (stack.enter_context(contextlib.closing(ModelFiles(name, max_nbytes=max_nbytes))) for name in names)
         if a.kind != b.kind:
             raise FormatError(f"new model: expected a {a.kind} as the old one is, got a {b.kind}", file=names[1])
         counter.total_nbytes = sum(one.nbytes for files in (a, b) for one in files.mappings.values())
@@ -125,13 +127,9 @@ class _Work:
             raise LimitError(f"{message}: the models have too many records", file=self.new.files.path)
         packed = frames.compress(data, _INDEX_LEVEL)
         write_at(self.fd, [packed], self._at)
-        with open(self.fd, "rb", buffering=0, closefd=False) as file:
-            mapping = MappedFile(file)
-        try:
+        with open(self.fd, "rb", buffering=0, closefd=False) as file, contextlib.closing(MappedFile(file)) as mapping:
             write_at(self.fd, [header(kind, mapping, self._at, len(data))], 0)
             return mapping.nbytes
-        finally:
-            mapping.close()
 
     def _write_file(self, path: str, file: PatchedFile, planner: Planner) -> np.ndarray[Any, Any]:
         """Write the frames of a file; return its rows."""

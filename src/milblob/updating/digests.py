@@ -23,29 +23,18 @@ class RunFile(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Parts of a file that follow each other, or of two files that may have the same bytes in them.
+    """Parts of a file that follow each other, or of two files that may have the same bytes in them."""
 
-    Attributes:
-        sizes: of the parts.
-        sides: one or two.
-    """
-
-    sizes: Sequence[int]
-    sides: tuple[RunFile, ...]
+    sizes: Sequence[int]  # of the parts
+    sides: tuple[RunFile, ...]  # one or two
 
 
 class _Piece(NamedTuple):
-    """A part, or stretches of one.
-
-    Attributes:
-        nbytes: how many.
-        first: number of the first stretch in the part.
-        is_last: whether the part ends with it.
-    """
+    """A part, or stretches of one."""
 
     nbytes: int
-    first: int
-    is_last: bool
+    first: int  # number of the first stretch in the part
+    is_last: bool  # whether the part ends with it
 
 
 def digest_of(sizes: Sequence[int], hashes: Iterable[bytes]) -> bytes:

@@ -34,22 +34,14 @@ _FINDER = ".DS_Store"
 
 
 class FilePart(NamedTuple):
-    """Bytes of a weight file: the data of a record, or what is between them.
+    """Bytes of a weight file: the data of a record, or what is between them."""
 
-    Attributes:
-        offset, nbytes: in the file.
-        width: bytes of an element; 0 of packed ones, and between records.
-        is_record: whether it is the data of a record.
-        names: of the weights that the record has, in the Program; "#0" and so on in a bare weight file.
-        digest: BLAKE3 of the data; b"" between records.
-    """
-
-    offset: int
+    offset: int  # in the file
     nbytes: int
-    width: int
-    is_record: bool = False
-    names: tuple[str, ...] = ()
-    digest: bytes = b""
+    width: int  # bytes of an element; 0 of packed ones, and between records
+    is_record: bool = False  # whether it is the data of a record
+    names: tuple[str, ...] = ()  # of the weights that the record has, in the Program; "#0" in a bare weight file
+    digest: bytes = b""  # BLAKE3 of the data; b"" between records
 
 
 Parts = dict[str, list[FilePart]]
@@ -60,27 +52,18 @@ _Place = tuple[int, str, int]
 
 
 class ModelFiles:
-    """A model and all files in it, open; a context manager.
+    """A model and all files in it, open.
 
-    Args:
-        source: path of a .mlpackage, .mlmodelc, .mlmodel or weight file.
-        on_pending: what to do about an interrupted change; see `Package`.
-        max_nbytes: as for `open`.
-
-    Attributes:
-        kind: "mlpackage", "mlmodelc", "mlmodel" or "blob".
-        package: the open model.
-        mappings: path relative to the model, with "/" -> open file; "" of a model that is a file.
-        is_directory: whether it is one.
-
-    Raises:
-        As opening it. UnsupportedError: another kind of file; a model file whose weights are in others.
+    `source`: path of a .mlpackage, .mlmodelc, .mlmodel or weight file. `on_pending`: what to do about an interrupted
+    change; see `Package`. `max_nbytes`: as for `open`.
+    Raises: As opening it. UnsupportedError: another kind of file; a model file whose weights are in others.
     """
 
     def __init__(
         self, source: str, on_pending: Callable[[Pending], object] = wait, *, max_nbytes: int | None = None
     ) -> None:
         self.path = source
+        # path relative to the model, with "/" -> open file; "" of a model that is a file
         self.mappings: dict[str, MappedFile] = {}
         self.package = Package(source, on_pending=on_pending, max_nbytes=max_nbytes)
         try:
@@ -102,12 +85,6 @@ class ModelFiles:
         found = [name.replace(os.sep, "/") for name, is_directory in walk(root) if not is_directory]
         return [name for name in found if name.rpartition("/")[2] != _FINDER]
 
-    def __enter__(self) -> "ModelFiles":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close all files."""
         for mapping in self.mappings.values():
@@ -127,21 +104,9 @@ class ModelFiles:
 class HashedFiles:
     """The digests of a model's files and of the records in them.
 
-    Args:
-        files: the model.
-        model: the same, listing every constant.
-        parts: path -> parts of each file, in order, from its first byte to the last.
-        hashes: path -> BLAKE3 of each part.
-        counter: notes each tensor.
-
-    Attributes:
-        files: the model.
-        patched: each file as a patch names it.
-        parts: path -> parts of each file with records.
-        content: content hash of the model.
-
-    Raises:
-        As `content_hash`.
+    `model`: that of the files, listing every constant. `parts`: path -> parts of each file, in order, from its first
+    byte to the last. `hashes`: path -> BLAKE3 of each part. `counter`: notes each tensor.
+    Raises: As `content_hash`.
     """
 
     def __init__(
@@ -153,8 +118,8 @@ class HashedFiles:
         counter: ProgressCounter,
     ) -> None:
         self.files = files
-        self.patched: dict[str, PatchedFile] = {}
-        self.parts: Parts = {}
+        self.patched: dict[str, PatchedFile] = {}  # each file as a patch names it
+        self.parts: Parts = {}  # of each file with records
         for path, rows in parts.items():
             sizes = [row.nbytes for row in rows]
             digest = digest_of(sizes, hashes[path])
@@ -180,11 +145,7 @@ class HashedFiles:
 def hash_both(old: ModelFiles, new: ModelFiles, counter: ProgressCounter) -> tuple[HashedFiles, HashedFiles]:
     """Hash two models in one pass over the bytes; those that both have are hashed once.
 
-    Args:
-        counter: `add` is called with each part that is hashed.
-
-    Raises:
-        As `content_hash`.
+    `counter`: counts each part that is hashed. Raises: As `content_hash`.
     """
     both = old, new
     with Model(old.package, constants=True) as a, Model(new.package, constants=True) as b:

@@ -64,20 +64,13 @@ class PatchedFile(NamedTuple):
 
 
 class Index(NamedTuple):
-    """What a patch contains, but for its frames.
+    """What a patch contains, but for its frames."""
 
-    Attributes:
-        kind: of both models.
-        hashes: content hashes of the old and of the new model.
-        old, new: their files.
-        steps: of each new file, rows of STEP that make its bytes in order.
-    """
-
-    kind: str
-    hashes: tuple[bytes, bytes]
-    old: Sequence[PatchedFile]
+    kind: str  # of both models
+    hashes: tuple[bytes, bytes]  # content hashes of the old and of the new model
+    old: Sequence[PatchedFile]  # their files
     new: Sequence[PatchedFile]
-    steps: Sequence[np.ndarray[Any, Any]]
+    steps: Sequence[np.ndarray[Any, Any]]  # of each new file, rows of STEP that make its bytes in order
 
 
 def spans(mapping: MappedFile, offset: int, nbytes: int) -> Iterator[Span]:
@@ -104,11 +97,7 @@ def index_bytes(index: Index) -> bytes:
 def header(kind: str, mapping: MappedFile, index_offset: int, index_nbytes: int) -> bytes:
     """Return the header of a patch whose frames and index are written.
 
-    Args:
-        kind: of the models.
-        mapping: the file.
-        index_offset: where the index begins.
-        index_nbytes: its size before it was compressed.
+    `mapping`: the file. `index_offset`: where the index begins. `index_nbytes`: its size before it was compressed.
     """
     fields = _HEAD.pack(MAGIC, VERSION, KINDS.index(kind), mapping.nbytes, index_offset, index_nbytes)
     return fields + _digest(fields, mapping)
@@ -124,17 +113,10 @@ def _digest(fields: bytes, mapping: MappedFile) -> bytes:
 
 
 class PatchReader:
-    """A patch, opened and checked; a context manager.
+    """A patch, opened and checked.
 
-    Attributes:
-        index: its contents.
-        starts: of each new file, the place in the patch of the frame of each step, and after the last one.
-        nbytes: of the patch.
-        new_nbytes: of all files of the new model.
-
-    Raises:
-        OSError: it cannot be read.
-        FormatError: not a patch, a damaged one, another version, lengths that do not fit, a path that leads out.
+    Raises: OSError: it cannot be read. FormatError: not a patch, a damaged one, another version, lengths that do not
+    fit, a path that leads out.
     """
 
     def __init__(self, path: str) -> None:
@@ -145,9 +127,10 @@ class PatchReader:
                 kind, at, nbytes = self._require_header()
                 data = frames.decompress(frames.read(self._mapping, at, self._mapping.nbytes - at), nbytes)
                 self.index = _parse(data, kind)
+                # of each new file, the place in the patch of the frame of each step, and after the last one
                 self.starts = self._places(at)
                 self.nbytes = self._mapping.nbytes
-                self.new_nbytes = sum(file.nbytes for file in self.index.new)
+                self.new_nbytes = sum(file.nbytes for file in self.index.new)  # of all files of the new model
         except BaseException:
             self.close()
             raise
@@ -155,12 +138,6 @@ class PatchReader:
     def frame(self, offset: int, nbytes: int) -> bytes:
         """Return the bytes of a frame."""
         return frames.read(self._mapping, offset, nbytes)
-
-    def __enter__(self) -> "PatchReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file."""

@@ -27,9 +27,6 @@ class PatchStep(NamedTuple):
 class Planner:
     """Decides how the files of a new model are made of those of an old one.
 
-    Args:
-        old, new: the models.
-
     A record that the old model has anywhere is copied. Of another one, the differences from its counterpart are
     stored: from the record of its name, of the same size, or else from the next record of that size that the new model
     does not have.

@@ -3,8 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from .. import options
-from ..calling import call
-from ..recovery import complete_first
+from ..calling import call, complete_first
 from ..terminal import output
 from .delta import MODEL
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import options
-from ..calling import call
+from ..calling import call, complete_first
 from ..engines import add_executor
 from ..names import mapping
-from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, tables
 from . import compress_config, compress_goals

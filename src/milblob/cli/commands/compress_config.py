@@ -1,7 +1,6 @@
 """The file of milblob compress --config: recipes and goals as TOML or JSON, and their short names."""
 
 import os
-import re
 from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -77,18 +76,10 @@ def recipe(value: Any) -> "Recipe":
 
     Raises: TypeError, ValueError: it means none.
     """
-    from ...compressing.linear_recipe import Linear
-    from ...compressing.palette_recipe import Palette
-    from ...compressing.parse_recipe import as_recipe
+    from ...compressing.parse_recipe import NAMED, as_recipe
     from ...compressing.recipe import Joint
 
-    if isinstance(value, str):
-        if value in ("int8", "uint8", "int4", "uint4"):
-            return Linear(value)
-        if value == "unique":
-            return Palette(mode="unique")
-        if found := re.fullmatch(r"palette([123468])", value):
-            return Palette(int(found[1]))
+    if isinstance(value, str) and value not in NAMED:
         raise ValueError(f"expected a recipe such as {SHORT_NAMES}, got {value!r:.60}")
     if isinstance(value, list):
         if not value or any(isinstance(one, list) for one in value):

@@ -41,8 +41,6 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None
         has_constants = array_kind(path) is None or has_views(path)
         opened = open_chosen(stack, path, arguments, constants=arguments.verbose and has_constants)
         chosen = opened.tensors
-        if not chosen and filtered and not arguments.quiet:
-            output.say(f"no tensor matches {describe_filter(arguments)}")
         with shown(arguments) as progress:
             if filtered:
                 constants = arguments.verbose and has_constants

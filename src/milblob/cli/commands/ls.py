@@ -1,9 +1,9 @@
 """milblob ls: list the tensors of a model."""
 
 from argparse import ArgumentParser, Namespace
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MilblobError
@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from ...model.model import Model
     from ...model.rows import Listed
 
-_MAX_SCOPES = 12
-_ORDERS = ("file", "name", "size", "dtype", "offset")
+_ORDERS: "dict[str, Callable[[Listed], Any]]" = {
+    "file": lambda row: 0,  # the order is kept
+    "name": lambda row: row.name,
+    "size": lambda row: -(row.nbytes or 0),
+    "dtype": lambda row: row.dtype,
+    "offset": lambda row: (row.offset is None, row.file or "", row.offset or 0),  # those without one come last
+}
 _NAME, _COUNT, _DTYPE, _SHAPE = (
     Column("name", is_name=True),
     Column("count", True),
@@ -77,9 +82,7 @@ def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
         else:
             found = opened.model.rows(None if len(chosen) == len(opened.model) else chosen)
             rows, unique = found.listed, found.unique_nbytes
-        rows = _sorted(rows, arguments.sort)
-        if not chosen and describe_filter(arguments) and not arguments.quiet:
-            output.say(f"no tensor matches {describe_filter(arguments)}")
+        rows = sorted(rows, key=_ORDERS[arguments.sort])
         if arguments.json:
             return 0, _document(opened, rows, unique, arguments)
         if arguments.pattern:
@@ -115,18 +118,6 @@ def _stored_once(arrays: "Iterable[LazyTensor]", rows: "list[Listed]") -> int:
         own = getattr(array, "stored_pieces", None)
         pieces.update({number: row.nbytes or 0} if own is None else own())
     return sum(pieces.values())
-
-
-def _sorted(rows: "list[Listed]", order: str) -> "list[Listed]":
-    if order == "name":
-        return sorted(rows, key=lambda row: row.name)
-    if order == "size":
-        return sorted(rows, key=lambda row: -(row.nbytes or 0))
-    if order == "dtype":
-        return sorted(rows, key=lambda row: row.dtype)
-    if order == "offset":  # tensors without an offset of their own come last
-        return sorted(rows, key=lambda row: (row.offset is None, row.file or "", row.offset or 0))
-    return rows
 
 
 def _totals(rows: "list[Listed]", unique: int) -> dict[str, Any]:
@@ -253,22 +244,19 @@ def _print_totals(rows: "list[Listed]", unique: int, is_blob: bool) -> None:
         groups.append(("by scope", totals["by_scope"]))
     cells = [["total", *_total_cells(totals, totals["nbytes"])]]
     for title, table in groups:
-        if len(table) < 2:
-            continue
-        ranked = sorted(table.items(), key=lambda item: -item[1]["nbytes"])
-        cells.append([title, "", "", "", "", ""])
-        cells += [[f"  {key}", *_total_cells(entry, totals["nbytes"])] for key, entry in ranked[:_MAX_SCOPES]]
-        if rest := ranked[_MAX_SCOPES:]:
-            summed = Counter[str]()
-            for _, entry in rest:
-                summed.update(entry)
-            cells.append([f"  {len(rest)} others", *_total_cells(summed, totals["nbytes"])])
+        cells += tables.group_rows(
+            title, table, itemgetter("nbytes"), _summed, lambda entry: _total_cells(entry, totals["nbytes"])
+        )
     if rows:
         print()
     tables.print_table(_TOTALS, cells)
     if unique < totals["nbytes"]:
         print()
         tables.print_text(f"Some are stored once for several tensors: the files hold {output.size(unique)}.")
+
+
+def _summed(entries: list[dict[str, int]]) -> dict[str, int]:
+    return {key: sum(entry[key] for entry in entries) for key in entries[0]}
 
 
 def _print_unlisted(model: "Model") -> None:

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from .. import options
-from ..recovery import say_completed
+from ..calling import say_completed
 from ..several import run_each
 from ..terminal import output
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from ...wording import some
 from .. import names, options
-from ..calling import call
-from ..recovery import complete_first
+from ..calling import call, complete_first
 from ..selection import check_select
 from ..terminal import output, tables
 

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...arguments import NAN_POLICIES
 from .. import options
-from ..calling import call
+from ..calling import call, complete_first
 from ..engines import add_executor
-from ..recovery import complete_first
 from ..selection import check_select
 from ..terminal import output, sharing, tables
 from ..terminal.tables import LAST, Column

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ...program.compression import Compression
 
 _EXIT_FINDINGS = 1
-_MAX_SCOPES = 12
 _COLUMNS = [
     Column("name", is_name=True),
     Column("dtype", drop=5),
@@ -125,8 +124,6 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None
     with ExitStack() as stack:
         opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
         chosen = opened.tensors
-        if not chosen and describe_filter(arguments) and not arguments.quiet:
-            output.say(f"no tensor matches {describe_filter(arguments)}")
         source = path if opened.model is None else opened.model
         far = FarTensors.of(
             arguments.executor, source, constants=arguments.constants, stored=arguments.stored,
@@ -260,16 +257,15 @@ def _print_totals(rows: list[_Row]) -> None:
         del groups["by_scope"]
     if set(groups["by_scheme"]) == {"none"}:
         del groups["by_scheme"]
+
+    def merged(entries: list[tuple[int, Statistics]]) -> tuple[int, Statistics]:
+        return sum(count for count, _ in entries), Statistics.merge(figures for _, figures in entries)
+
     cells = [["total", *_total_cells(len(rows), Statistics.merge(row.figures for row in rows))]]
     for title, table in groups.items():
-        if len(table) < 2:
-            continue
-        cells.append([title.replace("_", " "), *[""] * 8])
-        ranked = sorted(table.items(), key=lambda item: -item[1][1].count)
-        cells += [[f"  {name}", *_total_cells(*entry)] for name, entry in ranked[:_MAX_SCOPES]]
-        if rest := ranked[_MAX_SCOPES:]:
-            merged = Statistics.merge(figures for _, (_, figures) in rest)
-            cells.append([f"  {len(rest)} others", *_total_cells(sum(count for _, (count, _) in rest), merged)])
+        cells += tables.group_rows(
+            title.replace("_", " "), table, lambda entry: entry[1].count, merged, lambda entry: _total_cells(*entry)
+        )
     print()
     tables.print_table(_TOTALS, cells)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from ...arguments import Names
 from ...closeness import unknown
 from .. import options
-from ..calling import call
-from ..recovery import complete_first
+from ..calling import call, complete_first
 from ..selection import check_select, kept
 from ..terminal.progress import shown
 from .convert import say_written

@@ -6,15 +6,18 @@ shortened in the middle. Elsewhere everything is printed in full.
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from .folding import fold_names, head_of, width_of
 from .output import can_draw, escape
 from .width import terminal_columns
 
+_T = TypeVar("_T")
+
 LEAST_WIDTH = 60  # narrower terminals get what fits this
 _MAX_RICH_ROWS = 1000  # rich takes seconds to lay out more; plain text has the same columns
+_MAX_GROUPS = 12  # of a table of totals
 _GAP = 2
 _NAME_WIDTH, _LEAST_NAME_WIDTH = 20, 10
 LAST = 100
@@ -54,6 +57,26 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
     _print_rows(heads, cells, frozenset(i for i, column in enumerate(columns) if column.is_right))
     if dropped:
         print_text(f"No room for: {', '.join(dropped)}.")
+
+
+def group_rows(
+    title: str,
+    groups: Mapping[str, _T],
+    size: Callable[[_T], int],
+    merge: Callable[[list[_T]], _T],
+    cells: Callable[[_T], list[str]],
+) -> list[list[str]]:
+    """Return the rows of a table of totals for some groups: the title, the largest ones, and the others as one.
+
+    `groups`: by name; a single one gets no rows. `cells`: makes those after the name.
+    """
+    if len(groups) < 2:
+        return []
+    ranked = sorted(groups.items(), key=lambda item: -size(item[1]))
+    rows = [[f"  {name}", *cells(entry)] for name, entry in ranked[:_MAX_GROUPS]]
+    if rest := [entry for _, entry in ranked[_MAX_GROUPS:]]:
+        rows.append([f"  {len(rest)} others", *cells(merge(rest))])
+    return [[title, *[""] * (len(rows[0]) - 1)], *rows]
 
 
 def print_pairs(rows: Sequence[tuple[str, str]]) -> None:

@@ -7,7 +7,6 @@ of a Program that is not explained is unknown, even the smallest.
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
-from ...model.lazy import LazyTensor
 from ..checkpoint import Checkpoint
 from ..derivations.derivation import CheckpointArray, Derivation
 from ..derivations.layouts import Values
@@ -35,7 +34,13 @@ class Rest:
         integers = map(weights.values_of, small)
         self._literals = Literals(dimensions_in((tensor.shape for tensor in weights.values()), integers))
         self._numbers = Numbers(checkpoint, self._literals)
-        self._near = _Nearness(weights, claims, checkpoint.arrays)
+        self._place = {name: place for place, name in enumerate(weights)}  # in the Program
+        # array -> the places of the weights that follow from it
+        self._places: dict[str, list[int]] = {name: [] for name in checkpoint.arrays}
+        for name, derivations in claims.items():
+            for source in (source for one in derivations if one is not None for source in one.sources()):
+                if source in self._places:
+                    self._places[source].append(self._place[name])
         self._ambiguous: dict[Derivation, list[str]] = defaultdict(list)
         # found here: weight -> derivations; None where code may hold the number as well
         self.claims: dict[str, list[Derivation | None]] = defaultdict(list)
@@ -60,7 +65,7 @@ class Rest:
     def _settle_number(self, name: str, values: Values, is_flat: bool) -> None:
         weight = self._weights[name]
         is_literal = self._literals.has(values, weight.mil_dtype)
-        found = self._numbers.explain(values, weight.mil_dtype, self._near.order(name), is_literal)
+        found = self._numbers.explain(values, weight.mil_dtype, self._nearest(name), is_literal)
         shown = ", ".join(f"{value:g}" for value in values.reshape(-1)[: 1 if is_flat else 4])
         if self._literals.is_weak(values, weight.mil_dtype) if is_literal else any(one.is_weak for one in found):
             self.weak.add(name)
@@ -110,6 +115,15 @@ class Rest:
                     return
         self.constant[name] = known.words
 
+    def _nearest(self, name: str) -> list[str]:
+        """Return the arrays, those first that weights near a constant follow from, and those last that none does."""
+        here, last = self._place[name], len(self._place)
+
+        def distance(array: str) -> int:
+            return min((abs(place - here) for place in self._places[array]), default=last)
+
+        return sorted(self._places, key=distance)
+
     def _is_setting(self, name: str) -> bool:
         """Whether a constant is a number that is never trained, such as an epsilon."""
         readers = self._weights.readers[name]
@@ -120,21 +134,3 @@ class Rest:
     def _is_parameter(self, name: str) -> bool:
         """Whether a constant too small to be listed is a learned one, such as a bias of three channels."""
         return self._weights[name].size > 1 and any(r.parameter in PARAMETERS for r in self._weights.readers[name])
-
-
-class _Nearness:
-    """Orders arrays by how near in the Program the weights are that follow from them."""
-
-    def __init__(self, weights: ModelWeights, claims: Claims, given: Mapping[str, LazyTensor]) -> None:
-        self._place = {name: place for place, name in enumerate(weights)}
-        self._of: dict[str, list[int]] = {name: [] for name in given}
-        for name, found in claims.items():
-            for derivation in found:
-                for source in derivation.sources() if derivation is not None else ():
-                    if source in self._of:
-                        self._of[source].append(self._place[name])
-
-    def order(self, name: str) -> list[str]:
-        """Return the arrays, the nearest to a constant first, and those that have no place last."""
-        here, last = self._place[name], len(self._place)
-        return sorted(self._of, key=lambda array: min((abs(place - here) for place in self._of[array]), default=last))

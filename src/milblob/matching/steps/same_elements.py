@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -25,8 +26,7 @@ class SameOrder(NamedTuple):
     """Arrays, or weights, with the same elements, order and shape, whose hashes are `key`."""
 
     key: Any
-    shape: tuple[int, ...]
-    dtype: DType
+    tensor: LazyTensor  # the first of them
     members: list[str]
 
 
@@ -41,7 +41,12 @@ class Equality(NamedTuple):
     @property
     def rank(self) -> tuple[bool, int, bool]:
         """Sort key, simplest first: identity layout, then the order of layouts, then without a cast."""
-        return not self.layout.is_identity, self.cost, self.arrays.dtype is not self.weights.dtype
+        is_cast = self.arrays.tensor.mil_dtype is not self.weights.tensor.mil_dtype
+        return not self.layout.is_identity, self.cost, is_cast
+
+
+_Looked = tuple[str, LazyTensor, tuple[tuple[int, ...], tuple[int, ...]]]
+"""The name of a tensor, the tensor, and its key: its shape, and hashes of its pieces in their order."""
 
 
 def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> list[Equality]:
@@ -49,95 +54,85 @@ def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTe
 
     `arrays`, `weights`: by name; of numbers. `work`: of the search; each array is done once it has been hashed.
     """
-    return _Hashing(arrays, weights, work).equalities()
+    seed = int.from_bytes(os.urandom(8), "little")  # no author of a file can make tensors look equal
+    kinds: dict[int, set[DType]] = defaultdict(set)
+    looks: dict[Any, tuple[list[_Looked], list[_Looked]]] = defaultdict(lambda: ([], []))
+
+    def look(side: int, name: str, tensor: LazyTensor, dtype: DType) -> None:
+        with suppress(OverflowError):  # an integer is out of range
+            ordered, mixed = _hashes(tensor, dtype, seed)
+            looks[tensor.size, dtype, mixed][side].append((name, tensor, (tensor.shape, ordered)))
+
+    ours = {tensor.size for tensor in arrays.values()}
+    for name, tensor in work.counter.noting(weights.items(), itemgetter(0)):
+        if tensor.size in ours:
+            kinds[tensor.size].add(tensor.mil_dtype)
+            look(1, name, tensor, tensor.mil_dtype)
+    for name, array in arrays.items():
+        for dtype in kinds.get(array.size, ()):
+            if is_castable(array.mil_dtype, dtype):
+                look(0, name, array, dtype)
+        work.done(name, array)
+    return [
+        one
+        for (_, dtype, _), sides in looks.items()
+        if all(sides)
+        for a, b in _groups(sides, dtype)
+        for one in work.counter.noting(_equalities(a, b, dtype, work), lambda one: one.arrays.members[0])
+    ]
 
 
-_Looked = tuple[str, LazyTensor, tuple[tuple[int, ...], tuple[int, ...]]]
-"""The name of a tensor, the tensor, and its key: its shape, and hashes of its pieces in their order."""
+def _hashes(tensor: LazyTensor, dtype: DType, seed: int) -> tuple[tuple[int, ...], tuple[int, int, int]]:
+    """Return the hashes of the pieces of a tensor, and the xor, the minimum and the maximum of its elements' bits.
+
+    Only tensors that agree in the latter may have the same elements. These take a sixth of the time of a hash in any
+    order, which few tensors then need.
+    """
+    ordered: list[int] = []
+    mixed, low, high = 0, 0, 0
+    for piece in pieces(Elements(tensor), dtype):
+        data = piece.view(np.uint8)
+        bits = piece.view(f"u{dtype.numpy.itemsize}")
+        ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes, seed))
+        mixed ^= int(np.bitwise_xor.reduce(bits))
+        low = int(bits.min()) if len(ordered) == 1 else min(low, int(bits.min()))
+        high = max(high, int(bits.max()))
+    return tuple(ordered), (mixed, low, high)
 
 
-class _Hashing:
-    """One search."""
+def _groups(
+    sides: tuple[list[_Looked], list[_Looked]], dtype: DType
+) -> Iterator[tuple[list[SameOrder], list[SameOrder]]]:
+    """Yield arrays and weights with the same elements in any order, each divided by order and shape."""
+    hashes: dict[tuple[int, ...], int] = {}
+    groups: dict[int, tuple[dict[Any, SameOrder], dict[Any, SameOrder]]] = {}
+    is_one = len({ordered for side in sides for _, _, (_, ordered) in side}) == 1
+    for side, rows in enumerate(sides):
+        for name, tensor, key in rows:
+            if key[1] not in hashes:
+                hashes[key[1]] = 0 if is_one else hash_in_any_order(tensor, dtype)
+            parts = groups.setdefault(hashes[key[1]], ({}, {}))[side]
+            parts.setdefault(key, SameOrder(key, tensor, [])).members.append(name)
+    yield from ((list(a.values()), list(b.values())) for a, b in groups.values() if a and b)
 
-    def __init__(self, arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], work: Work) -> None:
-        self.arrays, self.weights, self.work = arrays, weights, work
-        self._seed = int.from_bytes(os.urandom(8), "little")  # no author of a file can make tensors look equal
 
-    def equalities(self) -> list[Equality]:
-        kinds: dict[int, set[DType]] = defaultdict(set)
-        looks: dict[Any, tuple[list[_Looked], list[_Looked]]] = defaultdict(lambda: ([], []))
-        ours = {tensor.size for tensor in self.arrays.values()}
-        counter = self.work.counter
-        for name, tensor in counter.noting(self.weights.items(), itemgetter(0)):
-            if tensor.size in ours:
-                kinds[tensor.size].add(tensor.mil_dtype)
-                self._look(looks, 1, name, tensor, tensor.mil_dtype)
-        for name, array in self.arrays.items():
-            for dtype in kinds.get(array.size, ()):
-                if is_castable(array.mil_dtype, dtype):
-                    self._look(looks, 0, name, array, dtype)
-            self.work.done(name, array)
-        return [
-            one
-            for (_, dtype, _), sides in looks.items()
-            if all(sides)
-            for a, b in self._groups(sides, dtype)
-            for one in counter.noting(self._of(a, b, dtype), lambda one: one.arrays.members[0])
-        ]
-
-    def _look(self, looks: Any, side: int, name: str, tensor: LazyTensor, dtype: DType) -> None:
-        """Read a tensor, and add it to those that may have the same elements: of equal xor, minimum and maximum.
-
-        These take a sixth of the time of a hash in any order, which few tensors then need.
-        """
-        ordered: list[int] = []
-        mixed, low, high = 0, 0, 0
-        try:
-            for piece in pieces(Elements(tensor), dtype):
-                data = piece.view(np.uint8)
-                bits = piece.view(f"u{dtype.numpy.itemsize}")
-                ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes, self._seed))
-                mixed ^= int(np.bitwise_xor.reduce(bits))
-                low = int(bits.min()) if len(ordered) == 1 else min(low, int(bits.min()))
-                high = max(high, int(bits.max()))
-        except OverflowError:  # an integer is out of range
-            return
-        found = name, tensor, (tensor.shape, tuple(ordered))
-        looks[tensor.size, dtype, (mixed, low, high)][side].append(found)
-
-    def _groups(
-        self, sides: tuple[list[_Looked], list[_Looked]], dtype: DType
-    ) -> Iterator[tuple[list[SameOrder], list[SameOrder]]]:
-        """Yield arrays and weights with the same elements in any order, each divided by order and shape."""
-        hashes: dict[tuple[int, ...], int] = {}
-        groups: dict[int, tuple[dict[Any, SameOrder], dict[Any, SameOrder]]] = {}
-        is_one = len({ordered for side in sides for _, _, (_, ordered) in side}) == 1
-        for side, rows in enumerate(sides):
-            for name, tensor, key in rows:
-                if key[1] not in hashes:
-                    hashes[key[1]] = 0 if is_one else hash_in_any_order(tensor, dtype)
-                parts = groups.setdefault(hashes[key[1]], ({}, {}))[side]
-                parts.setdefault(key, SameOrder(key, tensor.shape, tensor.mil_dtype, [])).members.append(name)
-        yield from ((list(a.values()), list(b.values())) for a, b in groups.values() if a and b)
-
-    def _of(self, ours: Iterable[SameOrder], theirs: Iterable[SameOrder], dtype: DType) -> Iterator[Equality]:
-        """Yield groups with the same elements that match in some layout."""
-        verified = 0
-        for new in theirs:
-            for old in ours:
-                verified += 1
-                if verified > _MAX_VERIFIED:
+def _equalities(ours: Iterable[SameOrder], theirs: Iterable[SameOrder], dtype: DType, work: Work) -> Iterator[Equality]:
+    """Yield groups with the same elements that match in some layout."""
+    verified = 0
+    for new in theirs:
+        for old in ours:
+            verified += 1
+            if verified > _MAX_VERIFIED:
+                return
+            order = affordable_layouts(old.tensor.shape, new.tensor.shape, work)
+            if old.key == new.key:  # the hashes agree: compare the elements
+                order = order[:1]
+            for cost, layout in enumerate(order):
+                if not work.may(200_000 + 4 * old.tensor.size):
                     return
-                order = affordable_layouts(old.shape, new.shape, self.work)
-                if old.key == new.key:  # the hashes agree: compare the elements
-                    order = order[:1]
-                a, b = self.arrays[old.members[0]], self.weights[new.members[0]]
-                for cost, layout in enumerate(order):
-                    if not self.work.may(200_000 + 4 * a.size):
-                        return
-                    if are_equal(a, b, layout, dtype):
-                        yield Equality(cost, old, new, layout)
-                        break
+                if are_equal(old.tensor, new.tensor, layout, dtype):
+                    yield Equality(cost, old, new, layout)
+                    break
 
 
 def hash_in_any_order(tensor: LazyTensor, dtype: DType) -> int:
