@@ -131,6 +131,12 @@ def blob_value(type_bytes: bytes, file_name: str, offset: int) -> bytes:
     return field(_VALUE_TYPE, type_bytes) + field(_VALUE_BLOB, blob_reference(file_name, offset))
 
 
+def stored_value(dtype: DType, shape: Collection[int | None], value: Any) -> bytes:
+    """Encode a Value of a tensor; `value` is (file name, metadata offset) of a record, or a serialized TensorValue."""
+    type_bytes = tensor_type(dtype, shape)
+    return blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
+
+
 def immediate_value(type_bytes: bytes, tensor_bytes: Any) -> bytes:
     """Encode a Value that holds its elements; `tensor_bytes` is a TensorValue (pack_tensor)."""
     return field(_VALUE_TYPE, type_bytes) + field(_VALUE_IMMEDIATE, field(1, tensor_bytes))
