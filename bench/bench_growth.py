@@ -18,7 +18,7 @@ import pytest
 import milblob
 from conftest import Made, scaled
 from milblob import _codec
-from milblob.program.mil_text import parse_text
+from milblob.program.plain import parse_text
 
 FACTORS = 1, 10, 100
 SHAPE = (1024, 2622)

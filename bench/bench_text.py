@@ -16,7 +16,7 @@ import milblob
 from conftest import Made, scaled
 from milblob import _codec
 from milblob.program import schema
-from milblob.program.mil_text import parse_text
+from milblob.program.plain import parse_text
 from milblob.program.write_text import write_program
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "data"
