@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import makers
 import numpy as np
 import pytest
-from milblob.program.mil_text import parse_text
 
 import milblob
 from conftest import Made, scaled
 from milblob import _codec
+from milblob.program.plain import parse_text
 
 FACTORS = 1, 10, 100
 SHAPE = (1024, 2622)

@@ -11,12 +11,12 @@ from typing import Any
 import makers
 import numpy as np
 import pytest
-from milblob.program.mil_text import parse_text
 
 import milblob
 from conftest import Made, scaled
 from milblob import _codec
 from milblob.program import schema
+from milblob.program.plain import parse_text
 from milblob.program.write_text import write_program
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "data"

@@ -1,5 +1,6 @@
 """Parsing of untrusted JSON: bounded, and every failure is a FormatError."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from .errors import FormatError
@@ -20,15 +21,20 @@ def parse_json(
     """
     import json
 
+    def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            key = first_again(key for key, _ in pairs)
+            raise FormatError(f"{what}: expected every key once, got {key!r} twice", file=file, code=code)
+        return result
+
     if len(data) > MAX_NBYTES:
         raise FormatError(f"{what}: expected at most {MAX_NBYTES} bytes, got {len(data)}", file=file, code=code)
     try:
         text = bytes(data) if isinstance(data, memoryview) else data
-        return json.loads(text, object_pairs_hook=_unique if unique else None)
-    except _RepeatedKeyError as error:
-        raise FormatError(
-            f"{what}: expected every key once, got {error.args[0]!r} twice", file=file, code=code
-        ) from None
+        return json.loads(text, object_pairs_hook=unrepeated if unique else None)
+    except FormatError:
+        raise
     except (ValueError, RecursionError) as error:
         message = str(error) if isinstance(error, ValueError) else "nesting too deep"
         raise FormatError(
@@ -36,16 +42,10 @@ def parse_json(
         ) from None
 
 
-class _RepeatedKeyError(Exception):
-    """An object has a key twice."""
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        raise _RepeatedKeyError(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
-    return result
+def first_again(names: Iterable[str]) -> str:
+    """Return the first of some names that was there before, of which there must be one."""
+    seen: set[str] = set()
+    return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
 
 
 def as_shape(value: Any) -> tuple[int, ...] | None:

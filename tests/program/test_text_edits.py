@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from milblob.program.mil_text import parse_text
 
 import milblob
 from milblob import _codec
 from milblob.program import schema
+from milblob.program.plain import parse_text
 from milblob.program.scan import ProgramScan
 from milblob.program.splice import Edit, splice
 from milblob.program.text_edits import splice_text

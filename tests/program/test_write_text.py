@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from milblob.program.mil_text import parse_text
 
 import milblob
 from cases import case_paths, load_case
 from hostile_bytes import field, model, program
 from milblob import _codec
 from milblob.program import schema
+from milblob.program.plain import parse_text
 from milblob.program.write_text import version_of, write_program
 from paths import DATA, SAMPLES
 from protobuf_programs import F32, STRING, add_const, add_op, as_model, new_program, set_type, set_value

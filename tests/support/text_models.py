@@ -3,12 +3,11 @@
 import pathlib
 import shutil
 
-from milblob.program.mil_text import parse_text
-
 import milblob
 from cases import model_directory
 from hostile_bytes import field
 from milblob import _codec
+from milblob.program.plain import parse_text
 
 SPEC_VERSIONS = {"CoreML5": 6, "CoreML6": 7, "CoreML7": 8, "CoreML8": 9, "CoreML9": 10}
 FEATURES = "coremldata.bin"

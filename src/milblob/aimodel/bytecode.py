@@ -7,18 +7,8 @@ import numpy as np
 from .. import _codec
 from ..errors import FormatError, UnsupportedError
 from ..storage.mapped import MappedFile
-from .codes import (
-    DIALECT,
-    DIALECT_VERSION,
-    ELEMENTS,
-    NO_NUMPY,
-    OPEN_SIZE,
-    RESOURCE,
-    SPARSE_TENSOR,
-    STRING,
-    TENSOR,
-    Element,
-)
+from . import codes
+from .codes import DIALECT, Element
 
 MAGIC, VERSION = b"ML\xefR", 6
 STRINGS, DIALECTS, ATTR_TYPE, ATTR_TYPE_OFFSET, IR, RESOURCES, RESOURCE_OFFSET, _, PROPERTIES = range(9)
@@ -84,7 +74,7 @@ class TensorKind(NamedTuple):
     @property
     def text(self) -> str:
         """Name of the element type; "code 99" of one that is not known."""
-        return self.element.text if self.element is not None else NO_NUMPY.get(self.code, f"code {self.code}")
+        return self.element.text if self.element is not None else codes.NO_NUMPY.get(self.code, f"code {self.code}")
 
 
 class Bytecode:
@@ -136,11 +126,10 @@ class Bytecode:
         self._dialect = names.index(DIALECT)
         row = self.dialects[self._dialect]
         numbers, _ = _codec.mlir_varints(self.mapping.live(), int(row["offset"]), int(row["nbytes"]))
-        if numbers == [DIALECT_VERSION]:
+        if numbers == [codes.DIALECT_VERSION]:
             return ""
-        return (
-            f"version of the dialect {DIALECT}: expected {DIALECT_VERSION}, got {'.'.join(map(str, numbers)) or 'none'}"
-        )
+        got = ".".join(map(str, numbers)) or "none"
+        return f"version of the dialect {DIALECT}: expected {codes.DIALECT_VERSION}, got {got}"
 
     def section(self, number: int) -> Section | None:
         """Return the section with an id, or None."""
@@ -202,7 +191,7 @@ class Bytecode:
         return offset, nbytes
 
     def resource_of(self, number: int) -> int:
-        """Return the number of the resource that a RESOURCE attribute names.
+        """Return the number of the resource that a codes.RESOURCE attribute names.
 
         Raises: FormatError: no such resource, or it is not a blob.
         """
@@ -225,7 +214,7 @@ class Bytecode:
             if not entry["is_custom"]:
                 continue
             if entry["dialect"] == self._dialect:
-                if self.code_of(number) == RESOURCE:
+                if self.code_of(number) == codes.RESOURCE:
                     found[number] = self.resource_of(number)
                 continue
             offset = int(entry["offset"])
@@ -246,7 +235,7 @@ class Bytecode:
     def text_of(self, number: int) -> str | None:
         """Return the string that an attribute is; None of another one."""
         numbers = self.attribute(number)
-        return self.string(numbers[1]) if numbers[0] == STRING and len(numbers) == 2 else None
+        return self.string(numbers[1]) if numbers[0] == codes.STRING and len(numbers) == 2 else None
 
     def type_numbers(self, number: int) -> list[int]:
         """Return the numbers of a type: its code and what follows. Raises as `attribute`."""
@@ -262,18 +251,18 @@ class Bytecode:
         if self.types["dialect"][number] != self._dialect:
             return None
         numbers = self.type_numbers(number)
-        if numbers[0] not in (TENSOR, SPARSE_TENSOR):
+        if numbers[0] not in (codes.TENSOR, codes.SPARSE_TENSOR):
             return None
-        is_sparse = numbers[0] == SPARSE_TENSOR
+        is_sparse = numbers[0] == codes.SPARSE_TENSOR
         rank = numbers[1] if len(numbers) > 1 else -1
         if len(numbers) != 3 + rank + is_sparse:
             raise self._wrong(f"type {number}: expected a rank, sizes and an element type, got {len(numbers)} numbers")
         sizes = [size >> 1 ^ -(size & 1) for size in numbers[2 : 2 + rank]]
-        if any(size < 0 and size != OPEN_SIZE for size in sizes):
+        if any(size < 0 and size != codes.OPEN_SIZE for size in sizes):
             raise self._wrong(f"type {number}: expected sizes of 0 or more, got {min(sizes)}")
         code = self.type_numbers(numbers[2 + rank])[0]
-        shape = tuple(None if size == OPEN_SIZE else size for size in sizes)
-        return TensorKind(code, ELEMENTS.get(code), shape, is_sparse)
+        shape = tuple(None if size == codes.OPEN_SIZE else size for size in sizes)
+        return TensorKind(code, codes.ELEMENTS.get(code), shape, is_sparse)
 
     def _wrong(self, message: str, offset: int | None = None) -> FormatError:
         return FormatError(message, offset=offset, file=self.mapping.name, code="bytecode")

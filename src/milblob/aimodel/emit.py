@@ -5,6 +5,7 @@ resources are aligned to their place in the file.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import count, groupby
 from typing import Any, NamedTuple
@@ -13,17 +14,8 @@ from ..errors import UnsupportedError
 from ..storage.journal_format import Later
 from ..storage.mapped import MappedFile
 from ..storage.transfer import copy_range, write_at
-from .bytecode import (
-    ATTR_TYPE,
-    ATTR_TYPE_OFFSET,
-    IR,
-    PROPERTIES,
-    RESOURCE_OFFSET,
-    RESOURCES,
-    STRINGS,
-    Bytecode,
-    Section,
-)
+from . import bytecode as sections
+from .bytecode import Bytecode, Section
 
 _PADDING = b"\xcb"
 _ALIGNED = 0x80
@@ -85,7 +77,7 @@ class Emitter:
     @property
     def has_resources(self) -> bool:
         """Whether the file has sections of resources."""
-        return self._code.section(RESOURCES) is not None
+        return self._code.section(sections.RESOURCES) is not None
 
     # --------------------------------------------------------------------------------------------------------- changes
 
@@ -139,24 +131,24 @@ class Emitter:
         out = _Output()
         out.add(Span(0, self._code.sections[0].offset))
         for section in self._code.sections:
-            if section.id == RESOURCES:
+            if section.id == sections.RESOURCES:
                 self._add_resources(out, section)
             else:
                 out.add_section(section.id, section.alignment, self._payload(section))
         return out.pieces
 
     def _payload(self, section: Section) -> list[Piece]:
-        if section.id == ATTR_TYPE_OFFSET:
+        if section.id == sections.ATTR_TYPE_OFFSET:
             return [self._offsets()]
-        if section.id == ATTR_TYPE:
+        if section.id == sections.ATTR_TYPE:
             return self._entries()
-        if section.id == IR:
+        if section.id == sections.IR:
             return [self._operations()]
-        if section.id == STRINGS and self._new_strings:
+        if section.id == sections.STRINGS and self._new_strings:
             return [self._strings()]
-        if section.id == RESOURCE_OFFSET:
+        if section.id == sections.RESOURCE_OFFSET:
             return [self._resource_offsets()]
-        if section.id == PROPERTIES:
+        if section.id == sections.PROPERTIES:
             rows = [bytes(self._data(Span(*row))) for row in self._code.properties.tolist()] + self._new_properties
             return [varint(len(rows)) + b"".join(varint(len(row)) + row for row in rows)]
         return [Span(section.data_offset, section.nbytes)]
@@ -206,7 +198,7 @@ class Emitter:
         section_of = {int(row["offset"]): int(row["section"]) for row in self._code.ops}
         starts = sorted(section_of)
         for offset, number in self._numbers.items():
-            owner = section_of[starts[_last_at(starts, offset)]]
+            owner = section_of[starts[bisect_right(starts, offset) - 1]]
             changes[owner].append((offset, _end_of_varint(self._code.mapping, offset), varint(number)))
         payload = b""
         for row in range(len(places) - 1, -1, -1):
@@ -278,12 +270,6 @@ class _Output:
         self.add(head)
         for piece in payload:
             self.add(piece)
-
-
-def _last_at(starts: list[int], offset: int) -> int:
-    from bisect import bisect_right
-
-    return bisect_right(starts, offset) - 1
 
 
 def _end_of_varint(mapping: MappedFile, offset: int) -> int:

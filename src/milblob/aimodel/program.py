@@ -3,38 +3,13 @@
 from collections.abc import Iterator
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
+from . import codes
 from .bytecode import NONE, Bytecode, TensorKind
-from .codes import (
-    ARRAY,
-    CALL_STACK,
-    CONSTANT,
-    CONTROL_FLOW,
-    DENSE,
-    DICTIONARY,
-    FUNCTION_TYPE,
-    GRAPH,
-    HANDLE,
-    IDENTIFIERS,
-    INVOKE,
-    LOCATION,
-    METADATA,
-    METADATA_DATA,
-    NAME_KEY,
-    NAMED,
-    RESOURCE,
-    SOURCES,
-    SYMBOL,
-    SYMBOL_PATH,
-    TOKEN,
-    TYPE,
-    family,
-    operand_name,
-    short_family,
-)
+from .codes import family, operand_name, short_family
 
 SMALL_COUNT = 10
 """An inline value of fewer elements is not a weight, as in an ML Program."""
@@ -52,22 +27,15 @@ _MAX_PARTS = 64
 
 
 class StoredConstant(NamedTuple):
-    """Where the value of a constant is.
+    """Where the value of a constant is."""
 
-    Attributes:
-        attribute: number of the attribute.
-        offset, nbytes: of its bytes in the file.
-        is_splat: whether one element is stored, which all have.
-        resource: number of the resource; None of an inline value.
-        alignment: of a resource; 1 of an inline value.
-    """
-
-    attribute: int
+    attribute: int  # number of the attribute
+    # offset, nbytes: of its bytes in the file
     offset: int
     nbytes: int
-    is_splat: bool
-    resource: int | None
-    alignment: int
+    is_splat: bool  # whether one element is stored, which all have
+    resource: int | None  # number of the resource; None of an inline value
+    alignment: int  # of a resource; 1 of an inline value
 
     @property
     def key(self) -> tuple[str, int]:
@@ -100,19 +68,13 @@ class AssetFunction(NamedTuple):
 
 
 class WeightRow(NamedTuple):
-    """A tensor of the program.
+    """A tensor of the program."""
 
-    Attributes:
-        name: unique.
-        function: name of its function.
-        op: the constant, or the operation that computes it.
-        ordinal: its number, or that of its first part, among the constants directly in the function; -1 inside the
-            decomposition of an operation.
-    """
-
-    name: str
-    function: str
-    op: int
+    name: str  # unique
+    function: str  # name of its function
+    op: int  # the constant, or the operation that computes it
+    # its number, or that of its first part, among the constants directly in the function; -1 inside the decomposition
+    # of an operation
     ordinal: int
 
 
@@ -135,11 +97,11 @@ class AssetProgram:
         self._result_counts: list[int] = bytecode.ops["result_count"].tolist()
         self._value_types: list[int] = bytecode.values["type"].tolist()
         self._parents = bytecode.ops["parent"].tolist()
-        self._graphs = {int(row) for row in bytecode.ops_named(lambda name: family(name) == GRAPH)}
-        self._flow = {int(row) for row in bytecode.ops_named(lambda name: name.startswith(CONTROL_FLOW))}
+        self._graphs = {int(row) for row in bytecode.ops_named(lambda name: family(name) == codes.GRAPH)}
+        self._flow = {int(row) for row in bytecode.ops_named(lambda name: name.startswith(codes.CONTROL_FLOW))}
         self._composites: dict[str, tuple[str, list[str]]] = {}  # symbol -> name, such as "layer_norm", and inputs
         self.functions = {function.name: function for function in self._find_functions()}
-        self.constants: list[int] = bytecode.ops_named(lambda name: family(name) == CONSTANT).tolist()
+        self.constants: list[int] = bytecode.ops_named(lambda name: family(name) == codes.CONSTANT).tolist()
         self._function_rows = {function.row: function.name for function in self.functions.values()}
         self._is_constant = frozenset(self.constants)
         self._parts: dict[int, bool] = {}
@@ -156,14 +118,12 @@ class AssetProgram:
                 continue  # of a decomposition
             numbers = self.bytecode.property_numbers(row)
             if len(numbers) == 9 and numbers[1]:  # the graph that defines a composite operation: a decomposition
-                self._add_composite(row, numbers)
+                self._add_composite(numbers)
                 continue
             name = self.bytecode.text_of(numbers[5]) if len(numbers) == 9 else None
             if name is None:
-                message = f"properties of {GRAPH}: expected a name and a type, got {numbers[:16]}"
-                raise UnsupportedError(
-                    message, offset=int(self.bytecode.ops["offset"][row]), file=self.bytecode.mapping.name
-                )
+                message = f"properties of {codes.GRAPH}: expected a name and a type, got {numbers[:16]}"
+                raise UnsupportedError(message, **self._at(row))
             if name in names:
                 raise FormatError(
                     f"functions: expected each name once, got {name!r:.100} twice", file=self.bytecode.mapping.name
@@ -172,19 +132,19 @@ class AssetProgram:
             inputs, outputs, states = self._ports(numbers)
             yield AssetFunction(name, row, inputs, outputs, states)
 
-    def _add_composite(self, row: int, numbers: list[int]) -> None:
+    def _add_composite(self, numbers: list[int]) -> None:
         symbol, declared = self.bytecode.text_of(numbers[5]), self.bytecode.attribute(numbers[1] >> 1)
-        if symbol is not None and len(declared) > 1 and declared[0] == NAMED:
+        if symbol is not None and len(declared) > 1 and declared[0] == codes.NAMED:
             self._composites[symbol] = self.bytecode.string(declared[1]), self._port_names(numbers[0])
 
     def _callee(self, op: int) -> tuple[str, list[str]]:
         """Return the name and the inputs of the composite operation that an operation invokes; "" if it does not."""
-        if self._composites and family(self.bytecode.op_name(op)) == INVOKE:
+        if self._composites and family(self.bytecode.op_name(op)) == codes.INVOKE:
             for number in self.bytecode.property_numbers(op):
                 numbers = self.bytecode.attribute(number)
-                if numbers[0] == SYMBOL and len(numbers) > 1:
+                if numbers[0] == codes.SYMBOL and len(numbers) > 1:
                     path = self.bytecode.attribute(numbers[1])
-                    if path[0] == SYMBOL_PATH and len(path) == 3:
+                    if path[0] == codes.SYMBOL_PATH and len(path) == 3:
                         return self._composites.get(self.bytecode.string(path[2]), ("", []))
         return "", []
 
@@ -201,10 +161,10 @@ class AssetProgram:
     def _ports(self, numbers: list[int]) -> tuple[tuple[PortOfAsset, ...], ...]:
         code = self.bytecode
         type_of = code.attribute(numbers[3])
-        rows = code.type_numbers(type_of[1]) if type_of[0] == TYPE and len(type_of) == 2 else []
+        rows = code.type_numbers(type_of[1]) if type_of[0] == codes.TYPE and len(type_of) == 2 else []
         if (
             len(rows) < 3
-            or rows[0] != FUNCTION_TYPE
+            or rows[0] != codes.FUNCTION_TYPE
             or rows[1] > len(rows) - 3
             or rows[2 + rows[1]] != len(rows) - 3 - rows[1]
         ):
@@ -217,11 +177,11 @@ class AssetProgram:
             for number, row in enumerate(types):
                 what = code.type_numbers(row)
                 name = names[number] if number < len(names) else ""
-                inner = what[1] if what[0] == HANDLE and len(what) > 1 else row
-                kind = None if what[0] == TOKEN else code.tensor_kind(inner)
+                inner = what[1] if what[0] == codes.HANDLE and len(what) > 1 else row
+                kind = None if what[0] == codes.TOKEN else code.tensor_kind(inner)
                 text = f"code {what[0]}" if kind is None else type_text(kind)
-                if what[0] != TOKEN:
-                    found[2 if what[0] == HANDLE else index].append(PortOfAsset(name or f"#{number}", text))
+                if what[0] != codes.TOKEN:
+                    found[2 if what[0] == codes.HANDLE else index].append(PortOfAsset(name or f"#{number}", text))
         return tuple(map(tuple, found))
 
     def _port_names(self, number: int) -> list[str]:
@@ -231,18 +191,19 @@ class AssetProgram:
             found = ""
             for entry in self._items(item):
                 key, value = self._named(entry)
-                if key == NAME_KEY:
+                if key == codes.NAME_KEY:
                     found = self.bytecode.text_of(value) or ""
             names.append(found)
         return names
 
     def _items(self, number: int) -> list[int]:
         numbers = self.bytecode.attribute(number)
-        return numbers[2:] if numbers[0] == ARRAY and len(numbers) > 1 and numbers[1] == len(numbers) - 2 else []
+        return numbers[2:] if numbers[0] == codes.ARRAY and len(numbers) > 1 and numbers[1] == len(numbers) - 2 else []
 
     def _named(self, number: int) -> tuple[str, int]:
         numbers = self.bytecode.attribute(number)
-        return (self.bytecode.string(numbers[1]), numbers[3]) if numbers[0] == NAMED and len(numbers) == 4 else ("", 0)
+        is_named = numbers[0] == codes.NAMED and len(numbers) == 4
+        return (self.bytecode.string(numbers[1]), numbers[3]) if is_named else ("", 0)
 
     # ------------------------------------------------------------------------------------------------ values and names
 
@@ -251,11 +212,15 @@ class AssetProgram:
         rows = self.bytecode.operands
         return rows["value"].tolist(), rows["op"].tolist(), rows["next_use"].tolist()
 
+    def _at(self, op: int) -> dict[str, Any]:
+        """Return where an operation is, for an error about it."""
+        return {"offset": int(self.bytecode.ops["offset"][op]), "file": self.bytecode.mapping.name}
+
     def result(self, op: int) -> int:
         """Return the value that an operation makes. Raises: FormatError: it makes none or several."""
         if self._result_counts[op] != 1:
             message = f"results of {self.bytecode.op_name(op)}: expected 1, got {self.bytecode.ops['result_count'][op]}"
-            raise FormatError(message, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
+            raise FormatError(message, **self._at(op))
         return self._first_results[op]
 
     def kind(self, op: int) -> TensorKind:
@@ -264,7 +229,7 @@ class AssetProgram:
         kind = self.bytecode.tensor_kind(number)
         if kind is None:
             message = f"type of {self.bytecode.op_name(op)}: expected a tensor, got another type"
-            raise FormatError(message, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name)
+            raise FormatError(message, **self._at(op))
         return kind
 
     def uses(self, op: int) -> list[tuple[int, int]]:
@@ -463,7 +428,7 @@ class AssetProgram:
         except (FormatError, UnsupportedError):
             return False
         try:
-            if self.bytecode.code_of(self._value_attribute(op)) != DENSE:
+            if self.bytecode.code_of(self._value_attribute(op)) != codes.DENSE:
                 return True
         except (FormatError, UnsupportedError):
             return True
@@ -474,10 +439,8 @@ class AssetProgram:
     def _value_attribute(self, op: int) -> int:
         numbers = self.bytecode.property_numbers(op)
         if len(numbers) != 1:
-            message = f"properties of {CONSTANT}: expected an attribute, got {numbers[:16]}"
-            raise UnsupportedError(
-                message, offset=int(self.bytecode.ops["offset"][op]), file=self.bytecode.mapping.name
-            )
+            message = f"properties of {codes.CONSTANT}: expected an attribute, got {numbers[:16]}"
+            raise UnsupportedError(message, **self._at(op))
         return numbers[0]
 
     def stored(self, op: int) -> StoredConstant:
@@ -485,15 +448,16 @@ class AssetProgram:
 
         Raises: UnsupportedError: an encoding that is not known; its code is named. FormatError: it is broken.
         """
-        bytecode, file = self.bytecode, self.bytecode.mapping.name
+        bytecode = self.bytecode
         attribute = self._value_attribute(op)
         code = bytecode.code_of(attribute)
-        if code == DENSE:
+        if code == codes.DENSE:
             is_splat, offset, nbytes = bytecode.dense_bytes(attribute)
             return StoredConstant(attribute, offset, nbytes, is_splat, None, 1)
-        if code != RESOURCE:
-            message = f"value of {CONSTANT}: expected an attribute with code {DENSE} or {RESOURCE}, got {code}"
-            raise UnsupportedError(message, offset=int(bytecode.ops["offset"][op]), file=file, code="attribute-code")
+        if code != codes.RESOURCE:
+            expected = f"an attribute with code {codes.DENSE} or {codes.RESOURCE}"
+            message = f"value of {codes.CONSTANT}: expected {expected}, got {code}"
+            raise UnsupportedError(message, **self._at(op), code="attribute-code")
         number = bytecode.resource_of(attribute)
         row = bytecode.resources[number]
         return StoredConstant(
@@ -506,30 +470,30 @@ class AssetProgram:
             numbers = self.bytecode.attribute(int(self.bytecode.ops["location"][op]))
         except UnsupportedError:  # in MLIR's own encoding, as the first release wrote it
             return ""
-        if numbers[0] != LOCATION or len(numbers) < 5:
+        if numbers[0] != codes.LOCATION or len(numbers) < 5:
             return ""
         fused = numbers[3]
         rest = numbers[4 + fused :]
         stack, node = "", ""
         for number in rest[1 : 1 + rest[0]] if rest else ():
             entry = self.bytecode.attribute(number)
-            if entry[0] != METADATA or len(entry) != 3:
+            if entry[0] != codes.METADATA or len(entry) != 3:
                 continue
             key, data = self.bytecode.string(entry[1]), self.bytecode.attribute(entry[2])
-            if data[0] != METADATA_DATA or len(data) != 2:
+            if data[0] != codes.METADATA_DATA or len(data) != 2:
                 continue
             items = self._items(data[1])
-            if key == CALL_STACK:
+            if key == codes.CALL_STACK:
                 stack = "/".join(reversed([self.bytecode.text_of(item) or "" for item in items]))
-            elif key == SOURCES and items:
+            elif key == codes.SOURCES and items:
                 node = self._identifier(items[0])
         return f"{stack}:{node}".strip(":")
 
     def _identifier(self, number: int) -> str:
         numbers = self.bytecode.attribute(number)
-        for entry in numbers[2:] if numbers[0] == DICTIONARY else ():
+        for entry in numbers[2:] if numbers[0] == codes.DICTIONARY else ():
             key, value = self._named(entry)
-            if key == IDENTIFIERS and (items := self._items(value)):
+            if key == codes.IDENTIFIERS and (items := self._items(value)):
                 return self.bytecode.text_of(items[0]) or ""
         return ""
 

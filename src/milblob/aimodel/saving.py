@@ -4,7 +4,7 @@ import os
 import stat
 
 from ..errors import FormatError, UnsupportedError
-from ..model.replaceable import IsPart, require_name, require_replaceable
+from ..model.replaceable import IsPart, require_apart, require_name, require_replaceable
 from ..rewrite.copying import copy_entry, new_file, set_mode, walk
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
@@ -64,10 +64,9 @@ def require_target(asset: Asset, target: str, force: bool) -> None:
     if in_place:
         return
     require_name(target, "aimodel")
-    source, real = paths.real(asset.path or ""), paths.real(target)
-    if f"{real}{os.sep}".startswith(f"{source}{os.sep}") or f"{source}{os.sep}".startswith(f"{real}{os.sep}"):
-        raise ValueError(f"output {target}: expected a place outside of {asset.path}, got one inside or around it")
-    require_replaceable(target, "a bundle of Core AI", force, like=[source], understand=_understand)
+    source = asset.path or ""
+    require_apart(source, target)
+    require_replaceable(target, "a bundle of Core AI", force, like=[paths.real(source)], understand=_understand)
 
 
 def _require_alone(path: str) -> None:

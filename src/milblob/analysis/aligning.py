@@ -283,40 +283,13 @@ def _are_partners(read: Any, other: Any, partners: dict[ComparedOperation, Compa
 # ---------------------------------------------------------------------------------------------------------------- rules
 
 
-def _by_place(pairs: _Pairs) -> None:
-    """The same computation before it and after it."""
-    up, down = pairs.numbers
-    pairs.add_equal(lambda side, op: (up[side][op], down[side][op]))
-
-
-def _by_inputs(pairs: _Pairs) -> None:
-    """Pair operations with equal upstream computations; their uses may differ."""
-    up, _ = pairs.numbers
-    pairs.add_equal(lambda side, op: up[side][op])
-
-
-def _by_outputs(pairs: _Pairs) -> None:
-    """Pair operations with equal downstream computations; their inputs may differ."""
-    _, down = pairs.numbers
-    pairs.add_equal(lambda side, op: down[side][op])
-
-
-def _by_name(pairs: _Pairs) -> None:
-    """The same type and name."""
-    pairs.add_equal(lambda _, op: (op.type, plain(op.name)))
-
-
-def _by_name_alone(pairs: _Pairs) -> None:
-    """The same name, and another type: the operation was replaced."""
-    pairs.add_equal(lambda _, op: plain(op.name))
-
-
 _RULES: tuple[Callable[[_Pairs], None], ...] = (
-    _by_place,
-    _by_inputs,
-    _by_outputs,
+    # The same computation before it and after it; only before it, when uses may differ; only after it.
+    lambda pairs: pairs.add_equal(lambda side, op: tuple(numbers[side][op] for numbers in pairs.numbers)),
+    lambda pairs: pairs.add_equal(lambda side, op: pairs.numbers[0][side][op]),
+    lambda pairs: pairs.add_equal(lambda side, op: pairs.numbers[1][side][op]),
     _Pairs.add_neighbours,
-    _by_name,
+    lambda pairs: pairs.add_equal(lambda _, op: (op.type, plain(op.name))),
     _Pairs.add_neighbours,
-    _by_name_alone,
+    lambda pairs: pairs.add_equal(lambda _, op: plain(op.name)),  # of another type: the operation was replaced
 )

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from .. import _codec
@@ -155,19 +156,13 @@ class Input(NamedTuple):
 
 
 class ComparedFunction(NamedTuple):
-    """A function with the parts that are compared.
+    """A function with the parts that are compared."""
 
-    Attributes:
-        opset: such as "ios17".
-        inputs: name -> type in words.
-        returns: what its blocks return: the path of the block ("" for its own), the name, and what is read.
-        ops: in Program order.
-    """
-
-    opset: str
-    inputs: dict[str, str]
+    opset: str  # such as "ios17"
+    inputs: dict[str, str]  # name -> type in words
+    # what its blocks return: the path of the block ("" for its own), the name, and what is read
     returns: list[tuple[str, str, Any]]
-    ops: list[ComparedOperation]
+    ops: list[ComparedOperation]  # in Program order
 
 
 def origin(argument: Any) -> Any:
@@ -298,7 +293,7 @@ class _Reading:
         for row in self._constants.get(operation.message[0], ()):
             if _is_argument(row):
                 found.setdefault(row.key, []).append((row.binding[0], ConstantArgument(self._program, (row,))))
-        return {key: [read for _, read in sorted(reads, key=_number)] for key, reads in found.items()}
+        return {key: [read for _, read in sorted(reads, key=itemgetter(0))] for key, reads in found.items()}
 
     def _meaning(self, row: int, name: str) -> Any:
         """Return the meaning of a name that is read; row: of names, which defines it, or -1."""
@@ -348,10 +343,6 @@ class _Reading:
             found = self._program.scan.scope(function, block)[len(name) :].removeprefix("/")
             self._paths[block] = found
         return found
-
-
-def _number(read: tuple[int, Any]) -> int:
-    return read[0]
 
 
 def _is_argument(row: Any) -> bool:

@@ -162,18 +162,15 @@ class _Pairing:
     @cached_property
     def places(self) -> "tuple[_Places, _Places]":
         """Where the operations of both sides read their weights; empty without operations."""
-        a, b = self._readings
-        return _Places(self.sides[0].tensors, a), _Places(self.sides[1].tensors, b)
+        a, b = (_Places(side.tensors, found) for side, found in zip(self.sides, self._readings, strict=True))
+        return a, b
 
     @cached_property
     def all_places(self) -> "tuple[_Places, _Places]":
         """Likewise, with the small constants."""
-        a, b = self._readings
-        first, second = self.sides
-        return (
-            _Places({**self.spare[0].tensors, **first.tensors}, a),
-            _Places({**self.spare[1].tensors, **second.tensors}, b),
-        )
+        both = zip(self.spare, self.sides, self._readings, strict=True)
+        a, b = (_Places({**spare.tensors, **side.tensors}, found) for spare, side, found in both)
+        return a, b
 
     @cached_property
     def _readings(self) -> tuple[dict[Key, list[Any]], dict[Key, list[Any]]]:

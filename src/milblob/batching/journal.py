@@ -124,24 +124,22 @@ class BatchJournal:
                 if not line.endswith(b"\n") and (number > 1 or _head(call).startswith(line)):
                     break  # the coordinator was killed while it wrote
                 try:
-                    self._take(json.loads(line), number, call)
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                    if isinstance(error, _OtherCallError):
-                        raise
+                    entry = json.loads(line)
+                    if number > 1:
+                        self._take(entry)
+                    elif entry["milblob_batch"] != VERSION or "call" not in entry:
+                        raise ValueError
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     message = f"journal, line {number}: expected an entry of a batch, got {line[:60]!r}"
                     raise FormatError(message, offset=at, file=self.path) from None
+                if number == 1 and entry["call"] != call:
+                    raise ValueError(f"{self.path}: expected a journal of {call}, got one of {entry['call']}")
                 at += len(line)
         os.ftruncate(self._fd, at)
         os.lseek(self._fd, at, os.SEEK_SET)
         return at > 0
 
-    def _take(self, entry: dict[str, Any], number: int, call: str) -> None:
-        if number == 1:
-            if entry["milblob_batch"] != VERSION:
-                raise ValueError
-            if entry["call"] != call:
-                raise _OtherCallError(f"{self.path}: expected a journal of {call}, got one of {entry['call']}")
-            return
+    def _take(self, entry: dict[str, Any]) -> None:
         name, state = entry["name"], entry["state"]
         if state == "done":
             self.entries[name] = BatchEntry(True, bytes.fromhex(entry["source_hash"]), _hash_in(entry["output_hash"]))
@@ -165,7 +163,3 @@ def _head(call: str) -> bytes:
 
 def _hash_in(text: str | None) -> bytes | None:
     return None if text is None else bytes.fromhex(text)
-
-
-class _OtherCallError(ValueError):
-    pass

@@ -34,7 +34,7 @@ def save(
     progress: Progress | None = None,
     packed: bool = False,
 ) -> None:
-    """Write tensors to a directory: see `write.Save`.
+    """Write tensors to a directory: see `write.save`.
 
     With `force`, a directory that an earlier call has made is replaced if nothing else is in it. No other ever is.
 

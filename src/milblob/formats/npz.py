@@ -40,7 +40,7 @@ def save(
     progress: Progress | None = None,
     packed: bool = False,
 ) -> None:
-    """Write tensors to an .npz file that `numpy.load` reads: see `write.Save`.
+    """Write tensors to an .npz file that `numpy.load` reads: see `write.save`.
 
     Names that a zip cannot hold, or that would escape the directory where it is unpacked, are escaped.
     """
@@ -226,17 +226,15 @@ class _Member:
             start = self._start()
             buffer = self._mapping.check_range(start, self._info.file_size)
             if not self._is_sound:
-                self._require_sum(memoryview(buffer)[start : start + self._info.file_size])
+                self._require_sum(zlib.crc32(memoryview(buffer)[start : start + self._info.file_size]))
+                self._is_sound = True
             return header.array_over(buffer, start)
         out = np.empty(header.shape, header.dtype, order="F" if header.is_fortran else "C")
         head = bytearray(header.nbytes)
         flat: Any = memoryview(out.reshape(-1, order="A").view(np.uint8)) if out.nbytes else memoryview(b"")  # type: ignore[arg-type]
         with _as_ours(self.path):
             self._unpack(memoryview(head), flat)
-            found = zlib.crc32(flat, zlib.crc32(head))
-        if found != self._info.CRC:
-            message = f"checksum of {self._name}: expected {self._info.CRC:#010x}, got {found:#010x}"
-            raise FormatError(message, offset=self._info.header_offset, file=self.path)
+            self._require_sum(zlib.crc32(flat, zlib.crc32(head)))
         return out
 
     def _unpack(self, *parts: memoryview) -> None:
@@ -277,9 +275,7 @@ class _Member:
             raise FormatError(message, offset=at, file=self.path)
         return start
 
-    def _require_sum(self, data: memoryview) -> None:
-        found = zlib.crc32(data)
+    def _require_sum(self, found: int) -> None:
         if found != self._info.CRC:
             message = f"checksum of {self._name}: expected {self._info.CRC:#010x}, got {found:#010x}"
             raise FormatError(message, offset=self._info.header_offset, file=self.path)
-        self._is_sound = True

@@ -13,6 +13,7 @@ from ..arguments import array_of, as_path, require, require_flags
 from ..budget import Budget
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
+from ..jsontext import first_again
 from ..model.lazy import LazyTensor
 from ..model.places import Place
 from ..model.stored import Arrays
@@ -313,9 +314,7 @@ def parameters_in(
         raise error
     found = dict(zip(names, rows, strict=True))
     if len(found) != len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        message = f"names of tensors: expected each once, got {twice!r:.100} twice"
+        message = f"names of tensors: expected each once, got {first_again(names)!r:.100} twice"
         raise FormatError(message, offset=offset + _HEAD.size, file=mapping.name)
     return Parameters(found, lambda name, row: parameter_of(name, row, mapping, codes, budget), close)
 

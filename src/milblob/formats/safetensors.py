@@ -51,12 +51,12 @@ def save(
     progress: Progress | None = None,
     packed: bool = False,
 ) -> None:
-    """Write tensors to a .safetensors file: see `write.Save`. bfloat16 and fp8 are stored as such.
+    """Write tensors to a .safetensors file: see `write.save`. bfloat16 and fp8 are stored as such.
 
     The library takes all tensors at once, and writes them at the end: `progress` counts those that are read. Recent
     versions write directly from the mapped file where it holds the values.
 
-    Raises: As `write.Save`; UnsupportedError: the library is not installed, or refuses a name.
+    Raises: As `write.save`; UnsupportedError: the library is not installed, or refuses a name.
     """
     require("safetensors.numpy")
     safetensors = require("safetensors")

@@ -2,12 +2,11 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ..arguments import as_path, require, require_flags
 from ..dtypes import DType
 from ..model.fetching import fetch
-from ..model.lazy import LazyTensor
 from ..model.stored import readable_of
 from ..model.table import FORMATS, Format
 from ..progress import Progress, start_progress
@@ -16,33 +15,6 @@ from .directories import is_archive
 from .filenames import require_texts
 
 _MODELS = (".mlpackage", ".mlmodelc", ".mlmodel")
-
-
-class Save(Protocol):
-    """`save` of a format: npz, npy_dir and safetensors. Their own docstrings list only their differences."""
-
-    def __call__(
-        self,
-        tensors: Mapping[str, LazyTensor],
-        path: str,
-        *,
-        force: bool = False,
-        progress: Progress | None = None,
-        packed: bool = False,
-    ) -> None:
-        """Write tensors so that `open_arrays` gives them back bit for bit, with their names.
-
-        Args:
-            tensors: name -> LazyTensor: a Tensor, StoredArray or Parameter. Read one at a time; written zero-copy from
-                the mapped file where it holds the values.
-            force: replace what an earlier call has made.
-            progress: called as each tensor is written (see `Progress`).
-            packed: see `encoding.elements`, also for dtypes that the format lacks. Notes in the file name the
-                originals.
-
-        Raises:
-            As `Tensor.read`; FileExistsError: without `force`. OSError: it cannot be written.
-        """
 
 
 def save(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..dtypes import DType
 from ..errors import FormatError, ProgramError
-from ..jsontext import as_shape, parse_json
+from ..jsontext import as_shape, first_again, parse_json
 from ..storage.mapped import MappedFile
 
 MODEL_PATH = "@model_path/"
@@ -82,11 +82,9 @@ def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row], Stamp | 
         message = 'listing: expected {"format": "milblob", "file": name, "tensors": [...]}, got something else'
         raise FormatError(message, file=file)
     rows = [_row(entry, number, file) for number, entry in enumerate(tensors)]
-    names = set()
-    for row in rows:
-        if row.name in names:
-            raise FormatError(f"listing: expected every name once, got {row.name!r} twice", file=file)
-        names.add(row.name)
+    names = [row.name for row in rows]
+    if len(set(names)) != len(names):
+        raise FormatError(f"listing: expected every name once, got {first_again(names)!r} twice", file=file)
     return document["file"], rows, _stamp(document, file)
 
 

@@ -19,7 +19,7 @@ class ModelView(ProgramView):
     It does not refer to the OpenProgram that holds it: without the garbage collector, a model that is no longer used
     lets go of its files.
 
-    `buffer`, `span`, `is_plain`: as for ProgramView. `decode`: see `decode_output.decoder`; None: compressed weights
+    `buffer`, `span`, `is_plain`: as for ProgramView. `decode`: see `program_places.decoder`; None: compressed weights
     are not decoded.
     """
 

@@ -18,7 +18,7 @@ class OpenProgram:
     """One Program of an open model. Two are equal only if they are the same object.
 
     `constants`: scan also for small immediates, bools and strings, not just for weights. `decoder`: makes what decodes
-    compressed weights for `view`, see `decode_output.decoder`; None: nothing does.
+    compressed weights for `view`, see `program_places.decoder`; None: nothing does.
     Raises: As `ProgramScan`.
     """
 

@@ -58,6 +58,16 @@ def require_name(path: str, kind: str) -> None:
         raise ValueError(f"output {path}: expected a name for a {kind}, such as {wanted}, got one for a {other_kind}")
 
 
+def require_apart(source: str, target: str) -> None:
+    """Refuse a directory as an output that lies inside or around the directory it is a copy of; links are followed.
+
+    Raises: ValueError: it does.
+    """
+    inner, outer = f"{paths.real(target)}{os.sep}", f"{paths.real(source)}{os.sep}"
+    if inner.startswith(outer) or outer.startswith(inner):
+        raise ValueError(f"output {target}: expected a place outside of {source}, got one inside or around it")
+
+
 def require_replaceable(
     path: str,
     kind: str,

@@ -106,15 +106,15 @@ def convert(
         ['logits']
     """
     require_flags(force=force, zipmap=zipmap)
-    require("weights", weights, str, f"one of {', '.join(MODES)}")
-    if weights not in MODES:
-        raise ValueError(f"weights: expected one of {', '.join(MODES)}, got {weights!r:.100}")
-    require("compressed", compressed, str, f"one of {', '.join(COMPRESSED)}")
-    if compressed not in COMPRESSED:
-        raise ValueError(f"compressed: expected one of {', '.join(COMPRESSED)}, got {compressed!r:.100}")
-    require("precision", precision, str, f"one of {', '.join(PRECISIONS)}")
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r:.100}")
+    given = (
+        ("weights", weights, MODES),
+        ("compressed", compressed, COMPRESSED),
+        ("precision", precision, PRECISIONS),
+    )
+    for name, value, allowed in given:
+        require(name, value, str, f"one of {', '.join(allowed)}")
+        if value not in allowed:
+            raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r:.100}")
     _require_opset(opset)
     converters = as_mapping("converters", converters, "converters by type of operation")
     target = None if destination is None else as_path(destination)
@@ -200,7 +200,7 @@ def require_sound_weights(topology: Topology) -> None:
         if value is None or (blob := value.blob) is None or blob.file_name in seen:
             continue
         seen.add(blob.file_name)
-        reader, _ = value.view.place(value).record()  # type: ignore[attr-defined]
+        reader, _ = value.view.place(value).record()
         found = Findings()
         reader.mapping.expect_random(True)
         reader.mapping.live()  # the conversion reads the weights too: a remote file is fetched at once

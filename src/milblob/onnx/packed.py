@@ -32,63 +32,43 @@ _NEEDED = {
 
 
 class DequantizeLayout(NamedTuple):
-    """In which shape DequantizeLinear sees elements that share scales.
+    """In which shape DequantizeLinear sees elements that share scales."""
 
-    Attributes:
-        view: the shape of the elements; as many as the weight has, in its order.
-        axis, block: of DequantizeLinear; block is 0 where there are no blocks.
-        scales: the shape of scale and zero point; () for one of all.
-        counts: number of scales along each axis of the weight, after scales of several blocks were repeated.
-    """
-
-    view: Shape
+    view: Shape  # the shape of the elements; as many as the weight has, in its order
+    # axis, block: of DequantizeLinear; block is 0 where there are no blocks
     axis: int
     block: int
-    scales: Shape
-    counts: Shape
+    scales: Shape  # the shape of scale and zero point; () for one of all
+    counts: Shape  # number of scales along each axis of the weight, after scales of several blocks were repeated
 
 
 class PackedPalette(NamedTuple):
-    """A weight that is looked up.
+    """A weight that is looked up."""
 
-    Attributes:
-        indices, lut: the stored parts.
-        shape: of the weight.
-        nbits: of an index: 1, 2, 4 or 8, so that none lies in two bytes.
-        order: the shape of the indices as (before, groups, after): along the axes before that of the groups, the
-            groups, and the indices in each.
-        vector: elements of an entry.
-        turned: (rows, columns) of the indices where the elements of a vector lie between these, so that a Transpose
-            must put them there; None where they lie last.
-    """
-
+    # indices, lut: the stored parts
     indices: "Tensor"
     lut: "Tensor"
-    shape: Shape
-    nbits: int
+    shape: Shape  # of the weight
+    nbits: int  # of an index: 1, 2, 4 or 8, so that none lies in two bytes
+    # the shape of the indices as (before, groups, after): along the axes before that of the groups, the groups, and the
+    # indices in each
     order: tuple[int, int, int]
-    vector: int
+    vector: int  # elements of an entry
+    # (rows, columns) of the indices where the elements of a vector lie between these, so that a Transpose must put them
+    # there; None where they lie last
     turned: tuple[int, int] | None
 
 
 class PackedScaled(NamedTuple):
-    """A weight that is scaled.
+    """A weight that is scaled."""
 
-    Attributes:
-        elements: the stored part, or the palette that has them.
-        scale: the stored part.
-        zero: the stored zero point, or its values in the type of the elements; None: it is 0.
-        shape: of the weight.
-        counts: the shape of the scales, one axis for each of the weight's.
-        layout: of DequantizeLinear; None: the elements are floats, and are multiplied.
-    """
-
-    elements: "Tensor | PackedPalette"
-    scale: "Tensor"
+    elements: "Tensor | PackedPalette"  # the stored part, or the palette that has them
+    scale: "Tensor"  # the stored part
+    # the stored zero point, or its values in the type of the elements; None: it is 0
     zero: "Tensor | np.ndarray[Any, Any] | None"
-    shape: Shape
-    counts: Shape
-    layout: DequantizeLayout | None
+    shape: Shape  # of the weight
+    counts: Shape  # the shape of the scales, one axis for each of the weight's
+    layout: DequantizeLayout | None  # of DequantizeLinear; None: the elements are floats, and are multiplied
 
 
 PackedWeight = PackedScaled | PackedPalette

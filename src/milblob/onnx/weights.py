@@ -104,7 +104,7 @@ class Weights:
             raise UnsupportedError(f"{variable.name}: expected a tensor, got {declared}")
         dtype = onnx_dtype(declared.dtype)
         if value.kind == "blob" and self.mode != "embed" and declared.dtype not in _WIDENED:
-            reader, record = value.view.place(value).record()  # type: ignore[attr-defined]
+            reader, record = value.view.place(value).record()
             if record.nbytes >= INLINE_NBYTES and reader.mapping.fd >= 0:
                 shape = tuple(size or 0 for size in declared.shape)
                 return self._reference(reader.mapping, record, dtype, shape), False
@@ -210,7 +210,7 @@ class Weights:
                 if value is None or (blob := value.blob) is None or blob.file_name in names or self.mode != "reference":
                     continue
                 names.add(blob.file_name)
-                reader, _ = value.view.place(value).record()  # type: ignore[attr-defined]
+                reader, _ = value.view.place(value).record()
                 if reader.mapping.fd >= 0:
                     self._location(reader.mapping)
 

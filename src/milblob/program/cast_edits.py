@@ -19,12 +19,12 @@ from .view import Consumer, Operation
 from .wire_edits import (
     ATTRIBUTES,
     INPUTS,
-    blob_value,
     combined,
     field,
     fields_of,
     immediate_value,
     rewritten_operation,
+    stored_value,
     tensor_type,
     type_edits,
     value_edit,
@@ -221,14 +221,12 @@ def _as_const(program: ProgramScan, constant: _codec.Constant, value: Any) -> Ed
 def _value(program: ProgramScan, constant: _codec.Constant, dtype: DType, value: Any) -> bytes:
     """Return the constant's Value with another type and content; its docString and unknown fields are kept."""
     buffer = program.buffer
-    type_bytes = tensor_type(dtype, constant.shape or ())
-    new = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
     kept = [
         bytes(memoryview(buffer)[f.start : f.end])
         for f in fields_of(buffer, constant.value)
         if f.number not in (2, 3, 5)
     ]
-    return b"".join([*kept, new])
+    return b"".join([*kept, stored_value(dtype, constant.shape or (), value)])
 
 
 def _op(constant: _codec.Constant) -> _codec.Op:

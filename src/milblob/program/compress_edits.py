@@ -17,13 +17,11 @@ from .view import Consumer, Operation
 from .wire_edits import (
     ATTRIBUTES,
     INPUTS,
-    blob_value,
     field,
-    immediate_value,
     new_operation,
     preceded_operation,
     rewritten_operation,
-    tensor_type,
+    stored_value,
     unused_name,
 )
 
@@ -147,7 +145,7 @@ def constexpr_edit(
     """
     as_inputs = opset(program, op) >= FIRST_INPUTS
     where = INPUTS if as_inputs else ATTRIBUTES
-    stored = {key: _stored_value(*part) for key, *part in parts}
+    stored = {key: stored_value(*part) for key, *part in parts}
     names: dict[str, list[str]] = {}
     new: list[bytes] = []
 
@@ -178,8 +176,3 @@ def constexpr_edit(
     own = parameters("")
     edit = rewritten_operation(program.buffer, op, op_type, gone, own)
     return preceded_operation(program.buffer, op, edit, new) if new else edit
-
-
-def _stored_value(dtype: Any, shape: Any, value: Any) -> bytes:
-    type_bytes = tensor_type(dtype, shape)
-    return blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)

@@ -21,18 +21,20 @@ class Edit(NamedTuple):
     data: Any
 
 
+Piece = tuple[int, int] | memoryview
+"""(offset, nbytes) of old bytes to keep, or new bytes."""
+
+
 class Spliced:
     """The result of `splice`: the pieces to write. No old bytes are copied to memory."""
 
     __slots__ = ("_buffer", "_source", "nbytes", "pieces")
 
-    def __init__(
-        self, source: MappedFile | _codec.Buffer, nbytes: int, pieces: list[tuple[int, int] | memoryview]
-    ) -> None:
+    def __init__(self, source: MappedFile | _codec.Buffer, nbytes: int, pieces: list[Piece]) -> None:
         self._source = source
         self._buffer = source.live() if isinstance(source, MappedFile) else source
         self.nbytes = nbytes  # of the new message
-        self.pieces = pieces  # in order, either (offset, nbytes) of old bytes to keep, or new bytes
+        self.pieces = pieces  # in order
 
     def __iter__(self) -> Iterator[memoryview]:
         """Yield the bytes of each piece; old ones are views of the buffer."""
@@ -83,14 +85,17 @@ def splice(source: MappedFile | _codec.Buffer, span: tuple[int, int], edits: Ite
     new = [(edit.offset, edit.nbytes, memoryview(_codec.Buffer(edit.data))) for edit in ordered]
     nbytes, prefixes = _codec.splice_prefixes(buffer, first, old_nbytes, [(o, n, data.nbytes) for o, n, data in new])
     new += [(offset, length, memoryview(data)) for offset, length, data in prefixes]
-    pieces: list[tuple[int, int] | memoryview] = []
-    at = first
-    for offset, length, data in sorted(new, key=lambda row: row[0]):
+    return Spliced(source, nbytes, pieces_of(span, sorted(new, key=lambda row: row[0])))
+
+
+def pieces_of(span: tuple[int, int], changes: Iterable[tuple[int, int, memoryview]]) -> list[Piece]:
+    """Return the pieces of a message with changes: (offset, nbytes, new bytes) of each, in order."""
+    pieces: list[Piece] = []
+    at, end = span[0], sum(span)
+    for offset, nbytes, data in changes:
         if offset > at:
             pieces.append((at, offset - at))
-        if data.nbytes > 0:
+        if data.nbytes:
             pieces.append(data)
-        at = offset + length
-    if first + old_nbytes > at:
-        pieces.append((at, first + old_nbytes - at))
-    return Spliced(source, nbytes, pieces)
+        at = offset + nbytes
+    return [*pieces, (at, end - at)] if end > at else pieces

@@ -8,7 +8,7 @@ from .. import _codec
 from ..errors import FormatError
 from .plain import parse_text
 from .scan import ProgramScan
-from .splice import Edit, Spliced, splice
+from .splice import Edit, Piece, Spliced, pieces_of, splice
 from .view import Block, Operation, ProgramView
 from .wire_edits import fields_of
 from .write_text import version_of, write_operations, write_program
@@ -45,29 +45,16 @@ def splice_text(text: _codec.Buffer, program: ProgramScan, edits: Iterable[Edit]
     writing = _Writing(text, old, new, _Kept(spliced.pieces), statements)
     if not _is_inside_operations(old, ordered) or not writing.functions():
         return _written_anew(text, changed)
-    result = _pieces(text, writing.changes)
+    changes = sorted(writing.changes, key=lambda change: change[:2])
+    pieces = pieces_of((0, text.nbytes), ((start, end - start, memoryview(new)) for start, end, new in changes))
+    nbytes = text.nbytes + sum(len(new) - (end - start) for start, end, new in changes)
+    result = Spliced(text, nbytes, pieces)
     writing.require_same(_codec.Buffer(result.tobytes(), text.name))
     return result
 
 
 def _range(span: Span) -> Span:
     return span[0], sum(span)
-
-
-def _pieces(text: _codec.Buffer, changes: list[tuple[int, int, bytes]]) -> Spliced:
-    pieces: list[Span | memoryview] = []
-    at = nbytes = 0
-    for start, end, new in sorted(changes, key=lambda change: change[:2]):
-        if start > at:
-            pieces.append((at, start - at))
-        if new:
-            pieces.append(memoryview(new))
-        at = end
-    if text.nbytes > at:
-        pieces.append((at, text.nbytes - at))
-    for piece in pieces:
-        nbytes += piece[1] if isinstance(piece, tuple) else piece.nbytes
-    return Spliced(text, nbytes, pieces)
 
 
 def _written_anew(text: _codec.Buffer, changed: _codec.Buffer) -> Spliced:
@@ -112,7 +99,7 @@ def _is_inside_operations(view: ProgramView, edits: Sequence[Edit]) -> bool:
 class _Kept:
     """Which bytes of a spliced message are old ones, and where they were."""
 
-    def __init__(self, pieces: Iterable[Span | memoryview]) -> None:
+    def __init__(self, pieces: Iterable[Piece]) -> None:
         self._starts: list[int] = []
         self._rows: list[tuple[int, int]] = []  # end, offset of the new bytes from the old ones
         at = 0

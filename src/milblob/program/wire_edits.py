@@ -52,6 +52,10 @@ class Field(NamedTuple):
         """(offset, nbytes) of the payload."""
         return self.offset, self.nbytes
 
+    def replaced(self, data: Any) -> Edit:
+        """The edit that puts other bytes in place of the whole field, tag included."""
+        return Edit(self.start, self.end - self.start, data)
+
 
 def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
     """List the fields of one message, without looking inside them.
@@ -63,6 +67,11 @@ def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
         fields.append(Field(number, wire, value, start, offset, nbytes))
         start = offset + nbytes
     return fields
+
+
+def members_of(buffer: _codec.Buffer, span: Span, number: int) -> list[Field]:
+    """List the fields of one message that have a number and are length-delimited: messages, strings."""
+    return [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
 
 
 def require_plain(program: ProgramScan, buffer: _codec.Buffer) -> None:
@@ -131,6 +140,12 @@ def blob_value(type_bytes: bytes, file_name: str, offset: int) -> bytes:
     return field(_VALUE_TYPE, type_bytes) + field(_VALUE_BLOB, blob_reference(file_name, offset))
 
 
+def stored_value(dtype: DType, shape: Collection[int | None], value: Any) -> bytes:
+    """Encode a Value of a tensor; `value` is (file name, metadata offset) of a record, or a serialized TensorValue."""
+    type_bytes = tensor_type(dtype, shape)
+    return blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
+
+
 def immediate_value(type_bytes: bytes, tensor_bytes: Any) -> bytes:
     """Encode a Value that holds its elements; `tensor_bytes` is a TensorValue (pack_tensor)."""
     return field(_VALUE_TYPE, type_bytes) + field(_VALUE_IMMEDIATE, field(1, tensor_bytes))
@@ -178,12 +193,12 @@ def value_edit(
         return reference_edit(buffer, constant, *reference)
     if constant.storage == _codec.BLOB:
         member = _member(buffer, constant.value, _VALUE_BLOB)
-        return Edit(member.start, member.end - member.start, field(_VALUE_IMMEDIATE, field(1, tensor)))
+        return member.replaced(field(_VALUE_IMMEDIATE, field(1, tensor)))
     if constant.storage != _codec.IMMEDIATE:
         raise ProgramError(f"value: expected a constant, got {_kind(constant)}")
     member = _member(buffer, constant.value, _VALUE_IMMEDIATE)
     if reference is not None:
-        return Edit(member.start, member.end - member.start, field(_VALUE_BLOB, blob_reference(*reference)))
+        return member.replaced(field(_VALUE_BLOB, blob_reference(*reference)))
     inner = _member(buffer, member.span, 1)
     view = _view(tensor)
     if memoryview(buffer)[inner.offset : inner.end] == view:
@@ -212,19 +227,18 @@ def type_edits(buffer: _codec.Buffer, target: _codec.Constant | _codec.Op, dtype
 def _output_edits(buffer: _codec.Buffer, op: _codec.Op, dtype: DType) -> list[Edit]:
     """Of the output that a row of operations is about: NamedValueType {1 name, 2 type}."""
     name = op.name.encode()
-    for output in fields_of(buffer, op.message):
-        if output.number == _OPERATION_OUTPUTS and output.wire == _BYTES:
-            names = [f for f in fields_of(buffer, output.span) if f.number == 1 and f.wire == _BYTES]
-            own = bytes(memoryview(buffer)[names[-1].offset : names[-1].end]) if names else b""
-            if own == name:
-                return _dtype_edits(buffer, _type_of(buffer, output.span, 2), dtype)
+    for output in members_of(buffer, op.message, _OPERATION_OUTPUTS):
+        names = members_of(buffer, output.span, 1)
+        own = bytes(memoryview(buffer)[names[-1].offset : names[-1].end]) if names else b""
+        if own == name:
+            return _dtype_edits(buffer, _type_of(buffer, output.span, 2), dtype)
     raise ProgramError(f"operation {op.name!r}: expected an output of that name, got none")
 
 
 def _type_of(buffer: _codec.Buffer, span: Span, number: int) -> Field:
     """Return the ValueType.tensorType inside a message whose field `number` is a ValueType."""
-    outer = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
-    inner = [f for o in outer for f in fields_of(buffer, o.span) if f.number == 1 and f.wire == _BYTES]
+    outer = members_of(buffer, span, number)
+    inner = [f for o in outer for f in members_of(buffer, o.span, 1)]
     if len(inner) != 1:
         message = f"type: expected one of a tensor, got {len(inner)}"
         raise ProgramError(message, offset=span[0], file=buffer.name)
@@ -237,11 +251,11 @@ def _dtype_edits(buffer: _codec.Buffer, tensor: Field, dtype: DType) -> list[Edi
     own = [f for f in fields if f.number == 1 and f.wire == _VARINT]
     new = field(1, dtype.mil_code)
     if own:  # the last one of several counts
-        return [] if own[-1].value == dtype.mil_code else [Edit(own[-1].start, own[-1].end - own[-1].start, new)]
+        return [] if own[-1].value == dtype.mil_code else [own[-1].replaced(new)]
     if fields:  # beside the existing field, so that it does not overlap an edit of a dimension
         first = fields[0]
-        return [Edit(first.start, first.end - first.start, new + _bytes(buffer, first))]
-    return [Edit(tensor.start, tensor.end - tensor.start, field(tensor.number, new))]
+        return [first.replaced(new + _bytes(buffer, first))]
+    return [tensor.replaced(field(tensor.number, new))]
 
 
 # ----------------------------------------------------------------------------------------------- operations, functions
@@ -401,11 +415,10 @@ def function_edits(buffer: _codec.Buffer, program: Span, description: Span | Non
     """
     wanted, found = set(keep), []
     edits = []
-    for entry in fields_of(buffer, program):
-        if entry.number == _PROGRAM_FUNCTIONS and entry.wire == _BYTES:
-            found.append(text_of(buffer, entry.span, 1))
-            if found[-1] not in wanted:
-                edits.append(_removal(entry))
+    for entry in members_of(buffer, program, _PROGRAM_FUNCTIONS):
+        found.append(text_of(buffer, entry.span, 1))
+        if found[-1] not in wanted:
+            edits.append(entry.replaced(b""))
     missing = sorted(wanted - set(found))
     if missing or not wanted:
         message = f"functions to keep: expected some of {', '.join(found)}, got {', '.join(missing) or 'none'}"
@@ -414,7 +427,7 @@ def function_edits(buffer: _codec.Buffer, program: Span, description: Span | Non
     listed = [f for f in described if f.number == _DESCRIPTION_FUNCTIONS and f.wire == _BYTES]
     if not listed:  # a model of one function
         return edits
-    edits += [_removal(f) for f in listed if text_of(buffer, f.span, 1) not in wanted]
+    edits += [f.replaced(b"") for f in listed if text_of(buffer, f.span, 1) not in wanted]
     defaults = [f for f in described if f.number == _DESCRIPTION_DEFAULT and f.wire == _BYTES]
     old = text_of(buffer, description, _DESCRIPTION_DEFAULT) if description is not None else ""
     if old not in wanted and len(wanted) > 1:
@@ -422,11 +435,11 @@ def function_edits(buffer: _codec.Buffer, program: Span, description: Span | Non
         raise ProgramError(f"{message}, got {', '.join(sorted(wanted))}", file=buffer.name)
     new = old if old in wanted else next(iter(wanted))
     if new != old and defaults:
-        edits.append(Edit(defaults[-1].start, defaults[-1].end - defaults[-1].start, field(_DESCRIPTION_DEFAULT, new)))
+        edits.append(defaults[-1].replaced(field(_DESCRIPTION_DEFAULT, new)))
     elif new != old:  # after the description of a kept function
         last = next(f for f in reversed(listed) if text_of(buffer, f.span, 1) in wanted)
         data = _bytes(buffer, last) + field(_DESCRIPTION_DEFAULT, new)
-        edits.append(Edit(last.start, last.end - last.start, data))
+        edits.append(last.replaced(data))
     return edits
 
 
@@ -458,7 +471,7 @@ def key_of(buffer: _codec.Buffer, entry: Field) -> str:
 
 def text_of(buffer: _codec.Buffer, span: Span, number: int) -> str:
     """Return a string field of a message, "" if it is absent; the last one of several counts."""
-    fields = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
+    fields = members_of(buffer, span, number)
     return str(memoryview(buffer)[fields[-1].offset : fields[-1].end], "utf-8", "replace") if fields else ""
 
 
@@ -476,7 +489,7 @@ def text_edit(buffer: _codec.Buffer, span: Span, number: int, text: str) -> Edit
         return _payload_edit(own[-1], text.encode())
     if not fields:
         raise ProgramError(f"field {number}: expected a message with others, got an empty one", file=buffer.name)
-    return Edit(fields[0].start, fields[0].end - fields[0].start, field(number, text) + _bytes(buffer, fields[0]))
+    return fields[0].replaced(field(number, text) + _bytes(buffer, fields[0]))
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers
@@ -484,7 +497,7 @@ def text_edit(buffer: _codec.Buffer, span: Span, number: int, text: str) -> Edit
 
 def _member(buffer: _codec.Buffer, span: Span, number: int) -> Field:
     """Return the one field of a message that holds a sub-message; the scan has found it before."""
-    fields = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
+    fields = members_of(buffer, span, number)
     if len(fields) != 1:
         message = f"field {number}: expected one, got {len(fields)}"
         raise ProgramError(message, offset=span[0], file=buffer.name)
@@ -503,11 +516,7 @@ def _payload_edit(message: Field, data: Any) -> Edit:
     """Replace the payload of a length-delimited field; if that is empty, the whole field, as no range is empty."""
     if message.nbytes:
         return Edit(message.offset, message.nbytes, data)
-    return Edit(message.start, message.end - message.start, field(message.number, data))
-
-
-def _removal(entry: Field) -> Edit:
-    return Edit(entry.start, entry.end - entry.start, b"")
+    return message.replaced(field(message.number, data))
 
 
 def _bytes(buffer: _codec.Buffer, entry: Field) -> bytes:

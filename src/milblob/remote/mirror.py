@@ -21,8 +21,7 @@ from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from .cache import CacheLike
 from .cache_directory import CacheDirectory
-from .directories import open_directory
-from .origin import RemoteDirectory, as_options
+from .origin import RemoteDirectory, as_options, open_directory
 from .sparse import SparseFile
 
 _PACKAGE, _COMPILED = ".mlpackage", ".mlmodelc"

@@ -12,7 +12,7 @@ from ..progress import Progress, ProgressCounter
 from ..selection import Select
 from ..wording import bounded, escape
 from .document import Subject
-from .fields import is_same, message, number
+from .fields import number
 from .values import overlaid
 
 COLUMNS = ("name", "other", "kind", "index", "sqnr", "max_abs", "relative", "dtypes", "message", "histograms")
@@ -54,7 +54,7 @@ def comparison_of(
             None if figures is None else number(figures.max_abs),
             None if figures is None else number(figures.relative),
             [None if dtype is None else str(dtype) for dtype in row.dtypes],
-            escape(bounded(message(row))),
+            escape(bounded(row.message)),
             overlays.get(number_),
         ])  # fmt: skip
     changes = [*_changes("structure", found.structure), *_changes("metadata", found.metadata)]
@@ -63,7 +63,7 @@ def comparison_of(
         "rows": rows,
         "changes": changes,
         "totals": {key: count for key, count in found.totals.items() if count},
-        "is_same": is_same(found),
+        "is_same": found.is_same,
         "names_only": not values,
     }
 

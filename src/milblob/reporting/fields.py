@@ -1,13 +1,11 @@
-"""The fields of statistics and of differences that a report shows: the one place that knows their names."""
+"""The figures of statistics that a report shows, and how it holds numbers."""
 
 import math
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..analysis.diff import Diff
     from ..analysis.statistics import Statistics
-    from ..analysis.tensor_diff import TensorDiff
 
 _STATISTICS = {
     "min": "min",
@@ -42,11 +40,6 @@ def statistics_row(found: "Statistics") -> list[Any]:
     return list(map(number, _figures(found)))
 
 
-def ends(found: "Statistics") -> tuple[Any, Any]:
-    """Return the least and the greatest finite value; None if there are none."""
-    return found.min, found.max
-
-
 def histogram_row(bins: Any) -> list[Any] | None:
     """Return bins as [low, high, width, counts]; a width of 0 is that of floats, whose bins divide the range evenly."""
     if not bins:
@@ -54,13 +47,3 @@ def histogram_row(bins: Any) -> list[Any] | None:
     first, last = bins[0], bins[-1]
     width = 0 if isinstance(first.low, float) else first.high - first.low + 1
     return [number(first.low), number(last.high), width, [one.count for one in bins]]
-
-
-def is_same(found: "Diff") -> bool:
-    """Whether nothing differs."""
-    return found.is_same
-
-
-def message(row: "TensorDiff") -> str:
-    """What differs, in one line."""
-    return row.message

@@ -13,7 +13,7 @@ from ..model.elements import Elements
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..wording import bounded, escape
-from .fields import ends, histogram_row, number, statistics_row
+from .fields import histogram_row, number, statistics_row
 
 MAX_EXACT_COUNT = 1 << 28
 """Elements of the largest weight whose statistics are those of all its values."""
@@ -78,7 +78,7 @@ def _examined(tensor: LazyTensor) -> Examined:
     else:
         found = statistics(tensor, histogram=is_narrow)
     bins, count = found.histogram, found.count
-    low, high = ends(found)
+    low, high = found.min, found.max
     if not is_narrow and low is not None:
         part = sample(elements, _HISTOGRAM_COUNT)
         counted = Histogram(low, high)
@@ -154,7 +154,7 @@ def overlaid(a: LazyTensor, b: LazyTensor) -> list[Any] | None:
     count = _HISTOGRAM_COUNT
     parts = [sample(Elements(tensor), count) for tensor in (a, b)]
     found = [statistics(part, tensor.mil_dtype, distinct=False) for part, tensor in zip(parts, (a, b), strict=True)]
-    limits = [ends(one) for one in found]
+    limits = [(one.min, one.max) for one in found]
     if any(low is None for low, _ in limits):
         return None
     is_float = any(isinstance(low, float) for low, _ in limits)

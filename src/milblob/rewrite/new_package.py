@@ -50,7 +50,7 @@ def require_one_program(package: Package) -> Source:
 
 
 class NewRecords:
-    """The records of a new weight file, gathered from the weight files of other models; `counter` notes each of them."""
+    """The records of a new weight file, gathered from those of other models. `counter`: notes each."""
 
     def __init__(self, counter: ProgressCounter) -> None:
         self._counter = counter

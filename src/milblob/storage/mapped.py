@@ -71,9 +71,7 @@ class Opened:
 class _Pages:
     """Reads whole pages past the page cache, each once for all that begins in it.
 
-    Args:
-        fd: of the file.
-        nbytes: bytes of each read.
+    `fd`: of the file. `nbytes`: bytes of each read.
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:

@@ -15,7 +15,7 @@ from ..errors import FormatError, MilblobError, UnsupportedError
 from ..formats.params import Parameter, element_bytes, is_lazy
 from ..formats.params_codes import PACKED
 from ..model.manifest import read_json
-from ..model.replaceable import IsPart, require_name, require_replaceable
+from ..model.replaceable import IsPart, require_apart, require_name, require_replaceable
 from ..rewrite.copying import new_file, set_mode
 from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
@@ -233,9 +233,8 @@ def _change_directory(library: "Library", edits: list[_Edit]) -> None:
 
 def _copy_directory(library: "Library", edits: list[_Edit], path: str, force: bool) -> None:
     """Write a new directory in place of the old one."""
-    source, target = paths.real(library.path or ""), paths.real(path)
-    if f"{target}{os.sep}".startswith(f"{source}{os.sep}") or f"{source}{os.sep}".startswith(f"{target}{os.sep}"):
-        raise ValueError(f"output {path}: expected a place outside of {library.path}, got one inside or around it")
+    source = paths.real(library.path or "")
+    require_apart(library.path or "", path)
     require_replaceable(path, "an unpacked archive", force, like=[source], understand=_unpacked)
     changed = {edit.member for edit in edits}
     with NewDirectory(path, replace=paths.is_directory(path)) as new:
