@@ -33,7 +33,7 @@ LETTING_GO = {
     "EditableModel.__del__", "EditableModel.__exit__", "EditableModel._close_fds", "EditableModel._forget",
     "EditableModel._give_back", "EditableModel._release", "EditableModel._unlock", "EditableModel.close",
     "ModelFiles.__exit__", "ModelFiles.close", "PatchReader.__exit__", "PatchReader.close", "_Applying._locked",
-    "Library.__exit__", "Library.close", "Model.__exit__", "Model.close", "Module.reload", "Package.close",
+    "OpenLibrary.__exit__", "OpenLibrary.close", "Model.__exit__", "Model.close", "Module.reload", "Package.close",
     "ModelView.release", "OpenProgram.release", "Package.require_sound", "ProgramScan.release", "ProgramView.release",
     "_all_problems", "_resting_collector", "new_values", "opened",  # the ends of their blocks
     "EditableModel.commit", "EditableModel._write_assigned", "EditableModel.flush", "BlobWriter._to_disk",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,11 +13,23 @@ from .fields import InPieces, repeated, singular
 
 if TYPE_CHECKING:
     from .types import ValueType, Variable
-    from .view import ProgramView
 
 Span = tuple[int, int]
 
 _MAX_DEPTH = 100  # lists, tuples and dictionaries in each other
+
+
+class Owner(Protocol):
+    """The part of its view that a value needs."""
+
+    def require(self) -> None:
+        """Raise ValueError if the model is closed."""
+
+    def read(self, value: "Value") -> "np.ndarray[Any, Any]":
+        """Return the array of a value that is in a weight file."""
+
+    def place(self, value: "Value") -> Any:
+        """Return where a weight file holds a value, a RecordPlace."""
 
 
 class BlobReference(NamedTuple):
@@ -56,7 +68,7 @@ class Value:
     __slots__ = ("_buffer", "_depth", "_fields", "_is_merged", "_member", "kind", "path", "view")
 
     def __init__(
-        self, view: "ProgramView", buffer: _codec.Buffer, span: Span, path: str, depth: int = 1, is_merged: bool = False
+        self, view: Owner, buffer: _codec.Buffer, span: Span, path: str, depth: int = 1, is_merged: bool = False
     ) -> None:
         self.view = view
         self.path = path

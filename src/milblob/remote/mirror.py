@@ -21,7 +21,8 @@ from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from .cache import CacheLike
 from .cache_directory import CacheDirectory
-from .origin import RemoteDirectory, as_options, open_directory
+from .directories import open_directory
+from .origin import RemoteDirectory, as_options
 from .sparse import SparseFile
 
 _PACKAGE, _COMPILED = ".mlpackage", ".mlmodelc"

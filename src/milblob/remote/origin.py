@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ..arguments import as_mapping, as_source
+from ..arguments import as_mapping
 from ..errors import FormatError
-from .urls import split
 
 DOWNLOAD = "--download DIR (milblob.download) fetches whole files"
 
@@ -147,21 +146,3 @@ def require_names(names: list[str], where: str, folders: Container[str] = ()) ->
 def as_options(given: Any) -> dict[str, Any]:
     """Return `storage_options`, checked. Raises: TypeError: no mapping, or one with other keys than text."""
     return dict(as_mapping("storage_options", given, "a mapping from names of options to their values"))
-
-
-def open_directory(url: str, options: Any) -> tuple[RemoteDirectory, str]:
-    """Return the directory of a URL, which the caller closes, and the name in it. Makes no request yet.
-
-    `url`: of http or https, or of any file system of fsspec. `options`: `storage_options` as the user gives them.
-    Raises: ValueError: a URL that cannot be one; an option that its file system does not have. TypeError: no mapping.
-    ImportError: fsspec, or what it needs for this URL, is not installed.
-    """
-    text, checked = as_source(url), as_options(options)
-    if text.partition(":")[0].lower() in ("http", "https") and "::" not in text:
-        from .http import HttpOrigin
-
-        parts = split(text)
-        return HttpOrigin(parts, checked), parts.name
-    from .filesystem import open_origin
-
-    return open_origin(text, checked)

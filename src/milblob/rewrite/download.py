@@ -16,9 +16,10 @@ from ..model.manifest import NAME, find_root_model
 from ..model.package import Package, resolve
 from ..program.scan import ProgramScan
 from ..progress import Progress, ProgressCounter, start_progress
+from ..remote.directories import open_directory
 from ..remote.http import HttpOrigin
 from ..remote.mirror import COMPILED_NAMES
-from ..remote.origin import RemoteDirectory, RemoteFile, Version, open_directory
+from ..remote.origin import RemoteDirectory, RemoteFile, Version
 from ..results import Result
 from ..storage import paths
 from ..storage.beneath import Location

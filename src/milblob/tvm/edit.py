@@ -29,7 +29,7 @@ from .archive import METADATA
 from .unzip import compress
 
 if TYPE_CHECKING:
-    from .library import Library, Module
+    from .modules import Module, OpenLibrary
 
 _CHUNK_NBYTES = 1 << 20
 _PARTS = re.compile(
@@ -64,7 +64,7 @@ class _Edit(NamedTuple):
         return data
 
 
-def write_edited(library: "Library", arrays: Mapping[str, Any], path: str, force: bool) -> None:
+def write_edited(library: "OpenLibrary", arrays: Mapping[str, Any], path: str, force: bool) -> None:
     """Write an archive with other values of parameters.
 
     Args:
@@ -114,7 +114,7 @@ def write_edited(library: "Library", arrays: Mapping[str, Any], path: str, force
 # -------------------------------------------------------------------------------------------------------------- pairing
 
 
-def _pair(library: "Library", arrays: Mapping[str, Any]) -> list[_Edit]:
+def _pair(library: "OpenLibrary", arrays: Mapping[str, Any]) -> list[_Edit]:
     """Find the parameter of every array, and check all of them before the first error is raised."""
     problems: list[Exception] = []
     edits: list[_Edit] = []
@@ -145,7 +145,7 @@ def listed(problems: list[Exception], what: str) -> Exception:
     return ValueError(f"{what}: expected all to fit, got {len(problems)} problems: {found}")
 
 
-def _by_module(library: "Library", arrays: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _by_module(library: "OpenLibrary", arrays: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     nested = [isinstance(value, Mapping) for value in arrays.values()]
     if all(nested) and (nested or len(library.modules) != 1):
         return dict(arrays)
@@ -157,7 +157,7 @@ def _by_module(library: "Library", arrays: Mapping[str, Any]) -> dict[str, Mappi
     return {next(iter(library.modules)): arrays}
 
 
-def require_parameters(library: "Library", module: "Module") -> None:
+def require_parameters(library: "OpenLibrary", module: "Module") -> None:
     """Refuse a module whose parameters are not in a file: AOT, where they are in code, and operator style.
 
     Raises: UnsupportedError: it is one.
@@ -188,7 +188,7 @@ def _fit(parameters: Mapping[str, Parameter], member: str, key: Any, value: Any)
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-def _write_packed(library: "Library", edits: list[_Edit], fd: int) -> None:
+def _write_packed(library: "OpenLibrary", edits: list[_Edit], fd: int) -> None:
     """Write a gzipped archive: a plain copy if nothing changes."""
     packed, mapping = library.archive.packed, library.archive.mapping
     if packed is not None and all(_is_same(edit, mapping) for edit in edits):
@@ -219,7 +219,7 @@ def _chunks(data: memoryview) -> Iterator[memoryview]:
         yield data[start : start + _CHUNK_NBYTES]
 
 
-def _change_directory(library: "Library", edits: list[_Edit]) -> None:
+def _change_directory(library: "OpenLibrary", edits: list[_Edit]) -> None:
     """Change the files of a directory in place, all of them or none."""
     root = paths.real(library.path or "")
     with locked_directory(root):
@@ -231,7 +231,7 @@ def _change_directory(library: "Library", edits: list[_Edit]) -> None:
         module.reload()
 
 
-def _copy_directory(library: "Library", edits: list[_Edit], path: str, force: bool) -> None:
+def _copy_directory(library: "OpenLibrary", edits: list[_Edit], path: str, force: bool) -> None:
     """Write a new directory in place of the old one."""
     source = paths.real(library.path or "")
     require_apart(library.path or "", path)
