@@ -22,7 +22,7 @@ _VIEWS = ((False, False), (False, True), (True, False), (True, True))
 def open_chosen(
     stack: ExitStack, source: str, arguments: Namespace, *, constants: bool = False, stored: bool = False
 ) -> "ChosenTensors":
-    """Open a model or a file of arrays, and choose from it. Say so if -k or -f leave nothing; not with -q.
+    """Open a model or a file of arrays, and choose from it. Unless -q is given, print a message if nothing is left.
 
     `constants`, `stored`: see `milblob.open`.
     Raises: ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.

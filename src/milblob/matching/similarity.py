@@ -88,9 +88,7 @@ class Similarity:
 
     def _sketches(self, tensors: list[Any], positions: Values) -> Values:
         """Return sketches of tensors; all zero, which correlate with nothing, once the work budget is spent."""
-        # Elements of some tensors can only be had by decoding others too.
-        decoded = sum(one.size for one in tensors if one.mil_dtype.is_sub_byte or one.place.is_computed)
-        work = (100_000 + 10 * len(positions)) * len(tensors) + 2 * decoded
+        work = sum(100_000 + 10 * len(positions) + 2 * tensor.size * _is_decoded(tensor) for tensor in tensors)
         return _sketches(tensors, positions) if self._may(work) else np.zeros((len(tensors), len(positions)))
 
     def _promising(
@@ -188,6 +186,11 @@ def _by_shape(names: list[str], tensors: Mapping[str, LazyTensor]) -> dict[tuple
     for name in names:
         found[tensors[name].shape].append(name)
     return found
+
+
+def _is_decoded(tensor: LazyTensor) -> bool:
+    """Whether elements of a tensor can only be had by decoding others too."""
+    return tensor.mil_dtype.is_sub_byte or tensor.place.is_computed
 
 
 def sampled(tensors: Iterable[Elements], positions: Values) -> Values:
