@@ -20,7 +20,7 @@ from journeys import journeys
 from paths import ROOT
 from peers import WITHOUT
 from protobuf_programs import LONG, add_const, as_model, new_program
-from syntax import parsed
+from syntax import nodes, parsed, unparse
 
 PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
 MAX_LINES = 600
@@ -84,14 +84,14 @@ def foreign_privates(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             own |= {item.name for item in ast.walk(node) if isinstance(item, ast.FunctionDef | ast.ClassDef)}
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+        elif isinstance(node, ast.Attribute) and unparse(node.value) in ("self", "cls"):
             own.add(node.attr)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
-            value = ast.unparse(node.value)
+            value = unparse(node.value)
             # A subclass may replace what its base class has for it.
             if value not in ("self", "cls", "super()") and node.attr not in own:
-                yield node.lineno, ast.unparse(node)
+                yield node.lineno, unparse(node)
 
 
 # coremltools' own name, which milblob.compat stands in for.
@@ -117,7 +117,7 @@ def classes_of(package):
     for path in sorted(package.rglob("*")):
         names = []
         if path.suffix == ".py":
-            names = [node.name for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
+            names = [node.name for node in nodes(path) if isinstance(node, ast.ClassDef)]
         elif path.suffix in (".pyx", ".pxi"):  # with ":", because one without only announces the class
             names = re.findall(r"^(?:cdef )?class (\w+)[^\n]*:$", path.read_text(encoding="utf-8"), re.M)
         for name in names:
@@ -191,13 +191,15 @@ SKIPS = {"xfail", "skip", "skipif", "importorskip"}
 
 def test_every_skip_names_what_is_not_tested():
     paths = [
-        path for path in (ROOT / "tests").rglob("*.py") if re.search("skip|xfail", path.read_text(encoding="utf-8"))
+        path
+        for path in (ROOT / "tests").rglob("*.py")
+        if re.search(rf"\.({'|'.join(SKIPS)})\b", path.read_text(encoding="utf-8"))
     ]
     assert len(paths) > 100
     for path in paths:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             is_called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            name = ast.unparse(node.func) if is_called and node.func.attr in SKIPS else ""
+            name = unparse(node.func) if is_called and node.func.attr in SKIPS else ""
             assert name not in ("pytest.xfail", "pytest.mark.xfail", "pytest.mark.skip"), f"{path.name}:{node.lineno}"
             if name in ("pytest.mark.skipif", "pytest.importorskip"):
                 (reason,) = (ast.unparse(word.value) for word in node.keywords if word.arg == "reason")
@@ -396,8 +398,8 @@ BOUNDED = {
 def numpy_calls(tree):
     """(name of the function, whether all sizes stand in the call) of every call of NumPy."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "np":
-            given = [one for one in node.args if not ast.unparse(one).startswith("np.")]  # dtypes aside
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and unparse(node.func.value) == "np":
+            given = [one for one in node.args if not unparse(one).startswith("np.")]  # dtypes aside
             named = {one.id for argument in given for one in ast.walk(argument) if isinstance(one, ast.Name)}
             yield node.func.attr, not named - {"bool", "object"}
 

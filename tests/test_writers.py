@@ -15,10 +15,11 @@ from typing import NamedTuple
 import pytest
 
 import milblob
+from faults import modules_for
 from milblob.cli import commands
 from milblob.cli.parser import parse
-from syntax import parsed
-from writers import WRITERS, act, make, prepare_child
+from syntax import parsed, unparse
+from writers import WRITERS, act, make
 
 SOURCE = pathlib.Path(milblob.__file__).parent
 OUTPUTS = {"NewFile", "NewDirectory", "NewNamedFile"}
@@ -77,7 +78,8 @@ def watched(name, folder):
             after.clear()
 
     make(name, folder)
-    prepare_child(name)
+    for module in modules_for(name):
+        importlib.import_module(module)
     threading.setprofile(see)
     sys.setprofile(see)
     try:
@@ -107,7 +109,7 @@ def functions_that_write():
                     between = ".<locals>." if isinstance(node, ast.FunctionDef) else "." if name else ""
                     inner = f"{name}{between}{child.name}"
                 elif isinstance(child, ast.Call):
-                    called = ast.unparse(child.func)
+                    called = unparse(child.func)
                     file = path.relative_to(SOURCE).as_posix()
                     renames = called in RENAMES and not file.startswith("storage/")
                     if called in OUTPUTS or renames or called.endswith("journal.commit"):

@@ -402,12 +402,17 @@ def test_wrong_arguments_are_named():
 # --------------------------------------------------------------------------------------- files outside of the page cache
 
 
-@pytest.fixture
-def far(tmp_path):
+@pytest.fixture(scope="module")
+def records_far_apart():
     """Records so far apart that they are read one by one, two of them in one page."""
-    path = tmp_path / "far.bin"
     values = np.arange(90_000, dtype="<f4")
-    data, offsets = blob_file(*[("FLOAT32", values[:n]) for n in (90_000, 80_001, 3, 89_999, 0, 70_000)])
+    return blob_file(*[("FLOAT32", values[:n]) for n in (90_000, 80_001, 3, 89_999, 0, 70_000)])
+
+
+@pytest.fixture
+def far(tmp_path, records_far_apart):
+    data, offsets = records_far_apart
+    path = tmp_path / "far.bin"
     path.write_bytes(data)
     return path, data, offsets
 

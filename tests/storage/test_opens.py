@@ -3,7 +3,7 @@
 import ast
 
 from paths import ROOT
-from syntax import parsed
+from syntax import parsed, unparse
 
 PACKAGE = ROOT / "src" / "milblob"
 OPENERS = {
@@ -81,7 +81,7 @@ def opens_in(tree):
         for child in ast.iter_child_nodes(node):
             is_scope = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             if isinstance(child, ast.Call):
-                called = ast.unparse(child.func)
+                called = unparse(child.func)
                 is_method = isinstance(child.func, ast.Attribute) and child.func.attr in METHODS
                 if called in OPENERS or is_method:
                     yield ".".join(where), called

@@ -46,7 +46,10 @@ MODES = ("fail", "fail on", "short", "short then fail", "kill before", "kill mid
 short then fail: and later ones fail. kill before, kill middle (of a write), kill after: SIGKILL."""
 KINDS = {"changes": 1, "looks": 2, "removes": 4, "closes": 8}
 """looks: stat, open for reading, read, map, list, lock and their like. removes: unlink, rmdir."""
-
+WITH_ONNX = ("milblob.onnx", "milblob.running")  # and milblob.onnxmltools
+"""What the names of modules that import the library onnx begin with."""
+NEEDS_ONNX = "ONNX: "
+"""What an argument of an action that needs that library begins with."""
 
 FAILURES = [
     ("fail", "EIO"), ("fail", "EROFS"), ("fail", "EACCES"), ("fail on", "ENOSPC"), ("fail on", "EDQUOT"), ("short", "EIO"),
@@ -72,16 +75,23 @@ class Outcome(NamedTuple):
 
 
 class Faults:
-    """The child that runs actions; `close` ends it."""
+    """The children that run actions, one without the library onnx and one with it; `close` ends them."""
 
     def __init__(self, library):
-        preload = " ".join(filter(None, [os.environ.get("LD_PRELOAD", ""), str(library)]))
-        path = os.pathsep.join([str(SUPPORT), *(entry for entry in sys.path if entry)])
-        self._child = subprocess.Popen(
-            [sys.executable, str(SUPPORT / "faults.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": path},
-        )  # fmt: skip
+        self._library = str(library)
+        self._children = {}
+
+    def _child(self, modules):
+        """Return the child that has imported these modules, which may be a new one."""
+        if modules not in self._children:
+            preload = " ".join(filter(None, [os.environ.get("LD_PRELOAD", ""), self._library]))
+            path = os.pathsep.join([str(SUPPORT), *(entry for entry in sys.path if entry)])
+            self._children[modules] = subprocess.Popen(
+                [sys.executable, str(SUPPORT / "faults.py"), *modules],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env={**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": path},
+            )  # fmt: skip
+        return self._children[modules]
 
     def run(
         self,
@@ -113,9 +123,10 @@ class Faults:
             "root": os.path.realpath(root), "number": number, "mode": MODES.index(mode), "code": getattr(errno, code),
             "kill_after_s": kill_after_s, "log": os.fspath(log), "kinds": sum(KINDS[kind] for kind in kinds),
         }  # fmt: skip
-        self._child.stdin.write(json.dumps(order) + "\n")
-        self._child.stdin.flush()
-        answer = self._child.stdout.readline()
+        child = self._child(modules_for(*arguments))
+        child.stdin.write(json.dumps(order) + "\n")
+        child.stdin.flush()
+        answer = child.stdout.readline()
         assert answer, "the child that runs actions is gone"
         return Outcome(*json.loads(answer), number)
 
@@ -161,10 +172,16 @@ class Faults:
         raise AssertionError("the action was killed often, and never got anywhere")
 
     def close(self):
-        """End the child."""
-        self._child.stdin.close()
-        self._child.stdout.close()
-        self._child.wait(60)
+        """End the children."""
+        for child in self._children.values():
+            child.stdin.close()
+            child.stdout.close()
+            child.wait(60)
+
+
+def modules_for(*arguments):
+    """The modules that an action with these arguments needs, which its child imports before it forks."""
+    return ("milblob.onnx",) if any(str(argument).startswith(NEEDS_ONNX) for argument in arguments) else ()
 
 
 def build_library(folder):
@@ -218,17 +235,21 @@ def _serve():
     library.faults_seen.restype = ctypes.c_long
     library.faults_what.restype = library.faults_name.restype = ctypes.c_char_p
     # All of milblob first, and what it imports on first use: each run forks from here, and would else import it again,
-    # which takes longer than what it does. Not what converts to ONNX, which `prepare_child` of the
-    # action's file imports: a fork of a process that has the library of that name takes twice as long.
+    # which takes longer than what it does. Not what imports the library onnx, but for
+    # an action that needs it: a fork of a process that has it takes half as long again.
     for module in pkgutil.walk_packages(milblob.__path__, "milblob."):
-        if not module.name.endswith(".__main__") and not module.name.startswith("milblob.onnx"):
+        if not module.name.endswith(".__main__") and not module.name.startswith(WITH_ONNX):
             importlib.import_module(module.name)
+    assert "onnx" not in sys.modules, "WITH_ONNX lacks a folder of milblob that imports it"
     for name in ("numpy.ma", "safetensors.numpy"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     milblob.program.schema.parse("Program", b"")
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     modules = {}
     gc.freeze()  # a collection in a fork would copy every page
+    _join_pages()
     for line in sys.stdin:
         order = json.loads(line)
         file = order["file"]
@@ -237,8 +258,21 @@ def _serve():
             modules[file] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(modules[file])
             gc.freeze()
-        getattr(modules[file], "prepare_child", lambda *_: None)(*order["arguments"])
+            _join_pages()
         print(json.dumps(_run(library, getattr(modules[file], order["action"]), order)), flush=True)
+
+
+def _join_pages():
+    """Ask for memory in huge pages, where Linux can do so: a fork then copies a table of a few entries, not of thousands."""
+    collapse, size = 25, 1 << 21
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+        place, rights, *_, inode = line.split()[:5]
+        first, end = (int(number, 16) // size * size for number in place.split("-"))
+        if rights == "rw-p" and inode == "0":
+            for start in range(first + size, end, size):
+                madvise(start, size, collapse)
 
 
 def _run(library, function, order):

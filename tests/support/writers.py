@@ -6,7 +6,6 @@ crash). Actions run in the child of faults.py; they get one directory, in which 
 
 import argparse
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -73,16 +72,6 @@ def act_without(what, name, folder):
         if hasattr(module, what):
             setattr(module, what, lambda *_: None)
     act(name, folder)
-
-
-NEEDS_ONNX = "ONNX: "
-"""What the name of a writer begins with that imports milblob.onnx: before the processes that run it are forked."""
-
-
-def prepare_child(*arguments):
-    """Import what a writer needs. Forks of a process with the library of ONNX take longer; so it is not there before."""
-    if any(str(argument).startswith(NEEDS_ONNX) for argument in arguments):
-        importlib.import_module("milblob.onnx")
 
 
 # ------------------------------------------------------------------------------------------------------- what is found
