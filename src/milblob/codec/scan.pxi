@@ -508,8 +508,8 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
     cdef C.mb_span program
     cdef void *memory
     # Room for the rows of most Programs; else a second pass with the exact counts. The unused part is never touched: it
-    # takes address space, not memory.
-    cdef uint64_t guess = min(max(nbytes // 96, <uint64_t>1024), <uint64_t>1 << 18)
+    # takes address space, not memory, three times that of the Program at most.
+    cdef uint64_t guess = min(max(nbytes // 96, <uint64_t>1024), <uint64_t>1 << 20)
     cdef uint64_t functions = 16, blocks = 64, ops = guess, entries = guess, numbers = 4 * guess
     _span_check(buffer, offset, nbytes)
     program.offset, program.nbytes = offset, nbytes

@@ -32,6 +32,8 @@ _MAX_ROWS = 8192
 _MAX_FOUND = 16
 _MAX_OPTIONS = 1024
 _NOISE = 1e-2
+_BATCH = 1024  # arrays whose samples are compared at a time
+_MAX_SAMPLES = 128  # such batches that are kept, of half a megabyte each
 
 
 class _Affine(NamedTuple):
@@ -50,6 +52,7 @@ class Expressions:
         self._checkpoint, self._given = checkpoint, checkpoint.floats
         self._may, self._array = checkpoint.may, checkpoint.read
         self._sure = _sure_numbers(tensor.shape for tensor in self._given.values())
+        self._samples: dict[tuple[Any, ...], Values] = {}  # of a batch of arrays, see `_sampled`
         self._kinds: set[tuple[Any, ...]] = set()  # of expressions found so far: one network has few
 
     def explain(self, values: Values, dtype: DType) -> list[Explained]:
@@ -110,28 +113,71 @@ class Expressions:
             if positions is None or not names or not self._may(100_000 + 30_000 * len(names)):
                 continue
             y = flat[positions].astype(np.float64)
-            for name in names:
-                tensor = self._given[name]
-                for layout in _orders(tensor.shape, values.shape):
-                    array = self._array(name).reshape(-1)
-                    x = array[layout.sources(tensor.shape, positions)].astype(np.float64)
-                    for function in ("", *FUNCTIONS) if axis is None else ("",):
-                        if function and not self._may(2_000):
+            for name, layout, function in self._fitting(names, values.shape, axis, positions, y, (tolerance, tiny)):
+                array, shape = self._array(name).reshape(-1), self._given[name].shape
+                x = array[layout.sources(shape, positions)].astype(np.float64)
+                of = moved(CheckpointArray(name), layout)
+                of = Applied(of, function) if function else of
+                if axis is None and (np.abs(_applied(x, function) - y) <= tolerance * np.abs(y) + tiny).all():
+                    # Numbers with only a few bits left in float16 do not determine a factor.
+                    yield _Affine(of, None, np.ones(1), np.zeros(1))
+                whole = _positions(values.shape, axis, values.size, _WIDTH)
+                if whole is None or not self._may(50 * whole.size):
+                    continue
+                everywhere = _applied(array[layout.sources(shape, whole)].astype(np.float64), function)
+                yield _Affine(of, axis, *_factors(everywhere, flat[whole].astype(np.float64)))
+
+    def _fitting(
+        self,
+        names: list[str],
+        new: tuple[int, ...],
+        axis: int | None,
+        positions: Values,
+        y: Values,
+        limits: tuple[float, float],
+    ) -> Iterator[tuple[str, Layout, str]]:
+        """Yield the arrays whose samples give those of a weight of shape `new`, and by which layout and function.
+
+        For each array and layout the first function that fits. Samples are compared for many arrays at a time.
+        """
+        functions = ("", *FUNCTIONS) if axis is None else ("",)
+        for begin in range(0, len(names), _BATCH):
+            some = names[begin : begin + _BATCH]
+            found: list[tuple[int, int, Layout, str]] = []
+            for kind in dict.fromkeys(map(self._kind, some)):
+                alike = [at for at, name in enumerate(some) if self._kind(name) == kind]
+                for order, layout in enumerate(_orders(kind[0], new)):
+                    table = self._sampled([some[at] for at in alike], layout, new, axis, positions)
+                    left = np.ones(len(alike), bool)
+                    for function in functions:
+                        if function and not self._may(2_000 * int(left.sum())):
                             return
-                        result = _applied(x, function)
-                        if not _fits(result, y, tolerance, tiny):
-                            continue
-                        of = moved(CheckpointArray(name), layout)
-                        of = Applied(of, function) if function else of
-                        if axis is None and (np.abs(result - y) <= tolerance * np.abs(y) + tiny).all():
-                            # Numbers with only a few bits left in float16 do not determine a factor.
-                            yield _Affine(of, None, np.ones(1), np.zeros(1))
-                        whole = _positions(values.shape, axis, values.size, _WIDTH)
-                        if whole is None or not self._may(50 * whole.size):
-                            continue
-                        everywhere = _applied(array[layout.sources(tensor.shape, whole)].astype(np.float64), function)
-                        yield _Affine(of, axis, *_factors(everywhere, flat[whole].astype(np.float64)))
-                        break
+                        fitting = np.zeros(len(alike), bool)
+                        fitting[left] = _fits(_applied(table[left], function), y, *limits)
+                        found += [(alike[at], order, layout, function) for at in np.flatnonzero(fitting).tolist()]
+                        left &= ~fitting
+            found.sort(key=lambda one: one[:2])
+            yield from ((some[at], layout, function) for at, _, layout, function in found)
+
+    def _kind(self, name: str) -> tuple[tuple[int, ...], DType]:
+        return self._given[name].shape, self._given[name].mil_dtype
+
+    def _sampled(
+        self,
+        names: list[str],
+        layout: Layout,
+        new: tuple[int, ...],
+        axis: int | None,
+        positions: Values,
+    ) -> Values:
+        """Return arrays of one shape and dtype at some positions of a weight: float64, [arrays, *positions]."""
+        key = names[0], layout, new, axis
+        if key not in self._samples:
+            if len(self._samples) >= _MAX_SAMPLES:
+                self._samples.clear()
+            sources = layout.sources(self._given[names[0]].shape, positions)
+            self._samples[key] = np.stack([self._array(name).reshape(-1)[sources] for name in names])
+        return self._samples[key].astype(np.float64)
 
     def _with_numbers(self, affine: _Affine, tolerance: float) -> Iterator[Derivation]:
         """Yield an array times a number plus a number."""
@@ -299,23 +345,22 @@ def _applied(values: Values, function: str) -> Values:
 
 
 def _factors(x: Values, y: Values) -> tuple[Values, Values]:
-    """Return the factor and the shift of each channel from x to y, [channels, elements]."""
+    """Return the factor and the shift of each channel from x to y, [..., channels, elements]."""
     with np.errstate(all="ignore"):
-        middle, level = x.mean(axis=1), y.mean(axis=1)
-        away = x - middle[:, None]
-        size = (away**2).sum(axis=1)
-        factors = np.where(size > 0, (away * (y - level[:, None])).sum(axis=1) / np.where(size > 0, size, 1), np.nan)
+        middle, level = x.mean(axis=-1), y.mean(axis=-1)
+        away = x - middle[..., None]
+        size = (away**2).sum(axis=-1)
+        factors = np.where(size > 0, (away * (y - level[..., None])).sum(axis=-1) / np.where(size > 0, size, 1), np.nan)
         return factors, level - factors * middle
 
 
-def _fits(x: Values, y: Values, tolerance: float, tiny: float) -> bool:
-    """Whether y is x but for a factor and a shift of each channel."""
-    if not np.isfinite(x).all():
-        return False
+def _fits(x: Values, y: Values, tolerance: float, tiny: float) -> Values:
+    """Whether y, [channels, elements], is x, [arrays, channels, elements], but for factors and shifts: [arrays]."""
     factors, shifts = _factors(x, y)
     with np.errstate(all="ignore"):
-        rest = np.abs(y - (factors[:, None] * x + shifts[:, None]))
-        return bool((rest <= tolerance * np.abs(y).max(axis=1, keepdims=True) + tiny).all())
+        rest = np.abs(y - (factors[..., None] * x + shifts[..., None]))
+        fitting = rest <= tolerance * np.abs(y).max(axis=-1, keepdims=True) + tiny
+    return np.asarray((fitting & np.isfinite(x)).all(axis=(-2, -1)))
 
 
 def _literals(value: float) -> Iterator[float]:
