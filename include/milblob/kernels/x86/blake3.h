@@ -1,7 +1,9 @@
 /* kernels/x86/blake3.h: BLAKE3 with one input in each lane of a vector: eight with AVX2, sixteen with AVX-512. See blake3.h.
  *
  * The words of a block are adjacent in memory but belong in different vectors: a transposition, by interleaving words, pairs
- * of words, and then halves of vectors. The rest is the plain code with vectors in place of words. */
+ * of words, and then halves of vectors. The rest is the plain code with vectors in place of words.
+ *
+ * Inputs are many streams, each too short for a CPU to recognize: the next inputs are prefetched from memory, block by block. */
 #ifndef MILBLOB_BLAKE3_X86_H
 #define MILBLOB_BLAKE3_X86_H
 
@@ -43,6 +45,7 @@ MB_TARGET_AVX2 MB_KERNEL void mb_blake3_avx2(uint8_t *dst, const uint8_t *src, u
     const __m256i by8 = _mm256_set_epi8(12, 15, 14, 13, 8, 11, 10, 9, 4, 7, 6, 5, 0, 3, 2, 1, 12, 15, 14, 13, 8, 11, 10, 9, 4, 7, 6, 5, 0, 3, 2, 1);
     const size_t stride = MB_BLAKE3_BLOCK * (size_t)block_count;
     for (; count >= 8; count -= 8, src += 8 * stride, dst += 8 * MB_BLAKE3_NBYTES, chunk += block_count > 1 ? 8 : 0) {
+        const uint8_t *ahead = count >= 16 ? src + 8 * stride : src;
         __m256i cv[8], low, high;
         uint32_t counters[2][8];
         for (uint32_t k = 0; k < 8; k++) {
@@ -56,6 +59,7 @@ MB_TARGET_AVX2 MB_KERNEL void mb_blake3_avx2(uint8_t *dst, const uint8_t *src, u
             for (size_t k = 0; k < 8; k++) {
                 const __m256i *row = (const __m256i *)(const void *)(src + k * stride + MB_BLAKE3_BLOCK * (size_t)block);
                 m[k] = _mm256_loadu_si256(row), m[k + 8] = _mm256_loadu_si256(row + 1);
+                _mm_prefetch((const char *)(ahead + k * stride + MB_BLAKE3_BLOCK * (size_t)block), _MM_HINT_T0);
             }
             mb_blake3_transpose_avx2(m), mb_blake3_transpose_avx2(m + 8);
             for (int k = 0; k < 8; k++) v[k] = cv[k];
@@ -108,6 +112,7 @@ MB_TARGET_AVX512 MB_STEP void mb_blake3_transpose_avx512(__m512i rows[16]) {
 MB_TARGET_AVX512 MB_KERNEL void mb_blake3_avx512(uint8_t *dst, const uint8_t *src, uint64_t count, uint32_t block_count, uint64_t chunk) {
     const size_t stride = MB_BLAKE3_BLOCK * (size_t)block_count;
     for (; count >= 16; count -= 16, src += 16 * stride, dst += 16 * MB_BLAKE3_NBYTES, chunk += block_count > 1 ? 16 : 0) {
+        const uint8_t *ahead = count >= 32 ? src + 16 * stride : src;
         __m512i cv[16], low, high;
         uint32_t counters[2][16];
         for (uint32_t k = 0; k < 16; k++) {
@@ -118,7 +123,10 @@ MB_TARGET_AVX512 MB_KERNEL void mb_blake3_avx512(uint8_t *dst, const uint8_t *sr
         low = _mm512_loadu_si512(counters[0]), high = _mm512_loadu_si512(counters[1]);
         for (uint32_t block = 0; block < block_count; block++) {
             __m512i m[16], v[16];
-            for (size_t k = 0; k < 16; k++) m[k] = _mm512_loadu_si512(src + k * stride + MB_BLAKE3_BLOCK * (size_t)block);
+            for (size_t k = 0; k < 16; k++) {
+                m[k] = _mm512_loadu_si512(src + k * stride + MB_BLAKE3_BLOCK * (size_t)block);
+                _mm_prefetch((const char *)(ahead + k * stride + MB_BLAKE3_BLOCK * (size_t)block), _MM_HINT_T0);
+            }
             mb_blake3_transpose_avx512(m);
             for (int k = 0; k < 8; k++) v[k] = cv[k];
             for (int k = 0; k < 4; k++) v[8 + k] = _mm512_set1_epi32((int)mb_blake3_start[k]);
