@@ -7,7 +7,7 @@ from ..topology import Operator, Scope
 
 @builtin("read_state", onnx="the graph's input, or what was written last")
 def _read_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.states[operator.input("input")])
+    g.let(operator.output, g.states[operator.input("input")])
 
 
 @builtin("write_state", onnx="the graph's output")
@@ -20,4 +20,4 @@ def _update_state(scope: Scope, operator: Operator, g: ModelComponentContainer) 
     state = operator.input("state")
     g.states[state] = g.value(operator.input("value"))
     if operator.outputs:
-        g.bind(operator.output, g.states[state])
+        g.let(operator.output, g.states[state])
