@@ -2,7 +2,7 @@
 
 from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
-from ..packed import has_rows, plan
+from ..packed import has_rows, plan, product_block
 from ..registry import builtin
 from ..topology import Operator, Scope
 from ..unpacking import unpack
@@ -35,5 +35,8 @@ def _compressed(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
             g.weights.why_dense[variable] = found
         elif variable in g.gathered and has_rows(found):
             g.gathered[variable] = found
+        elif g.weights.compressed == "onnxruntime":
+            if product_block(found):
+                g.products[variable] = found
         else:
             g.bind(variable, unpack(g, found))
