@@ -2,15 +2,10 @@
 
 Each job runs in one thread and in as many as milblob takes by itself, on a machine that is left alone and beside a busy
 process on every core but one. There, a second thread gets a part of a core or none, and no more than 3% may be lost by
-it. One process is busy on all but the first of the cores that this one may use; the timed process goes where it likes.
+it.
 """
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,7 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import Made, scaled
+from conftest import CORES, Made, scaled, where_of
 from milblob.hashing import hash_bytes
 
 ROWS, COLUMNS = scaled(5856, 8), 8192
@@ -32,32 +27,6 @@ RECIPES: dict[str, Any] = {
     "6-bit palette": milblob.Palette(6),
     "50% sparse": milblob.Prune(sparsity=0.5),
 }
-BUSY = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
-cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-
-
-@pytest.fixture(scope="module")
-def busy() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Stopped processes, one for each core but the first."""
-    found = [subprocess.Popen([sys.executable, "-c", BUSY % core]) for core in cores[1:]]
-    time.sleep(0.5)
-    for process in found:
-        process.send_signal(signal.SIGSTOP)
-    yield found
-    for process in found:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture(params=[False, True], ids=["alone", "beside-busy"])
-def beside(request: Any, busy: list[subprocess.Popen[bytes]]) -> Iterator[bool]:
-    """Whether they run."""
-    for process in busy if request.param else ():
-        process.send_signal(signal.SIGCONT)
-    time.sleep(0.05 if request.param else 0.0)
-    yield request.param
-    for process in busy:
-        process.send_signal(signal.SIGSTOP)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +78,7 @@ def job(request: Any, made: Made, dense: Path) -> tuple[str, Callable[[], Any], 
         return request.param, run, values(run())
 
 
-@pytest.mark.skipif(len(cores) < 2, reason="one core only")
+@pytest.mark.skipif(len(CORES) < 2, reason="one core only")
 @pytest.mark.parametrize("name", [ONE, AUTO])
 def bench_threads(row: Any, job: Any, beside: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     title, run, expected = job
@@ -118,7 +87,6 @@ def bench_threads(row: Any, job: Any, beside: bool, name: str, monkeypatch: pyte
     def check(result: Any) -> None:
         assert values(result) == expected
 
-    where = f", beside a busy process on {len(cores) - 1} of {len(cores)} cores" if beside else ""
     role, targets = ("milblob", {ONE: 1.03}) if name == AUTO else ("aside", {})
-    title = f"threads: {title} of {ROWS * COLUMNS / 1e6:.0f}M float16{where}"
+    title = f"threads: {title} of {ROWS * COLUMNS / 1e6:.0f}M float16{where_of(beside)}"
     row(title, name, run, check=check, role=role, targets=targets, memory=False)

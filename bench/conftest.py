@@ -11,6 +11,8 @@ import itertools
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,6 +39,9 @@ SECONDS_PER_ROW = float(os.environ.get("MILBLOB_BENCH_SECONDS", "1" if SCALE > 0
 MIN_ROUNDS, MAX_ROUNDS = 5, 300
 SLOW_ROUNDS = {1.5: 2, 0.5: 3}
 """A row that takes longer than so many seconds once has fewer rounds than MIN_ROUNDS."""
+
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+_BUSY = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
 
 COLLECTED = Collected()
 _config: Any = None
@@ -94,6 +99,35 @@ def transformer(made: Made) -> Path:
     """A package that coremltools converted: at full scale 2,841 operations, 459 weights, 640 MB."""
     layers, width = scaled(24, 2), max(64, round(1024 * min(1.0, SCALE**0.5)) // 64 * 64)
     return made("transformer.mlpackage", lambda path: makers.write_transformer(path, layers, width))
+
+
+@pytest.fixture(scope="session")
+def busy() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Stopped processes, one for each core but the first."""
+    found = [subprocess.Popen([sys.executable, "-c", _BUSY % core]) for core in CORES[1:]]
+    time.sleep(0.5)
+    for process in found:
+        process.send_signal(signal.SIGSTOP)
+    yield found
+    for process in found:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "beside-busy"])
+def beside(request: Any, busy: list[subprocess.Popen[bytes]]) -> Iterator[bool]:
+    """Whether the busy processes run; the timed one goes where it likes."""
+    for process in busy if request.param else ():
+        process.send_signal(signal.SIGCONT)
+    time.sleep(0.05 if request.param else 0.0)
+    yield request.param
+    for process in busy:
+        process.send_signal(signal.SIGSTOP)
+
+
+def where_of(beside: bool) -> str:
+    """What the name of a job says of it."""
+    return f", beside a busy process on {len(CORES) - 1} of {len(CORES)} cores" if beside else ""
 
 
 @pytest.fixture(params=range(TURNS), ids=lambda turn: f"turn{turn}")

@@ -531,7 +531,7 @@ def test_functions_share_the_stored_bytes(tmp_path):
 
 
 def test_compressed_dense_decodes_and_decoded_gives_the_reason(blocks, cli, tmp_path):
-    with pytest.raises(ValueError, match="compressed: expected one of keep, dense, got 'some'"):
+    with pytest.raises(ValueError, match="compressed: expected one of keep, dense, onnxruntime, got 'some'"):
         milblob.onnx.convert(blocks, compressed="some")
     package = shutil.copytree(blocks, tmp_path / "m.mlpackage")
     assert milblob.onnx.decoded(package) == {}

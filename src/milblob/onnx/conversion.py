@@ -36,6 +36,7 @@ from .precision import PRECISIONS, widen
 from .registry import Converter
 from .save import write
 from .topology import Operator, Topology
+from .unpacking import RUNTIME_DOMAIN
 from .weights import COMPRESSED, MODES, Weights
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def convert(
         weights: "reference": the .onnx file refers into the model's weight files, and must be in a folder above them;
             "copy": into a copy beside it, NAME.bin; "embed": they are in the .onnx file, which must be below 2 GiB.
         compressed: "keep": compressed weights are computed from their stored bytes where ONNX can express that, and the
-            others are decoded; "dense": all are decoded.
+            others are decoded; "dense": all are decoded; "onnxruntime": only weights of 4 bits in products and tables
+            that are read by rows are kept, products by the operator MatMulNBits, which only onnxruntime has.
         opset: of ONNX, 18 to 23.
         converters: operation -> converter, for this call only; they come before all registered ones. The model has all
             of these operations, in whichever function.
@@ -249,12 +251,13 @@ def convert_topology(
     convert_operators(topology.scope.operators, container, converters)
     outputs = make_outputs(raw, topology, container)
     container.finish()
+    others = ({"ai.onnx.ml": _ML_OPSET} if container.maps else {}) | ({RUNTIME_DOMAIN: 1} if container.products else {})
     graph = ir.Graph(
         inputs,
         outputs,
         nodes=container.graph_nodes,
         initializers=list(container.initializers.values()),
-        opset_imports={"": opset} | ({"ai.onnx.ml": _ML_OPSET} if container.maps else {}),
+        opset_imports={"": opset} | others,
         name=raw.name or "main",
     )
     if precision == "float32":

@@ -48,6 +48,7 @@ class ModelComponentContainer:
         weights: where constants are.
         maps: outputs that are lists of dictionaries -> the element type of the keys.
         gathered: Variables that are read only by rows -> the plan for those that are computed by rows.
+        products: Variables -> the plan, of weights that onnxruntime multiplies by as they are stored.
         convert_all: runs the converters of operators.
 
     Examples:
@@ -80,6 +81,7 @@ class ModelComponentContainer:
         self.zipmap: bool = False
         self.maps: dict[str, ir.DataType] = {}
         self.gathered: dict[Variable, Any] = {}
+        self.products: dict[Variable, Any] = {}
         self.weights = weights
         self._values: dict[Variable, ir.Value] = {}
         self._dtypes: dict[ir.Value, ir.DataType] = {}

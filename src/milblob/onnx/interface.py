@@ -45,7 +45,10 @@ def make_outputs(raw: MilProgramContainer, topology: Topology, container: ModelC
     for port in raw.states:
         variable = next(state for state in topology.states if state.raw_name == port.name)
         out = Variable(port.name, topology.unique_name(f"{port.name}_out"), tensor_type(variable.type))
-        value = container.bind(out, container.node("Identity", container.states[variable]))
+        value = container.states[variable]
+        if value.producer() is None or any(value is one for one in made):
+            value = container.bind(out, value)
+        value.name = out.name  # an Identity would copy the state at each run
         _describe(value, out, None)
         made.append(value)
     return made
@@ -53,7 +56,7 @@ def make_outputs(raw: MilProgramContainer, topology: Topology, container: ModelC
 
 def _output(variable: Variable, port: Port, container: ModelComponentContainer) -> ir.Value:
     value = container.value(variable)
-    if value.producer() is None and value.name != port.name:  # a constant, or an input under another name
+    if value.name != port.name:  # a constant, an input, or a state
         out = Variable(port.name, port.name, variable.type)
         value = container.bind(out, value)
     if not value.is_graph_input() and value.name not in container.maps:

@@ -5,7 +5,7 @@ bit for bit, the values that milblob decodes: tests/onnx/test_packed.py.
 """
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -255,6 +255,16 @@ def _palette(weight: "Tensor") -> PackedWeight | str:
     rows, columns = prod(places[: axis + 1]), prod(places[axis + 1 :])
     turned = (rows, columns) if vector > 1 and columns > 1 else None
     return PackedPalette(indices, lut, shape, nbits, (before, count, behind), vector, turned)
+
+
+def product_block(plan: PackedWeight) -> int:
+    """Return the size of the blocks in which MatMulNBits of onnxruntime takes a weight; 0 if it cannot."""
+    if isinstance(plan, PackedPalette) or isinstance(plan.elements, PackedPalette) or len(plan.shape) != 2:
+        return 0
+    if plan.elements.mil_dtype not in _NIBBLES or plan.shape[0] % plan.counts[0]:
+        return 0
+    block = gcd(plan.shape[1] // plan.counts[1], 256)
+    return block if block >= 16 else 0
 
 
 def has_rows(plan: PackedWeight) -> bool:

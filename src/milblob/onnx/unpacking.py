@@ -13,6 +13,10 @@ from .types import onnx_dtype
 
 if TYPE_CHECKING:
     from ..model.tensor import Tensor
+    from .topology import Variable
+
+RUNTIME_DOMAIN = "com.microsoft"
+"""Of operators that only onnxruntime has."""
 
 _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 
@@ -20,6 +24,48 @@ _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 def unpack(g: ModelComponentContainer, plan: PackedWeight) -> ir.Value:
     """Add the nodes that compute a weight; return it."""
     return _looked_up(g, plan) if isinstance(plan, PackedPalette) else _scaled(g, plan)
+
+
+def product(g: ModelComponentContainer, x: "ir.Value | Variable", plan: PackedScaled, block: int) -> ir.Value:
+    """Add the node that multiplies by a weight of 4 bits as it is stored; return the product, float32.
+
+    Elements times scales are not rounded to half precision.
+
+    Args:
+        g: where the nodes go.
+        x: [..., inputs], floats.
+        plan: of the weight, [outputs, inputs].
+        block: from `packed.product_block`.
+    """
+    (rows, columns), elements, scale = plan.shape, cast("Tensor", plan.elements), plan.scale
+    counts, flip = (rows, columns // block), 0x88 if elements.mil_dtype is DType.INT4 else 0
+
+    def repeated(values: Any) -> Any:
+        g.weights.spend(prod(counts) * values.itemsize)
+        return repeat(values.reshape(plan.counts), counts)
+
+    if flip:  # the operator has no signs, and 8 for its zero
+        g.weights.spend(elements.nbytes)
+        packed = g.made(f"{elements.name}.unsigned", np.asarray(elements.read_packed()) ^ np.uint8(flip), "elements")
+        packed = _of_shape(g, packed, (), (*counts, block // 2))
+    else:
+        packed = g.stored(elements, ir.DataType.UINT8, (*counts, block // 2))
+    if plan.counts == counts:
+        scales = g.stored(scale, onnx_dtype(scale.mil_dtype), counts)
+    else:
+        scales = g.made(f"{scale.name}.repeated", repeated(np.asarray(scale.read())), "scales")
+    zeros = None
+    if plan.zero is not None or not flip:
+        zero = plan.zero if isinstance(plan.zero, np.ndarray | None) else plan.zero.read()
+        values = g.filled((rows, counts[1] + counts[1] % 2), 0, np.uint8)
+        if zero is not None:
+            values[:, : counts[1]] = (repeated(np.asarray(zero)).astype(np.uint8) & 15) ^ (flip & 15)
+        zeros = g.made(f"{scale.name}.zero", values[:, ::2] | values[:, 1::2] << 4, "zero points")
+    made: ir.Value = g.node(
+        "MatMulNBits", g.cast(x, _FLOAT), packed, g.cast(scales, _FLOAT), zeros, domain=RUNTIME_DOMAIN, K=columns,
+        N=rows, bits=4, block_size=block, accuracy_level=1,
+    )  # fmt: skip
+    return made
 
 
 def _scaled(g: ModelComponentContainer, plan: PackedScaled) -> ir.Value:

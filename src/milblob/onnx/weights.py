@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..model.tensor import Tensor
 
 MODES = ("reference", "copy", "embed")
-COMPRESSED = ("keep", "dense")
+COMPRESSED = ("keep", "dense", "onnxruntime")
 INLINE_NBYTES = 1 << 10
 """Constants below this size are in the .onnx file itself, and equal ones only once."""
 WEIGHT_COUNT = 10
@@ -48,7 +48,7 @@ class Weights:
         model: it is read from.
         mode: "reference", "copy" or "embed".
         path: of the .onnx file; None if none is written.
-        compressed: "keep" or "dense": whether weights remain compressed where ONNX can express it.
+        compressed: one of COMPRESSED: which weights remain compressed.
 
     Attributes:
         files: weight files that are referred to, in the order of their first use, with their offsets in the copy.

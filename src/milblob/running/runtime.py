@@ -26,6 +26,7 @@ HELD_NBYTES = 1 << 10
 """Tensors in memory are handed over beside the model from this size on."""
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
+_SPIN_US = "100"
 CPU = ("CPUExecutionProvider",)
 _ROOT = os.path.abspath(os.sep)
 HELD = "milblob/held"
@@ -43,8 +44,8 @@ def import_runtime() -> Any:
 def make_options(optimize: bool, threads: int | None) -> Any:
     """Return session options: without `optimize`, the graph is computed as it stands and no weight is copied.
 
-    Threads spin while they wait, as by onnxruntime's default: without, networks of many small operations take longer in
-    two threads than in one.
+    Threads spin while they wait, or networks of many small operations take longer in two threads than in one; but less
+    long than by onnxruntime's default, with which they take the processor from other work, and from each other.
     """
     runtime = import_runtime()
     options = runtime.SessionOptions()
@@ -53,8 +54,14 @@ def make_options(optimize: bool, threads: int | None) -> Any:
     if not optimize:
         options.add_session_config_entry("session.disable_prepacking", "1")
     options.intra_op_num_threads = threads or chosen() or processors()
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     options.log_severity_level = 4
     return options
+
+
+def is_optimized(options: Any) -> bool:
+    """Whether `make_options` made them with `optimize`."""
+    return bool(options.graph_optimization_level != import_runtime().GraphOptimizationLevel.ORT_DISABLE_ALL)
 
 
 class Handover:
@@ -90,12 +97,17 @@ class Handover:
         self._options.add_session_config_entry(_FOLDER, _ROOT)
         if self.values:
             self._options.add_external_initializers(list(self.values), list(self.values.values()))
+        is_copied = is_optimized(self._options)  # to a form of its own
         for name, value in self.values.items():  # the call above is for the graph; this one prevents a copy
-            self._options.add_initializer(name, value)
+            if not is_copied:
+                self._options.add_initializer(name, value)
         try:
-            return import_runtime().InferenceSession(
+            made = import_runtime().InferenceSession(
                 data, self._options, providers=list(providers), enable_fallback=int(tuple(providers) != CPU)
             )  # its fallback prints to stdout, and the CPU has no fallback
+            if is_copied:
+                self.values.clear()
+            return made
         except Exception as error:
             if isinstance(error, MemoryError):
                 raise

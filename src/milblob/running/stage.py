@@ -19,7 +19,7 @@ from ..storage.mapped import MappedFile
 from ..wording import escape
 from .ports import SessionInput, SessionOutput, input_of, output_of, read_json
 from .rounding import round_each
-from .runtime import HELD, HELD_NBYTES, Handover, first_words, start
+from .runtime import HELD, HELD_NBYTES, Handover, first_words, is_optimized, start
 
 if TYPE_CHECKING:
     from ..model.model import Model
@@ -130,11 +130,12 @@ def stage_of_model(
     Raises:
         As `convert` and `round_each`; MilblobError: onnxruntime cannot open it.
     """
-    converted = convert(model, function=function, converters=converters)
+    kept = "onnxruntime" if is_optimized(options) else "keep"  # optimization would decode weights later, and slower
+    converted = convert(model, function=function, converters=converters, compressed=kept)
     if is_rounded:
         round_each(converted)
     weights = frozenset() if change is None else change(converted)
-    options.add_session_config_entry("session.disable_quant_qdq", "1")  # so that optimization decodes weights only once
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # optimization would quantize operands of MatMul
     runner, held = start(converted, options, providers, model.path)
     return Stage(runner, converted, model.path, weights, held)
 

@@ -28,8 +28,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "reference: OUT refers into the model's weight files; copy: into a copy beside OUT; embed: weights are in OUT"
     )
     parser.add_argument("--weights", choices=("reference", "copy", "embed"), help=f"{modes}; default: reference")
-    kinds = "keep: weights are kept compressed where ONNX can decode the stored bytes; dense: all are decoded"
-    parser.add_argument("--compressed", choices=("keep", "dense"), help=f"{kinds}; default: keep")
+    kinds = "keep: weights are kept compressed where ONNX can decode the stored bytes; dense: all are decoded; "
+    kinds += "onnxruntime: decoded, but for weights of 4 bits in products, as only onnxruntime computes them"
+    parser.add_argument("--compressed", choices=("keep", "dense", "onnxruntime"), help=f"{kinds}; default: keep")
     parser.add_argument("--opset", metavar="N", type=int, default=21, help="opset of ONNX, 18 to 23; default: 21")
     description = "give the probabilities of a classifier as a dictionary, label -> probability"
     parser.add_argument("--zipmap", action="store_true", help=description)

@@ -103,10 +103,15 @@ def _linear_activation(scope: Scope, operator: Operator, g: ModelComponentContai
     g.bind(operator.output, g.node("Add", g.node("Mul", operator.input("x"), alpha), beta))
 
 
-@builtin("thresholded_relu", onnx="GreaterOrEqual, Where")
+@builtin("thresholded_relu", onnx="ThresholdedRelu; GreaterOrEqual, Where for an infinite alpha")
 def _thresholded_relu(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    """MIL keeps x where x >= alpha, ONNX's ThresholdedRelu where x > alpha."""
+    """MIL keeps x where x >= alpha, ONNX where x > alpha: the float32 before alpha, for alpha itself has no other."""
     x = operator.input("x")
+    alpha = np.float32(operator.number("alpha"))
+    if np.isfinite(alpha):
+        before = float(np.nextafter(alpha, np.float32(-np.inf)))
+        g.bind(operator.output, g.node("ThresholdedRelu", x, alpha=before))
+        return
     keep = g.node("GreaterOrEqual", x, *_numbers(operator, g, "alpha"))
     g.bind(operator.output, g.node("Where", keep, x, g.scalar(0, x)))
 

@@ -1,7 +1,7 @@
 """Compressed weights: computed from the stored bytes where ONNX can, decoded where it cannot."""
 
 from ..emit import ModelComponentContainer
-from ..packed import has_rows, plan
+from ..packed import has_rows, plan, product_block
 from ..registry import builtin
 from ..topology import Operator, Scope
 from ..unpacking import unpack
@@ -33,5 +33,8 @@ def _compressed(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
             g.weights.why_dense[variable] = found
         elif variable in g.gathered and has_rows(found):
             g.gathered[variable] = found
+        elif g.weights.compressed == "onnxruntime":
+            if product_block(found):
+                g.products[variable] = found
         else:
             g.bind(variable, unpack(g, found))

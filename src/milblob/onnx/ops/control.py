@@ -94,7 +94,7 @@ def _while_loop(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
 
 @builtin("read_state", onnx="the graph's input, or what was written last")
 def _read_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.states[operator.input("input")])
+    g.let(operator.output, g.states[operator.input("input")])
 
 
 @builtin("write_state", onnx="the graph's output")
@@ -107,4 +107,4 @@ def _update_state(scope: Scope, operator: Operator, g: ModelComponentContainer) 
     state = operator.input("state")
     g.states[state] = g.value(operator.input("value"))
     if operator.outputs:
-        g.bind(operator.output, g.states[state])
+        g.let(operator.output, g.states[state])

@@ -5,8 +5,10 @@ from math import prod, sqrt
 import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
+from ..packed import product_block
 from ..registry import builtin
 from ..topology import Operator, Scope, Variable
+from ..unpacking import product
 from .elementwise import is_float, wide
 
 
@@ -17,7 +19,10 @@ def dense(
 
     If x does not have two dimensions, it is reshaped to two and back, if one constant can hold the shape.
     """
-    shape = x.shape
+    shape, packed = x.shape, g.products.get(weight)
+    if packed is not None and is_float(g, x) and shape is not None and len(shape) > 1:
+        found: ir.Value = product(g, x, packed, product_block(packed))
+        return found if bias is None else g.node("Add", found, g.cast(bias, g.dtype(found)))
     columns = weight.shape[0] if weight.shape is not None and len(weight.shape) == 2 else None
     if is_float(g, x) and shape is not None and columns is not None:
         if len(shape) == 2:
@@ -37,7 +42,10 @@ def _gemm(g: ModelComponentContainer, x: "ir.Value | Variable", weight: Variable
     return g.node("Gemm", x, g.cast(weight, like), None if bias is None else g.cast(bias, like), transB=1)
 
 
-@builtin("linear", onnx="Gemm, Reshape where x has not two dimensions; MatMul where several are open")
+@builtin(
+    "linear",
+    onnx="Gemm, Reshape where x has not two dimensions; MatMul where several are open; MatMulNBits for onnxruntime",
+)
 def _linear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = operator.input("x")
     if x.shape is not None:
@@ -48,12 +56,12 @@ def _linear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     g.bind(operator.output, dense(g, operator, x, operator.input("weight"), bias), convert=True)
 
 
-@builtin("matmul", onnx="MatMul, Transpose; Gemm for a constant y of two dimensions that is transposed")
+@builtin("matmul", onnx="MatMul, Transpose; Gemm or MatMulNBits for a constant y of two dimensions that is transposed")
 def _matmul(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x, y = operator.input("x"), operator.input("y")
     flips = [bool(operator.number(key, False)) for key in ("transpose_x", "transpose_y")]
     if not flips[0] and flips[1] and y.is_known and g.rank(y) == 2 and g.rank(x) > 1 and is_float(g, x):
-        g.bind(operator.output, dense(g, operator, x, y, None))
+        g.bind(operator.output, dense(g, operator, x, y, None), convert=True)
         return
     sides = []
     for variable, flip in zip((x, y), flips, strict=True):
