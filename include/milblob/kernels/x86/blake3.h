@@ -45,7 +45,6 @@ MB_TARGET_AVX2 MB_KERNEL void mb_blake3_avx2(uint8_t *dst, const uint8_t *src, u
     const __m256i by8 = _mm256_set_epi8(12, 15, 14, 13, 8, 11, 10, 9, 4, 7, 6, 5, 0, 3, 2, 1, 12, 15, 14, 13, 8, 11, 10, 9, 4, 7, 6, 5, 0, 3, 2, 1);
     const size_t stride = MB_BLAKE3_BLOCK * (size_t)block_count;
     for (; count >= 8; count -= 8, src += 8 * stride, dst += 8 * MB_BLAKE3_NBYTES, chunk += block_count > 1 ? 8 : 0) {
-        const uint8_t *ahead = count >= 16 ? src + 8 * stride : src;
         __m256i cv[8], low, high;
         uint32_t counters[2][8];
         for (uint32_t k = 0; k < 8; k++) {
@@ -59,7 +58,7 @@ MB_TARGET_AVX2 MB_KERNEL void mb_blake3_avx2(uint8_t *dst, const uint8_t *src, u
             for (size_t k = 0; k < 8; k++) {
                 const __m256i *row = (const __m256i *)(const void *)(src + k * stride + MB_BLAKE3_BLOCK * (size_t)block);
                 m[k] = _mm256_loadu_si256(row), m[k + 8] = _mm256_loadu_si256(row + 1);
-                _mm_prefetch((const char *)(ahead + k * stride + MB_BLAKE3_BLOCK * (size_t)block), _MM_HINT_T0);
+                MB_PREFETCH(row, 8 * stride);
             }
             mb_blake3_transpose_avx2(m), mb_blake3_transpose_avx2(m + 8);
             for (int k = 0; k < 8; k++) v[k] = cv[k];
@@ -112,7 +111,6 @@ MB_TARGET_AVX512 MB_STEP void mb_blake3_transpose_avx512(__m512i rows[16]) {
 MB_TARGET_AVX512 MB_KERNEL void mb_blake3_avx512(uint8_t *dst, const uint8_t *src, uint64_t count, uint32_t block_count, uint64_t chunk) {
     const size_t stride = MB_BLAKE3_BLOCK * (size_t)block_count;
     for (; count >= 16; count -= 16, src += 16 * stride, dst += 16 * MB_BLAKE3_NBYTES, chunk += block_count > 1 ? 16 : 0) {
-        const uint8_t *ahead = count >= 32 ? src + 16 * stride : src;
         __m512i cv[16], low, high;
         uint32_t counters[2][16];
         for (uint32_t k = 0; k < 16; k++) {
@@ -124,8 +122,9 @@ MB_TARGET_AVX512 MB_KERNEL void mb_blake3_avx512(uint8_t *dst, const uint8_t *sr
         for (uint32_t block = 0; block < block_count; block++) {
             __m512i m[16], v[16];
             for (size_t k = 0; k < 16; k++) {
-                m[k] = _mm512_loadu_si512(src + k * stride + MB_BLAKE3_BLOCK * (size_t)block);
-                _mm_prefetch((const char *)(ahead + k * stride + MB_BLAKE3_BLOCK * (size_t)block), _MM_HINT_T0);
+                const uint8_t *row = src + k * stride + MB_BLAKE3_BLOCK * (size_t)block;
+                m[k] = _mm512_loadu_si512(row);
+                MB_PREFETCH(row, 16 * stride);
             }
             mb_blake3_transpose_avx512(m);
             for (int k = 0; k < 8; k++) v[k] = cv[k];
