@@ -43,7 +43,7 @@ def parse_json(
 
 
 def first_again(names: Iterable[str]) -> str:
-    """Return the first of some names that was there before, of which there must be one."""
+    """Return the first name that was there before. StopIteration: no name comes twice."""
     seen: set[str] = set()
     return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
 
