@@ -9,6 +9,7 @@ import pytest
 import milblob
 from hostile_bytes import field, operation, tensor_type, write_package
 from merging import package_of, weights_of
+from onnx_models import save
 from paths import DATA
 from peers import WITHOUT
 
@@ -89,6 +90,19 @@ def test_an_output_that_a_later_chunk_reads_is_an_output_again(tmp_path):
     report = milblob.join([first, last], tmp_path / "whole.mlpackage")
     assert report.outputs == {"main": ["mid", "y"]}
     assert milblob.content_hash(report.destination) == milblob.content_hash(path)
+
+
+def test_parts_between_which_nothing_crosses_are_joined_again(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x, y):
+        return mb.tanh(x=mb.exp(x=x, name="e"), name="a"), mb.relu(x=mb.square(x=y), name="b")
+
+    path = save(tmp_path / "m.mlpackage", build, {name: np.zeros(4, np.float32) for name in "xy"})
+    report = round_trip(path, tmp_path, at="a")
+    assert report.outputs == {"main": ["a", "b"]} and milblob.content_hash(report.destination) == milblob.content_hash(
+        path
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- other models

@@ -192,7 +192,7 @@ class _Joining:
         interface = interface_of(stages, [*noted, *keep])
         for number, stage in enumerate(stages):
             links = any(number in (taker, maker) for (taker, _), maker in interface.linked.items())
-            if not links:
+            if not links and not noted:  # parts of one model belong together though nothing crosses a cut
                 message = f"function {name}: expected inputs or outputs that link it to the other models, got none"
                 raise ProgramError(message, file=stage.path)
         if records[0] and noted:
