@@ -23,7 +23,7 @@ typedef struct mb_integers {
 /* Quantize count elements.
  * in   src: count finite elements, any alignment; scale, zero: one of each (zero: a whole number) for every `run` (1 or more)
  *      elements
- * out  dst: count bytes, the low bits of the integers; off: NULL, or how much each element is above its dense value
+ * out  dst: count bytes, the low bits of the integers; off: NULL, or how far each element is from its dense value
  * over-reads: none      fails: never                                                                                   */
 typedef void (*mb_quantize_kernel)(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums);
 
@@ -57,7 +57,7 @@ MB_STEP int32_t mb_quantize_at(float at, int32_t zero, int32_t least, int32_t mo
 MB_STEP int32_t mb_quantize_f32(float *off, float x, float s, int32_t z, int32_t least, int32_t most) {
     const int32_t q = mb_quantize_at(x / s, z, least, most);
     const float value = (float)(q - z) * s; /* a statement of its own: compilers may fuse operations of one statement */
-    *off = x - value;
+    *off = mb_float_of(mb_bits_of(x - value) & 0x7fffffffu);
     return q;
 }
 
@@ -68,27 +68,27 @@ MB_STEP int32_t mb_quantize_f16(float *off, float x, float s, int32_t z, int32_t
     const int32_t other = mb_clip(q + up, least, most);
     const float above = x - mb_to_half((float)(q - z) * s), beyond = x - mb_to_half((float)(other - z) * s);
     /* Magnitudes of floats compare like their bits. */
-    const int32_t nearer = ((int32_t)(mb_bits_of(beyond) & 0x7fffffffu) - (int32_t)(mb_bits_of(above) & 0x7fffffffu)) >> 31;
-    *off = mb_float_of((mb_bits_of(beyond) & (uint32_t)nearer) | (mb_bits_of(above) & ~(uint32_t)nearer));
+    const int32_t here = (int32_t)(mb_bits_of(above) & 0x7fffffffu), there = (int32_t)(mb_bits_of(beyond) & 0x7fffffffu), nearer = (there - here) >> 31;
+    *off = mb_float_of((uint32_t)((there & nearer) | (here & ~nearer)));
     return (other & nearer) | (q & ~nearer);
 }
 
 /* Up to MB_LANES elements; `step` is 0 where they share a scale, 1 where each has its own. */
 #define MB_DEFINE_QUANTIZE(name, target, quantize, load, nbytes) \
     target MB_STEP void name##_some(uint8_t *MB_RESTRICT dst, float *MB_RESTRICT off, const uint8_t *MB_RESTRICT src, const size_t n, const float *MB_RESTRICT scale, const float *MB_RESTRICT zero, const size_t step, const mb_integers *to, mb_sums *MB_RESTRICT sums) { \
-        float x[MB_LANES], above[MB_LANES]; \
+        float x[MB_LANES], far[MB_LANES]; \
         const uint32_t mask = (1u << to->nbits) - 1; \
         for (size_t i = 0; i < n; i++) { \
             x[i] = load(src, i); \
-            dst[i] = (uint8_t)((uint32_t)quantize(above + i, x[i], scale[i * step], (int32_t)zero[i * step], to->least, to->most) & mask); \
+            dst[i] = (uint8_t)((uint32_t)quantize(far + i, x[i], scale[i * step], (int32_t)zero[i * step], to->least, to->most) & mask); \
         } \
         for (size_t i = 0; i < n; i++) { \
-            const uint32_t size = mb_bits_of(above[i]) & 0x7fffffffu; \
+            const uint32_t size = mb_bits_of(far[i]); \
             sums->largest = size > sums->largest ? size : sums->largest; \
         } \
-        for (size_t i = 0; i < n; i++) sums->squared[i] += (double)above[i] * (double)above[i]; \
+        for (size_t i = 0; i < n; i++) sums->squared[i] += (double)far[i] * (double)far[i]; \
         for (size_t i = 0; i < n; i++) sums->power[i] += (double)x[i] * (double)x[i]; \
-        if (off != NULL) memcpy(off, above, n * sizeof *off); \
+        if (off != NULL) memcpy(off, far, n * sizeof *off); \
     } \
     target MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums) { \
         const size_t n = (size_t)count, step = run == 1; \
@@ -97,10 +97,10 @@ MB_STEP int32_t mb_quantize_f16(float *off, float x, float s, int32_t z, int32_t
             end = run == 1 || n - begin < run ? n : begin + (size_t)run; \
             for (size_t i = begin; i < end; i += MB_LANES) { \
                 const float *s = scale + i * step, *z = zero + i * step; \
-                float *const above = off == NULL ? NULL : off + i; \
-                if (end - i < MB_LANES) name##_some(dst + i, above, src + nbytes * i, end - i, s, z, step, to, &own); \
-                else if (step) name##_some(dst + i, above, src + nbytes * i, MB_LANES, s, z, 1, to, &own); \
-                else name##_some(dst + i, above, src + nbytes * i, MB_LANES, s, z, 0, to, &own); \
+                float *const far = off == NULL ? NULL : off + i; \
+                if (end - i < MB_LANES) name##_some(dst + i, far, src + nbytes * i, end - i, s, z, step, to, &own); \
+                else if (step) name##_some(dst + i, far, src + nbytes * i, MB_LANES, s, z, 1, to, &own); \
+                else name##_some(dst + i, far, src + nbytes * i, MB_LANES, s, z, 0, to, &own); \
             } \
         } \
         *sums = own; \

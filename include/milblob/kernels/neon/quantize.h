@@ -42,7 +42,7 @@ MB_STEP uint32x4_t mb_quantize_4_neon(mb_quantize_neon *own, float *off, float32
     }
     own->largest = vmaxq_u32(own->largest, mb_size_neon(above));
     mb_add_squares_neon(own->squared + 2 * quarter, above), mb_add_squares_neon(own->power + 2 * quarter, x);
-    if (off != NULL) vst1q_f32(off + 4 * quarter, above);
+    if (off != NULL) vst1q_f32(off + 4 * quarter, vabsq_f32(above));
     return vandq_u32(vreinterpretq_u32_s32(vcvtq_s32_f32(vaddq_f32(q, own->zero))), own->mask);
 }
 
