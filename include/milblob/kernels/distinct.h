@@ -94,8 +94,15 @@ MB_STEP uint32_t mb_distinct_mask(const uint32_t *hashes, uint32_t most) {
     return mask;
 }
 
-MB_KERNEL void mb_distinct_add_all(mb_distinct *distinct, const uint64_t *hashes, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) mb_distinct_add(distinct, hashes[i]);
+/* Add hashes up to mb_distinct_most. Most values of an array are not new: those in the slot where they belong leave first, without a
+ * branch that would be guessed wrong, so that the CPU waits for several slots at a time. What remains in hashes is not specified. */
+MB_KERNEL void mb_distinct_add_all(mb_distinct *distinct, uint64_t *hashes, uint32_t count) {
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t hash = hashes[i];
+        hashes[left] = hash, left += distinct->slots[(uint32_t)hash & (MB_DISTINCT_SLOTS - 1)] != hash || hash == 0;
+    }
+    for (uint32_t i = 0; i < left; i++) mb_distinct_add(distinct, hashes[i]);
 }
 
 /* Add everything that another one has seen. */

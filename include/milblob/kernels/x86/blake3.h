@@ -1,7 +1,9 @@
 /* kernels/x86/blake3.h: BLAKE3 with one input in each lane of a vector: eight with AVX2, sixteen with AVX-512. See blake3.h.
  *
  * The words of a block are adjacent in memory but belong in different vectors: a transposition, by interleaving words, pairs
- * of words, and then halves of vectors. The rest is the plain code with vectors in place of words. */
+ * of words, and then halves of vectors. The rest is the plain code with vectors in place of words.
+ *
+ * Inputs are many streams, each too short for a CPU to recognize: the next inputs are prefetched from memory, block by block. */
 #ifndef MILBLOB_BLAKE3_X86_H
 #define MILBLOB_BLAKE3_X86_H
 
@@ -56,6 +58,7 @@ MB_TARGET_AVX2 MB_KERNEL void mb_blake3_avx2(uint8_t *dst, const uint8_t *src, u
             for (size_t k = 0; k < 8; k++) {
                 const __m256i *row = (const __m256i *)(const void *)(src + k * stride + MB_BLAKE3_BLOCK * (size_t)block);
                 m[k] = _mm256_loadu_si256(row), m[k + 8] = _mm256_loadu_si256(row + 1);
+                MB_PREFETCH(row, 8 * stride);
             }
             mb_blake3_transpose_avx2(m), mb_blake3_transpose_avx2(m + 8);
             for (int k = 0; k < 8; k++) v[k] = cv[k];
@@ -118,7 +121,11 @@ MB_TARGET_AVX512 MB_KERNEL void mb_blake3_avx512(uint8_t *dst, const uint8_t *sr
         low = _mm512_loadu_si512(counters[0]), high = _mm512_loadu_si512(counters[1]);
         for (uint32_t block = 0; block < block_count; block++) {
             __m512i m[16], v[16];
-            for (size_t k = 0; k < 16; k++) m[k] = _mm512_loadu_si512(src + k * stride + MB_BLAKE3_BLOCK * (size_t)block);
+            for (size_t k = 0; k < 16; k++) {
+                const uint8_t *row = src + k * stride + MB_BLAKE3_BLOCK * (size_t)block;
+                m[k] = _mm512_loadu_si512(row);
+                MB_PREFETCH(row, 16 * stride);
+            }
             mb_blake3_transpose_avx512(m);
             for (int k = 0; k < 8; k++) v[k] = cv[k];
             for (int k = 0; k < 4; k++) v[8 + k] = _mm512_set1_epi32((int)mb_blake3_start[k]);
