@@ -15,6 +15,7 @@ import pytest
 
 import milblob
 from conftest import Made, scaled
+from milblob import _codec
 
 ROWS, COLUMNS, BLOCK = scaled(5856, 8), 8192, 32
 SHAPE = (ROWS, COLUMNS)
@@ -218,6 +219,23 @@ def bench_into(row: Any, case: Case) -> None:
         run = lambda: weight.read(out=out)  # noqa: E731
         name = "milblob: read(out=), open before"
         row(case.job + INTO, name, run, check=case.check, role="milblob", targets=targets)
+
+
+TIERS, USED = _codec.tiers()
+
+
+@pytest.mark.parametrize("tier", [tier for tier in ("avx2", "avx512") if tier in TIERS and tier != USED])
+def bench_into_with_tier(row: Any, case: Case, tier: str) -> None:
+    """The same with the kernels of older CPUs."""
+    out = np.zeros(SHAPE, np.float16)
+    with milblob.open(case.path) as model:
+        weight = model["w"]
+        _codec.set_tier(tier)
+        try:
+            name = f"milblob: read(out=), kernels of tier {tier}"
+            row(case.job + INTO, name, lambda: weight.read(out=out), check=case.check)
+        finally:
+            _codec.set_tier(USED)
 
 
 def bench_memcpy(row: Any, case: Case) -> None:
