@@ -259,7 +259,7 @@ MB_TARGET_FMA MB_STEP void mb_quantize_runs_avx2(mb_quantize_kernel plain, uint8
     bool is_zero = false;
     for (size_t i = 0; step && i < count; i++) is_zero |= scale[i] == 0;
     for (size_t begin = 0, end, some; runs > 0; runs -= some, scale += some, zero += some) {
-        some = runs < MB_RUNS ? runs : MB_RUNS;
+        some = runs < (size_t)MB_RUNS ? runs : (size_t)MB_RUNS;
         for (size_t k = 0; k < some; k++) {
             mb_run_begin_avx2(own + k, to, _mm256_set1_ps(scale[k]), _mm256_set1_ps(zero[k]));
             own[k].has_levels = is_few && mb_levels_begin_avx2(own + k, to, scale[k], zero[k]);
