@@ -1,21 +1,25 @@
-"""Write docs/performance.md, docs/growth.svg and bench/results/VERSION.md from results: python bench/report.py RESULTS.json.
+"""Write docs/performance.md and bench/results/VERSION.md from results: python bench/report.py RESULTS.json.
 
 Every sentence with a figure is made from the results, so the pages cannot say anything that was not measured.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import results
 import table
 from results import (
+    LIMIT,
+    Growth,
     Job,
     Results,
     Row,
     Series,
+    header_lines,
     spell_factor,
     spell_memory,
+    spell_nbytes,
     spell_speed,
     spell_time,
     spell_versus,
@@ -26,6 +30,7 @@ import plot
 ROOT = Path(__file__).parent.parent
 PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "growth.svg"
 KEPT = ROOT / "bench" / "results"
+GROWTH = KEPT / "growth.json"
 
 GLANCE = (
     "bench_list",
@@ -95,7 +100,7 @@ def page(found: Results, source: str) -> str:
         "",
         *machine(found),
     ]
-    for part in (behind(found), glance(found, rows), targets(found), growth(found), absent(found)):
+    for part in (behind(found), glance(found, rows), targets(found), growth(Growth.load(GROWTH)), absent(found)):
         lines += ["", *part]
     return "\n".join([*lines, "", METHOD]) + "\n"
 
@@ -214,34 +219,70 @@ def targets(found: Results) -> Iterator[str]:
         yield f"- {row.job}: {row.name}: {target.words}"
 
 
-def growth_words(series: Series) -> str:
-    """Describe an exponent."""
-    if series.exponent < 0.15:
-        return "does not depend on the work"
-    if series.exponent < 0.9:
-        return "grows more slowly than the work"
-    return "grows in proportion to the work" if series.exponent <= 1.1 else "grows faster than the work"
-
-
-def growth(found: Results) -> Iterator[str]:
-    """The plot and its figures."""
+def growth(found: Growth) -> Iterator[str]:
+    """The plots, and what is steep."""
     yield "## How each cost grows"
     yield ""
-    if not found.growth:
-        yield "Not measured in this run."
-        return
-    yield f"![time at 1, 10 and 100 times the work, logarithmic]({PLOT.name})"
+    yield f"![processor time by size, both axes logarithmic: a small plot for each operation]({PLOT.name})"
     yield ""
-    yield "The same work 1, 10 and 100 times over. The exponent (in parentheses in the plot) is the slope from the first point to the"
-    yield "last: 1 for a cost that grows in proportion to the work, like the dotted lines, 0 for one that does not depend on it."
-    yield f"Repeat it with `{command(found.growth_file)}`."
+    every = [one for rows in found.groups.values() for one in rows]
+    steep = [one for one in every if one.is_steep]
+    yield f"Processor time of {len(every)} operations, by the number of tensors of a model and by the bytes of a file, with Python's garbage"
+    yield "collector off. The number beside each name is the slope over the last factor of 10 or 16: 1 for a cost that grows in proportion to the"
+    yield "work, like the dotted lines, 0 for one that does not depend on it; n log n has 1.1 at most."
+    yield f"{_FEW[len(steep)] if len(steep) < len(_FEW) else len(steep)} above {LIMIT}{':' if steep else '.'}"
+    if steep:
+        yield ""
+        lines = [
+            [one.name, f"{one.points[-1][0]:,}", spell_time(one.points[-1][1]), f"{one.slope:.2f}", one.reason]
+            for one in steep
+        ]
+        yield from rows_of(["operation", "largest size", "time", "slope", "reason"], lines)
     yield ""
-    lines = []
-    for series in found.growth:
-        times = [spell_time(seconds) for _, seconds in series.points]
-        most = f"{series.points[-1][0]:,.0f} {series.unit}"
-        lines.append([series.name, most, " / ".join(times), f"{series.exponent:.2f}", growth_words(series)])
-    yield from rows_of(["what", "work at the last point", "times", "exponent", ""], lines)
+    yield f"All of them: `bench/results/{GROWTH.with_suffix('.md').name}`. Repeat it with `make growth`."
+
+
+_FEW = "None is", "One is", "Two are", "Three are", "Four are"
+
+
+TENSORS, BYTES = "By number of tensors", "By bytes of four tensors in a sparse file"
+SPELLED: dict[str, Callable[[int], str]] = {TENSORS: "{:,}".format, BYTES: spell_nbytes}
+WORDS = f"""Processor time, user and system, of the operation in a process of its own; what became resident; the slope of the last factor
+of 10 or 16, both axes logarithmic. A slope above {LIMIT} has a reason, or is marked as steep. The rows "control: ..." do in plain Python
+what all operations must do: their slopes are those of the machine and of Python."""
+HEAD = "| operation | processor time at each size | largest | slope | resident | |"
+
+
+def growth_line(series: Series, spell: Callable[[int], str]) -> str:
+    """Return a row of the table in Markdown."""
+    times = " / ".join(spell_time(seconds) for _, seconds, _ in series.points)
+    memory = spell_nbytes(series.points[-1][2]) if series.points else "-"
+    most = spell(series.points[-1][0]) if series.points else "-"
+    slope = "-" if series.slope is None else f"{series.slope:.2f}"
+    note = series.failure or series.reason or ("**steep**" if series.is_steep else "")
+    return f"| {series.name} | {times} | {most} | {slope} | {memory} | {note} |"
+
+
+def growth_page(found: Growth) -> str:
+    """Return the table in Markdown."""
+    rows = ["# Growth", "", *header_lines(found.header), "", WORDS, ""]
+    for title, every in found.groups.items():
+        rows += [
+            f"## {title}",
+            "",
+            HEAD,
+            "|---|---|---|---|---|---|",
+            *(growth_line(one, SPELLED[title]) for one in every),
+            "",
+        ]
+    return "\n".join(rows)
+
+
+def growth_image(found: Growth) -> str:
+    """Return the plots as an SVG."""
+    every = [one for rows in found.groups.values() for one in rows]
+    panels = [(one.name, [(float(n), t) for n, t, _ in one.points], one.slope) for one in every]
+    return plot.multiples(panels, "Processor time by size (slope of the upper range)")
 
 
 def absent(found: Results) -> Iterator[str]:
@@ -315,13 +356,8 @@ def words(row: Row) -> str:
     return "; ".join([*found, row.note] if row.note else found)
 
 
-def image(found: Results) -> str:
-    """Return the text of docs/growth.svg."""
-    return plot.growth(found.growth, "time at 1, 10 and 100 times the work (slope)") if found.growth else ""
-
-
 def main() -> int:
-    """Keep the results, and write the pages and the plot."""
+    """Keep the results, and write the pages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("path", type=Path, help="what run.py wrote; kept as bench/results/VERSION.json")
     path = parser.parse_args().path
@@ -334,8 +370,7 @@ def main() -> int:
     rows = kept.with_suffix(".md")
     PAGE.write_text(page(found, source), encoding="utf-8")
     rows.write_text(rows_page(found, source), encoding="utf-8")
-    PLOT.write_text(image(found), encoding="utf-8")
-    print(f"wrote {', '.join(str(path.relative_to(ROOT)) for path in (PAGE, rows, PLOT))} from {source}")
+    print(f"wrote {', '.join(str(path.relative_to(ROOT)) for path in (PAGE, rows))} from {source}")
     return 0
 
 

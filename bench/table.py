@@ -46,13 +46,7 @@ def job_lines(job: Job) -> Iterator[str]:
 
 
 def ending_lines(found: Results) -> Iterator[str]:
-    """Growth, what is absent, where rivals are ahead, which targets were missed."""
-    if found.growth:
-        width = max(len(series.name) for series in found.growth)
-        yield "\ngrowth: time at each amount of work; exponent 1 is growth as the work grows"
-        for series in found.growth:
-            points = ", ".join(f"{work:,.0f}: {spell_time(seconds)}" for work, seconds in series.points)
-            yield f"  {series.name:{width}}  {series.exponent:5.2f}  {points} ({series.unit})"
+    """What is absent, where rivals are ahead, which targets were missed."""
     if found.absent:
         yield "\nabsent"
         for row in found.absent:
@@ -108,7 +102,7 @@ def comparison(found: Results, old: Results) -> str:
 
 def exit_code(found: Results) -> int:
     """1 if a row of milblob failed, 2 if there are no rows at all, else 0."""
-    if not found.jobs and not found.growth:
+    if not found.jobs:
         return 2
     return int(any(row["reason"].startswith("failed") and "milblob" in row["row"] for row in found.absent))
 
