@@ -18,7 +18,7 @@ WORKERS := -n auto --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
-.PHONY: help demo docs pages api test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize wheel leaks figures bench performance build clean
+.PHONY: help demo docs pages api test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize wheel leaks figures bench growth performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -119,6 +119,9 @@ leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in us
 
 bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives: one table, in half an hour
 	$(PY) bench/run.py $(JOB) --json $(VENV)/bench$(MILBLOB_BENCH_SCALE).json $(if $(AGAINST),--against $(AGAINST))
+
+growth: $(VENV)/.built $(VENV)/.rivals ## how every operation grows, up to 1,000,000 tensors: bench/results/growth.md and docs/growth.svg, in hours
+	PYTHONPATH=src:bench $(PY) bench/growth.py --keep
 
 performance: $(VENV)/.built ## write docs/performance.md from bench/results and what make bench measured
 	$(PY) bench/report.py $(VENV)/bench.json

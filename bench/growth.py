@@ -1,18 +1,18 @@
 """How every public operation grows: 100 to 1,000,000 tensors, and a sparse file of 1 MB to 16 GiB.
 
-    PYTHONPATH=src:bench .venv/bin/python bench/growth.py [--most 1000000] [--only NAME ...] [--output NAME]
+    PYTHONPATH=src:bench .venv/bin/python bench/growth.py [--most 1000000] [--only NAME ...] [--keep]
 
 Each point is a process of its own; its processor time (user and system, the least of up to five calls) and the growth of
 its resident memory are taken. Python's garbage collector is off: its passes over all objects, which begin at some size,
 would hide how the operation grows. The slope is that of the upper range: the last factor of 10, both axes logarithmic.
-1 is growth in proportion; n log n has a slope of at most 1.1 there. The exit status is 1 if a slope is above LIMIT.
+1 is growth in proportion; n log n has a slope of at most 1.1 there. The exit status is 1 if a slope is above LIMIT for no
+known reason. The rows "control: ..." do in plain Python what all operations must: their slopes are those of the machine.
 """
 
 import argparse
 import gc
 import io
 import json
-import math
 import os
 import resource
 import shutil
@@ -28,17 +28,15 @@ import machine
 import makers
 import numpy as np
 from measure import resident
-from results import header_lines, spell_nbytes, spell_time
+from report import BYTES, GROWTH, PLOT, SPELLED, TENSORS, growth_image, growth_line, growth_page
+from results import Growth, Series
 
 import milblob
 import milblob.cli
 import milblob.onnx
-import plot
 
 COUNTS = 100, 1_000, 10_000, 100_000, 1_000_000
 SIZES = 1 << 20, 1 << 24, 1 << 28, 1 << 31, 1 << 34
-LIMIT = 1.15
-"""The largest slope that is accepted: n log n, and the noise of a small figure."""
 SECONDS = 100.0
 """A larger size is not tried if this one took so long."""
 SHAPE = (8, 8)
@@ -95,6 +93,19 @@ def write_sparse(inputs: Inputs, path: Path) -> None:
                 pass
 
 
+def integers(count: int) -> np.ndarray[Any, Any]:
+    """Return int32 of every magnitude alike."""
+    random = np.random.default_rng(4)
+    some = np.exp2(random.uniform(0, 31, min(count, 1 << 20))) * random.choice([-1, 1], min(count, 1 << 20))
+    return np.resize(some.astype(np.int32), count)
+
+
+def write_uint4(inputs: Inputs, path: Path) -> None:
+    elements = np.random.default_rng(7).integers(0, 16, 1 << 20, np.uint8)
+    with milblob.BlobWriter(path, sync=False) as writer:
+        writer.write(np.resize(elements, 2 * inputs.count), "uint4")
+
+
 FILES: dict[str, tuple[str, Callable[[Inputs, Path], Any]]] = {
     "model": (".mlpackage", write_model),
     "tuned": (".mlpackage", write_tuned),
@@ -108,6 +119,9 @@ FILES: dict[str, tuple[str, Callable[[Inputs, Path], Any]]] = {
     "onnx": (".onnx", lambda inputs, path: milblob.onnx.convert(inputs.model, path, weights="embed")),
     "text": (".mil", lambda inputs, path: path.write_bytes(milblob.to_text(inputs.model, weights="all").encode())),
     "sparse": (".mlpackage", write_sparse),
+    "integers": (".npy", lambda inputs, path: np.save(path, integers(inputs.count // 4))),
+    "packed": (".tensor", lambda inputs, path: path.write_bytes(milblob.pack_tensor(np.load(inputs.integers)))),
+    "uint4": (".bin", write_uint4),
 }
 SMALL = milblob.Scope(min_size=1)
 
@@ -181,9 +195,20 @@ def slices(inputs: Inputs, out: Path) -> None:
             f.get_slice(name)[...]
 
 
+def gather(inputs: Inputs, out: Path) -> None:
+    """Read and write each row of 64 bytes of a table once, in random order: what any hash table of as many names does."""
+    order = np.random.default_rng(1).permutation(inputs.count)
+    table = np.ones((inputs.count, 8), np.uint64)
+    table[order, 0] = order[order]
+
+
 MILLION = 1_000_000
 M, N = ("model",), ("model", "tuned")
 OPERATIONS: dict[str, Operation] = {
+    "control: dict": Operation(lambda i, out: dict.fromkeys(f"weight_{n:05d}" for n in range(i.count)), MILLION, ()),
+    "control: objects": Operation(lambda i, out: {f"weight_{n:05d}": [n] for n in range(i.count)}, MILLION, ()),
+    "control: gather": Operation(gather, MILLION, ()),
+    "control: memory": Operation(lambda i, out: len(bytearray(b"x") * (500 * i.count)), MILLION, ()),
     "open": Operation(opened(len), MILLION),
     "names": Operation(opened(list), MILLION),
     "tensors": Operation(opened(lambda model: sum(t.nbytes for t in model.values())), MILLION),
@@ -220,7 +245,7 @@ OPERATIONS: dict[str, Operation] = {
     "repack gc canonical": Operation(lambda i, out: milblob.repack(i.model, out, gc=True, canonical=True)),
     "repack cast": Operation(lambda i, out: milblob.repack(i.blobs, out.with_suffix(".bin"), cast={"float16": "float32"}), 100_000, ("blobs",)),
     "repack inline": Operation(lambda i, out: milblob.repack(i.model, out, inline=True)),
-    "repack split": Operation(lambda i, out: milblob.repack(i.model, out, split=1 << 20)),
+    "repack split": Operation(lambda i, out: milblob.repack(i.model, out, split=64 * i.count)),
     "repack decompress": Operation(lambda i, out: milblob.repack(i.compressed, out, decompress=True), 100_000, ("compressed",)),
     "compress int8": Operation(lambda i, out: milblob.compress(i.model, out, "int8", scope=SMALL)),
     "compress palette4": Operation(lambda i, out: milblob.compress(i.model, out, "palette4", scope=SMALL), 10_000),
@@ -277,6 +302,12 @@ def of_size(nbytes: int, call: Callable[[Inputs, Path], Any]) -> Operation:
 
 WHOLE, READ, WRITTEN = SIZES[-1], SIZES[-2], SIZES[2]
 OF_SIZE: dict[str, Operation] = {
+    "control: copy": Operation(lambda i, out: np.fromfile(i.integers, np.int32).copy(), WRITTEN, ("integers",)),
+    "pack int32": Operation(lambda i, out: milblob.pack_tensor(np.load(i.integers)), WRITTEN, ("integers",)),
+    "unpack int32": Operation(
+        lambda i, out: milblob.unpack_tensor(i.packed.read_bytes(), "int32", (i.count // 4,)), WRITTEN, ("packed",)
+    ),
+    "read uint4": Operation(lambda i, out: milblob.load(i.uint4), WRITTEN, ("uint4",)),
     "open one file": of_size(WHOLE, sparse(list)),
     "load one file": of_size(WHOLE, lambda i, out: milblob.load(i.sparse)),
     "read a slice": of_size(WHOLE, sparse(lambda model: model["weight_3"][-1, -8:])),
@@ -293,10 +324,21 @@ OF_SIZE: dict[str, Operation] = {
     "convert one file": of_size(WRITTEN, lambda i, out: milblob.convert(i.sparse, out.with_suffix(".safetensors"))),
     "compress one file": of_size(WRITTEN, lambda i, out: milblob.compress(i.sparse, out, "int8")),
 }  # fmt: skip
-REASONS = {"program": "protobuf's own parser"}
-"""What grows faster than n log n in another library."""
-TENSORS, BYTES = "By number of tensors", "By bytes of four tensors in a sparse file"
-HEAD = "| operation | processor time at each size | largest | slope | resident | |"
+_CACHES = "the table of a million names does not fit into the caches"
+_PAGES = "the kernel clears the pages of new memory, which small arrays take again; user time grows in proportion"
+REASONS = {
+    "program": "protobuf's own parser",
+    "control: dict": _CACHES,
+    "control: objects": _CACHES,
+    "control: gather": "a table of 64 MB does not fit into the caches",
+    "open": f"{_CACHES}: as control: dict, and less than control: gather",
+    "names": f"{_CACHES}: as control: dict, and less than control: gather",
+    "control: copy": _PAGES,
+    "pack int32": _PAGES,
+    "unpack int32": _PAGES,
+}
+"""Why an operation may grow faster than n log n: what is known, by measurement, to have another cause than its own steps."""
+GROUPS: dict[str, dict[str, Operation]] = {TENSORS: OPERATIONS, BYTES: OF_SIZE}
 
 
 def measured(call: Callable[[], Any], out: Path) -> tuple[float, int]:
@@ -309,7 +351,8 @@ def measured(call: Callable[[], Any], out: Path) -> tuple[float, int]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             gc.disable()
             times, peak = [], 0
-            while not times or (sum(times) < 1.0 and len(times) < 5):
+            # The first call imports modules: what takes a second is called twice too.
+            while not times or (len(times) < 2 and times[0] < 10) or (sum(times) < 1.0 and len(times) < 5):
                 for path in out.parent.glob(f"{out.stem}*"):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
                 start = spent()
@@ -340,29 +383,6 @@ def spent() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-class Series(NamedTuple):
-    """The points of an operation: (tensors or bytes, processor seconds, bytes resident), by size; and what went wrong after them."""
-
-    name: str
-    points: list[tuple[int, float, int]]
-    failure: str = ""
-
-    def slopes(self) -> list[float]:
-        """Slopes between neighbours, both axes logarithmic."""
-        pairs = zip(self.points, self.points[1:], strict=False)
-        return [math.log(max(t1, 1e-6) / max(t0, 1e-6)) / math.log(n1 / n0) for (n0, t0, _), (n1, t1, _) in pairs]
-
-    @property
-    def slope(self) -> float | None:
-        """The slope of the upper range."""
-        return (self.slopes() or [None])[-1]
-
-    @property
-    def is_steep(self) -> bool:
-        """Whether it grows faster than n log n; of what takes less than 50 ms nobody can say."""
-        return self.slope is not None and self.slope > LIMIT and self.points[-1][1] > 0.05 and self.name not in REASONS
-
-
 def series_of(name: str, operation: Operation, sizes: Iterable[int], folder: Path) -> Series:
     """Measure an operation at each size, in order, until one takes too long or fails."""
     points: list[tuple[int, float, int]] = []
@@ -378,55 +398,48 @@ def series_of(name: str, operation: Operation, sizes: Iterable[int], folder: Pat
                 getattr(inputs, file)
             points.append((size, *measured(partial(operation.call, inputs, out), out)))
         except Exception as error:
-            return Series(name, points, f"{size:,}: {type(error).__name__}: {error}"[:300])
+            return Series(name, points, f"{size:,}: {type(error).__name__}: {error}"[:300], REASONS.get(name, ""))
         finally:
             shutil.rmtree(out.parent)
-    return Series(name, points)
+    return Series(name, points, "", REASONS.get(name, ""))
 
 
-def line(series: Series, spell: Callable[[int], str]) -> str:
-    """Return a row of the table in Markdown."""
-    times = " / ".join(spell_time(seconds) for _, seconds, _ in series.points)
-    memory = spell_nbytes(series.points[-1][2]) if series.points else "-"
-    most = spell(series.points[-1][0]) if series.points else "-"
-    slope = "-" if series.slope is None else f"{series.slope:.2f}"
-    note = series.failure or REASONS.get(series.name, "") or ("**steep**" if series.is_steep else "")
-    return f"| {series.name} | {times} | {most} | {slope} | {memory} | {note} |"
+def merged(old: Growth, new: Growth) -> Growth:
+    """Return a run with the series that were measured again, in the order of the operations."""
+    groups = {}
+    for title, operations in GROUPS.items():
+        found = {one.name: one for run in (old, new) for one in run.groups.get(title, ())}
+        groups[title] = [found[name] for name in operations if name in found]
+    return Growth(new.header, groups)
 
 
 def main() -> int:
-    """Measure, and write the table and the plots."""
+    """Measure; with --keep, write the table and the plots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=COUNTS[-1], help="tensors")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="operations")
-    parser.add_argument("--output", type=Path, metavar="NAME", help="writes NAME.md and NAME.svg")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="operations; --keep keeps what is known of the others"
+    )
+    parser.add_argument("--keep", action="store_true", help="write bench/results/growth.* and docs/growth.svg")
     options = parser.parse_args()
-    found: dict[str, list[Series]] = {}
+    groups: dict[str, list[Series]] = {}
     with tempfile.TemporaryDirectory(prefix="growth-") as made:
-        for title, operations, sizes, spell in (
-            (TENSORS, OPERATIONS, [n for n in COUNTS if n <= options.most], "{:,}".format),
-            (BYTES, OF_SIZE, SIZES, spell_nbytes),
-        ):
+        for title, operations in GROUPS.items():
+            sizes = [n for n in COUNTS if n <= options.most] if title == TENSORS else SIZES
             for name, operation in operations.items():
                 if not options.only or name in options.only:
                     series = series_of(name, operation, sizes, Path(made))
-                    print(line(series, spell), flush=True)
-                    found.setdefault(title, []).append(series)
+                    print(growth_line(series, SPELLED[title]), flush=True)
+                    groups.setdefault(title, []).append(series)
             for place in Path(made).iterdir():
                 shutil.rmtree(place)
-    if options.output is not None:
-        rows = ["# Growth", "", *header_lines(machine.describe()), ""]
-        for title, every in found.items():
-            spell = "{:,}".format if title == TENSORS else spell_nbytes
-            rows += [f"## {title}", "", HEAD, "|---|---|---|---|---|---|", *(line(one, spell) for one in every), ""]
-        options.output.with_suffix(".md").write_text("\n".join(rows), encoding="utf-8")
-        panels = [
-            (one.name, [(n, t) for n, t, _ in one.points], one.slope) for every in found.values() for one in every
-        ]
-        options.output.with_suffix(".svg").write_text(
-            plot.multiples(panels, "Processor time by size"), encoding="utf-8"
-        )
-    return int(any(one.is_steep for every in found.values() for one in every))
+    found = Growth(machine.describe(), groups)
+    if options.keep:
+        kept = merged(Growth.load(GROWTH), found) if options.only and GROWTH.exists() else found
+        kept.save(GROWTH)
+        GROWTH.with_suffix(".md").write_text(growth_page(kept), encoding="utf-8")
+        PLOT.write_text(growth_image(kept), encoding="utf-8")
+    return int(any(one.is_steep and not one.reason for rows in groups.values() for one in rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write docs/performance.md, docs/growth.svg and bench/results/rows.md: python bench/report.py [RESULTS.json].
+"""Write docs/performance.md and bench/results/rows.md: python bench/report.py [RESULTS.json].
 
 RESULTS.json, which run.py wrote, is first merged into bench/results/KIND.json, KIND being the kind of machine that it was
 measured on. The pages show all these files side by side. Every sentence with a figure is made from them, so the pages cannot
@@ -7,20 +7,23 @@ say anything that was not measured. Jobs whose limit moved between start and end
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import machine
 import results
 import table
 from results import (
+    LIMIT,
     MAX_MOVEMENT,
+    Growth,
     Job,
     Results,
     Row,
     Series,
     spell_factor,
     spell_memory,
+    spell_nbytes,
     spell_time,
     spell_versus,
 )
@@ -33,6 +36,7 @@ KEPT = ROOT / "bench" / "results"
 ROWS = KEPT / "rows.md"
 EDITED = "`make performance` rewrites it. Do not edit. -->"
 MISSING = "-"
+GROWTH = KEPT / "growth.json"
 
 GLANCE = (
     "bench_list",
@@ -104,8 +108,14 @@ def page(every: list[Results]) -> str:
         "",
         *machines(every),
     ]
-    growing = next((found for found in every if found.growth), every[0])
-    for part in (behind(every), glance(every), targets(every), growth(growing), moved(every), absent(every)):
+    for part in (
+        behind(every),
+        glance(every),
+        targets(every),
+        growth(Growth.load(GROWTH)),
+        moved(every),
+        absent(every),
+    ):
         lines += ["", *part]
     return "\n".join([*lines, "", METHOD]) + "\n"
 
@@ -134,7 +144,7 @@ def rows_page(every: list[Results]) -> str:
 
 def machines(every: list[Results]) -> Iterator[str]:
     """Where, when and with what, a column for each machine; and which rows were measured with an older milblob."""
-    facts = [results.facts(found) for found in every]
+    facts = [results.facts(found.header, found.runs) for found in every]
     titles = list(dict.fromkeys(title for found in facts for title in found))
     columns = [found.kind.title for found in every]
     yield from rows_of(["", *columns], [[title, *(found.get(title, MISSING) for found in facts)] for title in titles])
@@ -286,34 +296,77 @@ def moved(every: list[Results]) -> Iterator[str]:
             yield f"- unknown ({found.kind.title}): limits were not measured at both ends then"
 
 
-def growth_words(series: Series) -> str:
-    """Describe an exponent."""
-    if series.exponent < 0.15:
-        return "does not depend on the work"
-    if series.exponent < 0.9:
-        return "grows more slowly than the work"
-    return "grows in proportion to the work" if series.exponent <= 1.1 else "grows faster than the work"
-
-
-def growth(found: Results) -> Iterator[str]:
-    """The plot and its figures."""
+def growth(found: Growth) -> Iterator[str]:
+    """The plots, and what is steep."""
     yield "## How each cost grows"
     yield ""
-    if not found.growth:
-        yield "Not measured in this run."
-        return
-    yield f"![time at 1, 10 and 100 times the work, logarithmic]({PLOT.name})"
+    yield f"![processor time by size, both axes logarithmic: a small plot for each operation]({PLOT.name})"
     yield ""
-    yield "The same work 1, 10 and 100 times over. The exponent (in parentheses in the plot) is the slope from the first point to the"
-    yield "last: 1 for a cost that grows in proportion to the work, like the dotted lines, 0 for one that does not depend on it."
-    yield f"Repeat it with `{command(found.growth_file)}`."
+    every = [one for rows in found.groups.values() for one in rows]
+    steep = [one for one in every if one.is_steep]
+    yield f"Processor time of {len(every)} operations, by the number of tensors of a model and by the bytes of a file, with Python's garbage"
+    yield "collector off. The number beside each name is the slope over the last factor of 10 or 16: 1 for a cost that grows in proportion to the"
+    yield "work, like the dotted lines, 0 for one that does not depend on it; n log n has 1.1 at most."
+    yield f"{_FEW[len(steep)] if len(steep) < len(_FEW) else len(steep)} above {LIMIT}{':' if steep else '.'}"
+    if steep:
+        yield ""
+        lines = [
+            [one.name, f"{one.points[-1][0]:,}", spell_time(one.points[-1][1]), f"{one.slope:.2f}", one.reason]
+            for one in steep
+        ]
+        yield from rows_of(["operation", "largest size", "time", "slope", "reason"], lines)
     yield ""
-    lines = []
-    for series in found.growth:
-        times = [spell_time(seconds) for _, seconds in series.points]
-        most = f"{series.points[-1][0]:,.0f} {series.unit}"
-        lines.append([series.name, most, " / ".join(times), f"{series.exponent:.2f}", growth_words(series)])
-    yield from rows_of(["what", "work at the last point", "times", "exponent", ""], lines)
+    yield f"All of them: `bench/results/{GROWTH.with_suffix('.md').name}`. Repeat it with `make growth`."
+
+
+_FEW = "None is", "One is", "Two are", "Three are", "Four are"
+
+
+TENSORS, BYTES = "By number of tensors", "By bytes of four tensors in a sparse file"
+SPELLED: dict[str, Callable[[int], str]] = {TENSORS: "{:,}".format, BYTES: spell_nbytes}
+WORDS = f"""Processor time, user and system, of the operation in a process of its own; what became resident; the slope of the last factor
+of 10 or 16, both axes logarithmic. A slope above {LIMIT} has a reason, or is marked as steep. The rows "control: ..." do in plain Python
+what all operations must do: their slopes are those of the machine and of Python."""
+HEAD = "| operation | processor time at each size | largest | slope | resident | |"
+
+
+def growth_line(series: Series, spell: Callable[[int], str]) -> str:
+    """Return a row of the table in Markdown."""
+    times = " / ".join(spell_time(seconds) for _, seconds, _ in series.points)
+    memory = spell_nbytes(series.points[-1][2]) if series.points else "-"
+    most = spell(series.points[-1][0]) if series.points else "-"
+    slope = "-" if series.slope is None else f"{series.slope:.2f}"
+    note = series.failure or series.reason or ("**steep**" if series.is_steep else "")
+    return f"| {series.name} | {times} | {most} | {slope} | {memory} | {note} |"
+
+
+def growth_page(found: Growth) -> str:
+    """Return the table in Markdown."""
+    rows = [
+        "# Growth",
+        "",
+        *(f"{title}: {words}" for title, words in results.facts(found.header).items()),
+        "",
+        WORDS,
+        "",
+    ]
+    for title, every in found.groups.items():
+        rows += [
+            f"## {title}",
+            "",
+            HEAD,
+            "|---|---|---|---|---|---|",
+            *(growth_line(one, SPELLED[title]) for one in every),
+            "",
+        ]
+    return "\n".join(rows)
+
+
+def growth_image(found: Growth) -> str:
+    """Return the plots as an SVG."""
+    every = [one for rows in found.groups.values() for one in rows]
+    panels = [(one.name, [(float(n), t) for n, t, _ in one.points], one.slope) for one in every]
+    return plot.multiples(panels, "Processor time by size (slope of the upper range)")
 
 
 def absent(every: list[Results]) -> Iterator[str]:
@@ -402,15 +455,9 @@ def words(rows: list[tuple[Row, str]]) -> str:
     return "; ".join([*found, *(f"{title}: {note}" for title, note in notes.items())])
 
 
-def image(every: list[Results]) -> str:
-    """Return the text of docs/growth.svg."""
-    growing = next((found.growth for found in every if found.growth), None)
-    return plot.growth(growing, "time at 1, 10 and 100 times the work (slope)") if growing else ""
-
-
 def kept() -> list[Results]:
     """What was measured on each kind of machine, the last one first."""
-    names = sorted(path for path in KEPT.glob("*.json"))
+    names = sorted(path for path in KEPT.glob("*.json") if path != GROWTH)
     return sorted(map(results.load, names), key=lambda found: found.header["date"], reverse=True)
 
 
@@ -432,14 +479,14 @@ def keep(path: Path) -> Path:
 
 
 def main() -> int:
-    """Keep the results, and write the pages and the plot."""
+    """Keep the results, and write the pages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("path", type=Path, nargs="?", help="what run.py wrote; kept as bench/results/KIND.json")
     path = parser.parse_args().path
     if path is not None:
         print(f"kept {keep(path).relative_to(ROOT)}")
     every = kept()
-    for target, text in ((PAGE, page(every)), (ROWS, rows_page(every)), (PLOT, image(every))):
+    for target, text in ((PAGE, page(every)), (ROWS, rows_page(every))):
         target.write_text(text, encoding="utf-8")
         print(f"wrote {target.relative_to(ROOT)}")
     return 0

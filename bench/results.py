@@ -1,10 +1,10 @@
-"""What was measured, as objects: jobs, their rows, ratios, targets, growth. table.py and report.py only print it."""
+"""What was measured, as objects: jobs, their rows, ratios, targets; and growth. table.py and report.py only print it."""
 
 import functools
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,32 +116,71 @@ class Job:
         return self.own is not None and self.best is not None and self.best.median < self.own.median
 
 
+LIMIT = 1.15
+"""The largest slope that is accepted: n log n, and the noise of a small figure."""
+
+
 class Series(NamedTuple):
-    """How one cost grows.
+    """How an operation grows, as growth.py measured it.
 
     Attributes:
-        name: what is done.
-        unit: of the work.
-        points: (work, seconds), by work.
+        name: of the operation.
+        points: (tensors or bytes, processor seconds, bytes resident), by size.
+        failure: what went wrong after them.
+        reason: why it is steep; empty if that is not known.
     """
 
     name: str
-    unit: str
-    points: list[tuple[float, float]]
+    points: list[tuple[int, float, int]]
+    failure: str = ""
+    reason: str = ""
+
+    def slopes(self) -> list[float]:
+        """Slopes between neighbours, both axes logarithmic: 1 for a cost that grows as the work does."""
+        pairs = zip(self.points, self.points[1:], strict=False)
+        return [math.log(max(t1, 1e-6) / max(t0, 1e-6)) / math.log(n1 / n0) for (n0, t0, _), (n1, t1, _) in pairs]
 
     @property
-    def exponent(self) -> float:
-        """Slope from the first point to the last, both axes logarithmic: 1 for a cost that grows as the work does."""
-        (x0, y0), (x1, y1) = self.points[0], self.points[-1]
-        return math.log(y1 / y0) / math.log(x1 / x0)
+    def slope(self) -> float | None:
+        """The slope of the upper range."""
+        return (self.slopes() or [None])[-1]
+
+    @property
+    def is_steep(self) -> bool:
+        """Whether it grows faster than n log n; of what takes less than 50 ms nobody can say."""
+        return self.slope is not None and self.slope > LIMIT and self.points[-1][1] > 0.05
+
+
+class Growth(NamedTuple):
+    """A run of growth.py: its header, and the series of each group of sizes by title."""
+
+    header: dict[str, Any]
+    groups: dict[str, list[Series]]
+
+    @classmethod
+    def load(cls, path: Path) -> "Growth":
+        """Read what `save` wrote."""
+        data = json.loads(path.read_text(encoding="utf-8"))
+        groups = {
+            title: [
+                Series(row["name"], [(n, t, m) for n, t, m in row["points"]], row["failure"], row["reason"])
+                for row in rows
+            ]
+            for title, rows in data["groups"].items()
+        }
+        return cls(data["header"], groups)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        groups = {title: [one._asdict() for one in rows] for title, rows in self.groups.items()}
+        path.write_text(json.dumps({"header": self.header, "groups": groups}, indent=1) + "\n", encoding="utf-8")
 
 
 def jobs_of(rows: Iterable[dict[str, Any]]) -> dict[str, Job]:
-    """Return the jobs of rows by name, in the order of the run; without those that show growth."""
+    """Return the jobs of rows by name, in the order of the run."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        if "growth" not in row:
-            found.setdefault(row["job"], []).append(Row(row))
+        found.setdefault(row["job"], []).append(Row(row))
     return {name: Job(name, rows) for name, rows in found.items()}
 
 
@@ -155,8 +194,7 @@ class Results:
         header: machine, versions, date; see machine.py.
         kind: of machine.
         runs: bench file -> date, version of milblob, load average at the start, seconds; empty for a single process.
-        jobs: by name, in the order of the run; without those that show growth. settled: those whose limit did not move.
-        growth: those.
+        jobs: by name, in the order of the run. settled: those whose limit did not move.
         absent: job, row, file and reason of each row that is not there.
         abouts: bench file -> its docstring.
 
@@ -172,19 +210,8 @@ class Results:
         self.runs: dict[str, dict[str, Any]] = data.get("runs", {})
         self.abouts: dict[str, str] = data["abouts"]
         self.absent: list[dict[str, str]] = data["absent"]
-        rows = [Row(row) for row in data["rows"]]
         self.jobs = jobs_of(data["rows"])
         self.settled = {name: job for name, job in self.jobs.items() if job.is_settled}
-        series: dict[str, list[Row]] = {}
-        for row in rows:
-            if "growth" in row.data:
-                series.setdefault(row.job, []).append(row)
-        self.growth = [
-            Series(name, found[0].data["growth"]["unit"], sorted((r.data["growth"]["work"], r.median) for r in found))
-            for name, found in series.items()
-            if len(found) > 1
-        ]
-        self.growth_file = next((row.file for row in rows if "growth" in row.data), "")
 
     @property
     def scale(self) -> float:
@@ -315,9 +342,9 @@ def span(values: Iterable[Any]) -> str:
     )
 
 
-def facts(found: Results) -> dict[str, str]:
-    """Where, when and with what: title -> words."""
-    header, runs = found.header, found.runs.values()
+def facts(header: dict[str, Any], every: Mapping[str, dict[str, Any]] | None = None) -> dict[str, str]:
+    """Where, when and with what: title -> words. `every`: the runs of the bench files, as in `Results`."""
+    runs = (every or {}).values()
     own = header["milblob"]
     built = f"; {own['extension']}; {own['threads']} threads" if "extension" in own else ""
     memory = f", {header['memory_nbytes'] / 2**30:.0f} GiB of memory" if header["memory_nbytes"] else ""

@@ -57,13 +57,7 @@ def job_lines(job: Job) -> Iterator[str]:
 
 
 def ending_lines(found: Results) -> Iterator[str]:
-    """Growth, what is absent, where rivals are ahead, whose limit moved, which targets were missed."""
-    if found.growth:
-        width = max(len(series.name) for series in found.growth)
-        yield "\ngrowth: time at each amount of work; exponent 1 is growth as the work grows"
-        for series in found.growth:
-            points = ", ".join(f"{work:,.0f}: {spell_time(seconds)}" for work, seconds in series.points)
-            yield f"  {series.name:{width}}  {series.exponent:5.2f}  {points} ({series.unit})"
+    """What is absent, where rivals are ahead, whose limit moved, which targets were missed."""
     if found.absent:
         yield "\nabsent"
         for row in found.absent:
@@ -87,7 +81,7 @@ def ending_lines(found: Results) -> Iterator[str]:
 def text(found: Results) -> str:
     """The whole table."""
     marks = "> milblob   _ limit: cannot be beaten   ~ less or other work, for orientation   the rest: rivals"
-    lines = [*(f"{title}: {words}" for title, words in results.facts(found).items()), marks]
+    lines = [*(f"{title}: {words}" for title, words in results.facts(found.header, found.runs).items()), marks]
     for job in found.jobs.values():
         lines += job_lines(job)
     return "\n".join([*lines, *ending_lines(found)])
@@ -123,7 +117,7 @@ def comparison(found: Results, old: Results) -> str:
 
 def exit_code(found: Results) -> int:
     """1 if a row of milblob failed, 2 if there are no rows at all, else 0."""
-    if not found.jobs and not found.growth:
+    if not found.jobs:
         return 2
     return int(any(row["reason"].startswith("failed") and "milblob" in row["row"] for row in found.absent))
 

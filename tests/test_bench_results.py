@@ -1,6 +1,5 @@
 """Results of the benchmarks: repeated, merged, kept for each kind of machine, and shown side by side, with a plot."""
 
-import itertools
 import json
 import xml.etree.ElementTree
 
@@ -20,11 +19,6 @@ def row_of(name, role, median, **more):
             "q1": median * 0.9, "q3": median * 1.1, "min": median * 0.9, **more}  # fmt: skip
 
 
-def growth_row(name, work, median):
-    growth = {"unit": "stones", "work": work, "factor": work}
-    return {**row_of(f"{work}x", "milblob", median), "job": name, "growth": growth}
-
-
 @pytest.fixture
 def made_up():
     """Results in which a rival is ahead and a target is missed."""
@@ -39,8 +33,6 @@ def made_up():
         row_of("slow|er", "rival", 3.0),
         row_of("bare", "limit", 0.010),
         row_of("half", "aside", 0.001),
-        *[growth_row("lift", work, work / 1000) for work in (1, 10, 100)],
-        *[growth_row("look", work, 0.5) for work in (1, 10, 100)],
     ]  # fmt: skip
     absent = [{"job": "carry", "row": "lame", "file": "bench_carry", "reason": "lame is not installed"}]
     return {
@@ -66,8 +58,7 @@ def test_page_lists_rows_where_a_rival_is_faster(bench, made_up, monkeypatch):
         "- abacus: 0 of 1 targets are met.",
         "| carry: milblob: <= 2x of bare | **3x** |",
         "- carry: lame (`bench/bench_carry.py`): lame is not installed (abacus)",
-        "| lift | 100 stones | 1 ms / 10 ms / 100 ms | 1.00 | grows in proportion to the work |",
-        "| look | 100 stones | 500 ms / 500 ms / 500 ms | 0.00 | does not depend on the work |",
+        "## How each cost grows",
         "| CPU | abacus, 3 cores, 1 GiB of memory |",
         "from bench/results/abacus.json;",
     ):
@@ -140,7 +131,8 @@ def test_no_figure_of_a_job_whose_limit_moved_is_shown(bench, made_up, movement)
         and "| slow\\|er | 3 s ±10% | - |" in pages[1]
     )
     assert "carry: by 21%, after 2 repeats" in bench["table"].text(results(moved))
-    alone = [make([results(moved)]) for make in (bench["report"].page, bench["report"].rows_page)]
+    pages = [make([results(moved)]) for make in (bench["report"].page, bench["report"].rows_page)]
+    alone = [page.partition("## How each cost grows")[0] for page in pages]  # that has figures of its own
     assert all("30 ms" not in page and "20 ms" not in page for page in alone)
 
 
@@ -238,23 +230,40 @@ def test_kinds_of_machines(bench, cpu, title, slug):
     assert bench["machine"].kind(cpu) == (title, slug)
 
 
-def test_plot_is_an_image_with_a_line_for_each_series(bench, made_up):
-    series = bench["results"].Results(made_up).growth
-    assert [s.name for s in series] == ["lift", "look"]
-    image = xml.etree.ElementTree.fromstring(bench["plot"].growth(series, "a < b"))
+@pytest.fixture
+def grown(bench):
+    """Growth in which one operation is steep."""
+    series = bench["results"].Series
+    rows = [
+        series("lift", [(n, n / 1000, 9) for n in (1, 10, 100)]), series("look", [(n, 0.5, 9) for n in (1, 10, 100)]),
+        series("sort", [(n, n * n / 1000, 9) for n in (1, 10, 100)]), series("blink", [(1, 1e-6, 9), (10, 1e-3, 9)]),
+    ]  # fmt: skip
+    return bench["results"].Growth({"date": "2026-01-01 00:00 UTC"}, {"By number of stones": rows})
+
+
+def test_growth_names_what_is_steep(bench, grown, tmp_path):
+    grown.save(tmp_path / "growth.json")
+    read = bench["results"].Growth.load(tmp_path / "growth.json")
+    assert read == grown
+    assert [(one.slope and round(one.slope, 2), one.is_steep) for one in read.groups["By number of stones"]] == [
+        (1.0, False), (0.0, False), (2.0, True), (3.0, False),
+    ]  # fmt: skip
+    text = "\n".join(bench["report"].growth(read))
+    assert "One is above 1.15:" in text and "| sort | 100 | 10 s | 2.00 |" in text and "| lift" not in text
+
+
+def test_plots_are_an_image_with_a_line_for_each_series(bench):
+    panels = [
+        ("lift", [(n, n / 1000) for n in (1, 10, 100)], 1.0),
+        ("a < b", [(1, 0.5), (10, 0.5)], 0.0),
+        ("one", [(1, 2.0)], None),
+    ]
+    image = xml.etree.ElementTree.fromstring(bench["plot"].multiples(panels, "title"))
     name = "{http://www.w3.org/2000/svg}"
     lines = [line.get("points").split() for line in image.iter(f"{name}polyline")]
-    assert [len(points) for points in lines] == [3, 3]
-    flat, steep = ([float(point.split(",")[1]) for point in points] for points in lines)
+    steep, flat = ([float(point.split(",")[1]) for point in points] for points in lines)
     assert len(set(flat)) == 1 and steep[0] > steep[1] > steep[2]
-    texts = [text.text for text in image.iter(f"{name}text")]
-    assert {"a < b", "lift (1.00)", "look (0.00)", "100x"} <= set(texts)
-
-
-@pytest.mark.parametrize("places", [[1.0, 2.0, 50.0], [90.0, 95.0, 99.0, 100.0], [10.0] * 5])
-def test_labels_do_not_overlap(bench, places):
-    found = bench["plot"].spread_labels(places, 0, 100, 17)
-    assert all(b - a >= 17 for a, b in itertools.pairwise(found)) and found[0] >= 0 and found[-1] <= 100
+    assert {"title", "lift  1.00", "a < b  0.00", "one"} <= {text.text for text in image.iter(f"{name}text")}
 
 
 def test_other_formats_are_refused(bench, made_up):
@@ -272,4 +281,11 @@ def test_committed_pages_are_those_of_their_results(bench):
     assert (
         glance.count("\n| ") == 1 + len(files.intersection(report.GLANCE)) > 10
     )  # the headings, and a job of each file
-    assert report.image(every) == report.PLOT.read_text(encoding="utf-8")
+
+
+def test_committed_growth_is_that_of_its_results(bench):
+    report = bench["report"]
+    found = bench["results"].Growth.load(report.GROWTH)
+    assert report.growth_page(found) == report.GROWTH.with_suffix(".md").read_text(encoding="utf-8")
+    assert report.growth_image(found) == report.PLOT.read_text(encoding="utf-8")
+    assert not [one.name for rows in found.groups.values() for one in rows if one.is_steep and not one.reason]

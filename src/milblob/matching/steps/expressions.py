@@ -136,7 +136,7 @@ class Expressions:
         y: Values,
         limits: tuple[float, float],
     ) -> Iterator[tuple[str, Layout, str]]:
-        """Yield the arrays whose samples give those of a weight of shape `new`, and by which layout and function.
+        """Yield the arrays whose samples give those of a weight of shape `new`, with the layout and function for that.
 
         For each array and layout the first function that fits. Samples are compared for many arrays at a time.
         """
