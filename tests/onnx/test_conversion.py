@@ -361,6 +361,8 @@ def test_states_are_inputs_and_outputs_in_program_order(tmp_path):
     assert json.loads(model.metadata_props["milblob.states"]) == {
         name: {"input": name, "output": f"{name}_out"} for name in ("memory", "unused")
     }
+    written = next(output for output in model.graph.outputs if output.name == "memory_out")
+    assert written.producer().op_type == "Add"  # no Identity copies it
     opened = session(tmp_path / "m.onnx")
     state, x = {"memory": zeros, "unused": zeros + 5}, np.array([1, 2, 3], np.float16)
     for step in (1, 2, 3):

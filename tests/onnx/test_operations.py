@@ -162,7 +162,7 @@ CASES = {
     "sigmoid_hard": [unary("sigmoid_hard", X * 4, alpha=F(0.3), beta=F(0.4))], "scaled_tanh": [unary("scaled_tanh", alpha=F(1.5), beta=F(0.7))],
     "clamped_relu": [unary("clamped_relu", X * 4, alpha=F(0.3), beta=F(2))],
     "linear_activation": [unary("linear_activation", alpha=F(0.3), beta=F(2))],
-    "thresholded_relu": [unary("thresholded_relu", Z, alpha=F(0.5)), unary("thresholded_relu", Z, alpha=F(1))],
+    "thresholded_relu": [unary("thresholded_relu", Z, alpha=F(0.5)), unary("thresholded_relu", Z, alpha=F(1)), unary("thresholded_relu", Z, alpha=F(-np.inf))],
     "softmax": [unary("softmax", axis=1), unary("softmax", axis=-1, expected=lambda x: softmax(x, -1))],
     "linear": [unary("linear", weight=V, bias=B), unary("linear", X[0], weight=V), unary("linear", X[0, 0], weight=V, bias=B, expected=lambda x: V @ x + B)],
     "matmul": [op("matmul", X, R4, expected=np.matmul), op("matmul", X, X, transpose_y=True), op("matmul", X, X, transpose_x=True), op("matmul", X, y=V, transpose_y=True, expected=lambda x: x @ V.T)],
