@@ -173,47 +173,6 @@ def test_new_weights_that_have_another_digest_in_place(tmp_path):
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["package", "file"])
-def test_a_content_hash_that_lies_is_not_reported(sound, tmp_path, name):
-    """The hash of the report is that of what was written: through a journal, as a whole, and where it is there already."""
-    old, patch = sound
-    if name == "file":
-        old, patch = tmp_path / "old.bin", tmp_path / "p"
-        for number, path in enumerate((old, tmp_path / "new.bin")):
-            with milblob.BlobWriter(path) as blobs:
-                for seed in range(4):
-                    blobs.write(np.full(1000, seed + number * (seed == 2), np.float32))
-        milblob.delta(old, tmp_path / "new.bin", patch)
-    contents = reference.unpacked(patch.read_bytes())
-    patch.write_bytes(reference.packed(contents._replace(hashes=(contents.hashes[0], bytes(32)))))
-    expected = contents.hashes[1].hex()
-    made = tmp_path / f"made{old.suffix}"
-    assert milblob.apply(old, patch, made).new_hash == milblob.content_hash(made).model == expected
-    done = milblob.apply(old, patch)
-    assert done.through_journal == (name == "file") and done.new_hash == expected
-    assert milblob.apply(old, patch).new_hash == expected  # up to date
-
-
-def test_a_model_that_cannot_be_read_has_no_content_hash(sound):
-    old, patch = sound
-    contents, data = reference.unpacked(patch.read_bytes()), b"no model"
-    frame = zstd.compress(data)
-    model = next(file for file in contents.new if file.path.endswith(b".mlmodel"))
-    broken = reference.File(
-        model.path, len(data), reference.file_digest(data, [len(data)]), [len(data)],
-        [(RAW, 0, 0, 0, len(data), 0, len(frame))],
-    )  # fmt: skip
-    rest = [
-        file._replace(steps=[(COPY, 0, n, 0, file.nbytes, 0, 0)])
-        for n, file in enumerate(contents.old)
-        if file.path != model.path
-    ]
-    new = [*rest, broken]
-    patch.write_bytes(reference.packed(contents._replace(new=new, frames=frame)))
-    assert milblob.apply(old, patch).new_hash is None
-    assert (old / model.path.decode()).read_bytes() == data
-
-
 def test_frames_of_another_size_than_declared(sound):
     old, patch = sound
     contents = reference.unpacked(patch.read_bytes())

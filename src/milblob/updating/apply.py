@@ -3,14 +3,14 @@
 import contextlib
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ..arguments import as_path, require_flags
 from ..budget import Budget
-from ..errors import FormatError, MilblobError
+from ..errors import FormatError
 from ..model.editable import EditableModel
 from ..model.recovery import complete
 from ..progress import Progress, ProgressCounter, start_progress
@@ -27,7 +27,7 @@ from ..storage.transfer import copy_range, write_at
 from ..threads import ordered
 from . import frames
 from .digests import digest_of, hashes_of_pieces, part_hashes
-from .files import ModelFiles, content_hash_of
+from .files import ModelFiles
 from .patch import CHANGE, COPY, PREFIX, PatchedFile, PatchReader
 from .report import ApplyReport
 
@@ -95,25 +95,25 @@ def apply(
         if not in_place:
             require_destination([name], files.kind, target, force)
         work = _Applying(opened, files, ProgressCounter(progress))
-        through_journal, sizes = in_place and work.can_patch, (opened.new_nbytes, work.changed, work.removed)
+        new_hash = opened.index.hashes[1].hex()
         try:
             work.require_old()
         except FormatError as error:
             if not in_place or error.code != _UP_TO_DATE:
                 raise
-            new_hash = work.new_hash(target, max_nbytes)
             return ApplyReport(name, file, target, new_hash, opened.new_nbytes, (), (), False, not dry_run)
+        through_journal = in_place and work.can_patch
+        sizes = opened.new_nbytes, work.changed, work.removed
+        report = ApplyReport(name, file, target, new_hash, *sizes, through_journal, not dry_run)
         if dry_run:
             work.check()
-            claimed = opened.index.hashes[1].hex()
-            return ApplyReport(name, file, target, claimed, *sizes, through_journal, False)
-        if not in_place:
+        elif not in_place:
             work.write_new(target, force)
         elif work.can_patch:
             work.write_through_journal()
         else:
             work.replace(target)
-        return ApplyReport(name, file, target, work.new_hash(target, max_nbytes), *sizes, through_journal, True)
+        return report
 
 
 class _Applying:
@@ -125,7 +125,6 @@ class _Applying:
         counter.total_nbytes = patch.new_nbytes
         known = {file.path: file for file in index.old}
         self._rows = {file.path: number for number, file in enumerate(index.new)}
-        self._hashes: dict[str, list[tuple[int, bytes]]] = {}  # path -> (bytes, BLAKE3) of the parts hashed last
         # paths: of new files that the old model has not, or with other bytes; of old files that the new one has not
         self.changed = tuple(
             file.path for file in index.new if file.path not in known or known[file.path].key != file.key
@@ -152,7 +151,7 @@ class _Applying:
             if mappings[path].nbytes != file.nbytes:
                 raise self._other(f"{self._called(path)} of {mappings[path].nbytes} bytes instead of {file.nbytes}")
         for path, file in expected.items():
-            if self._digest(mappings[path], file) != file.digest:
+            if _digest(mappings[path], file) != file.digest:
                 raise self._other(f"other bytes in {self._called(path)}")
 
     def _called(self, path: str) -> str:
@@ -162,7 +161,7 @@ class _Applying:
         old, new = self.patch.index.hashes
         files, mappings, code = self.patch.index.new, self.files.mappings, "another-model"
         is_new = {file.path: file.nbytes for file in files} == {path: one.nbytes for path, one in mappings.items()}
-        if is_new and all(self._digest(mappings[file.path], file) == file.digest for file in files):
+        if is_new and all(_digest(mappings[file.path], file) == file.digest for file in files):
             got, code = f"the one that the patch makes ({new.hex()})", _UP_TO_DATE
         message = f"patch {self.patch.path}: expected the model with the content hash {old.hex()}, got {got}"
         return FormatError(message, file=self.files.path, code=code)
@@ -218,7 +217,7 @@ class _Applying:
                 copy_range(origin, offset + done, count, fd, start + done)
                 self.counter.add(self.files.shown(path), count)
         with io.FileIO(fd, closefd=False) as stream, contextlib.closing(MappedFile(stream)) as written:
-            self._require(file, self._digest(written, file))
+            self._require(file, _digest(written, file))
 
     def _bytes(self, path: str) -> Iterator[Any]:
         """Yield the bytes of a new file without writing it."""
@@ -235,25 +234,8 @@ class _Applying:
         """Make the bytes of a new file, or of all, and compare their digests. Raises: FormatError: one has another."""
         for file in self.patch.index.new:
             if path in (None, file.path):
-                pieces = self._bytes(file.path)
-                self._require(file, self._digest_of(file, hashes_of_pieces(pieces, file.parts.tolist())))
-
-    def _digest(self, mapping: MappedFile, file: PatchedFile) -> bytes:
-        """Return the digest of a file that has the size and the parts of one in the patch."""
-        return self._digest_of(file, part_hashes(mapping, file.parts.tolist()))
-
-    def _digest_of(self, file: PatchedFile, hashes: Iterable[bytes]) -> bytes:
-        sizes, found = file.parts.tolist(), list(hashes)
-        self._hashes[file.path] = list(zip(sizes, found, strict=True))
-        return digest_of(sizes, found)
-
-    def new_hash(self, target: str, max_nbytes: int | None) -> str | None:
-        """Return the content hash of the new model, of parts that were hashed for the digests; None if it has none."""
-        try:
-            with contextlib.closing(ModelFiles(target, max_nbytes=max_nbytes)) as files:
-                return content_hash_of(files, self._hashes)
-        except (MilblobError, OSError):  # a model that `delta` would refuse; it is written as the patch describes it
-            return None
+                sizes = file.parts.tolist()
+                self._require(file, digest_of(sizes, hashes_of_pieces(self._bytes(file.path), sizes)))
 
     def _require(self, file: PatchedFile, digest: bytes) -> None:
         if digest != file.digest:
@@ -348,3 +330,9 @@ class _Applying:
                 return self._read(old, at, count)
 
             yield InPlace(place, start + done, Later(count, read), lambda count=count: self.counter.add(shown, count))  # type: ignore[misc]
+
+
+def _digest(mapping: MappedFile, file: PatchedFile) -> bytes:
+    """Return the digest of a file that has the size and the parts of one in a patch."""
+    sizes = file.parts.tolist()
+    return digest_of(sizes, part_hashes(mapping, sizes))

@@ -127,36 +127,19 @@ class HashedFiles:
             if any(row.is_record for row in rows):
                 found = zip(rows, hashes[path], strict=True)
                 self.parts[path] = [row._replace(digest=one) if row.is_record else row for row, one in found]
-        known = _known(model, files, self.parts)
-        self.content = bytes.fromhex(model_hash(model, known=known, progress=counter.notes).model)
+        self.content = bytes.fromhex(model_hash(model, known=self._known(model, files), progress=counter.notes).model)
 
-
-def content_hash_of(files: ModelFiles, hashes: Mapping[str, Sequence[tuple[int, bytes]]]) -> str:
-    """Return the content hash of a model.
-
-    `hashes`: path -> (bytes, BLAKE3) of each part of a file that was hashed before; a record that is one is not read.
-    Raises: As `content_hash`.
-    """
-    with Model(files.package, constants=True) as model:
-        parts: Parts = {}
-        for path, rows in _parts(files, model).items():
-            found = hashes.get(path, ())
-            if [row.nbytes for row in rows] == [nbytes for nbytes, _ in found]:
-                parts[path] = [row._replace(digest=one) for row, (_, one) in zip(rows, found, strict=True)]
-        return model_hash(model, known=_known(model, files, parts)).model
-
-
-def _known(model: Model, files: ModelFiles, parts: Parts) -> Known:
-    """Return the digests of records as `model_hash` takes them."""
-    by_file = {mapping.identity: path for path, mapping in files.mappings.items()}
-    digests = {path: {row.offset: row for row in rows if row.is_record and row.digest} for path, rows in parts.items()}
-    known: Known = {}
-    for reader, offset, _, key, nbytes in _records(model):
-        record = reader.record(offset)
-        row = digests.get(by_file.get(reader.mapping.identity, ""), {}).get(record.data_offset)
-        if row is not None and not record.padding_nbits and record.nbytes == row.nbytes == nbytes:
-            known[key] = row.digest
-    return known
+    def _known(self, model: Model, files: ModelFiles) -> Known:
+        """Return the digests of records as `model_hash` takes them."""
+        by_file = {mapping.identity: path for path, mapping in files.mappings.items()}
+        digests = {path: {row.offset: row for row in rows if row.digest} for path, rows in self.parts.items()}
+        known: Known = {}
+        for reader, offset, _, key, nbytes in _records(model):
+            record = reader.record(offset)
+            row = digests.get(by_file.get(reader.mapping.identity, ""), {}).get(record.data_offset)
+            if row is not None and not record.padding_nbits and record.nbytes == row.nbytes == nbytes:
+                known[key] = row.digest
+        return known
 
 
 def hash_both(old: ModelFiles, new: ModelFiles, counter: ProgressCounter) -> tuple[HashedFiles, HashedFiles]:

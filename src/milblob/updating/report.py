@@ -65,8 +65,8 @@ class ApplyReport(Result):
 
     Attributes:
         source: the old model. patch: path of the patch. destination: of the new model.
-        new_hash: content hash of the new model, computed from what was written; None if milblob cannot read the model.
-            Of a dry run, as the patch names it.
+        new_hash: content hash of the new model, as the patch names it. The bytes of each new file were compared with
+            the digest that the patch has of it; this hash was not: `content_hash` of `destination` computes it.
         nbytes: of all files of the new model.
         changed: files that are new or have other bytes than in the old model. removed: those that are gone.
         through_journal: whether files were changed in place, through a journal; else all are new files.
@@ -84,7 +84,7 @@ class ApplyReport(Result):
     source: str
     patch: str
     destination: str
-    new_hash: str | None
+    new_hash: str
     nbytes: int
     changed: tuple[str, ...]
     removed: tuple[str, ...]

@@ -39,6 +39,5 @@ def run(arguments: Namespace) -> int:
     if not arguments.quiet:
         how = " in place" if report.through_journal else ""
         written = f"{output.plural(len(report.changed), 'file')} changed{how}" if report.done else "nothing written"
-        new_hash = (report.new_hash or "no content hash")[:16]
-        output.say(f"{report.destination}: {new_hash}, {output.size(report.nbytes)}, {written}")
+        output.say(f"{report.destination}: {report.new_hash[:16]}, {output.size(report.nbytes)}, {written}")
     return 0
