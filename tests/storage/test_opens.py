@@ -56,7 +56,7 @@ OTHERS = {
     ("batching/files.py", "_spans", "open"), ("batching/find.py", "_is_library", "tarfile.open"), ("batching/find.py", "_is_model_file", "open"),
     ("batching/find.py", "_is_zipped_model", "zipfile.ZipFile"), ("batching/journal.py", "BatchJournal.__init__", "os.open"),
     ("batching/journal.py", "BatchJournal._read", "open"),
-    ("cli/__init__.py", "_discard_stdout", "os.open"), ("cli/commands/run.py", "save", "zipfile.ZipFile"), ("cli/commands/run.py", "save", "open"),
+    ("cli/terminal/streams.py", "_null", "os.open"), ("cli/terminal/streams.py", "prepared", "os.fdopen"), ("cli/commands/run.py", "save", "zipfile.ZipFile"), ("cli/commands/run.py", "save", "open"),
     ("compat/modelpackage.py", "ModelPackage._write", "Path(unfinished).write_text"), ("formats/npy_dir.py", "save", "open"),
     ("model/editable.py", "EditableModel._lock", "os.open"), ("reporting/page.py", "library", "open"), ("reporting/page.py", "_part", "open"),
     ("model/identify.py", "identify", "MappedFile"), ("remote/mirror.py", "Mirror._add", "os.open"),

@@ -31,7 +31,7 @@ def prepared() -> Iterator[None]:
     """
     before = sys.stdin, sys.stdout, sys.stderr
     if sys.stdin is None:
-        sys.stdin = open(_null(os.O_WRONLY), encoding="utf-8")  # noqa: SIM115
+        sys.stdin = os.fdopen(_null(os.O_WRONLY), encoding="utf-8")
     if sys.stdout is None:
         sys.stdout = _named(_null(os.O_RDONLY), encoding="utf-8")
     elif isinstance(sys.stdout, io.TextIOWrapper) and type(_raw(sys.stdout)) is io.FileIO:
@@ -40,7 +40,7 @@ def prepared() -> Iterator[None]:
         options = {"line_buffering": old.line_buffering, "write_through": old.write_through}
         sys.stdout = _named(old.fileno(), encoding=old.encoding, **options)
     if sys.stderr is None:
-        sys.stderr = open(_null(os.O_WRONLY), "w", encoding="utf-8")  # noqa: SIM115
+        sys.stderr = os.fdopen(_null(os.O_WRONLY), "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ def is_of_stdout(error: BaseException) -> bool:
 def discard(stream: Any) -> None:
     """Drop what a stream cannot write, so that the interpreter does not try it again as it ends."""
     with suppress(OSError, ValueError, AttributeError):
-        null = os.open(os.devnull, os.O_WRONLY)
+        null = _null(os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
 
