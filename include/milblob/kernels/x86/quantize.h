@@ -164,7 +164,7 @@ MB_TARGET_AVX2 MB_STEP void mb_level_16_avx2(const mb_run_avx2 *own, float *x, f
     }
 }
 
-/* Quantize eight elements `at` on the scale, of which `nearest` are the nearest integers there: integers and distances. */
+/* Quantize eight elements `at` on the scale, whose nearest integers are `nearest`: integers and distances. */
 MB_TARGET_AVX2 MB_STEP __m256 mb_nearer_avx2(const mb_run_avx2 *own, __m256 x, __m256 at, __m256 nearest, __m256 *off) {
     const __m256 sign = _mm256_and_ps(_mm256_sub_ps(at, nearest), _mm256_set1_ps(-0.0f)), up = _mm256_or_ps(_mm256_set1_ps(1.0f), sign);
     const __m256 other = _mm256_min_ps(_mm256_add_ps(nearest, up), own->most); /* never below the least: `at` is not */
