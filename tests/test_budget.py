@@ -133,6 +133,7 @@ def other_values(path):
         return {name: np.full(t.shape, 3, t.dtype) for name, t in opened.items()}
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("call", CALLS)
 def test_decoded_values(tmp_path, call):
     """Many weights of which each is small enough, and all together are not; max_nbytes allows them."""
@@ -189,6 +190,7 @@ def flags(how):
 WRITERS = ("diff", "npz", "safetensors", "npy", "params", "weights")
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("call", READERS)
 def test_one_record_under_many_names(tmp_path, capsys, call):
     """Looked at once by what can remember it; where that is no help, refused. The option is the same everywhere."""

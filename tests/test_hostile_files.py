@@ -131,6 +131,7 @@ def test_record_that_is_not_what_the_program_declares(code, shape, offset, words
     assert caught.value.where == "main.block['CoreML7'].op[0] 'w'.val"
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("offset", [0, 1, 63, 65, 128, 1 << 32, 1 << 63, (1 << 64) - 1])
 def test_reference_to_where_no_record_is(offset, tmp_path):
     spec = model(program(const(blob_value(11, [10], "@model_path/weights/weight.bin", offset))))

@@ -223,6 +223,7 @@ def test_external_data_are_views_of_the_other_file(apart):
             arrays["a"].read()
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     ("location", "words"),
     [
@@ -363,6 +364,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_tensors(name, tmp_path):
     path = model_of([HOSTILE[name]], tmp_path / "m.onnx")

@@ -232,6 +232,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("other", OTHERS, ids=lambda value: value.__name__)
 def test_other_weights_are_refused(pair, other):
     listing, weights = pair

@@ -272,6 +272,7 @@ def test_model_in_a_hugging_face_cache_opens(cached, tmp_path):
     assert list(milblob.load(tmp_path / "link" / "a.mlpackage")) == list(expected)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     "target",
     ["{cache}/../models--a--c/blobs/x", "{cache}/refs/x", "{cache}/blobs/../refs/x", "{cache}/blobs/sub/x", "{tmp}/x",
