@@ -30,7 +30,7 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them (the fir
 	@$(PY) examples/demo.py "$(MODEL)"
 	@echo; echo "next: $(BIN)/milblob ls -p \"$(MODEL)\", $(BIN)/milblob --help, or import milblob in $(PY)"
 
-test: lint $(VENV)/.bytecode ## lint, types and the tests of the first tier, which touch every promise once: what to run before a commit
+test: lint ## lint, types and the tests of the first tier, which touch every promise once: what to run before a commit
 	$(PY) -m pytest $(WORKERS)
 
 thorough: lint $(VENV)/.aarch64 $(VENV)/.docs ## all tests, with far more random inputs and with files of many GiB (10 GB of disk): an hour
@@ -172,12 +172,6 @@ $(VENV)/.built: $(VENV)/.compiled | $(VENV)/.installed
 $(VENV)/.tools: pyproject.toml | $(VENV)/.installed
 	@echo "installing what lint and tests need, coremltools among it: a minute or two"
 	$(PY) -m pip install --quiet --no-compile --group test --group lint
-	@touch $@
-
-# Bytecode of the tests and of what they import, made once and while mypy runs: in a new environment each worker would make it.
-# What cannot be collected is an error of the tests, which come next.
-$(VENV)/.bytecode: | $(VENV)/.built $(VENV)/.tools
-	-@$(PY) -m pytest --collect-only -qq >/dev/null 2>&1
 	@touch $@
 
 # A cross compiler and an emulator, 56 MB, where they are missing and apt-get can get them; tests/codec/test_neon.py skips without.
