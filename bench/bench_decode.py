@@ -233,7 +233,7 @@ def bench_into_with_tier(row: Any, case: Case, tier: str) -> None:
         _codec.set_tier(tier)
         try:
             name = f"milblob: read(out=), kernels of tier {tier}"
-            row(case.job + INTO, name, lambda: weight.read(out=out), check=case.check)
+            row(case.job + INTO, name, lambda: weight.read(out=out), check=case.check, role="aside")
         finally:
             _codec.set_tier(USED)
 
