@@ -410,7 +410,7 @@ def merged(old: Growth, new: Growth) -> Growth:
     for title, operations in GROUPS.items():
         found = {one.name: one for run in (old, new) for one in run.groups.get(title, ())}
         groups[title] = [found[name] for name in operations if name in found]
-    return Growth(new.header, groups)
+    return Growth(new.header | {"is_merged": True}, groups)
 
 
 def main() -> int:

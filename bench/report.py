@@ -308,6 +308,8 @@ def growth(found: Growth) -> Iterator[str]:
     yield "collector off. The number beside each name is the slope over the last factor of 10 or 16: 1 for a cost that grows in proportion to the"
     yield "work, like the dotted lines, 0 for one that does not depend on it; n log n has 1.1 at most."
     yield f"{_FEW[len(steep)] if len(steep) < len(_FEW) else len(steep)} above {LIMIT}{':' if steep else '.'}"
+    if found.header.get("is_merged"):
+        yield MERGED
     if steep:
         yield ""
         lines = [
@@ -322,6 +324,7 @@ def growth(found: Growth) -> Iterator[str]:
 _FEW = "None is", "One is", "Two are", "Three are", "Four are"
 
 
+MERGED = "Rows are from several runs: some were measured earlier than the date above, under other load."
 TENSORS, BYTES = "By number of tensors", "By bytes of four tensors in a sparse file"
 SPELLED: dict[str, Callable[[int], str]] = {TENSORS: "{:,}".format, BYTES: spell_nbytes}
 WORDS = f"""Processor time, user and system, of the operation in a process of its own; what became resident; the slope of the last factor
@@ -348,6 +351,7 @@ def growth_page(found: Growth) -> str:
         *(f"{title}: {words}" for title, words in results.facts(found.header).items()),
         "",
         WORDS,
+        *([MERGED] if found.header.get("is_merged") else []),
         "",
     ]
     for title, every in found.groups.items():

@@ -126,13 +126,13 @@ def run(files: list[Path], repeats: int, keep: Callable[[dict[str, Any]], None])
         data = Path(kept) if kept else folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         for number, path in enumerate(files, 1):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             print(f"{number:2}/{len(files)} {path.stem}", end=" ", flush=True, file=sys.stderr)
             part = settled(path, folder, data, repeats)
             for key in ("rows", "absent"):
                 found[key] += part[key]
             found["abouts"].update(part["abouts"])
-            seconds = round(time.perf_counter() - begun, 1)
+            seconds = round(time.perf_counter() - started, 1)
             header = part.get("header") or machine.describe()
             found["header"] = found["header"] or header
             found["runs"][path.stem] = {

@@ -218,7 +218,7 @@ def test_what_notes_is_not_done():
 
 @pytest.mark.parametrize("error", [OSError, milblob.FormatError])
 def test_check_raises_what_progress_raises(error):
-    """An exception of the callback is not a finding, whatever its class."""
+    """An exception of the callback is not a finding, also if it is one of milblob's own."""
     raised = error("stop")
 
     def progress(name, done, total):

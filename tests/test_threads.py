@@ -119,11 +119,11 @@ def test_closing_a_reader_under_readers(tmp_path):
         rows = single.index.tobytes()
     for _ in range(25):
         shared = milblob.BlobReader(tmp_path / "w.bin")
-        kept, begun = [], threading.Event()
+        kept, started = [], threading.Event()
 
-        def task(number, shared=shared, kept=kept, begun=begun):
+        def task(number, shared=shared, kept=kept, started=started):
             if number == 0:
-                begun.wait(10)
+                started.wait(10)
                 shared.close()
                 for _ in range(20):
                     with open(other, "rb"), open(other, "rb"):
@@ -132,7 +132,7 @@ def test_closing_a_reader_under_readers(tmp_path):
             try:
                 while True:
                     records, good, error = shared.records_at(offsets)
-                    begun.set()
+                    started.set()
                     assert good == len(offsets) and error is None and records.tobytes() == rows
                     assert shared.index.tobytes() == rows
                     kept.extend(shared.read(offset) for offset in offsets[:: 20 * number])

@@ -353,11 +353,11 @@ def test_source_that_is_replaced_during_the_call(tmp_path, source):
     other = copy_of(fixture_path("functions", "model.mlpackage"), tmp_path, "other.mlpackage")
     saved = copy_of(source, tmp_path, "saved.mlpackage")
     for options in ({}, OPTIONS):
-        begun = []
+        started = []
 
-        def progress(name, done, total, begun=begun):
-            if done and not begun:
-                begun.append(True)
+        def progress(name, done, total, started=started):
+            if done and not started:
+                started.append(True)
                 with NewDirectory(str(source), replace=True) as new:
                     shutil.copytree(other, new.name, dirs_exist_ok=True)
 
@@ -372,11 +372,11 @@ def test_source_that_is_replaced_during_the_call(tmp_path, source):
 @pytest.mark.parametrize("options", [{}, OPTIONS], ids=str)
 def test_source_that_is_written_to_during_the_call(tmp_path, source, options):
     path = source / FILE
-    begun = []
+    started = []
 
     def progress(name, done, total):
-        if done and not begun:
-            begun.append(True)
+        if done and not started:
+            started.append(True)
             with path.open("r+b") as file:
                 file.seek(128)
                 file.write(b"\x55")

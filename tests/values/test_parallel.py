@@ -316,20 +316,20 @@ def test_an_error_of_the_items(several):
 
 
 def test_nothing_starts_after_an_error(three):
-    begun = []
+    started = []
 
     def work(item):
-        begun.append(item)
+        started.append(item)
         time.sleep(0.002)
         if item == 3:
             raise OSError("full")
 
     with pytest.raises(OSError, match="full"):
         each(work, range(1000))
-    count = len(begun)
+    count = len(started)
     assert count < 12
     time.sleep(0.02)
-    assert len(begun) == count
+    assert len(started) == count
 
 
 def test_an_exit_in_a_worker_is_the_callers(three):
@@ -393,20 +393,20 @@ PREAMBLE = """
 
 
 def test_keyboard_interrupt():
-    """It comes out at once, when what was begun has ended; also if somebody presses twice."""
+    """It comes out at once, when what was started has ended; also if somebody presses twice."""
     code = (
         PREAMBLE
         + """
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a job in the background
-        begun, ended = [], []
+        started, ended = [], []
         def work(item):
-            begun.append(item)
+            started.append(item)
             if item == 2:
                 os.kill(os.getpid(), signal.SIGINT)
             end = time.monotonic() + 0.3
             while time.monotonic() < end:
-                if item == 3 and threading.current_thread() is not threading.main_thread() and len(begun) < 99:
-                    begun.extend(range(100))
+                if item == 3 and threading.current_thread() is not threading.main_thread() and len(started) < 99:
+                    started.extend(range(100))
                     time.sleep(0.05)
                     os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.01)
