@@ -10,7 +10,7 @@ from ..errors import UnsupportedError
 from ..model.model import Model
 from ..model.package import Package
 from ..program.splice import Edit, Spliced, splice
-from ..program.wire_edits import combined, field, reference_edit, require_plain
+from ..program.wire_edits import combined, field, reference_edit
 from ..progress import Progress, ProgressCounter, start_progress
 from ..rewrite.describe import Description, encode, record_of
 from ..rewrite.destination import is_in_place, require_destination
@@ -133,7 +133,7 @@ class _Chunking:
         self.program = model.parts[0]
         self.source = self.program.source
         self.buffer = self.program.mapping.live()
-        require_plain(self.program.scan, self.buffer)
+        self.program.require_edits()
         self.program.require_same_rows()
         functions = list(self.program.view.functions)
         self.description = Description(self.buffer, self.source.description, functions)

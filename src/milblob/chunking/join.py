@@ -22,7 +22,6 @@ from ..program.wire_edits import (
     fields_of,
     reference_edit,
     removed_operation,
-    require_plain,
     text_of,
 )
 from ..progress import Progress, ProgressCounter, start_progress
@@ -124,7 +123,7 @@ class _Source:
         self.program = model.parts[0]
         self.source = self.program.source
         self.buffer = self.program.mapping.live()
-        require_plain(self.program.scan, self.buffer)
+        self.program.require_edits()
         self.program.require_same_rows()
         self.functions = self.program.view.functions
         self.description = Description(self.buffer, self.source.description, list(self.functions))

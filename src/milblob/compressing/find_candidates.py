@@ -11,7 +11,6 @@ from ..lossy.palettize import weights_for
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
-from ..model.program_file import require_edits
 from ..model.tensor import Tensor
 from ..program import cast_edits, compress_edits
 from ..program.view import Operation
@@ -202,7 +201,7 @@ class CandidateSearch:
                     reason = f"{message}, got one that no recipe continues from ({tensor.op})"
                 self.skipped.append(Skipped(tensor.name, reason))
                 continue
-            require_edits(program)
+            program.require_edits()
             axes = compress_edits.channel_axes(len(tensor.shape), consumers)
             options = tuple(
                 Option(one, axes or (1, 0), constant is None and objection is None)

@@ -18,7 +18,6 @@ from ..wording import escape
 from .lazy import LazyTensor
 from .open_program import OpenProgram
 from .places import RecordPlace
-from .program_file import require_edits
 from .tensor import Tensor
 
 _PIECE_COUNT = 1 << 20  # elements of values that are computed and written at a time
@@ -57,7 +56,7 @@ def require_editable(tensor: Tensor) -> None:
         with place.naming():
             place.record()
     else:
-        require_edits(cast(OpenProgram, tensor.program))
+        cast(OpenProgram, tensor.program).require_edits()
 
 
 def require_shape(tensor: Tensor, values: Any) -> None:

@@ -17,7 +17,6 @@ from .identify import PACKAGES
 from .model import Model
 from .open_program import OpenProgram
 from .package import Package
-from .program_file import edited_file
 from .recovery import complete
 from .sharing import require_no_other_data, require_unshared
 from .tensor import Tensor
@@ -305,6 +304,6 @@ def _plan(
             continue
         program = cast(OpenProgram, first.tensor.program)  # of several in one file they have the same bytes
         edits = [wire_edits.value_edit(program.scan.buffer, a.tensor.constant, tensor=a.data) for a in group]
-        new = edited_file(program, wire_edits.combined(edits))
+        new = program.edited(wire_edits.combined(edits))
         replacements.append(journal.Replacement(path, new.write_to))
     return patches, replacements

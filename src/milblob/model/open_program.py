@@ -1,6 +1,6 @@
 """One Program of an open model: its bytes, its constants, its functions and operations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from ..program.scan import Compressed, ProgramScan, in_pieces
 from .package import Package, Source
 
 if TYPE_CHECKING:
+    from ..program.splice import Edit, Spliced
     from ..program.view import Block, Consumer, Operation
     from .model_view import ModelView
 
@@ -51,6 +52,26 @@ class OpenProgram:
         """Raise ValueError if the model is closed, FormatError if its file has shrunk."""
         self.package.require_open()
         self.mapping.check_size()
+
+    def require_edits(self) -> None:
+        """Refuse a Program that cannot be edited in its file.
+
+        Raises: UnsupportedError: protobuf had to put it together first.
+        """
+        if not self.is_text:  # a Program that was read from text is always in one piece
+            from ..program.wire_edits import require_plain
+
+            require_plain(self.scan, self.mapping.live())
+
+    def edited(self, edits: Iterable["Edit"]) -> "Spliced":
+        """Return what its whole file becomes: a model file, or MIL text. Raises: As `splice` and `splice_text`."""
+        if not self.is_text:
+            from ..program.splice import splice
+
+            return splice(self.mapping, (0, self.mapping.nbytes), edits)
+        from ..program.text_edits import splice_text
+
+        return splice_text(self.mapping.check_size(), self.scan, edits)
 
     def release(self) -> None:
         """Release the bytes; names and paths are kept."""

@@ -4,7 +4,6 @@ coremltools stores equal values once: several operations read one constant, seve
 that differ need constants and records of their own.
 """
 
-import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
@@ -18,7 +17,6 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.places import RecordPlace
-from ..model.program_file import require_edits
 from ..model.sharing import User, record_users, require_no_other_data
 from ..model.tensor import Tensor
 from ..program import wire_edits
@@ -73,7 +71,7 @@ class Content:
             return
         how, total = self._how, CastCounts()
         for data, counts in encoded_pieces(self.tensor, item.values, can_cast=how.can_cast, overflow=how.overflow):
-            total = CastCounts(*map(operator.add, total, counts))
+            total = total.plus(counts)
             yield data
         item.counts = total
 
@@ -302,7 +300,7 @@ class RefitPlan:
             item.nbytes = item.nbytes or memoryview(content.make()).nbytes
 
     def _edit(self, program: OpenProgram, edits: Iterable[Edit | None]) -> None:
-        require_edits(program)
+        program.require_edits()
         self._file(program.mapping).edits += [edit for edit in edits if edit is not None]
 
     def _add_operations(self) -> None:

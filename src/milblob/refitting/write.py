@@ -11,7 +11,6 @@ from ..blobs.appended import Appended
 from ..model.editable import EditableModel
 from ..model.open_program import OpenProgram
 from ..model.package import Package
-from ..model.program_file import edited_file
 from ..model.tensor import Tensor
 from ..program import wire_edits
 from ..program.splice import Edit
@@ -110,7 +109,7 @@ class FileChange:
         edits: list[Edit | None] = list(self.edits)
         program = cast(OpenProgram, self.holder)  # a weight file has no edits
         edits += [wire_edits.value_edit(program.scan.buffer, w.tensor.constant, tensor=w.make()) for w in self.writes]
-        new = edited_file(program, wire_edits.combined(edits))
+        new = program.edited(wire_edits.combined(edits))
         write_spliced(new, self.mapping, fd, lambda nbytes: None)
         for write in self.writes:
             counter.add_tensor(write.name, write.tensor)

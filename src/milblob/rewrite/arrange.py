@@ -15,7 +15,6 @@ from ..errors import MilblobError, UnsupportedError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.package import resolve
-from ..model.program_file import require_edits
 from ..model.program_places import ChainPlace
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_edits
@@ -383,7 +382,7 @@ def _external_item(
 ) -> Item:
     """Return a new record for an immediate."""
     program = program_of(tensor)
-    require_edits(program)
+    program.require_edits()
     if program.is_text:  # no file has the bytes
         own = target or tensor.mil_dtype
         data = _codec.Buffer(stored_bytes(_cast_values(tensor, target, change, options), own))
@@ -456,7 +455,7 @@ def _dense_weights(
             tensors.sort(key=lambda tensor: (tensor.function, tensor.op_row.message))
         for tensor in counter.noting(tensors):
             group = cast(Compressed, tensor.chain)
-            require_edits(program)
+            program.require_edits()
             dtype = tensor.mil_dtype
             change = TensorChange(tensor.name, dtype, 0, None, None)
             change.actions.append("decompress")

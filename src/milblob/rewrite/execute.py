@@ -291,12 +291,7 @@ def _cast(step: Step, source: MappedFile, output: _Output, task: Task) -> CastCo
                 raise
             except (OverflowError, ValueError) as error:
                 raise type(error)(f"{step.name or 'record'}: {error}") from None
-            total = add_counts(total, counts)
+            total = total.plus(counts)
             write_at(output.fd, [into.view(np.uint8)], step.data_offset + done * target_nbytes)
             done += count
     return total
-
-
-def add_counts(a: CastCounts, b: CastCounts) -> CastCounts:
-    """Return the sum of two parts' counts."""
-    return CastCounts(a.overflow + b.overflow, a.nan + b.nan, a.underflow + b.underflow)

@@ -12,7 +12,6 @@ from ..errors import ProgramError, UnsupportedError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.package import MODEL_PATH
-from ..model.program_file import require_edits
 from ..model.tensor import Tensor
 from ..program import cast_edits
 from ..program.compress_edits import constexpr_edit
@@ -121,7 +120,7 @@ def _edits_of(reference: Reference) -> Iterable[Edit | None]:
     if is_same and reference.target is None and reference.value is None:
         return ()
     program = cast(OpenProgram, reference.tensor.program)
-    require_edits(program)
+    program.require_edits()
     if reference.target is not None:
         value = reference.value if place is None else place
         consumers = program.consumers(constant)
@@ -138,7 +137,7 @@ def _function_edits(model: Model, functions: tuple[str, ...]) -> list[Edit]:
     if len(model.parts) != 1:
         raise UnsupportedError("functions: expected a model with one Program, got a pipeline", file=model.path)
     program = model.parts[0]
-    require_edits(program)
+    program.require_edits()
     if not functions:
         raise ProgramError("functions: expected at least one to keep, got none", file=model.path)
     keep = [name.removeprefix(program.prefix) for name in functions]

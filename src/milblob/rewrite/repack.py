@@ -16,7 +16,6 @@ from ..errors import FormatError, ResolveError, UnsupportedError
 from ..model.manifest import listed_files, read_json, with_folders
 from ..model.model import Model
 from ..model.package import Package
-from ..model.program_file import edited_file
 from ..model.recovery import complete
 from ..model.table import format_of
 from ..program.splice import Spliced
@@ -37,7 +36,7 @@ from .canonical import canonical_model
 from .changes import WEIGHT_COUNT, Options, TensorChange, as_sharing
 from .copying import OpenFiles, copy_entry, new_file, set_mode, walk, write_spliced
 from .destination import is_in_place, require_destination
-from .execute import add_counts, write_weight_files
+from .execute import write_weight_files
 from .parts import CompressedWeight, Done
 from .references import Edits
 from .repack_report import RepackReport, RewrittenFile
@@ -413,7 +412,7 @@ class Repacking:
             if not part.is_text and self.options.canonical:
                 changed[name] = [_canonical(model, arrangement.edits)]
             elif part.is_text and part in arrangement.edits:  # of a compiled pipeline each model has its file
-                changed[name] = edited_file(part, arrangement.edits[part])
+                changed[name] = part.edited(arrangement.edits[part])
                 self.counter.total_nbytes += changed[name].nbytes
             elif not part.is_text and arrangement.edits:
                 changed[name] = _edited(model, arrangement.edits)
@@ -471,8 +470,8 @@ class Repacking:
 
         def cast_done(item: Item, counts: CastCounts) -> None:
             change = first[id(item)]
-            total = add_counts(CastCounts(change.overflow, change.nan, change.underflow), counts)
-            change.overflow, change.nan, change.underflow = total
+            before = CastCounts(change.overflow, change.nan, change.underflow)
+            change.overflow, change.nan, change.underflow = before.plus(counts)
 
         has_dense = any(item.how == DENSE for _, items, _ in files for item in items)
         source = Reopened.of(self.models[0]).weights if has_dense and self.executor is not None else None
@@ -526,7 +525,7 @@ def _stale(model: Model, report: RepackReport) -> tuple[str, ...]:
 def _edited(model: Model, edits: Edits) -> Spliced:
     """Return what a model file with edited Programs becomes: one or, in a pipeline, several."""
     every = [edit for part in model.parts for edit in edits.get(part, ())]
-    return edited_file(model.parts[0], every)
+    return model.parts[0].edited(every)
 
 
 def _canonical(model: Model, edits: Edits) -> bytes:

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from .. import _codec
 from ..model.open_program import OpenProgram
-from ..model.program_file import require_edits
 from ..model.tensor import Tensor
 from ..program.compress_edits import Link, Links, Same, constexpr_edit
 from ..program.constexpr import part_names
@@ -94,7 +93,7 @@ def sharing_edits(shared: Iterable[Shared], place_of: PlaceOf) -> Mapping[OpenPr
     edits: dict[OpenProgram, list[Edit | None]] = defaultdict(list)
     for row in shared:
         program = cast(OpenProgram, row.weight.program)
-        require_edits(program)
+        program.require_edits()
         edits[program].append(_edit(program, row.weight, row.reference, place_of))
     return edits
 

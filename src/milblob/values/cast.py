@@ -1,5 +1,6 @@
 """Casts of values: the choice of the kernel, the policies for numbers that do not fit, and the counts."""
 
+from operator import add
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -38,6 +39,10 @@ class CastCounts(NamedTuple):
     overflow: int = 0
     nan: int = 0
     underflow: int = 0
+
+    def plus(self, other: "CastCounts") -> "CastCounts":
+        """Return the counts of two parts together."""
+        return CastCounts(*map(add, self, other))
 
 
 def is_castable(src_dtype: Any, dst_dtype: Any) -> bool:
@@ -129,7 +134,7 @@ def cast_array(
         source = _codec.Buffer(np.ascontiguousarray(part, own.numpy).view(np.uint8))
         into = flat[start : start + part.size].view(np.uint8)
         found = _convert(into, source, 0, part.size, own, target, overflow, nan, start)
-        counts = CastCounts(*(a + b for a, b in zip(counts, found, strict=True)))
+        counts = counts.plus(found)
     return out, counts
 
 
@@ -205,8 +210,7 @@ def _convert_by_numpy(
                 raise _refusal(first_index + start + index, part[index], dst_type, named)
         if overflow == "clamp":
             into[too_large] = np.where(np.signbit(part[too_large]), -largest, largest)
-        found = (int(np.count_nonzero(flags)) for flags in (too_large, is_nan, to_zero))
-        total = CastCounts(*(a + b for a, b in zip(total, found, strict=True)))
+        total = total.plus(CastCounts(*(int(np.count_nonzero(bad)) for bad in (too_large, is_nan, to_zero))))
     return total
 
 
