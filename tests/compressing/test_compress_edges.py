@@ -11,13 +11,14 @@ from milblob import FormatError, Joint, Linear, Palette, Prune
 from milblob.compressing import palette_recipe
 from milblob.compressing.parse_recipe import as_recipe
 from milblob.compressing.pieces import Pieces
-from milblob.compressing.weight import Weight, computed_now
+from milblob.compressing.weight import Weight, placed
 from milblob.lossy import palettize as palettizing
 from milblob.lossy import prune as pruning
 from milblob.lossy import quantize as quantizing
 from milblob.lossy.palettize import palettize
 from milblob.lossy.quantize import quantize
 from milblob.lossy.unfit import UnfitError
+from milblob.values.tensorvalue import stored_bytes
 from thorough import some
 
 WHOLE = Linear(granularity="per_tensor")
@@ -59,7 +60,15 @@ def make(kind, shape, dtype):
 
 def now(recipe, weight):
     parts = recipe.parts(weight)
-    return parts if parts.compute is None else computed_now(parts, np.empty)
+    if parts.compute is None:
+        return parts
+
+    def put(place, offset, data):
+        place[offset : offset + memoryview(data).nbytes] = memoryview(data).cast("B")
+
+    made = placed(parts, bytearray, put)
+    data = [part.data if part.array is None else stored_bytes(part.array, part.dtype) for part in made.parts]
+    return replace(made, parts=tuple(replace(part, data=one) for part, one in zip(made.parts, data, strict=True)))
 
 
 def stored(recipe, array, **options):

@@ -14,7 +14,7 @@ from compress_options import grouped, scoped
 from milblob import Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.pieces import Pieces
-from milblob.compressing.weight import Weight, is_far_from_infinity
+from milblob.compressing.weight import Weight, is_far_from_infinity, measured_now
 from milblob.lossy.palettize import palettize
 from onnx_models import save
 from paths import DATA, ROOT
@@ -467,10 +467,10 @@ def test_gap_is_that_of_the_palettes(tmp_path):
     """Also where the weight is written while it is computed."""
     array = np.random.default_rng(4).standard_normal((64, 1024)).astype(np.float32)
     weight = Weight(array, (1, 0), 18, ())
-    gap = Palette(4).parts(weight).lost().gap
+    gap = measured_now(Palette(4).parts(weight)).loss.gap
     assert gap == palettize(array, 4).gap
     assert gap > 0
-    assert Palette(4, "uniform").parts(weight).lost().gap is None
+    assert measured_now(Palette(4, "uniform").parts(weight)).loss.gap is None
     report = milblob.compress(DEMO, tmp_path / "a.mlpackage", Palette(4), scope=milblob.Scope(select="head_weight"))
     assert report.weights[0].gap == palettize(values(DEMO)["head_weight"], 4).gap
     assert (

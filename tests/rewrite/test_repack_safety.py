@@ -18,6 +18,7 @@ import milblob
 from children import run_child
 from faults import temporaries
 from milblob import repack
+from milblob.model.open_program import OpenProgram
 from milblob.rewrite import copying, execute
 from milblob.rewrite import tasks as plan
 from milblob.storage.locks import lock
@@ -579,7 +580,7 @@ def test_error_while_the_result_is_put_together(tmp_path, source, monkeypatch):
 
     writing = sys.modules[repack.__module__]
     for module, name in (
-        (writing, "set_mode"), (writing, "edited_file"), (writing, "copy_entry"), (execute, "make_tasks"),
+        (writing, "set_mode"), (OpenProgram, "edited"), (writing, "copy_entry"), (execute, "make_tasks"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setattr(module, name, fail)

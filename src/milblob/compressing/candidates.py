@@ -1,7 +1,8 @@
 """Weights that can be compressed: the data that recipes need, and which weights give equal results."""
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ..values.strided import Empty, ranges
 from .pieces import Pieces
 from .recipe import Recipe
 from .recompress import dense_values, pieces_of
-from .weight import Weight, computed_now, is_far_from_infinity, measured_now
+from .weight import Weight, is_far_from_infinity, placed
 
 KEPT = "the plan keeps it as it is"
 """The reason given for a weight that could be compressed and that the plan leaves as it is."""
@@ -50,15 +51,17 @@ class Candidate(NamedTuple):
         try:
             made = recipe.parts(weight)
             if persistent is None:
-                made = measured_now(made)
-            elif made.compute is not None and not self._can_wait(made, weight):
-                made = computed_now(made, weight.empty)
+                return placed(made)
+            if self._can_wait(made, weight):
+                return replace(made, parts=tuple(part.small_copy() for part in made.parts))
+            return placed(made, lambda nbytes: persistent(nbytes, np.uint8), _put)
         except UnfitError as reason:
             return UnfitError(str(reason))  # without a traceback, which would keep the arrays of all functions in it
-        return made.kept(persistent)
 
     def _can_wait(self, made: WeightParts, weight: Weight) -> bool:
         """Whether parts can be computed while they are written."""
+        if made.compute is None or all(part.array is not None for part in made.parts):
+            return False
         if self.tensor.chain is not None:  # computing later would hold the decoded values until then
             return False
         return made.is_sure or is_far_from_infinity(weight.array)
@@ -92,6 +95,11 @@ class Candidate(NamedTuple):
             options, self.may_stay, self.about.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, heavy,
             self.about.blocks is None, None if self.tensor.chain is None else identities.of(self.tensor),
         )  # fmt: skip
+
+
+def _put(array: Any, offset: int, data: Any) -> None:
+    view = memoryview(data).cast("B")
+    array[offset : offset + view.nbytes] = view
 
 
 def first_alike(candidates: Sequence[Candidate], counter: ProgressCounter) -> list[int]:

@@ -19,14 +19,13 @@ from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..rewrite.copying import new_file
-from ..rewrite.parts import Part, StoredBytes, WeightParts
+from ..rewrite.parts import StoredBytes, WeightParts
 from ..storage.scratch import Scratch
 from ..storage.source_file import SourceFile
 from ..storage.transfer import write_at
 from ..threads import sized
 from .candidates import Candidate
-from .pieces import require_finite_loss
-from .weight import Weight
+from .weight import Weight, placed
 
 if TYPE_CHECKING:
     from ..executors import Workers
@@ -95,27 +94,10 @@ def parts_of(candidate: Candidate, more: None, room: "Room") -> WeightParts | Un
     """Return the stored parts of a candidate, as `Candidate.parts`; the bytes of large ones are in `room`."""
     if room.fd < 0:
         return candidate.parts(None)
-    weight = candidate.weight()
     try:
-        made = candidate.options[0].recipe.parts(weight)
-        places, loss = {}, made.loss
-        for part in made.parts:
-            if part.array is None:
-                places[part.key] = room.take(part.nbytes)
-                if part.data is not None:
-                    room.put(places[part.key], part.data)
-        if made.compute is not None:
-            loss = made.compute(lambda key, offset, data: room.put(places[key] + offset, data))
-            require_finite_loss(loss)
+        return placed(candidate.options[0].recipe.parts(candidate.weight()), room.take, room.put)
     except UnfitError as reason:
         return UnfitError(str(reason))
-
-    def stored(part: Part) -> Part:
-        if part.array is not None:
-            return replace(part, array=part.array.copy(), data=None)
-        return replace(part, data=places[part.key])
-
-    return replace(made, parts=tuple(map(stored, made.parts)), loss=loss, compute=None)
 
 
 class Room:
@@ -130,9 +112,9 @@ class Room:
         begin, self._end = self._end, self._end + nbytes
         return begin
 
-    def put(self, offset: int, data: Any) -> None:
-        """Write bytes. Raises: OSError."""
-        write_at(self.fd, [memoryview(data).cast("B")], offset)
+    def put(self, place: int, offset: int, data: Any) -> None:
+        """Write bytes of a range. Raises: OSError."""
+        write_at(self.fd, [memoryview(data).cast("B")], place + offset)
 
 
 _Packed = tuple[str, Any, bool, tuple[Any, ...]]

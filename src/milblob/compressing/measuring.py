@@ -14,7 +14,7 @@ from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
 from ..progress import ProgressCounter
 from ..rewrite.changes import is_counted
-from ..rewrite.parts import WeightParts
+from ..rewrite.parts import Loss, WeightParts
 from ..threads import sized
 from ..wording import escape
 from .candidates import Candidate
@@ -88,7 +88,7 @@ def _measured_alone(candidate: Candidate, number: int) -> tuple[WeightParts, flo
     made = candidate._replace(about=about).parts(None, number)
     if isinstance(made, UnfitError):
         raise made
-    lost = made.lost()
+    lost = cast(Loss, made.loss)
     return made, _relative(lost.squared, lost.power)
 
 

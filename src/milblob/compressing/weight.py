@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType, as_dtype
-from ..rewrite.parts import Loss, Put, WeightParts
+from ..rewrite.parts import Put, WeightParts
 from ..threads import ordered
 from ..threads import parts as divided
 from ..values.strided import PIECE_COUNT, Empty, computed, range_of
-from ..values.tensorvalue import stored_bytes
 from .pieces import Pieces, require_finite_loss
 
 Array = np.ndarray[Any, Any]
@@ -86,29 +85,32 @@ def is_far_from_infinity(array: Array) -> bool:
     return all(ordered(work, divided(array.size, 1, _PART_COUNT), array.size > _PART_COUNT))
 
 
-def measured_now(parts: WeightParts) -> WeightParts:
-    """Return parts with their loss; of parts to compute later, only the loss is kept.
+def measured_now(parts: WeightParts, put: Put = lambda *row: None) -> WeightParts:
+    """Return parts with their loss; those to compute later are computed now, and given to `put`.
 
     Raises: UnfitError: elements are not finite, or would not be.
     """
     if parts.compute is None:
         return parts
-    loss = parts.compute(lambda *row: None)
+    loss = parts.compute(put)
     require_finite_loss(loss)
     return replace(parts, loss=loss, compute=None)
 
 
-def computed_now(parts: WeightParts, empty: Empty) -> WeightParts:
-    """Return parts with their bytes, in arrays that `empty` makes. Raises: as `measured_now`."""
-    made: dict[str, Any] = {part.key: empty(part.nbytes, np.uint8) for part in parts.parts if part.array is None}
+def placed(
+    parts: WeightParts,
+    take: Callable[[int], Any] = lambda nbytes: None,
+    put: Callable[[Any, int, Any], None] = lambda *row: None,
+) -> WeightParts:
+    """Return parts with their loss, whose bytes are where they can stay until everything is written.
 
-    def put(key: str, offset: int, data: Any) -> None:
-        view = np.frombuffer(data, np.uint8)
-        made[key][offset : offset + view.size] = view
-
-    compute = cast("Callable[[Put], Loss]", parts.compute)
-    found = measured_now(replace(parts, compute=lambda _: compute(put)))
+    `take`: returns a place for some bytes. `put`: called with a place, an offset in it and bytes to be kept there.
+    Default: no bytes are kept.
+    Raises: as `measured_now`.
+    """
+    places = {part.key: take(part.nbytes) for part in parts.parts if part.array is None}
     for part in parts.parts:
-        if part.array is not None:
-            made[part.key] = stored_bytes(part.array, part.dtype)
-    return replace(found, parts=tuple(replace(part, data=made[part.key]) for part in parts.parts))
+        if part.array is None and part.data is not None:
+            put(places[part.key], 0, part.data)
+    made = measured_now(parts, lambda key, offset, data: put(places[key], offset, data))
+    return replace(made, parts=tuple(replace(part.small_copy(), data=places.get(part.key)) for part in parts.parts))

@@ -7,7 +7,7 @@ computed: memory holds a stretch of a weight at a time, and nothing is kept in b
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from ..model.tensor import Tensor
 from ..program.compress_edits import Links
 from ..storage.source_file import SourceFile
 from ..threads import ALONE_COUNT, sized
-from ..values.strided import Empty
 
 Array = np.ndarray[Any, Any]
 Put = Callable[[str, int, Any], None]
@@ -50,6 +49,10 @@ class Part:
     def mil_code(self) -> int:
         """The number of the MIL data type, under the name that constants have."""
         return int(self.dtype.mil_code)
+
+    def small_copy(self) -> "Part":
+        """Return the part with values of its own, which may be a view of more, and without stored bytes."""
+        return replace(self, array=None if self.array is None else self.array.copy(), data=None)
 
 
 class Loss(NamedTuple):
@@ -94,32 +97,6 @@ class WeightParts:
             self.loss = compute(put)
         except UnfitError as error:
             raise FormatError(f"weight: expected no change while it is read, got other values ({error})") from None
-
-    def lost(self) -> Loss:
-        """Return the loss; of parts that are not computed, compute it now, and keep nothing of them."""
-        if self.loss is None:
-            self.write(lambda *row: None)
-        return cast(Loss, self.loss)
-
-    def kept(self, persistent: Empty | None) -> "WeightParts":
-        """Make the parts ready to be kept until everything is written; return them.
-
-        `persistent`: allocates arrays for their bytes; None to keep none and compute only the loss.
-        """
-
-        def kept(part: Part) -> Part:
-            if part.array is not None:
-                return replace(part, array=part.array.copy(), data=None)  # it may be a view of more
-            if part.data is None or persistent is None:
-                return replace(part, data=None)
-            data = persistent(part.nbytes, np.uint8)
-            data[:] = memoryview(part.data).cast("B")
-            return replace(part, data=data)
-
-        if persistent is None or all(part.array is not None for part in self.parts):
-            self.lost()  # nothing is left to be written
-        self.parts = tuple(kept(part) for part in self.parts)
-        return self
 
 
 class CompressedWeight(NamedTuple):
