@@ -68,31 +68,25 @@ class Linear(Recipe):
 
     @property
     def opset(self) -> int:
-        """See Recipe."""
         return BLOCKS_OPSET if str(self.dtype).endswith("4") or self.granularity == "per_block" else FIRST_OPSET
 
     @property
     def needs_axes(self) -> bool:
-        """See Recipe."""
         return self.granularity != "per_block" or not isinstance(self.block, tuple)
 
     def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
-        """See Recipe."""
         return axes if self.needs_axes and self.granularity != "per_tensor" else None
 
     @property
     def weighs(self) -> bool:
-        """See Recipe."""
         return self.search
 
     def objection(self, before: tuple[str, ...]) -> str | None:
-        """See Recipe."""
         if "Palette" in before and self.granularity != "per_tensor":
             return f"Linear after Palette: expected granularity 'per_tensor', got {self.granularity!r}"
         return super().objection(before)
 
     def streamed(self, weight: Weight) -> WeightParts | None:
-        """See Recipe."""
         if self._held(weight) is not None:
             return None
         array = weight.array
@@ -124,7 +118,6 @@ class Linear(Recipe):
         return WeightParts(op, (*parts, *more), array.size, {}, None, write)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
-        """See Recipe."""
         if pieces.table is not None:
             return self._quantize_palettes(pieces)
         held = None if pieces.steps else self._held(weight)

@@ -94,45 +94,37 @@ class Palette(Recipe):
 
     @property
     def opset(self) -> int:
-        """See Recipe."""
         is_late = self.granularity != "per_tensor" or self.bits == 3 or self.vector > 1 or self.scale
         is_late = is_late or self.lut_dtype is not None
         return BLOCKS_OPSET if is_late else FIRST_OPSET
 
     def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
-        """See Recipe."""
         is_whole = self.granularity == "per_tensor" and self.vector == 1 and not self.scale and self.mode != "custom"
         return None if is_whole else (axes if self.channel_axis is None else None, groups if self.vector > 1 else 1)
 
     @property
     def weighs(self) -> bool:
-        """See Recipe."""
         return self.mode == "kmeans"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See Recipe."""
         return ("Palette",) if self.lut_dtype is None else ("Palette", "Linear")
 
     @property
     def is_data(self) -> bool:
-        """See Recipe."""
         return self.lut_function is None
 
     def objection(self, before: tuple[str, ...]) -> str | None:
-        """See Recipe."""
         if self.vector > 1 and before[-1:] == ("Linear",):
             return f"Palette after Linear: expected vector=1: Core ML has no operation for others, got {self.vector}"
         return (self.objection_to_others() if before else None) or super().objection(before)
 
     def objection_to_others(self) -> str | None:
-        """See Recipe."""
         if self.scale:
             return "Palette with others: expected scale=False: Core ML has no operation for it, got True"
         return None
 
     def streamed(self, weight: Weight) -> WeightParts | None:
-        """See Recipe."""
         nbits, array, is_new = self.bits, weight.array, weight.opset >= LINKED_OPSET
         if nbits is None or self.vector > 1 or self.scale or self.lut_dtype:
             return None
@@ -162,7 +154,6 @@ class Palette(Recipe):
         return WeightParts("constexpr_lut_to_dense", tuple(parts), array.size, {}, None, write, is_sure)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
-        """See Recipe."""
         axis, size = self._groups(weight)
         per_group = weight.array.shape[0] // weight.groups
         if self.vector > 1 and axis == 0 and weight.groups > 1 and per_group % self.vector:

@@ -83,15 +83,12 @@ class Prune(Recipe):
 
     @property
     def needs_axes(self) -> bool:
-        """See Recipe."""
         return False
 
     def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
-        """See Recipe."""
         return self._unsuited(consumers)
 
     def streamed(self, weight: Weight) -> WeightParts | None:
-        """See Recipe."""
         self._require_consumers(weight)
         array = weight.array
         options = {name: getattr(self, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
@@ -113,7 +110,6 @@ class Prune(Recipe):
         return WeightParts("constexpr_sparse_to_dense", tuple(parts), array.size, {}, None, write, is_sure=True)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
-        """See Recipe."""
         array = pieces.values()
         self._require_consumers(weight)
         ranked = array

@@ -148,21 +148,17 @@ class Joint(Recipe):
             raise ValueError(message)
 
     def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
-        """See Recipe."""
         return tuple(one.depends_on(axes, consumers, groups) for one in self.recipes)
 
     @property
     def weighs(self) -> bool:
-        """See Recipe."""
         return any(one.weighs for one in self.recipes)
 
     @property
     def is_data(self) -> bool:
-        """See Recipe."""
         return all(one.is_data for one in self.recipes)
 
     def objection(self, before: tuple[str, ...]) -> str | None:
-        """See Recipe."""
         for one in self.recipes:
             message = one.objection(before) or one.objection_to_others()
             if message is not None:
@@ -172,27 +168,22 @@ class Joint(Recipe):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See Recipe."""
         return tuple(name for one in self.recipes for name in one.names)
 
     @property
     def opset(self) -> int:
-        """See Recipe."""
         return BLOCKS_OPSET
 
     @property
     def needs_axes(self) -> bool:
-        """See Recipe."""
         return any(one.needs_axes for one in self.recipes)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
-        """See Recipe."""
         for one in self.recipes:
             pieces = one.step(pieces, weight)
         return pieces
 
     def to_dict(self) -> dict[str, Any]:
-        """See Recipe."""
         return {"recipe": "Joint", "recipes": [one.to_dict() for one in self.recipes]}
 
     def __repr__(self) -> str:

@@ -90,15 +90,12 @@ class _MergedPlace(Place):
 
     @property
     def where(self) -> str:
-        """See Place."""
         return self._name
 
     def account(self) -> None:
-        """See Place."""
         self._source.place.account()
 
     def dense(self) -> "_Merged":
-        """See Place."""
         shape = cast("tuple[int, ...]", self.shape)
         merged = _Merged(self._name, self._source, self.dtype, shape, self._deltas, self._overflow)
         magnitude = self._deltas[0].magnitude if self._deltas else None
@@ -109,11 +106,9 @@ class _MergedPlace(Place):
         return merged
 
     def read(self, out: Values | None = None) -> Values:
-        """See Place."""
         return read(self.dense(), out)
 
     def read_key(self, key: Any) -> Any:
-        """See Place."""
         return read_key(self.dense(), key)
 
 
@@ -142,7 +137,6 @@ class _Merged(Dense):
         self.scales: Values | None = None  # of the merged weights, with DoRA: [rows, 1] or [1, columns]
 
     def fill(self, out: Values, begin: int, count: int) -> None:
-        """See Dense."""
         nbytes = self.dtype.numpy.itemsize
         for first, last in self._tiles(begin // self._columns, -(-(begin + count) // self._columns)):
             values = self._tile(first, last).reshape(-1)

@@ -66,7 +66,6 @@ class Arithmetic(Derivation):
         raise NotImplementedError
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
         return DType.FLOAT32
 
 
@@ -127,7 +126,6 @@ class Combined(Arithmetic):
 
     @property
     def steps(self) -> tuple[Derivation, ...]:
-        """See Derivation."""
         return (self.a, self.b)
 
     @property

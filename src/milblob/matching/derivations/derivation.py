@@ -85,15 +85,12 @@ class CheckpointArray(Derivation):
         return arrays(self.name)
 
     def sources(self) -> Iterator[str]:
-        """See Derivation."""
         yield self.name
 
     def uses(self) -> Iterator[ArrayRange]:
-        """See Derivation."""
         yield ArrayRange(self.name)
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
         return dtypes(self.name)
 
     def __str__(self) -> str:
@@ -126,7 +123,6 @@ class RowRange(Derivation):
         return self.of.compute(arrays)[self.begin : self.end]
 
     def uses(self) -> Iterator[ArrayRange]:
-        """See Derivation."""
         if isinstance(self.of, CheckpointArray):
             yield ArrayRange(self.of.name, 0, self.begin, self.end)
         elif (
@@ -154,7 +150,6 @@ class Stacked(Derivation):
 
     @property
     def steps(self) -> tuple[Derivation, ...]:
-        """See Derivation."""
         return self.parts
 
     def _values(self, arrays: Arrays) -> Values:
@@ -184,7 +179,6 @@ class Gathered(Derivation):
         return np.asarray(self.of.compute(arrays)[self.indices])
 
     def uses(self) -> Iterator[ArrayRange]:
-        """See Derivation."""
         for row in np.unique(self.indices).tolist():
             yield from RowRange(self.of, row, row + 1).uses()
 
@@ -212,22 +206,18 @@ class Folded(Derivation):
 
     @property
     def steps(self) -> tuple[Derivation, ...]:
-        """See Derivation."""
         norm = (CheckpointArray(name) for name in self.norm.names(self.is_bias))
         return (*(() if self.of is None else (self.of,)), *norm)
 
     @property
     def main(self) -> str | None:
-        """See Derivation."""
         return self.norm.beta if self.of is None else self.of.main
 
     @property
     def words(self) -> str:
-        """See Derivation."""
         return f"{self.of.words}, {self.norm}" if isinstance(self.of, Folded) else str(self.norm)
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
-        """See Derivation."""
         return as_dtype(self.norm.dtype)
 
     def __str__(self) -> str:
