@@ -20,10 +20,10 @@ from hostile_bytes import (
 )
 from milblob import _codec
 from milblob.dtypes import DType
+from milblob.model.open_program import OpenProgram
 from milblob.model.package import Package
 from milblob.program import schema
 from milblob.program import wire_edits as edits
-from milblob.program.scan import ProgramScan
 from milblob.program.splice import Edit, splice
 from milblob.storage.mapped import MappedFile
 from paths import DATA
@@ -48,10 +48,8 @@ class Case:
         self.mapping = self.package.mappings[0]
         self.buffer = self.mapping.live()
         self.message = schema.parse("Model", memoryview(self.buffer))
-        self.programs = []
-        for part in self.package.sources:
-            found = ProgramScan(part.program[0], part.program[1:], constants=constants)
-            self.programs.append((found, part.prefix))
+        self.opened = [OpenProgram(self.package, part, constants) for part in self.package.sources]
+        self.programs = [(one.scan, one.prefix) for one in self.opened]
 
     def messages(self):
         """(Program message, scan) of each Program."""
@@ -111,8 +109,8 @@ class Case:
 @pytest.fixture(params=some(MODELS, 16))
 def case(request):
     found = Case(MODELS[request.param])
-    for inner, _ in found.programs:
-        edits.require_plain(inner, found.buffer)
+    for one in found.opened:
+        one.require_edits()
     yield found
     found.package.close()
 
@@ -120,9 +118,9 @@ def case(request):
 @pytest.mark.parametrize("name", sorted(IN_PIECES))
 def test_programs_in_pieces_are_refused(name):
     found = Case(DATA / "wire" / name / "model.mlmodel")
-    ((inner, _),) = found.programs
+    (program,) = found.opened
     with pytest.raises(milblob.UnsupportedError, match="lies in the file in one piece, got one that was put together"):
-        edits.require_plain(inner, found.buffer)
+        program.require_edits()
     found.package.close()
 
 

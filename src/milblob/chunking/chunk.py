@@ -189,7 +189,7 @@ class _Chunking:
         records = NewRecords(self.counter)
         records.hold(self.package)
         constants = self._constants_of(parts)
-        return records, [(one, records.add(self.package, self.source, one)) for one in constants]
+        return records, [(one, records.add(self.program, one)) for one in constants]
 
     def _constants_of(self, parts: dict[str, FunctionPart]) -> list[_codec.Constant]:
         """Return the constants in weight files that the operations of a package hold, and those of attributes."""

@@ -238,11 +238,7 @@ class _Joining:
             for row in stages[number].dropped
             for one in stages[number].held.get(row, ())
         }
-        return [
-            (one, self.records.add(source.package, source.source, one))
-            for one in source.constants
-            if one.value not in left_out
-        ]
+        return [(one, self.records.add(source.program, one)) for one in source.constants if one.value not in left_out]
 
     # ------------------------------------------------------------------------------------------------------------ model
 

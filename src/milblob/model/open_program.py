@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .. import _codec
-from ..errors import FormatError
+from ..errors import FormatError, UnsupportedError
 from ..program.scan import Compressed, ProgramScan, in_pieces
 from .package import Package, Source
 
@@ -58,10 +58,11 @@ class OpenProgram:
 
         Raises: UnsupportedError: protobuf had to put it together first.
         """
-        if not self.is_text:  # a Program that was read from text is always in one piece
-            from ..program.wire_edits import require_plain
-
-            require_plain(self.scan, self.mapping.live())
+        # One that was read from text is always in one piece. Another is not in `rewritten`, and not where the Model
+        # around the Program was in pieces.
+        if not self.is_text and self.scan.buffer is not self.mapping.live():
+            message = "Program: expected one that lies in the file in one piece, got one that was put together first"
+            raise UnsupportedError(message, file=self.mapping.live().name)
 
     def edited(self, edits: Iterable["Edit"]) -> "Spliced":
         """Return what its whole file becomes: a model file, or MIL text. Raises: As `splice` and `splice_text`."""

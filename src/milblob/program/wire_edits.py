@@ -74,17 +74,6 @@ def members_of(buffer: _codec.Buffer, span: Span, number: int) -> list[Field]:
     return [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
 
 
-def require_plain(program: ProgramScan, buffer: _codec.Buffer) -> None:
-    """Refuse a Program whose offsets are not offsets of the model file.
-
-    `buffer`: the model file.
-    Raises: UnsupportedError: protobuf had to merge split messages or repeated map keys first, or it is from MIL text.
-    """
-    if program.buffer is not buffer:  # as in `rewritten`, and where the Model around the Program was in pieces
-        message = "Program: expected one that lies in the file in one piece, got one that was put together first"
-        raise UnsupportedError(message, file=buffer.name)
-
-
 # ------------------------------------------------------------------------------------------------------------ encoding
 
 

@@ -14,7 +14,6 @@ from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.package import ML_PROGRAM, Package
 from ..model.tensor import Tensor
-from ..program.scan import ProgramScan
 from ..program.splice import Edit, splice
 from ..program.wire_edits import (
     combined,
@@ -22,7 +21,6 @@ from ..program.wire_edits import (
     fields_of,
     reference_edit,
     removed_operation,
-    require_plain,
     text_edit,
     text_of,
 )
@@ -197,11 +195,10 @@ class _Part:
         self.package = Package(path, max_nbytes=max_nbytes)
         with closed_on_error(self.package):
             self.source = require_one_program(self.package)
-            self.buffer = self.source.mapping.live()
             self.model = Model(self.package, stored=True, constants=True) if is_shared else None
-            scanned = None if self.model is None else self.model.parts[0].scan
-            self.scan = scanned or ProgramScan(self.source.program[0], self.source.program[1:])
-            require_plain(self.scan, self.buffer)
+            self.program = OpenProgram(self.package, self.source) if self.model is None else self.model.parts[0]
+            self.program.require_edits()
+            self.scan, self.buffer = self.program.scan, self.program.mapping.live()
             self.functions = [name for name, _, _ in self.scan.table.functions]
             self.description = Description(self.buffer, self.source.description or (0, 0), self.functions, path)
             self.given = self._given_names(names)
@@ -318,10 +315,10 @@ def _arranged(parts: list[_Part], shared: list[Shared], counter: ProgressCounter
     removals = plan_sharing(shared)
     for part in parts:
         records.hold(part.package)
-        removal = removals.get(part.model.parts[0]) if part.model is not None else None
+        removal = removals.get(part.program)
         gone = removal.gone if removal is not None else set()
         references += (
-            (part, constant, records.add(part.package, part.source, constant))
+            (part, constant, records.add(part.program, constant))
             for constant in part.scan.constants
             if constant.storage == _codec.BLOB
             and constant not in rows
@@ -334,12 +331,11 @@ def _arranged(parts: list[_Part], shared: list[Shared], counter: ProgressCounter
         part.edits.append(reference_edit(part.buffer, constant, reference_to(), item.first.offset))
 
     def place_of(stored: Tensor) -> tuple[str, int]:
-        program = cast(OpenProgram, stored.program)
-        return reference_to(), records.add(stored.package, program.source, stored.constant).first.offset
+        return reference_to(), records.add(cast(OpenProgram, stored.program), stored.constant).first.offset
 
     edits = sharing_edits(shared, place_of)
-    for part in parts if edits else ():
-        part.edits += edits.get(cast(Model, part.model).parts[0], ())
+    for part in parts:
+        part.edits += edits.get(part.program, ())
     return records
 
 

@@ -8,6 +8,7 @@ from .. import _codec
 from ..blobs.equal import Stretch, first_equal
 from ..errors import UnsupportedError
 from ..model.manifest import new_manifest
+from ..model.open_program import OpenProgram
 from ..model.package import MODEL_PATH, Package, Source
 from ..program.splice import Spliced
 from ..program.wire_edits import varint
@@ -66,15 +67,16 @@ class NewRecords:
         """Note the files of a model, so that a change of any of them is found."""
         self.origins.update((SourceFile.of(mapping), mapping) for mapping in package.mappings)
 
-    def add(self, package: Package, source: Source, constant: _codec.Constant) -> Item:
+    def add(self, program: OpenProgram, constant: _codec.Constant) -> Item:
         """Return the item for the record that a constant of a Program refers to; one item for each record.
 
         Raises: FormatError, ResolveError: no such record. LimitError: records that overlap, beyond the budget.
         """
+        package = program.package
         key = id(package), constant.text, constant.blob_offset
         item = self._known.get(key)
         if item is None:
-            reader = package.reader(source, constant.text)
+            reader = package.reader(program.source, constant.text)
             record = reader.record(constant.blob_offset)
             package.budget.spend((*key[1:], "record"), record.nbytes)
             origin, span = self._origin(reader.mapping), (record.data_offset, record.nbytes)
