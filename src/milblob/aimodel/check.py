@@ -11,7 +11,7 @@ from ..errors import FormatError, MilblobError, UnsupportedError
 from ..jsontext import parse_json
 from ..rules.catalog import Severity
 from ..storage import paths
-from ..wording import escape, some
+from ..wording import some
 from .asset import BYTECODE, HASH, METADATA, Asset
 from .decode import AssetDecoder
 from .emit import ALIGNMENT
@@ -65,7 +65,7 @@ def check_asset(path: str, max_nbytes: int | None = None) -> CheckReport:
     os.stat(path)
     checker = _AssetChecker(path)
     checker.check(max_nbytes)
-    return checker.found.close(path)
+    return checker.close(path)
 
 
 def _digest(asset: Asset) -> bytes:
@@ -81,23 +81,11 @@ def _is_path(text: str) -> bool:
     return root is not None and "\0" not in text and any(mark in text[root.end() :] for mark in "\\/.")
 
 
-class _AssetChecker:
+class _AssetChecker(Findings):
     def __init__(self, path: str) -> None:
-        self.found = Findings()
+        super().__init__(path=path)
         self._path = path
         self._is_directory = paths.is_directory(path)
-
-    def note(
-        self,
-        severity: Severity,
-        code: str,
-        message: str,
-        where: str = "",
-        offset: int | None = None,
-        file: str | None = None,
-    ) -> None:
-        """Add a finding."""
-        self.found.add(severity, code, escape(message), file=file or self._path, offset=offset, where=escape(where))
 
     def error(self, error: MilblobError, where: str = "", severity: Severity = "error") -> None:
         """Add a finding about an error that was caught."""

@@ -123,10 +123,13 @@ class CheckReport(Result, Sequence[Finding]):
 class Findings:
     """A growing list of findings, of bounded memory: similar findings are counted instead of kept.
 
-    `is_wanted`: returns whether a code is reported; None for all.
+    Args:
+        is_wanted: returns whether a code is reported; None for all.
+        path: of the file or folder that `note` reports about; None for a buffer.
     """
 
-    def __init__(self, is_wanted: Callable[[str], bool] | None = None) -> None:
+    def __init__(self, is_wanted: Callable[[str], bool] | None = None, path: str | None = None) -> None:
+        self.path = path
         self.items: list[Finding] = []  # the findings so far, in the order in which they were made
         self._is_wanted = is_wanted
         self._counts: Counter[tuple[str, str | None]] = Counter()
@@ -150,6 +153,18 @@ class Findings:
         self._severities.setdefault(key, severity)
         if self._counts[key] <= MAX_ALIKE:
             self.items.append(Finding(severity, code, bounded(shown(message)), file and shown(file), offset, where))
+
+    def note(
+        self,
+        severity: Severity,
+        code: str,
+        message: str,
+        where: str = "",
+        offset: int | None = None,
+        file: str | None = None,
+    ) -> None:
+        """Append a finding about `path`, or another `file`, whose texts may hold any characters: they are escaped."""
+        self.add(severity, code, escape(message), file=file or self.path, offset=offset, where=escape(where))
 
     def close(self, source: str | None) -> CheckReport:
         """Return all findings, with one more for each kind that was cut short.

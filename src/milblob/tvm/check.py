@@ -6,7 +6,7 @@ from contextlib import closing
 from math import prod
 from typing import Any
 
-from ..analysis.check_report import CheckReport, Findings
+from ..analysis.check_report import CheckReport
 from ..arguments import as_path
 from ..errors import MilblobError, PendingChangeError
 from ..formats.params import ParamsScan, scan
@@ -44,15 +44,16 @@ def check_params(source: Any, *, tvm: str | None = None, max_nbytes: int | None 
         True
     """
     codes = codes_of(tvm, CURRENT)
-    findings = Findings()
     try:
         mapping = map_settled(source)
     except PendingChangeError as error:
-        Report(error.file, findings).error("params", error)
-        return findings.close(error.file)
+        report = Report(error.file, is_gathering=True)
+        report.error("params", error)
+        return report.close(error.file)
+    report = Report(mapping.name, is_gathering=True)
     with closing(mapping):
-        _Params(Report(mapping.name, findings), codes, "").check(mapping, 0, mapping.nbytes, mapping.name)
-    return findings.close(mapping.name)
+        _Params(report, codes, "").check(mapping, 0, mapping.nbytes, mapping.name)
+    return report.close(mapping.name)
 
 
 def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | None = None) -> CheckReport:
@@ -73,17 +74,16 @@ def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | Non
     import os
 
     path = as_path(source) if isinstance(source, str | os.PathLike) else None
-    findings = Findings()
-    report = Report(path, findings)
+    report = Report(path, is_gathering=True)
     try:
         archive = Archive(source, report, max_nbytes)
     except MilblobError as error:
         code = "gzip" if error.what.startswith("gzip") else "not-an-archive"
         report.error(code, error)
-        return findings.close(path)
+        return report.close(path)
     with closing(archive):
         _Checker(archive, report, codes).check()
-    return findings.close(path)
+    return report.close(path)
 
 
 class _Checker:

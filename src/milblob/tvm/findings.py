@@ -4,8 +4,6 @@ import os
 
 from ..analysis.check_report import Findings
 from ..errors import FormatError, MilblobError, PendingChangeError
-from ..rules.catalog import Severity
-from ..wording import escape
 
 CODES = {
     "not-an-archive": "neither a tar, nor a gzipped one, nor a directory with a metadata.json",
@@ -47,37 +45,22 @@ CODES = {
 """Every code that a finding of `Library.validate` can have, with its meaning."""
 
 
-class Report:
-    """Where problems go."""
+class Report(Findings):
+    """The problems of an archive: the first one is raised, or all are gathered.
 
-    def __init__(self, path: str | None, findings: Findings | None = None) -> None:
-        """Make one that raises refusals and drops notes; with `findings`, one that gathers everything."""
-        self.path = path  # of the archive, or None for a buffer
-        self._findings = findings
+    Args:
+        path: of the archive; None for a buffer.
+        is_gathering: gather everything; otherwise faults are raised, and what readers can live with is dropped.
+    """
+
+    def __init__(self, path: str | None, *, is_gathering: bool = False) -> None:
+        super().__init__(None if is_gathering else lambda _: False, path)
+        self.is_gathering = is_gathering
         self._journals: set[str | None] = set()
-
-    @property
-    def is_gathering(self) -> bool:
-        """Whether problems are gathered."""
-        return self._findings is not None
 
     def file(self, member: str, root: str | None) -> str | None:
         """Return the path of the file that holds a member: the archive, or in a directory the member itself."""
         return self.path if root is None or not member else os.path.join(root, *member.split("/"))
-
-    def note(
-        self,
-        severity: Severity,
-        code: str,
-        message: str,
-        where: str = "",
-        offset: int | None = None,
-        file: str | None = None,
-    ) -> None:
-        """Gather something that readers can live with."""
-        if self._findings is not None:
-            path = file or self.path
-            self._findings.add(severity, code, escape(message), file=path, offset=offset, where=escape(where))
 
     def refuse(
         self,
@@ -92,13 +75,13 @@ class Report:
 
         Raises: FormatError, or `kind`: unless problems are gathered.
         """
-        if self._findings is None:
+        if not self.is_gathering:
             raise kind(message, offset=offset, where=where, file=file or self.path)
         self.note("error", code, message, where, offset, file)
 
     def error(self, code: str, error: MilblobError | OSError, where: str = "") -> None:
         """Raise, or gather, an error that was caught. A pending change is gathered once, with its own code."""
-        if self._findings is None:
+        if not self.is_gathering:
             raise error
         if isinstance(error, PendingChangeError):
             code, where = error.code, ""
