@@ -113,7 +113,9 @@ def bench_steady_threads(row: Any, files: Any, beside: bool, name: str, which: s
     _steady(row, files(name, "float32"), name, "float32", which, None, where_of(beside))
 
 
-_kept = functools.cache(opened)  # for all turns
+@functools.cache  # for all turns; `where`, too: the number of threads depends on other work when a session is opened
+def _kept(row: str, found: tuple[Path, Path, Path], name: str, threads: int | None, where: str) -> Callable[[], Any]:
+    return opened(row, found, name, threads)
 
 
 def _steady(
@@ -125,7 +127,7 @@ def _steady(
     threads: int | None,
     where: str = "",
 ) -> None:
-    run, best = _kept(which, found, name, 1 if which == ONE else threads), [float("inf")]
+    run, best = _kept(which, found, name, 1 if which == ONE else threads, where), [float("inf")]
 
     def timed() -> Any:
         start = time.process_time()

@@ -118,10 +118,20 @@ def _quota_of(folder: str) -> int:
     return -(-int(found[0]) // int(found[1]))
 
 
+def unused() -> int:
+    """Return how many threads would have a core of their own now, this one included; see `processors`."""
+    return min(processors(), 1 + _idle())
+
+
 def _is_free(path: str = "/proc/loadavg") -> bool:
     """Whether a processor of this machine is idle at this moment, or no file shows it. Takes 5 us."""
+    return _idle(path) > 0
+
+
+def _idle(path: str = "/proc/loadavg") -> int:
+    """How many processors of this machine are idle at this moment; many if no file shows it."""
     running = _text(path).partition("/")[0].rpartition(" ")[2]
-    return not running.isdecimal() or int(running) < (_cpu_count() or 1)
+    return max((_cpu_count() or 1) - int(running), 0) if running.isdecimal() else sys.maxsize
 
 
 def _text(path: str) -> str:

@@ -285,9 +285,9 @@ def test_optimization_decodes_weights_once(tmp_path, monkeypatch):
 
 
 def test_threads_of_a_session(monkeypatch):
-    """Those of the argument, then those of the variable, then the processors of this process."""
+    """Those of the argument, then those of the variable, then the idle processors of this process."""
     monkeypatch.setenv("MILBLOB_THREADS", "3")
     assert [make_options(False, threads).intra_op_num_threads for threads in (2, None)] == [2, 3]
     monkeypatch.delenv("MILBLOB_THREADS")
-    monkeypatch.setattr("milblob.running.runtime.processors", lambda: 5)
+    monkeypatch.setattr("milblob.running.runtime.unused", lambda: 5)
     assert make_options(False, None).intra_op_num_threads == 5

@@ -158,6 +158,15 @@ def test_whether_a_processor_is_free(tmp_path, monkeypatch, text, is_free):
     assert threads._is_free(str(tmp_path / "loadavg")) == is_free
 
 
+@pytest.mark.parametrize(("running", "own", "expected"), [(1, 8, 4), (1, 3, 3), (3, 8, 2), (4, 8, 1), (40, 2, 1)])
+def test_threads_with_a_core_of_their_own(monkeypatch, running, own, expected):
+    """Of four processors, those that other work keeps busy are left out; this thread has one."""
+    monkeypatch.setattr(threads, "_cpu_count", lambda: 4)
+    monkeypatch.setattr(threads, "processors", lambda: own)
+    monkeypatch.setattr(threads, "_text", lambda path: f"0.10 0.20 0.30 {running}/130 5\n")
+    assert threads.unused() == expected
+
+
 # --------------------------------------------------------------------------------------------------------- sharing out
 
 

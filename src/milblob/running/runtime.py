@@ -20,7 +20,7 @@ from ..extras import require
 from ..onnx.declared import plain_words
 from ..onnx.reference import WeightReference
 from ..storage.mapped import MappedFile
-from ..threads import chosen, processors
+from ..threads import chosen, unused
 
 HELD_NBYTES = 1 << 10
 """Tensors in memory are handed over beside the model from this size on."""
@@ -53,7 +53,7 @@ def make_options(optimize: bool, threads: int | None) -> Any:
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     if not optimize:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    options.intra_op_num_threads = threads or chosen() or processors()
+    options.intra_op_num_threads = threads or chosen() or unused()
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     options.log_severity_level = 4
     return options

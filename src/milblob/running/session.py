@@ -100,7 +100,8 @@ class Session(Opened):
         states: state -> what it holds at first; default: zeros.
         optimize: let onnxruntime change the graph, decode weights and copy them into a form of its own. Predictions are
             faster then, and their last bits differ; the start takes longer, and memory holds all weights.
-        threads: how many one operation may use; default: $MILBLOB_THREADS, or the processors of this process.
+        threads: how many one operation may use; default: $MILBLOB_THREADS, or one for each processor of this process
+            that is idle now: beside other work, another thread makes predictions slower.
         providers: of onnxruntime, the preferred first.
         converters: as for `convert`.
         replaceable: let `predict` take other values for weights.
@@ -292,7 +293,8 @@ class Session(Opened):
             arrays = dict(chosen.arrays())
             for stage in stages:
                 feeds = {name: one.convert(values[name]) for name, one in stage.inputs.items() if name in values}
-                feeds |= {name: array for name, array in replaced.items() if name in stage.weights}
+                if replaced:
+                    feeds |= {name: array for name, array in replaced.items() if name in stage.weights}
                 found = stage.compute(feeds, arrays)
                 values |= found
                 outputs |= found
@@ -339,12 +341,13 @@ class Session(Opened):
     def convert_inputs(self, inputs: Mapping[str, Any]) -> dict[str, "np.ndarray[Any, Any]"]:
         """Return inputs as `predict` feeds them; raises what it raises of names, shapes and dtypes."""
         require("inputs", inputs, Mapping, "arrays by name of input")
-        unknown = [name for name in inputs if name not in self.inputs]
-        missing = [name for name, one in self.inputs.items() if name not in inputs and not one.is_optional]
-        if unknown or missing:
-            got = f"the unknown {unknown[0]!r:.100}{hint(str(unknown[0]), self.inputs)}" if unknown else ""
-            got = got or f"no {', '.join(missing)}"
-            raise ValueError(escape(f"inputs: expected {_listed(self.inputs)}; got {got}"))
+        if inputs.keys() != self.inputs.keys():
+            unknown = [name for name in inputs if name not in self.inputs]
+            missing = [name for name, one in self.inputs.items() if name not in inputs and not one.is_optional]
+            if unknown or missing:
+                got = f"the unknown {unknown[0]!r:.100}{hint(str(unknown[0]), self.inputs)}" if unknown else ""
+                got = got or f"no {', '.join(missing)}"
+                raise ValueError(escape(f"inputs: expected {_listed(self.inputs)}; got {got}"))
         return {name: self.inputs[name].convert(value) for name, value in inputs.items()}
 
     def __enter__(self) -> Self:
