@@ -24,11 +24,14 @@ class Table(Mapping[str, Tensor]):
 
     Attributes:
         numbers: of those that are listed, in order.
-        has_short_names: whether parts of any name may be left out.
     """
 
     numbers: Sequence[int]
-    has_short_names = False
+
+    @property
+    def has_short_names(self) -> bool:
+        """Whether parts of any name may be left out."""
+        return False
 
     def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
         """Return names, kinds and offsets. Those of a kind are alike in all else; None: like no other."""
@@ -83,7 +86,6 @@ class ProgramTensors(Table):
         self._is_stored = is_stored
         self._scan.link()
         self._names = self._scan.names()
-        self.has_short_names = self._names.has_slash
         self._chains = self._scan.chains
         self._total = self._scan.table.total
         self.numbers = range(self._total) if self._chains is None else self._chains.listed(is_stored)
@@ -111,6 +113,10 @@ class ProgramTensors(Table):
 
     def consumers(self, name: str) -> tuple["Consumer", ...]:
         return self._program.consumers(self._row(self.find(name)))
+
+    @property
+    def has_short_names(self) -> bool:
+        return self._names.has_slash
 
     def __getitem__(self, name: str) -> Tensor:
         number = self.find(name) if isinstance(name, str) else -1

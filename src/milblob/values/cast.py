@@ -93,7 +93,21 @@ def convert_into(
     _require_policies(overflow, nan)
     if src_type is dst_type or not src_type.is_float or not dst_type.is_float:
         raise TypeError(f"cast: expected two different float dtypes, got {src_type} and {dst_type}")
-    return _convert(dst, source, offset, count, src_type, dst_type, overflow, nan, first_index)
+    kind = _KERNELS.get((src_type, dst_type))
+    if kind is None:
+        return _convert_by_numpy(dst, source, offset, count, src_type, dst_type, overflow, nan, first_index)
+    counts = CastCounts(*parallel.cast(kind, source, offset, count, dst, overflow == "clamp"))
+    for number, is_nan, policy in ((counts.overflow, False, overflow), (counts.nan, True, nan)):
+        if number and policy == "error":
+            index = _codec.cast_find(kind, source, offset, count, is_nan)
+            if index == count:  # gone again
+                message = f"elements that do not fit: expected {number} as counted before, got none"
+                message += ": they changed while they were read"
+                raise FormatError(message, offset=offset, file=source.name)
+            at = offset + index * src_type.nbits // 8
+            value = np.ndarray(1, src_type.numpy, source, at)[0]  # type: ignore[arg-type]
+            raise _refusal(first_index + index, value, dst_type, is_nan)
+    return counts
 
 
 def cast_array(
@@ -133,7 +147,7 @@ def cast_array(
         part = array.reshape(-1) if chunk_count == array.size else array.flat[start : start + chunk_count]
         source = _codec.Buffer(np.ascontiguousarray(part, own.numpy).view(np.uint8))
         into = flat[start : start + part.size].view(np.uint8)
-        found = _convert(into, source, 0, part.size, own, target, overflow, nan, start)
+        found = convert_into(into, source, 0, part.size, own, target, overflow=overflow, nan=nan, first_index=start)
         counts = counts.plus(found)
     return out, counts
 
@@ -143,35 +157,6 @@ def _require_policies(overflow: str, nan: str) -> None:
         raise ValueError(f"overflow: expected one of {', '.join(OVERFLOW_POLICIES)}, got {overflow!r}")
     if not isinstance(nan, str) or nan not in NAN_POLICIES:
         raise ValueError(f"nan: expected one of {', '.join(NAN_POLICIES)}, got {nan!r}")
-
-
-def _convert(
-    dst: Any,
-    source: _codec.Buffer,
-    offset: int,
-    count: int,
-    src_type: DType,
-    dst_type: DType,
-    overflow: str,
-    nan: str,
-    first_index: int = 0,
-) -> CastCounts:
-    """convert_into with its arguments checked; messages count elements from `first_index`."""
-    kind = _KERNELS.get((src_type, dst_type))
-    if kind is None:
-        return _convert_by_numpy(dst, source, offset, count, src_type, dst_type, overflow, nan, first_index)
-    counts = CastCounts(*parallel.cast(kind, source, offset, count, dst, overflow == "clamp"))
-    for number, is_nan, policy in ((counts.overflow, False, overflow), (counts.nan, True, nan)):
-        if number and policy == "error":
-            index = _codec.cast_find(kind, source, offset, count, is_nan)
-            if index == count:  # gone again
-                message = f"elements that do not fit: expected {number} as counted before, got none"
-                message += ": they changed while they were read"
-                raise FormatError(message, offset=offset, file=source.name)
-            at = offset + index * src_type.nbits // 8
-            value = np.ndarray(1, src_type.numpy, source, at)[0]  # type: ignore[arg-type]
-            raise _refusal(first_index + index, value, dst_type, is_nan)
-    return counts
 
 
 def _convert_by_numpy(
