@@ -13,7 +13,7 @@ from ..rewrite.destination import is_in_place
 from ..rewrite.repack_report import RepackReport, RewrittenFile
 from ..storage import paths
 from ..storage.journal_format import Later
-from ..values.cast import CastCounts, cast_array
+from ..values.cast import CastCounts, cast_array, elements_named
 from ..values.tensorvalue import stored_bytes
 from ..wording import some
 from .asset import Asset
@@ -140,10 +140,8 @@ class _Repacking:
             return stored_bytes(np.ascontiguousarray(cast()[0]), to)
 
         data = Later(to.nbytes(users[0].size), make)
-        try:  # a number that does not fit is refused before anything is written
+        with elements_named(f"tensor {users[0].name}"):  # what does not fit is refused before anything is written
             self._counts[number] = cast()[1]
-        except (OverflowError, ValueError) as error:
-            raise type(error)(f"tensor {users[0].name}: {error}") from None
         self.emitter.resources[number] = self.emitter.resources[number]._replace(data=data)
         for tensor in users:
             self.emitter.set_type(tensor.row.op, self._type_like(tensor, to))

@@ -102,7 +102,7 @@ def placed(
     take: Callable[[int], Any] = lambda nbytes: None,
     put: Callable[[Any, int, Any], None] = lambda *row: None,
 ) -> WeightParts:
-    """Return parts with their loss, whose bytes are where they can stay until everything is written.
+    """Return parts with their loss, whose bytes are where they are kept until everything is written.
 
     `take`: returns a place for some bytes. `put`: called with a place, an offset in it and bytes to be kept there.
     Default: no bytes are kept.

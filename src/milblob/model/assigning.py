@@ -8,10 +8,10 @@ import numpy as np
 from .. import _codec
 from ..arguments import array_of
 from ..dtypes import DType, as_dtype
-from ..errors import MilblobError, UnsupportedError
+from ..errors import UnsupportedError
 from ..storage.mapped import MappedFile
 from ..threads import ordered
-from ..values.cast import CastCounts, cast_array, convert_into, is_castable
+from ..values.cast import CastCounts, cast_array, convert_into, elements_named, is_castable
 from ..values.dense import read as read_dense
 from ..values.tensorvalue import pack_tensor, stored_bytes
 from ..wording import escape
@@ -112,15 +112,10 @@ def encode(
     """
     dtype, counts = tensor.mil_dtype, CastCounts()
     array = values.read() if hasattr(values, "mil_dtype") else array_of(values)
-    try:
+    with elements_named(tensor.name):
         if can_cast and dtype_of(values) is not dtype:
             array, counts = cast_array(array, dtype, overflow=overflow)
         data: Any = stored_bytes(array, dtype) if tensor.is_blob else memoryview(pack_tensor(array, dtype))
-    except MilblobError:
-        raise
-    except (OverflowError, TypeError, ValueError) as error:
-        kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
-        raise kind(f"{tensor.name}: {error}") from None
     return data, array, counts
 
 
@@ -148,12 +143,10 @@ def encoded_pieces(
             return found.view(np.uint8), CastCounts()
         out = np.empty(dtype.nbytes(found.size), np.uint8)
         source = _codec.Buffer(found.view(np.uint8))
-        try:
+        with elements_named(tensor.name):
             counts = convert_into(
                 out, source, 0, found.size, values.mil_dtype, dtype, overflow=overflow, first_index=begin
             )
-        except OverflowError as error:
-            raise OverflowError(f"{tensor.name}: {error}") from None
         return out, counts
 
     yield from ordered(work, range(0, count, step), count > step)

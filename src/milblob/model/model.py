@@ -171,9 +171,7 @@ class Model(Shown, Opened, MappingABC[str, Tensor]):
         if self._short is None:
             short: dict[str, list[str]] = {}
             for name in self.tensors if self.tensors.has_short_names else ():
-                tail = name
-                for _ in range(min(name.count("/"), _MAX_TAILS)):
-                    tail = tail.partition("/")[2]
+                for tail in tails_of(name):
                     short.setdefault(tail, []).append(name)
             self._short = short
         return self._short
@@ -193,29 +191,13 @@ class Model(Shown, Opened, MappingABC[str, Tensor]):
         """Return a view of the tensors; each is made on access."""
         return _Values(self)
 
-    def sparse_outputs(self) -> Iterator[Tensor]:
-        """Yield the masks and values that operations on sparse weights compute; for milblob's own modules.
-
-        They are parts of weights, so that the model does not list them.
-        """
-        return self.tensors.sparse()
-
     def items(self) -> ItemsView[str, Tensor]:
         """Return a view of the names with their tensors; each is made on access."""
         return _Items(self)
 
-    def made(self) -> Iterator[Tensor]:
-        """Yield every tensor, in order; for milblob's own modules."""
-        return self.tensors.made()
-
     def unlisted(self) -> dict[str, Tensor]:
         """Every constant left out of this listing (small ones, bools, strings); searched for at each call."""
         return self.tensors.unlisted()
-
-    @property
-    def unlisted_count(self) -> int:
-        """The number of constants left out of this listing; counted at each call, for milblob's own modules."""
-        return self.tensors.unlisted_count
 
     def rows(self, names: Container[str] | None = None) -> "Rows":
         """Return the tensors of these names as rows of a listing; None: all; for milblob's own modules."""
@@ -372,13 +354,20 @@ class Model(Shown, Opened, MappingABC[str, Tensor]):
         ]
 
 
+def tails_of(name: str) -> Iterator[str]:
+    """Yield what is left of a name without its first parts: "main/w" and "w" of "model0/main/w"."""
+    for _ in range(min(name.count("/"), _MAX_TAILS)):
+        name = name.partition("/")[2]
+        yield name
+
+
 class _Values(ValuesView[Tensor]):
     """Goes through the tensors without a look at their names."""
 
     _mapping: Model
 
     def __iter__(self) -> Iterator[Tensor]:
-        return self._mapping.made()
+        return self._mapping.tensors.made()
 
 
 class _Items(ItemsView[str, Tensor]):
@@ -387,4 +376,4 @@ class _Items(ItemsView[str, Tensor]):
     _mapping: Model
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return ((tensor.name, tensor) for tensor in self._mapping.made())
+        return ((tensor.name, tensor) for tensor in self._mapping.tensors.made())

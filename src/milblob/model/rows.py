@@ -2,11 +2,12 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MilblobError
 from ..wording import sizes
 from .tensor import Tensor
+from .tensors import Table
 
 if TYPE_CHECKING:
     from ..program.compression import Compression
@@ -42,23 +43,6 @@ def scheme_of(tensor: object) -> str:
     """Return the scheme of a compressed weight or of its row; "" for any other tensor."""
     compression = getattr(tensor, "compression", None)
     return "" if compression is None else str(compression.scheme)
-
-
-class Table(Protocol):
-    """Tensors by number, with the fields that distinguish them."""
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The numbers of those that are listed, in order."""
-
-    def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
-        """Return names, kinds and offsets. Those of a kind are alike in all else; None: like no other."""
-
-    def tensor(self, number: int) -> Tensor:
-        """Make one, also one that is not listed."""
-
-    def parts_of(self, number: int) -> list[int] | None:
-        """Return the numbers of the parts of a compressed weight; None for what is stored itself."""
 
 
 class Rows:

@@ -19,7 +19,58 @@ if TYPE_CHECKING:
     from ..program.view import Consumer
 
 
-class ProgramTensors(Mapping[str, Tensor]):
+class Table(Mapping[str, Tensor]):
+    """Tensors by name and by number: those of one Program, or of a weight file. What it does not define has none.
+
+    Attributes:
+        numbers: of those that are listed, in order.
+    """
+
+    numbers: Sequence[int]
+
+    @property
+    def has_short_names(self) -> bool:
+        """Whether parts of any name may be left out."""
+        return False
+
+    def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
+        """Return names, kinds and offsets. Those of a kind are alike in all else; None: like no other."""
+        raise NotImplementedError
+
+    def tensor(self, number: int) -> Tensor:
+        """Make the tensor of a number, also one that is not listed."""
+        raise NotImplementedError
+
+    def parts_of(self, number: int) -> list[int] | None:
+        """Return the numbers of the parts of a compressed weight; None for what is stored itself."""
+        return None
+
+    def consumers(self, name: str) -> tuple["Consumer", ...]:
+        """Return who reads a tensor that is listed; no tensor is made. Raises: as `Tensor.consumers`."""
+        return ()
+
+    def sparse(self) -> Iterator[Tensor]:
+        """Yield what constexpr operations with several outputs compute: masks, and the values that are not zero."""
+        return iter(())
+
+    def unlisted(self) -> Iterator[Tensor]:
+        """Yield every constant that the listing leaves out; searched for at each call."""
+        return iter(())
+
+    @property
+    def unlisted_count(self) -> int:
+        """The number of constants that `unlisted` yields; no tensor is made."""
+        return 0
+
+    def made(self) -> Iterator[Tensor]:
+        """Yield every tensor."""
+        return map(self.tensor, self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+class ProgramTensors(Table):
     """The listed tensors of one Program, in Program order.
 
     A Tensor is made each time it is asked for. Nothing but the table of names and rows is held for those that are not.
@@ -37,8 +88,7 @@ class ProgramTensors(Mapping[str, Tensor]):
         self._names = self._scan.names()
         self._chains = self._scan.chains
         self._total = self._scan.table.total
-        # of those that are listed
-        self.numbers: Sequence[int] = range(self._total) if self._chains is None else self._chains.listed(is_stored)
+        self.numbers = range(self._total) if self._chains is None else self._chains.listed(is_stored)
         self._declared: dict[int, tuple[DType, Shape]] = {}  # for rows without a type: read while files are open
         if (untyped := set(self._scan.table.untyped)) or (self._chains is not None and not self._chains.is_typed):
             for number in self.numbers:
@@ -58,17 +108,14 @@ class ProgramTensors(Mapping[str, Tensor]):
         return number if is_listed else -1
 
     def tensor(self, number: int) -> Tensor:
-        """Make the tensor of a name's number."""
         known = self._declared.get(number) if self._declared else None
         return make_tensor(self._program, self._names[number], self._row(number), known)
 
     def consumers(self, name: str) -> tuple["Consumer", ...]:
-        """Return who reads a tensor that is listed; no tensor is made. Raises: as `Tensor.consumers`."""
         return self._program.consumers(self._row(self.find(name)))
 
     @property
     def has_short_names(self) -> bool:
-        """Whether parts of any name may be left out."""
         return self._names.has_slash
 
     def __getitem__(self, name: str) -> Tensor:
@@ -85,39 +132,29 @@ class ProgramTensors(Mapping[str, Tensor]):
             return iter(self._names.tolist())
         return iter(self._names.pick(self.numbers))
 
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def made(self) -> Iterator[Tensor]:
-        """Yield every tensor."""
-        return map(self.tensor, self.numbers)
-
     def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
-        """See `rows.Table`."""
         columns = self._scan.table.columns(numbers, self._chains, self._program.has_file_offsets)
         return self._names.pick(numbers), *columns
 
     def parts_of(self, number: int) -> list[int] | None:
-        """See `rows.Table`."""
         if number < self._total or self._chains is None:
             return None
         number -= self._total
         return self._chains.part_numbers(number) if self._chains.op(number).type != "constexpr_" else None
 
     def sparse(self) -> Iterator[Tensor]:
-        """Yield what constexpr operations with several outputs compute: masks, and the values that are not zero."""
         for group in self._scan.groups:
             if group.op.output_count > 1:
                 yield make_tensor(self._program, self._scan.name_of(group), group)
 
     def unlisted(self) -> Iterator[Tensor]:
-        """Scan the Program again; yield every constant that the listing leaves out: small ones, bools, strings."""
         rows = self._unlisted_rows()
         names = self._scan.names(rows)
         for number, row in enumerate(rows, len(self._scan.table)):
             yield make_tensor(self._program, names[number], row)
 
     def _unlisted_rows(self) -> list[_codec.Constant]:
+        """Scan the Program again, for every constant: small ones, bools and strings too."""
         self._program.require()
         listed = {constant.value for constant in self._scan.constants}
         listed |= {part.value for group in self._scan.groups for part in group.stored()}
@@ -126,18 +163,16 @@ class ProgramTensors(Mapping[str, Tensor]):
 
     @property
     def unlisted_count(self) -> int:
-        """The number of constants that `unlisted` yields."""
         return len(self._unlisted_rows())
 
 
-class RecordTensors(Mapping[str, Tensor]):
+class RecordTensors(Table):
     """The records of a bare weight file as tensors `#0`, `#1`, ...; made on access."""
-
-    has_short_names = False
 
     def __init__(self, package: Package, reader: BlobReader) -> None:
         self._package = package
         self._index = reader.index
+        self.numbers = range(len(self._index))
 
     def __getitem__(self, name: str) -> Tensor:
         digits = name[1:] if isinstance(name, str) and name[:1] == "#" else ""
@@ -148,61 +183,27 @@ class RecordTensors(Mapping[str, Tensor]):
             raise KeyError(name)
         return self.tensor(int(digits))
 
-    @property
-    def numbers(self) -> Sequence[int]:
-        """See `rows.Table`."""
-        return range(len(self._index))
-
     def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
-        """See `rows.Table`."""
         found = self._index[np.asarray(numbers, np.intp)]
         kinds = zip(found["blob_code"].tolist(), found["count"].tolist(), strict=True)
         return [f"#{number}" for number in numbers], list(kinds), found["offset"].tolist()
 
     def tensor(self, number: int) -> Tensor:
-        """See `rows.Table`."""
         row = self._index[number]
         dtype = BY_BLOB_CODE[int(row["blob_code"])]
         return Tensor(self._package, f"#{number}", dtype, (int(row["count"]),), offset=int(row["offset"]))
 
-    def consumers(self, name: str) -> tuple["Consumer", ...]:
-        """Return none: a weight file has no operations."""
-        return ()
-
-    def parts_of(self, number: int) -> None:
-        """See `rows.Table`."""
-
-    def made(self) -> Iterator[Tensor]:
-        """Yield every tensor."""
-        return map(self.tensor, self.numbers)
-
-    def sparse(self) -> Iterator[Tensor]:
-        """Yield nothing: a weight file has no operations."""
-        return iter(())
-
-    def unlisted(self) -> Iterator[Tensor]:
-        """Yield nothing: every record is listed."""
-        return iter(())
-
-    @property
-    def unlisted_count(self) -> int:
-        """Zero: every record is listed."""
-        return 0
-
     def __iter__(self) -> Iterator[str]:
         return (f"#{number}" for number in self.numbers)
-
-    def __len__(self) -> int:
-        return len(self._index)
 
 
 class Tensors(Mapping[str, Tensor]):
     """The tensors of a model, in the order of its Programs or records; names are unique."""
 
     def __init__(self) -> None:
-        self.tables: list[ProgramTensors | RecordTensors] = []  # those of each Program, or of the weight file
+        self.tables: list[Table] = []  # those of each Program, or of the weight file
 
-    def add(self, tensors: ProgramTensors | RecordTensors) -> None:
+    def add(self, tensors: Table) -> None:
         """Append the tensors of one more Program, whose names have another prefix; or of a weight file."""
         self.tables.append(tensors)
 

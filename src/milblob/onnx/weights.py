@@ -225,7 +225,7 @@ class Weights:
     def _weight(self, operation_row: int, output: int) -> "Tensor | None":
         if self._compressed is None:
             self._compressed = {}
-            for tensor in chain(self._model.values(), self._model.sparse_outputs()):
+            for tensor in chain(self._model.values(), self._model.tensors.sparse()):
                 if tensor.chain is not None and (operation := tensor.operation) is not None:
                     self._compressed[operation.row, tensor.chain.output] = tensor
         return self._compressed.get((operation_row, output))

@@ -8,10 +8,9 @@ import numpy as np
 from ..arguments import array_of, names_in
 from ..closeness import unknown
 from ..dtypes import as_dtype
-from ..errors import MilblobError
 from ..formats.params import is_lazy
 from ..model.lazy import LazyTensor
-from ..values.cast import CastCounts, cast_array, is_castable
+from ..values.cast import CastCounts, cast_array, elements_named, is_castable
 from ..wording import escape
 from .pairs import MATCH, How, add_dtype
 from .problems import ERRORS, Problems
@@ -57,13 +56,8 @@ class GivenTensor:
         done()
         if not self.is_cast:
             return array
-        try:
+        with elements_named(self.name):
             values, self.counts = cast_array(array, self._wanted, overflow=self._overflow)
-        except MilblobError:
-            raise
-        except (OverflowError, TypeError, ValueError) as error:
-            kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
-            raise kind(f"{self.name}: {error}") from None
         return values if values.dtype == self.dtype else values.astype(self.dtype)
 
 

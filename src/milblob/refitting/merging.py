@@ -18,7 +18,7 @@ from ..model.elements import Elements
 from ..model.lazy import LazyTensor
 from ..model.places import Place
 from ..model.stored import StoredArray
-from ..values.cast import convert_into
+from ..values.cast import convert_into, elements_named
 from ..values.dense import Dense, read, read_key
 from ..wording import escape, some
 from .checkpoints import renamed
@@ -197,10 +197,8 @@ class _Merged(Dense):
             out[:] = values.view(np.uint8)
             return
         source, own = _codec.Buffer(values.view(np.uint8)), str(values.dtype)
-        try:
+        with elements_named(escape(f"{self._name}, merged")):
             convert_into(out, source, 0, values.size, own, self.dtype, overflow=self._overflow, first_index=index)
-        except OverflowError as error:
-            raise OverflowError(escape(f"{self._name}, merged: {error}")) from None
 
 
 def _converted(values: Values, own: DType, to: np.dtype[Any]) -> Values:

@@ -11,7 +11,7 @@ from ..closeness import ambiguous, unknown
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..model.assigning import dtype_of, is_fitting, require_editable, require_shape
-from ..model.model import Model
+from ..model.model import Model, tails_of
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor, make_tensor
 from ..program.scan import Compressed
@@ -22,7 +22,6 @@ from ..values.cast import CastCounts, is_castable
 from ..wording import escape, some
 from .problems import ERRORS, Problems
 
-_MAX_TAILS = 32  # prefixes that may be left out of a name, as in Model
 MATCH = "`milblob match` finds which weight an array is for"
 _CAST = "add --cast (cast=True)"
 _REQUANTIZE = "add --requantize keep or fit, or give its parts by their own names (milblob ls --stored)"
@@ -200,9 +199,7 @@ class WeightsByName:
                 full = program.scan.name_of(group)
                 row = (program, group, full)
                 whole.setdefault(full, []).append(row)
-                tail = full
-                for _ in range(min(full.count("/"), _MAX_TAILS)):
-                    tail = tail.partition("/")[2]
+                for tail in tails_of(full):
                     tails.setdefault(tail, []).append(row)
         return tails | whole
 

@@ -19,7 +19,7 @@ from ..model.table import format_of
 from ..progress import Progress, ProgressCounter, start_progress
 from ..rewrite.destination import is_in_place
 from ..selection import Select, selector
-from ..values.cast import OVERFLOW_POLICIES
+from ..values.cast import require_policies
 from .pairs import How, pair
 from .plan import RefitPlan
 from .problems import ERRORS
@@ -113,8 +113,7 @@ def refit(
     require("epsilon", 0.0 if epsilon is None else epsilon, Real, "a number")
     names = as_mapping("mapping", mapping, "a mapping of names")
     require("min_sqnr", 0 if min_sqnr is None else min_sqnr, Real, "a number of dB")
-    if not isinstance(overflow, str) or overflow not in OVERFLOW_POLICIES:
-        raise ValueError(f"overflow: expected one of {', '.join(OVERFLOW_POLICIES)}, got {overflow!r}")
+    require_policies(overflow)
     require("requantize", requantize, str | None, " or ".join(REQUANTIZE))
     if requantize is not None and requantize not in REQUANTIZE:
         raise ValueError(f"requantize: expected one of {', '.join(REQUANTIZE)}, got {requantize!r}")

@@ -419,10 +419,8 @@ def _cast_values(tensor: Tensor, target: DType | None, change: TensorChange, opt
     values = tensor.read()
     if target is None:
         return values
-    try:
+    with casting.elements_named(escape(change.name)):
         values, counts = casting.cast_array(values, target, overflow=options.overflow, nan=options.nan)
-    except (OverflowError, ValueError) as error:
-        raise type(error)(escape(f"{change.name}: {error}")) from None
     change.overflow, change.nan, change.underflow = counts
     return values
 

@@ -11,13 +11,12 @@ import numpy as np
 from .. import _codec
 from ..analysis.reopening import Reopened
 from ..dtypes import DType
-from ..errors import FormatError
 from ..progress import ProgressCounter
 from ..storage.mapped import MappedFile
 from ..storage.source_file import SourceFile
 from ..storage.transfer import copy_range, write_at
 from ..threads import ordered
-from ..values.cast import CastCounts, convert_into
+from ..values.cast import CastCounts, convert_into, elements_named
 from ..values.dense import Dense, read
 from ..values.tensorvalue import stored_bytes, unpack_at
 from ..workers import workers_of
@@ -282,15 +281,11 @@ def _cast(step: Step, source: MappedFile, output: _Output, task: Task) -> CastCo
         while done < end:
             count = min(part, end - done)
             into, at = out[:count], step.start + done * source_nbytes
-            try:
+            with elements_named(step.name or "record"):
                 counts = convert_into(
                     into, source.check_size(), at, count, dtype, target, overflow=task.overflow, nan=task.nan,
                     first_index=step.first_index + done,
                 )  # fmt: skip
-            except FormatError:
-                raise
-            except (OverflowError, ValueError) as error:
-                raise type(error)(f"{step.name or 'record'}: {error}") from None
             total = total.plus(counts)
             write_at(output.fd, [into.view(np.uint8)], step.data_offset + done * target_nbytes)
             done += count

@@ -1,5 +1,7 @@
 """Casts of values: the choice of the kernel, the policies for numbers that do not fit, and the counts."""
 
+import contextlib
+from collections.abc import Iterator
 from operator import add
 from typing import Any, NamedTuple
 
@@ -8,7 +10,7 @@ import numpy as np
 
 from .. import _codec
 from ..dtypes import DType, as_dtype
-from ..errors import FormatError
+from ..errors import FormatError, MilblobError
 from . import parallel
 from .tensorvalue import narrow
 
@@ -43,6 +45,26 @@ class CastCounts(NamedTuple):
     def plus(self, other: "CastCounts") -> "CastCounts":
         """Return the counts of two parts together."""
         return CastCounts(*map(add, self, other))
+
+
+@contextlib.contextmanager
+def elements_named(name: str) -> Iterator[None]:
+    """Put the name of an array before what is said of its elements, dtype or shape inside."""
+    try:
+        yield
+    except MilblobError:
+        raise
+    except (OverflowError, TypeError, ValueError) as error:
+        kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
+        raise kind(f"{name}: {error}") from None
+
+
+def require_policies(overflow: str, nan: str = "keep") -> None:
+    """Refuse an unknown policy of casts. Raises: ValueError."""
+    if not isinstance(overflow, str) or overflow not in OVERFLOW_POLICIES:
+        raise ValueError(f"overflow: expected one of {', '.join(OVERFLOW_POLICIES)}, got {overflow!r}")
+    if not isinstance(nan, str) or nan not in NAN_POLICIES:
+        raise ValueError(f"nan: expected one of {', '.join(NAN_POLICIES)}, got {nan!r}")
 
 
 def is_castable(src_dtype: Any, dst_dtype: Any) -> bool:
@@ -90,10 +112,24 @@ def convert_into(
     After an error the contents of `dst` are unspecified.
     """
     src_type, dst_type = as_dtype(src_dtype), as_dtype(dst_dtype)
-    _require_policies(overflow, nan)
+    require_policies(overflow, nan)
     if src_type is dst_type or not src_type.is_float or not dst_type.is_float:
         raise TypeError(f"cast: expected two different float dtypes, got {src_type} and {dst_type}")
-    return _convert(dst, source, offset, count, src_type, dst_type, overflow, nan, first_index)
+    kind = _KERNELS.get((src_type, dst_type))
+    if kind is None:
+        return _convert_by_numpy(dst, source, offset, count, src_type, dst_type, overflow, nan, first_index)
+    counts = CastCounts(*parallel.cast(kind, source, offset, count, dst, overflow == "clamp"))
+    for number, is_nan, policy in ((counts.overflow, False, overflow), (counts.nan, True, nan)):
+        if number and policy == "error":
+            index = _codec.cast_find(kind, source, offset, count, is_nan)
+            if index == count:  # gone again
+                message = f"elements that do not fit: expected {number} as counted before, got none"
+                message += ": they changed while they were read"
+                raise FormatError(message, offset=offset, file=source.name)
+            at = offset + index * src_type.nbits // 8
+            value = np.ndarray(1, src_type.numpy, source, at)[0]  # type: ignore[arg-type]
+            raise _refusal(first_index + index, value, dst_type, is_nan)
+    return counts
 
 
 def cast_array(
@@ -117,7 +153,7 @@ def cast_array(
     array = np.asarray(array)
     target = as_dtype(dtype)
     own = as_dtype(array.dtype)
-    _require_policies(overflow, nan)
+    require_policies(overflow, nan)
     if not is_castable(own, target):
         raise TypeError(f"array: expected elements of a dtype that can become {target}, got {own}")
     if own is target:
@@ -133,45 +169,9 @@ def cast_array(
         part = array.reshape(-1) if chunk_count == array.size else array.flat[start : start + chunk_count]
         source = _codec.Buffer(np.ascontiguousarray(part, own.numpy).view(np.uint8))
         into = flat[start : start + part.size].view(np.uint8)
-        found = _convert(into, source, 0, part.size, own, target, overflow, nan, start)
+        found = convert_into(into, source, 0, part.size, own, target, overflow=overflow, nan=nan, first_index=start)
         counts = counts.plus(found)
     return out, counts
-
-
-def _require_policies(overflow: str, nan: str) -> None:
-    if not isinstance(overflow, str) or overflow not in OVERFLOW_POLICIES:
-        raise ValueError(f"overflow: expected one of {', '.join(OVERFLOW_POLICIES)}, got {overflow!r}")
-    if not isinstance(nan, str) or nan not in NAN_POLICIES:
-        raise ValueError(f"nan: expected one of {', '.join(NAN_POLICIES)}, got {nan!r}")
-
-
-def _convert(
-    dst: Any,
-    source: _codec.Buffer,
-    offset: int,
-    count: int,
-    src_type: DType,
-    dst_type: DType,
-    overflow: str,
-    nan: str,
-    first_index: int = 0,
-) -> CastCounts:
-    """convert_into with its arguments checked; messages count elements from `first_index`."""
-    kind = _KERNELS.get((src_type, dst_type))
-    if kind is None:
-        return _convert_by_numpy(dst, source, offset, count, src_type, dst_type, overflow, nan, first_index)
-    counts = CastCounts(*parallel.cast(kind, source, offset, count, dst, overflow == "clamp"))
-    for number, is_nan, policy in ((counts.overflow, False, overflow), (counts.nan, True, nan)):
-        if number and policy == "error":
-            index = _codec.cast_find(kind, source, offset, count, is_nan)
-            if index == count:  # gone again
-                message = f"elements that do not fit: expected {number} as counted before, got none"
-                message += ": they changed while they were read"
-                raise FormatError(message, offset=offset, file=source.name)
-            at = offset + index * src_type.nbits // 8
-            value = np.ndarray(1, src_type.numpy, source, at)[0]  # type: ignore[arg-type]
-            raise _refusal(first_index + index, value, dst_type, is_nan)
-    return counts
 
 
 def _convert_by_numpy(

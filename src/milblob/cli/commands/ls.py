@@ -260,7 +260,7 @@ def _summed(entries: list[dict[str, int]]) -> dict[str, int]:
 
 
 def _print_unlisted(model: "Model") -> None:
-    count = model.unlisted_count
+    count = model.tensors.unlisted_count
     if count:
         message = f"{output.plural(count, 'constant')} not listed: fewer than ten elements, bool or text"
         print()
