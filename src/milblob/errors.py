@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from .mirrored import PREFIX, shown
-from .wording import abbreviated, bounded, escape
+from .wording import abbreviated, bounded, located
 
 
 class MilblobError(Exception):
@@ -49,10 +49,7 @@ class MilblobError(Exception):
         self.file = file
 
     def __str__(self) -> str:
-        at = "" if self.offset is None else f" at byte {self.offset}"
-        file = "" if self.file is None else f" in {self.file}"
-        where = f" - at {bounded(self.where)}" if self.where else ""
-        return escape(f"{self.what}{at}{file}{where}")
+        return located(self.what, self)
 
     def __reduce__(self) -> tuple[object, ...]:
         place: dict[str, Any] = {"offset": self.offset, "where": self.where, "file": self.file, "code": self.code}

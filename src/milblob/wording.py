@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 MAX_NAMES = 8
 MAX_NCHARS = 2000
@@ -26,6 +27,14 @@ def bounded(text: str) -> str:
     if len(text) <= MAX_NCHARS:
         return text
     return f"{text[: MAX_NCHARS * 3 // 4]}... ({len(text):,} characters) ...{text[-MAX_NCHARS // 5 :]}"
+
+
+def located(message: str, found: Any) -> str:
+    """Return a message with the `offset`, `file` and `where` of what was found, an error or a finding, escaped."""
+    at = "" if found.offset is None else f" at byte {found.offset}"
+    file = "" if found.file is None else f" in {found.file}"
+    where = f" - at {bounded(found.where)}" if found.where else ""
+    return escape(f"{message}{at}{file}{where}")
 
 
 def abbreviated(text: str) -> str:

@@ -1,6 +1,5 @@
 """Check a bundle of Core AI: its files, its bytecode, its constants, and private data that it reveals."""
 
-import hashlib
 import os
 import re
 from collections import Counter
@@ -14,7 +13,7 @@ from ..storage import paths
 from ..wording import some
 from .asset import BYTECODE, HASH, METADATA, Asset
 from .decode import AssetDecoder
-from .emit import ALIGNMENT
+from .emit import ALIGNMENT, Span, sha256
 from .open_bytecode import expected_nbytes, size_message
 from .program import StoredConstant, type_text
 
@@ -53,7 +52,6 @@ _ROOT = re.compile(r"/|[A-Za-z]:[\\/]")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_NAMES = 4
 _MAX_TRIES = 8  # to read a bundle that others change all the time
-_PIECE_NBYTES = 1 << 24
 _SAFE_NBYTES = 1 << 20  # a file of fewer bytes is read, not mapped, and so not aligned to more than 16
 
 
@@ -68,11 +66,9 @@ def check_asset(path: str, max_nbytes: int | None = None) -> CheckReport:
     return checker.close(path)
 
 
-def _digest(asset: Asset) -> bytes:
-    found, whole = hashlib.sha256(), memoryview(asset.mapping.check_size())
-    for start in range(0, whole.nbytes, _PIECE_NBYTES):
-        found.update(whole[start : start + _PIECE_NBYTES])
-    return found.digest()
+def _hashes(asset: Asset) -> tuple[bytes | None, bytes]:
+    """Return main.hash, None if there is none, and the SHA-256 of the bytecode."""
+    return asset.companion(HASH, 1 << 10), sha256(asset.mapping, [Span(0, asset.mapping.nbytes)])
 
 
 def _is_path(text: str) -> bool:
@@ -142,13 +138,13 @@ class _AssetChecker(Findings):
 
         Raises: As `Asset`.
         """
-        stated, found = asset.companion(HASH, 1 << 10), _digest(asset)
+        stated, found = _hashes(asset)
         for _ in range(_MAX_TRIES):
             if stated is None or found == stated:
                 break
             before = stated, found
             with Asset(self._path) as now:  # another file, if the bundle has been replaced
-                stated, found = now.companion(HASH, 1 << 10), _digest(now)
+                stated, found = _hashes(now)
             if (stated, found) == before:
                 break
         return stated, found

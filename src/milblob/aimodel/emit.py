@@ -63,10 +63,7 @@ class Emitter:
     def __init__(self, bytecode: Bytecode) -> None:
         self._code = bytecode
         self.attributes: dict[int, bytes] = {}
-        self._new_attributes: list[bytes] = []
-        self._new_types: list[bytes] = []
-        self._new_strings: list[str] = []
-        self._new_properties: list[bytes] = []
+        self._new: dict[str, list[bytes]] = {"attributes": [], "types": [], "strings": [], "properties": []}
         self._numbers: dict[int, int] = {}  # offset in the IR section -> the varint that it gets
         # to be written, in order; a resource is referred to by its place in this list
         self.resources = [
@@ -91,25 +88,19 @@ class Emitter:
         known = {
             self._code.string(resource.key) for resource in self.resources if resource.key < len(self._code.strings)
         }
-        known |= set(self._new_strings)
-        number = next(n for n in count() if f"resource_milblob_{n}" not in known)
-        self._new_strings.append(f"resource_milblob_{number}")
-        return len(self._code.strings) + len(self._new_strings) - 1
+        known |= {text.decode() for text in self._new["strings"]}
+        key = next(key for key in map("resource_milblob_{}".format, count()) if key not in known)
+        return self.add("strings", key.encode())
 
-    def add_attribute(self, data: bytes) -> int:
-        """Add an attribute; return its number."""
-        self._new_attributes.append(data)
-        return len(self._code.attributes) + len(self._new_attributes) - 1
+    def add(self, table: str, data: bytes) -> int:
+        """Add a row to the "attributes", "types", "strings" or "properties" of the file; return its number."""
+        self._new[table].append(data)
+        return len(getattr(self._code, table)) + len(self._new[table]) - 1
 
-    def add_type(self, data: bytes) -> int:
-        """Add a type; return its number."""
-        self._new_types.append(data)
-        return len(self._code.types) + len(self._new_types) - 1
-
-    def add_properties(self, data: bytes) -> int:
-        """Add properties of operations; return their number."""
-        self._new_properties.append(data)
-        return len(self._code.properties) + len(self._new_properties) - 1
+    def _described(self) -> Iterator[tuple[list[Any], dict[int, bytes], list[bytes]]]:
+        """Yield the old rows of attributes, then of types, with those that change, by number, and the new ones."""
+        yield self._code.attributes.tolist(), self.attributes, self._new["attributes"]
+        yield self._code.types.tolist(), {}, self._new["types"]
 
     def set_properties(self, op: int, number: int) -> None:
         """Give an operation other properties."""
@@ -144,33 +135,30 @@ class Emitter:
             return self._entries()
         if section.id == sections.IR:
             return [self._operations()]
-        if section.id == sections.STRINGS and self._new_strings:
+        if section.id == sections.STRINGS and self._new["strings"]:
             return [self._strings()]
         if section.id == sections.RESOURCE_OFFSET:
             return [self._resource_offsets()]
         if section.id == sections.PROPERTIES:
-            rows = [bytes(self._data(Span(*row))) for row in self._code.properties.tolist()] + self._new_properties
+            rows = [bytes(self._data(Span(*row))) for row in self._code.properties.tolist()]
+            rows += self._new["properties"]
             return [varint(len(rows)) + b"".join(varint(len(row)) + row for row in rows)]
         return [Span(section.data_offset, section.nbytes)]
 
     def _strings(self) -> bytes:
         rows = [bytes(self._data(Span(*row))) + b"\0" for row in self._code.strings.tolist()]
-        rows += [text.encode() + b"\0" for text in self._new_strings]
+        rows += [text + b"\0" for text in self._new["strings"]]
         return varint(len(rows)) + b"".join(varint(len(row)) for row in reversed(rows)) + b"".join(rows)
 
     def _data(self, span: Span) -> memoryview:
         return memoryview(self._code.mapping.live())[span.offset : span.offset + span.nbytes]
 
     def _offsets(self) -> bytes:
-        code = self._code
-        out = varint(len(code.attributes) + len(self._new_attributes)) + varint(len(code.types) + len(self._new_types))
-        for table, changed, new in (
-            (code.attributes, self.attributes, self._new_attributes),
-            (code.types, {}, self._new_types),
-        ):
+        out = b"".join(varint(len(old) + len(new)) for old, _, new in self._described())
+        for old, changed, new in self._described():
             rows = [
                 (dialect, len(changed[number]) if number in changed else nbytes, is_custom)
-                for number, (_, nbytes, dialect, is_custom) in enumerate(table.tolist())
+                for number, (_, nbytes, dialect, is_custom) in enumerate(old)
             ]
             rows += [(0, len(data), 1) for data in new]
             for dialect, group in groupby(rows, key=lambda row: row[0]):
@@ -181,11 +169,8 @@ class Emitter:
 
     def _entries(self) -> list[Piece]:
         pieces: list[Piece] = []
-        for table, changed, new in (
-            (self._code.attributes, self.attributes, self._new_attributes),
-            (self._code.types, {}, self._new_types),
-        ):
-            pieces += [changed.get(number, Span(row[0], row[1])) for number, row in enumerate(table.tolist())]
+        for old, changed, new in self._described():
+            pieces += [changed.get(number, Span(row[0], row[1])) for number, row in enumerate(old)]
             pieces += new
         return pieces
 

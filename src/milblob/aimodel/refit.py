@@ -182,8 +182,8 @@ def _rewritten(asset: Asset, values: list[_Value]) -> NewBytecode:
             number = made.get(row.given)
             if number is None:
                 data = Later(_nbytes_of(asset, row), partial(_bytes_of, asset, row))
-                number = made[row.given] = emitter.add_attribute(_attribute(emitter, data, prod(row.shape)))
-            emitter.set_properties(asset[name].row.op, emitter.add_properties(varint(number)))
+                number = made[row.given] = emitter.add("attributes", _attribute(emitter, data, prod(row.shape)))
+            emitter.set_properties(asset[name].row.op, emitter.add("properties", varint(number)))
     return emitter.pieces(), None
 
 

@@ -164,7 +164,7 @@ class _Repacking:
         for number, row in enumerate(code.types.tolist()):
             if bytes(memoryview(code.mapping.live())[row[0] : row[0] + row[1]]) == data:
                 return number
-        return self.emitter.add_type(data)
+        return self.emitter.add("types", data)
 
     # --------------------------------------------------------------------------------------------- equal, and not used
 

@@ -8,7 +8,7 @@ from typing import ClassVar, NoReturn, get_args, overload
 from ..mirrored import shown
 from ..results import Result, ambiguous, least
 from ..rules.catalog import Severity
-from ..wording import bounded, escape, plural, shortened
+from ..wording import bounded, escape, located, plural, shortened
 
 MAX_ALIKE = 1000  # findings of one code per file; a last finding counts the rest
 SEVERITIES = get_args(Severity)
@@ -45,10 +45,7 @@ class Finding(Result):
     where: str = ""
 
     def __str__(self) -> str:
-        at = "" if self.offset is None else f" at byte {self.offset}"
-        file = "" if self.file is None else f" in {self.file}"
-        where = f" - at {bounded(self.where)}" if self.where else ""
-        return escape(f"{self.severity}[{self.code}] {self.message}{at}{file}{where}")
+        return located(f"{self.severity}[{self.code}] {self.message}", self)
 
 
 @dataclass(frozen=True, repr=False)

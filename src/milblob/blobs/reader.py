@@ -2,8 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -334,14 +333,6 @@ class BlobReader(Opened):
     def close(self) -> None:
         """Close the file. Arrays over it remain valid; the last of them releases the mapping."""
         self.mapping.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.mapping.buffer is None else f"{self._count} records"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Container, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from collections.abc import Mapping as MappingABC
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Never
 
 from .. import _codec
 from ..arguments import require_flags
@@ -324,12 +324,6 @@ class Model(Shown, Opened, MappingABC[str, Tensor]):
             part.release()
         self.package.close()
         self.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.package.closed else f"{len(self)} tensors"

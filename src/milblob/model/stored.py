@@ -14,7 +14,7 @@ from ..dtypes import DType, as_dtype, dtype_of
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
 from ..shown import MAX_FIRST, Shown, short
-from ..storage.mapped import MappedFile
+from ..storage.mapped import Closable, MappedFile
 from ..values.arrays import copy_into
 from ..values.dense import Packed
 from ..values.tensorvalue import require_shape
@@ -163,7 +163,7 @@ class StoredArray(LazyTensor):
         return self
 
 
-class Arrays(Shown, Mapping[str, _A]):
+class Arrays(Shown, Closable, Mapping[str, _A]):
     """The arrays of a file by name, in its order. Each array is looked up on first access.
 
     A context manager. Closing ends reading; arrays that were read remain valid.
@@ -206,12 +206,6 @@ class Arrays(Shown, Mapping[str, _A]):
     def close(self) -> None:
         """Close the file."""
         self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------- notes

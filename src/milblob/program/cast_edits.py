@@ -12,7 +12,6 @@ from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType, as_dtype
 from ..errors import ProgramError
 from ..values.cast import is_castable
-from ..values.tensorvalue import pack_tensor
 from .scan import ProgramScan
 from .splice import Edit
 from .view import Consumer, Operation
@@ -22,10 +21,9 @@ from .wire_edits import (
     combined,
     field,
     fields_of,
-    immediate_value,
     rewritten_operation,
     stored_value,
-    tensor_type,
+    text_value,
     type_edits,
     value_edit,
 )
@@ -204,9 +202,8 @@ def constexpr_objection(consumer: Consumer) -> str | None:
 def _as_constexpr(program: ProgramScan, constant: _codec.Constant, value: Any, as_inputs: bool) -> Edit:
     """Make a const operation a constexpr_cast: its parts are attributes before iOS18 and inputs from then on."""
     source = _value(program, constant, DType.FLOAT16, value)
-    text = immediate_value(tensor_type(DType.STRING, ()), pack_tensor("fp32"))
     new = []
-    for key, part in zip(_CAST_PARTS, (source, text), strict=True):
+    for key, part in zip(_CAST_PARTS, (source, text_value("fp32")), strict=True):
         argument = field(1, field(2, part)) if as_inputs else part  # Argument {1 Binding {2 value}}
         new.append((INPUTS if as_inputs else ATTRIBUTES, field(1, key) + field(2, argument)))
     return rewritten_operation(program.buffer, _op(constant), _CAST, ("val",), new)

@@ -140,6 +140,11 @@ def immediate_value(type_bytes: bytes, tensor_bytes: Any) -> bytes:
     return field(_VALUE_TYPE, type_bytes) + field(_VALUE_IMMEDIATE, field(1, tensor_bytes))
 
 
+def text_value(text: str) -> bytes:
+    """Encode a Value that holds a string."""
+    return immediate_value(tensor_type(DType.STRING, ()), pack_tensor(text))
+
+
 # -------------------------------------------------------------------------------------------------------------- values
 
 
@@ -337,9 +342,8 @@ def new_operation(
         rows.append(
             (_OPERATION_OUTPUTS, field(_OPERATION_OUTPUTS, field(1, output) + field(2, tensor_type(dtype, shape))))
         )
-    label = immediate_value(tensor_type(DType.STRING, ()), pack_tensor(name))
     rows += [(number, field(number, entry)) for number, entry in parameters]
-    rows.append((ATTRIBUTES, field(ATTRIBUTES, field(1, "name") + field(2, label))))
+    rows.append((ATTRIBUTES, field(ATTRIBUTES, field(1, "name") + field(2, text_value(name)))))
     return b"".join(data for _, data in sorted(rows, key=lambda row: row[0]))
 
 
@@ -378,8 +382,7 @@ def copied_constant(
         if entry.number == _OPERATION_OUTPUTS and entry.wire == _BYTES:
             edits.append(text_edit(buffer, entry.span, 1, name))
         elif entry.number == ATTRIBUTES and entry.wire == _BYTES and key_of(buffer, entry) == "name":
-            value = immediate_value(tensor_type(DType.STRING, ()), pack_tensor(name))
-            edits.append(_payload_edit(entry, field(1, "name") + field(2, value)))
+            edits.append(_payload_edit(entry, field(1, "name") + field(2, text_value(name))))
     return splice(buffer, op.message, combined(edits)).tobytes()
 
 

@@ -4,28 +4,33 @@ Their elements are those of x, so that the data type is known even where the sha
 """
 
 from collections.abc import Callable
-from functools import wraps
 
 from ..program.types import TensorType
 from .known_arguments import MAX_COUNT, Given, Unsure, index, product, typed
 
 _Maker = Callable[[Given], TensorType | tuple[TensorType, ...]]
+_Mover = Callable[[Given], TensorType]
+MAKERS: dict[str, _Maker] = {}
+"""Operation -> the function that infers its types."""
 
 
-def _of_x(make: Callable[[Given], TensorType]) -> Callable[[Given], TensorType]:
-    """Leave the whole shape open where it is not known."""
+def _moves(kind: str) -> Callable[[_Mover], _Mover]:
+    """Register the function of an operation that moves elements: where it is not sure, the whole shape is open."""
 
-    @wraps(make)
-    def moved(given: Given) -> TensorType:
-        try:
-            return make(given)
-        except Unsure:
-            return TensorType(given.tensor("x").dtype, (), -1)
+    def register(make: _Mover) -> _Mover:
+        def moved(given: Given) -> TensorType:
+            try:
+                return make(given)
+            except Unsure:
+                return TensorType(given.tensor("x").dtype, (), -1)
 
-    return moved
+        MAKERS[kind] = moved
+        return make
+
+    return register
 
 
-@_of_x
+@_moves("reshape")
 def _reshape(given: Given) -> TensorType:
     x = given.ranked("x")
     wanted = given.integers_or_none("shape")
@@ -50,7 +55,7 @@ def _reshape(given: Given) -> TensorType:
     return typed(x, made)
 
 
-@_of_x
+@_moves("reshape_like")
 def _reshape_like(given: Given) -> TensorType:
     x = given.tensor("x")
     first, last, to_end = (given.each_integer(key) for key in ("begins", "ends", "end_masks"))
@@ -63,7 +68,7 @@ def _reshape_like(given: Given) -> TensorType:
     return typed(x, made)
 
 
-@_of_x
+@_moves("transpose")
 def _transpose(given: Given) -> TensorType:
     x = given.ranked("x")
     perm = given.integers_or_none("perm")
@@ -75,7 +80,7 @@ def _transpose(given: Given) -> TensorType:
     return typed(x, [x.shape[axis] for axis in axes])
 
 
-@_of_x
+@_moves("expand_dims")
 def _expand_dims(given: Given) -> TensorType:
     x = given.ranked("x")
     axes = given.integers("axes")
@@ -86,7 +91,7 @@ def _expand_dims(given: Given) -> TensorType:
     return typed(x, shape)
 
 
-@_of_x
+@_moves("squeeze")
 def _squeeze(given: Given) -> TensorType:
     x = given.ranked("x")
     if "axes" in given:
@@ -100,7 +105,7 @@ def _squeeze(given: Given) -> TensorType:
     return typed(x, [size for i, size in enumerate(x.shape) if i not in axes])
 
 
-@_of_x
+@_moves("slice_by_index")
 def _slice_by_index(given: Given) -> TensorType:
     x = given.ranked("x")
     rank = len(x.shape)
@@ -129,7 +134,7 @@ def _length(size: int | None, first: int | None, last: int | None, stride: int) 
     return max(-((begin - end) // step), 0) or None  # not the length of a range, which ends at 2**63
 
 
-@_of_x
+@_moves("slice_by_size")
 def _slice_by_size(given: Given) -> TensorType:
     x = given.ranked("x")
     rank = len(x.shape)
@@ -146,7 +151,7 @@ def _slice_by_size(given: Given) -> TensorType:
     return typed(x, made)
 
 
-@_of_x
+@_moves("gather")
 def _gather(given: Given) -> TensorType:
     x, indices = given.ranked("x"), given.ranked("indices")
     axis = index(given.integer("axis", 0), len(x.shape))
@@ -156,12 +161,12 @@ def _gather(given: Given) -> TensorType:
     return typed(x, (*x.shape[:axis], *indices.shape[shared:], *x.shape[axis + 1 :]))
 
 
-@_of_x
+@_moves("gather_along_axis")
 def _gather_along_axis(given: Given) -> TensorType:
     return typed(given.tensor("x"), given.ranked("indices").shape)
 
 
-@_of_x
+@_moves("gather_nd")
 def _gather_nd(given: Given) -> TensorType:
     x, indices = given.ranked("x"), given.ranked("indices")
     depth = indices.shape[-1] if indices.shape else None
@@ -221,7 +226,7 @@ def _split(given: Given) -> tuple[TensorType, ...]:
     return tuple(typed(x, (*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in made)
 
 
-@_of_x
+@_moves("tile")
 def _tile(given: Given) -> TensorType:
     x = given.ranked("x")
     times = given.integers_or_none("reps")
@@ -232,7 +237,7 @@ def _tile(given: Given) -> TensorType:
     return typed(x, [None if size is None else size * n for size, n in zip(x.shape, times, strict=True)])
 
 
-@_of_x
+@_moves("pad")
 def _pad(given: Given) -> TensorType:
     x = given.ranked("x")
     amounts = given.integers_or_none("pad")
@@ -247,14 +252,14 @@ def _pad(given: Given) -> TensorType:
     return typed(x, made)
 
 
-@_of_x
+@_moves("flatten2d")
 def _flatten(given: Given) -> TensorType:
     x = given.ranked("x")
     axis = given.integer("axis", 1)
     return typed(x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
-@_of_x
+@_moves("sliding_windows")
 def _sliding_windows(given: Given) -> TensorType:
     x = given.ranked("x")
     axis = index(given.integer("axis"), len(x.shape))
@@ -266,21 +271,25 @@ def _sliding_windows(given: Given) -> TensorType:
     return typed(x, (*x.shape[:axis], count, size, *x.shape[axis + 1 :]))
 
 
-def _space(key: str, is_deeper: bool) -> Callable[[Given], TensorType]:
-    """Blocks of height and width that become channels, or the other way round."""
+def _space(kind: str, key: str, is_deeper: bool) -> None:
+    """Register an operation that makes blocks of height and width channels, or the other way round."""
 
-    @_of_x
+    @_moves(kind)
     def make(given: Given) -> TensorType:
-        x = given.ranked("x")
+        x = given.ranked("x", 4, 4)
         size = given.integer(key)
-        if len(x.shape) != 4 or size < 1:
+        if size < 1:
             raise Unsure
         count, channels, *area = x.shape
         if is_deeper:
             return typed(x, (count, _times(channels, size * size), *(_over(one, size) for one in area)))
         return typed(x, (count, _over(channels, size * size), *(_times(one, size) for one in area)))
 
-    return make
+
+_space("depth_to_space", "block_size", False)
+_space("pixel_shuffle", "upscale_factor", False)
+_space("pixel_unshuffle", "downscale_factor", True)
+_space("space_to_depth", "block_size", True)
 
 
 def _times(size: int | None, factor: int) -> int | None:
@@ -291,53 +300,29 @@ def _over(size: int | None, divisor: int) -> int | None:
     return None if size is None or size % divisor else size // divisor
 
 
-@_of_x
+@_moves("space_to_batch")
 def _space_to_batch(given: Given) -> TensorType:
-    x = given.ranked("x")
-    (count, channels, *area), blocks, amounts = _batches(x, given, "paddings")
+    x, blocks, amounts = _batches(given, "paddings")
+    count, channels, *area = x.shape
     padded = [None if size is None else size + sum(amounts[2 * i : 2 * i + 2]) for i, size in enumerate(area)]
     made = [_over(size, block) for size, block in zip(padded, blocks, strict=True)]
     return typed(x, (_times(count, blocks[0] * blocks[1]), channels, *made))
 
 
-@_of_x
+@_moves("batch_to_space")
 def _batch_to_space(given: Given) -> TensorType:
-    x = given.ranked("x")
-    (count, channels, *area), blocks, amounts = _batches(x, given, "crops")
+    x, blocks, amounts = _batches(given, "crops")
+    count, channels, *area = x.shape
     whole = [_times(size, block) for size, block in zip(area, blocks, strict=True)]
     made = [None if size is None else size - sum(amounts[2 * i : 2 * i + 2]) for i, size in enumerate(whole)]
     return typed(x, (_over(count, blocks[0] * blocks[1]), channels, *made))
 
 
-def _batches(x: TensorType, given: Given, key: str) -> tuple[tuple[int | None, ...], tuple[int, ...], tuple[int, ...]]:
+def _batches(given: Given, key: str) -> tuple[TensorType, tuple[int, ...], tuple[int, ...]]:
     blocks, amounts = given.sizes("block_shape", 2, 1), given.sizes(key, 4, 0)
-    if len(x.shape) != 4 or min(blocks) < 1:
+    if min(blocks) < 1:
         raise Unsure
-    return x.shape, blocks, amounts
+    return given.ranked("x", 4, 4), blocks, amounts
 
 
-MAKERS: dict[str, _Maker] = {
-    "batch_to_space": _batch_to_space,
-    "concat": _concat,
-    "depth_to_space": _space("block_size", False),
-    "expand_dims": _expand_dims,
-    "flatten2d": _flatten,
-    "gather": _gather,
-    "gather_along_axis": _gather_along_axis,
-    "gather_nd": _gather_nd,
-    "pad": _pad,
-    "pixel_shuffle": _space("upscale_factor", False),
-    "pixel_unshuffle": _space("downscale_factor", True),
-    "reshape": _reshape,
-    "reshape_like": _reshape_like,
-    "slice_by_index": _slice_by_index,
-    "slice_by_size": _slice_by_size,
-    "sliding_windows": _sliding_windows,
-    "space_to_batch": _space_to_batch,
-    "space_to_depth": _space("block_size", True),
-    "split": _split,
-    "squeeze": _squeeze,
-    "stack": _stack,
-    "tile": _tile,
-    "transpose": _transpose,
-}
+MAKERS |= {"concat": _concat, "split": _split, "stack": _stack}

@@ -10,15 +10,13 @@ _Sizes = list[int | None]
 
 
 def _conv(given: Given) -> TensorType:
-    x, weight = given.ranked("x"), given.ranked("weight")
-    _require_windows(x, weight.shape)
-    area = _or_open(len(x.shape) - 2, lambda: _windows(given, x, weight.shape[2:], "valid"))
+    x, weight = _windowed(given)
+    area = _or_open(len(x.shape) - 2, lambda: _windows(given, x, weight.shape[2:]))
     return typed(x, (x.shape[0], weight.shape[0], *area))
 
 
 def _conv_transpose(given: Given) -> TensorType:
-    x, weight = given.ranked("x"), given.ranked("weight")
-    _require_windows(x, weight.shape)
+    x, weight = _windowed(given)
     area = _or_open(len(x.shape) - 2, lambda: _spread(given, x, weight.shape[2:]))
     channels = weight.shape[1]
     groups = given.integer("groups", 1)
@@ -33,10 +31,8 @@ def _spread(given: Given, x: TensorType, kernel: Sequence[int | None]) -> _Sizes
         if len(wanted) != len(x.shape):
             raise Unsure
         return list(wanted[2:])
-    strides, dilations = given.sizes("strides", count, 1), given.sizes("dilations", count, 1)
-    kind = given.word("pad_type", "valid").lower()
-    pads = given.sizes("pad", 2 * count, 0) if kind == "custom" else (0,) * (2 * count)
-    if kind not in ("custom", "same", "valid"):
+    kind, strides, dilations, pads = _layout(given, count)
+    if kind == "same_lower":
         raise Unsure
     made: _Sizes = []
     for i, (size, width) in enumerate(zip(x.shape[2:], kernel, strict=True)):
@@ -50,22 +46,18 @@ def _spread(given: Given, x: TensorType, kernel: Sequence[int | None]) -> _Sizes
 
 
 def _pool(given: Given) -> TensorType:
-    x = given.ranked("x")
+    x = given.ranked("x", 3)
     count = len(x.shape) - 2
-    if count < 1:
-        raise Unsure
-    area = _or_open(count, lambda: _windows(given, x, given.sizes("kernel_sizes", count, 1), "valid"))
+    area = _or_open(count, lambda: _windows(given, x, given.sizes("kernel_sizes", count, 1)))
     return typed(x, (*x.shape[:2], *area))
 
 
-def _windows(given: Given, x: TensorType, kernel: Sequence[int | None], default: str) -> _Sizes:
+def _windows(given: Given, x: TensorType, kernel: Sequence[int | None]) -> _Sizes:
     """How many places windows have along height, width and depth."""
     count = len(kernel)
-    strides, dilations = given.sizes("strides", count, 1), given.sizes("dilations", count, 1)
-    kind = given.word("pad_type", default).lower()
-    pads = given.sizes("pad", 2 * count, 0) if kind == "custom" else (0,) * (2 * count)
+    kind, strides, dilations, pads = _layout(given, count)
     rounds_up = bool(given.integer("ceil_mode", 0))
-    if kind not in ("custom", "same", "same_lower", "valid") or min(strides) < 1:
+    if min(strides) < 1:
         raise Unsure
     made: _Sizes = []
     for i, (size, width) in enumerate(zip(x.shape[2:], kernel, strict=True)):
@@ -85,9 +77,19 @@ def _windows(given: Given, x: TensorType, kernel: Sequence[int | None], default:
     return made
 
 
-def _require_windows(x: TensorType, weight: Sequence[int | None]) -> None:
-    if len(x.shape) < 3 or len(weight) != len(x.shape):
+def _layout(given: Given, count: int) -> tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the kind of padding, strides, dilations and pads of windows with `count` dimensions."""
+    kind = given.word("pad_type", "valid").lower()
+    if kind not in ("custom", "same", "same_lower", "valid"):
         raise Unsure
+    pads = given.sizes("pad", 2 * count, 0) if kind == "custom" else (0,) * (2 * count)
+    return kind, given.sizes("strides", count, 1), given.sizes("dilations", count, 1), pads
+
+
+def _windowed(given: Given) -> tuple[TensorType, TensorType]:
+    """Return the types of x and of the weight that goes over it."""
+    x = given.ranked("x", 3)
+    return x, given.ranked("weight", len(x.shape), len(x.shape))
 
 
 def _or_open(count: int, make: Callable[[], _Sizes]) -> _Sizes:
@@ -102,9 +104,7 @@ def _resized(height: str, width: str, default: int | None = None) -> Callable[[G
     """Return the type of an image with the height and width that two arguments give."""
 
     def make(given: Given) -> TensorType:
-        x = given.ranked("x")
-        if len(x.shape) < 3:
-            raise Unsure
+        x = given.ranked("x", 3)
         area = _or_open(2, lambda: [given.integer(height, default), given.integer(width, default)])
         return typed(x, (*x.shape[:-2], *area))
 
@@ -113,9 +113,7 @@ def _resized(height: str, width: str, default: int | None = None) -> Callable[[G
 
 def _upsampled(given: Given) -> TensorType:
     """Leave height and width open: the factors may be fractions, and no document defines their rounding."""
-    x = given.ranked("x")
-    if len(x.shape) < 3:
-        raise Unsure
+    x = given.ranked("x", 3)
     return typed(x, (*x.shape[:-2], None, None))
 
 
@@ -134,18 +132,14 @@ def _resize(given: Given) -> TensorType:
 
 
 def _crop(given: Given) -> TensorType:
-    x = given.ranked("x")
-    if len(x.shape) < 3:
-        raise Unsure
+    x = given.ranked("x", 3)
     cuts = [sum(given.sizes(key, 2, 0)) for key in ("crop_height", "crop_width")]
     area = [None if size is None else size - cut for size, cut in zip(x.shape[-2:], cuts, strict=True)]
     return typed(x, (*x.shape[:-2], *area))
 
 
 def _crop_resize(given: Given) -> TensorType:
-    x = given.ranked("x")
-    if len(x.shape) != 4:
-        raise Unsure
+    x = given.ranked("x", 4, 4)
     area = given.integer("target_height", 1), given.integer("target_width", 1)
     if "boxes" in given:  # since CoreML7
         boxes = given.ranked("boxes").shape
@@ -155,9 +149,7 @@ def _crop_resize(given: Given) -> TensorType:
 
 
 def _resample(given: Given) -> TensorType:
-    x, coordinates = given.ranked("x"), given.ranked("coordinates")
-    if len(x.shape) != 4 or len(coordinates.shape) != 4:
-        raise Unsure
+    x, coordinates = given.ranked("x", 4, 4), given.ranked("coordinates", 4, 4)
     return typed(x, (*x.shape[:2], *coordinates.shape[1:3]))
 
 
@@ -165,9 +157,7 @@ def _recurrent(outputs: int) -> Callable[[Given], tuple[TensorType, ...]]:
     """A layer over sequences: its output at each step, or the last one only, and its state at the end."""
 
     def make(given: Given) -> tuple[TensorType, ...]:
-        x, weight = given.ranked("x"), given.ranked("weight_hh")
-        if len(x.shape) != 3 or len(weight.shape) != 2:
-            raise Unsure
+        x, weight = given.ranked("x", 3, 3), given.ranked("weight_hh", 2, 2)
         size = weight.shape[1]
         if given.word("direction", "forward") == "bidirectional":
             size = None if size is None else 2 * size

@@ -47,9 +47,12 @@ class Given:
             raise Unsure
         return found
 
-    def ranked(self, key: str) -> TensorType:
-        """The type of a tensor of a known rank."""
-        return _require_rank(self.tensor(key))
+    def ranked(self, key: str, least: int = 0, most: int | None = None) -> TensorType:
+        """The type of a tensor of a known rank, from `least` to `most`."""
+        found = _require_rank(self.tensor(key))
+        if len(found.shape) < least or (most is not None and len(found.shape) > most):
+            raise Unsure
+        return found
 
     def several(self, key: str) -> list[TensorType]:
         """The types of the tensors of an argument that takes several; of a known rank, and of one data type."""

@@ -1,8 +1,8 @@
 """Rules of the specification about the outputs of operations: types that follow plainly from those of the inputs.
 
 Other operations, and dimensions that depend on unknown values, are not checked: a finding is never a
-guess. Elementwise operations, reductions and products are here, those that move elements in rules_moved.py, those that
-go over windows in rules_windows.py. The source is coremltools' own type inference.
+guess. Elementwise operations, reductions and products are here, those that move elements in infer_movement.py, those
+that go over windows in infer_windows.py. The source is coremltools' own type inference.
 """
 
 from collections.abc import Callable
@@ -120,15 +120,13 @@ def _topk(given: Given) -> tuple[TensorType, ...]:
 
 
 def _linear(given: Given) -> TensorType:
-    x, weight = given.ranked("x"), given.ranked("weight")
-    if not x.shape or len(weight.shape) != 2:
-        raise Unsure
+    x, weight = given.ranked("x", 1), given.ranked("weight", 2, 2)
     return typed(x, (*x.shape[:-1], weight.shape[0]))
 
 
 def _matmul(given: Given) -> TensorType:
-    x, y = given.ranked("x"), given.ranked("y")
-    if x.dtype != y.dtype or min(len(x.shape), len(y.shape)) < 2:
+    x, y = given.ranked("x", 2), given.ranked("y", 2)
+    if x.dtype != y.dtype:
         raise Unsure
     rows = x.shape[-1 if given.integer("transpose_x", 0) else -2]
     columns = y.shape[-2 if given.integer("transpose_y", 0) else -1]
@@ -155,9 +153,7 @@ def _einsum(given: Given) -> TensorType:
 
 
 def _attention(given: Given) -> TensorType:
-    query, value = given.ranked("query"), given.ranked("value")
-    if not query.shape or not value.shape:
-        raise Unsure
+    query, value = given.ranked("query", 1), given.ranked("value", 1)
     return typed(query, (*query.shape[:-1], value.shape[-1]))
 
 
@@ -207,9 +203,7 @@ def _list_length(given: Given) -> TensorType:
 
 
 def _list_gather(given: Given) -> TensorType:
-    element, indices = given.element("ls"), given.ranked("indices")
-    if len(indices.shape) != 1:
-        raise Unsure
+    element, indices = given.element("ls"), given.ranked("indices", 1, 1)
     return typed(element, (*indices.shape, *element.shape))
 
 

@@ -21,7 +21,7 @@ from .._codec import Buffer
 from ..errors import FormatError
 from . import paths
 from .locks import take, unlock
-from .mapped import MappedFile
+from .mapped import Closable, MappedFile
 
 STAGED = ".milblob-new"  # prepared by a commit, beside its target file
 PATCH, REPLACEMENT = 1, 2
@@ -76,7 +76,7 @@ def join(root: str, path: str) -> str:
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-class Journal:
+class Journal(Closable):
     """A journal opened for reading; a context manager. It may come from anywhere and is not trusted.
 
     Attributes:
@@ -117,12 +117,6 @@ class Journal:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> "Journal":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def hold(self) -> None:
         """Lock the journal until it is closed: readers then wait for the change instead of refusing the model."""

@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from .._codec import Buffer
 from ..arguments import as_path
@@ -41,7 +41,23 @@ def closed_on_error(opened: Any) -> Iterator[None]:
         raise
 
 
-class Opened:
+class Closable:
+    """Base of what is closed at the end of a `with` block."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Release what is open."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Opened(Closable):
     """Base of objects that hold open files: like a file object, they cannot be copied or pickled."""
 
     path: str | None

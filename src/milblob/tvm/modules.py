@@ -2,7 +2,7 @@
 
 import datetime
 import os
-from typing import Any, Self
+from typing import Any
 
 from ..analysis.check_report import CheckReport
 from ..arguments import as_path
@@ -10,7 +10,7 @@ from ..budget import Budget
 from ..errors import FormatError
 from ..formats.params import Parameters, parameters_in
 from ..formats.params_codes import ARCHIVED, Codes, codes_of
-from ..storage.mapped import closed_on_error
+from ..storage.mapped import Closable, closed_on_error
 from .archive import METADATA, Archive
 from .findings import Report
 from .graph import ModuleGraph, parse_graph
@@ -158,7 +158,7 @@ class Module:
         return f"<Module {self.name!r}: {self.style}, {'/'.join(self.executors) or 'no executor'}>"
 
 
-class OpenLibrary:
+class OpenLibrary(Closable):
     """An open Model Library Format archive. A context manager.
 
     Closing ends reading; arrays that were read remain valid.
@@ -238,12 +238,6 @@ class OpenLibrary:
     def close(self) -> None:
         """Release all files."""
         self.archive.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} version {self.version}, {self.kind}: {', '.join(self.modules)}>"
