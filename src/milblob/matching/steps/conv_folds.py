@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -164,10 +164,16 @@ class FoldFinder:
         for steps in ways:
             alike[tuple((*norm[:4], norm.form, norm.dtype) for norm in steps)].append(steps)
         exact: set[Steps] = set()
-        for several in alike.values():
+        if ways:
             with np.errstate(all="ignore"):
-                values = compute(several[0], np.array([[norm.epsilon for norm in steps] for steps in several]).T)
-            exact.update(compress(several, each_casts_to(values, present, dtype, count).tolist()))
+                values = np.concatenate(
+                    [
+                        compute(several[0], np.array([[norm.epsilon for norm in steps] for steps in several]).T)
+                        for several in alike.values()
+                    ]
+                )
+            is_exact = each_casts_to(values, present, dtype, count).tolist()
+            exact.update(compress(chain.from_iterable(alike.values()), is_exact))
         return [steps for steps in ways if steps in exact]
 
     def _scaled(self, rows: Values, norms: Steps, epsilons: Values) -> Values:
