@@ -1,7 +1,6 @@
 """Batch norms and vectors of a checkpoint as factors of channels: a weight is compared with all of a size at once."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -31,16 +30,22 @@ class Scales:
         self._places = spread(count, _PLACES)
         usual = dict.fromkeys(EPSILONS if epsilon is None else (epsilon, *EPSILONS))
         self._rows = [
-            replace(norm, epsilon=value) for norm in self._norms for value in (usual if norm.variance else (0.0,))
+            norm._replace(epsilon=value) for norm in self._norms for value in (usual if norm.variance else (0.0,))
         ]
         width = len(self._places)
         self._scales, self._means, self._betas = (np.zeros((len(self._rows), width)) for _ in range(3))
-        for at, norm in enumerate(self._rows):
-            some = self._some(norm)
-            self._scales[at] = scale_of(norm, some)
+        varied = [norm for norm in self._norms if norm.variance is not None]
+        self._extremes = np.zeros((len(varied), 2, width))  # scales for the least epsilon and the largest, of `varied`
+        self._varied, end = varied, 0
+        for norm in self._norms:
+            some, begin = self._some(norm), end
+            end += len(usual) if norm.variance else 1
+            self._scales[begin:end] = scale_of(norm, some, np.array([*usual] if norm.variance else [0.0]))
             for table, vector in ((self._means, some.mean), (self._betas, some.beta)):
                 if vector is not None:
-                    table[at] = vector
+                    table[begin:end] = vector
+        for at, norm in enumerate(varied):
+            self._extremes[at] = np.abs(scale_of(norm, self._some(norm), np.array([0.0, 1.0])))
 
     def _some(self, norm: Norm) -> Vectors:
         whole = self._vectors(norm)
@@ -48,30 +53,29 @@ class Scales:
 
     def near(self, factors: Values, tolerance: float) -> list[Steps]:
         """Return the norms whose scales are the factors of channels, NaN where one is not known; the nearest first."""
-        apart = _apart(self._scales, factors[self._places])
-        return [(self._rows[at],) for at in np.argsort(apart, kind="stable") if apart[at] <= tolerance]
+        return [(self._rows[at],) for at in _nearest(self._scales, factors[self._places], tolerance)]
 
     def near_unusual(self, factors: Values, tolerance: float) -> Iterator[Steps]:
         """Yield norms with an unusual epsilon, which is estimated from the factors."""
         some = factors[self._places]
-        for norm in self._norms:
-            if norm.variance is None or not self._is_possible(norm, some, tolerance):
-                continue
-            vectors = self._vectors(norm)
-            for epsilon in epsilons(vectors, factors):
-                tried = replace(norm, epsilon=epsilon)
-                if _apart(scale_of(tried, self._some(norm))[None].astype(np.float64), some)[0] <= tolerance:
-                    yield (tried,)
+        for norm in self._possible(some, tolerance):
+            options = np.array(epsilons(self._vectors(norm), factors))
+            scales = scale_of(norm, self._some(norm), options).astype(np.float64)
+            for at in sorted(_nearest(scales, some, tolerance)):
+                yield (norm._replace(epsilon=float(options[at])),)
 
-    def _is_possible(self, norm: Norm, factors: Values, tolerance: float) -> bool:
-        """Whether some epsilon makes a norm's scales the factors, for half of the channels: they shrink as it grows."""
-        some = self._some(norm)
-        top, bottom = (np.abs(scale_of(replace(norm, epsilon=value), some).astype(np.float64)) for value in (0.0, 1.0))
-        with np.errstate(all="ignore"):
-            size = np.abs(factors)
-            inside = (size <= top * (1 + tolerance)) & (size >= bottom * (1 - tolerance))
+    def _possible(self, factors: Values, tolerance: float) -> list[Norm]:
+        """Return the norms whose scales some epsilon makes the factors, for half of the channels.
+
+        Scales shrink as epsilon grows.
+        """
         known = np.isfinite(factors)
-        return bool(known.any() and 2 * inside[known].sum() >= known.sum())
+        top, bottom = self._extremes[:, 0, known], self._extremes[:, 1, known]
+        with np.errstate(all="ignore"):
+            size = np.abs(factors[known])
+            inside = (size <= top * (1 + tolerance)) & (size >= bottom * (1 - tolerance))
+        counts = np.count_nonzero(inside, axis=1)
+        return [self._varied[at] for at in np.flatnonzero(2 * counts >= max(known.sum(), 1))]
 
     def near_pairs(self, factors: Values, tolerance: float) -> list[Steps]:
         """Return two norms, one of them with a variance at most, whose scales together are the factors."""
@@ -135,15 +139,21 @@ def variants(steps: Steps, is_half: Callable[[Norm], bool]) -> Iterator[Steps]:
     for norm in steps:
         forms = (norm.form,) if norm.variance is None else FORMS
         dtypes = ("float32", "float16") if is_half(norm) else ("float32",)
-        ways.append([replace(norm, form=form, dtype=dtype) for dtype in dtypes for form in forms])
+        ways.append([norm._replace(form=form, dtype=dtype) for dtype in dtypes for form in forms])
     return product(*ways)
 
 
-def _apart(scales: Values, factors: Values) -> Values:
-    """Return the median of the relative differences of rows of scales from factors: [rows]."""
+def _nearest(scales: Values, factors: Values, tolerance: float) -> list[int]:
+    """Return the rows of scales whose relative differences from factors have a small median; the nearest first."""
     known = np.isfinite(factors) & (factors != 0)
     if not known.any():
-        return np.full(len(scales), np.inf)
+        return []
+    if not known.all():
+        scales, factors = scales[:, known], factors[known]
     with np.errstate(all="ignore"):
-        apart = np.abs(scales[:, known] - factors[known]) / np.abs(factors[known])
-    return np.asarray(np.nan_to_num(np.median(apart, axis=1), nan=np.inf))
+        apart = np.abs(scales - factors) / np.abs(factors)
+    # Half of the differences at least are small then; that is faster to find out than a median.
+    near = np.flatnonzero(2 * np.count_nonzero(apart <= tolerance, axis=1) >= len(factors))
+    middle = np.median(apart[near], axis=1)
+    order = np.argsort(middle, kind="stable")
+    return [int(near[at]) for at in order if middle[at] <= tolerance]

@@ -78,11 +78,12 @@ def rebase(
     old, tuned = ({name: tensor for name, tensor in side.items() if name not in out} for side in sides)
     _require_alike(old, tuned)
     with (Model if row is None else row.function("open_model"))(path, constants=True) as model:
-        counter = ProgressCounter(progress, (*old.values(), *model.values()))
+        constants = dict(model.items())
+        counter = ProgressCounter(progress, (*old.values(), *constants.values()))
         half = counter.total_nbytes
         counter.total_nbytes = 2 * half
         _require_left(model, leave)
-        _require_requantize(model, how, is_left)
+        _require_requantize(constants, how, is_left, model.path)
         every, others = sides
         different = {
             n: tensor
@@ -90,20 +91,19 @@ def rebase(
             if n in others and not _are_equal(tensor, others[n])
         }
         changed = [name for name in different if name not in out]
-        known = {name: tensor for name, tensor in model.items() if getattr(tensor, "is_dense", True)}
+        known = {name: tensor for name, tensor in constants.items() if getattr(tensor, "is_dense", True)}
         lineage = find_lineage(old, known, counter, epsilon, changed)
-        weights = {name: model[name] for name in lineage.origins}
         lost, without_effect = _unused(lineage, old, tuned, changed)
         merged = frozenset(name for name in changed if isinstance(tuned[name], MergedArray))
         lost.extend(merged.intersection(without_effect))
         left_out = [name for name in lineage.unknown if is_left(name)]
-        problems = [*_resembling({name: model[name] for name in left_out}, different)]
+        problems = [*_resembling({name: constants[name] for name in left_out}, different)]
         problems += _unknown(lineage, how.is_selected, is_left) + _lost(lost)
         result = _Writing(tuned, how.unshare)
         for origin in counter.noting(lineage.origins.values()):
             is_changed = not merged or any(merged.intersection(claim.sources()) for claim in origin.claims)
             if is_changed and how.is_selected(origin.name) and not is_left(origin.name):
-                result.add(origin, weights[origin.name])
+                result.add(origin, constants[origin.name])
         problems += result.problems
         if problems:
             raise ValueError(escape(f"weights: expected all to follow from the base, got {'; '.join(problems)}"))
@@ -123,15 +123,17 @@ def _require_left(model: Model, leave: Select) -> None:
             raise ValueError(message if callable(glob) else f"{message} that matches {glob!r:.200}")
 
 
-def _require_requantize(model: Model, how: How, is_left: Callable[[str], bool]) -> None:
+def _require_requantize(
+    constants: Mapping[str, Tensor], how: How, is_left: Callable[[str], bool], path: str | None
+) -> None:
     """Refuse compressed weights without a policy at once, because learning may take minutes."""
-    compressed = (name for name, tensor in model.items() if tensor.chain is not None)
+    compressed = (name for name, tensor in constants.items() if tensor.chain is not None)
     names = [name for name in compressed if how.is_selected(name) and not is_left(name)]
     if names and not how.requantize:
         message = (
             f"weights: expected ones that are stored dense, got {len(names):,} compressed: {some(names, _MAX_NAMES)}"
         )
-        raise UnsupportedError(f"{message} (add --requantize keep or fit)", file=model.path)
+        raise UnsupportedError(f"{message} (add --requantize keep or fit)", file=path)
 
 
 def _second_half(progress: Progress | None, half: int) -> Progress | None:

@@ -197,12 +197,11 @@ class Folded(Derivation):
     shape: tuple[int, ...]  # of the result
 
     def _values(self, arrays: Arrays) -> Values:
-        own = None if self.of is None else self.of.compute(arrays)
+        own = np.zeros(self.shape, np.float32) if self.of is None else self.of.compute(arrays)
         vectors = self.norm.vectors(arrays)
         if self.is_bias:
-            return fold_bias(own, self.norm, vectors).reshape(self.shape)
-        convolution = np.zeros(self.shape, np.float32) if own is None else own
-        return fold_weight(convolution.reshape(self.shape), self.norm, vectors, self.groups)
+            return fold_bias(own.reshape(-1), self.norm, vectors).reshape(self.shape)
+        return fold_weight(own.reshape(self.shape), self.norm, vectors, self.groups)
 
     @property
     def steps(self) -> tuple[Derivation, ...]:

@@ -1,6 +1,7 @@
 """How the elements of one array can become those of another: permuted axes, and reshaping."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice, permutations
 from math import prod
 from typing import Any, NamedTuple
@@ -112,6 +113,9 @@ def _orders(shape: Shape) -> Iterator[Shape]:
             yield axes
 
 
+@lru_cache(maxsize=256)
 def spread(count: int, most: int) -> Values:
-    """Return at most `most` of `count` places, spread evenly."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
+    """Return at most `most` of `count` places, spread evenly; the array is read-only."""
+    places = np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
+    places.flags.writeable = False
+    return places

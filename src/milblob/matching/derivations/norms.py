@@ -5,7 +5,6 @@ the weights, one channel after the other. The same operations in the same order 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -39,8 +38,7 @@ class Vectors(NamedTuple):
     variance: Values | None
 
 
-@dataclass(frozen=True)
-class Norm:
+class Norm(NamedTuple):
     """A batch norm, or a scale and shift, of a checkpoint."""
 
     gamma: str | None  # names of arrays; None where the checkpoint has none
@@ -60,7 +58,8 @@ class Norm:
         """Read its arrays."""
         dtype = np.dtype(self.dtype)
         names = (self.gamma, self.beta, self.mean, self.variance)
-        return Vectors(*(None if name is None else arrays(name).reshape(-1).astype(dtype) for name in names))
+        found = (None if name is None else arrays(name) for name in names)
+        return Vectors(*(None if v is None else v.reshape(-1).astype(dtype, copy=False) for v in found))
 
     def __str__(self) -> str:
         if self.form == "scale":
@@ -70,18 +69,20 @@ class Norm:
         return f"the batch norm {name} (epsilon {self.epsilon:g})"
 
 
-def scale_of(norm: Norm, vectors: Vectors) -> Values:
+def scale_of(norm: Norm, vectors: Vectors, several: Values | None = None) -> Values:
     """Return the factor of each output channel: [channels], or [1] for one scale for all.
 
+    `several`: epsilons instead of the norm's own one; the result has a row for each, [epsilons, channels].
     Raises: ValueError: a norm without any array that scales.
     """
     gamma, variance = vectors.gamma, vectors.variance
     if variance is None:
         if gamma is None:
             raise ValueError("norm: expected a gamma or a variance, got neither")
-        return gamma
+        return gamma if several is None else np.broadcast_to(gamma, (len(several), gamma.size))
     with np.errstate(all="ignore"):
-        root = np.sqrt(variance + variance.dtype.type(norm.epsilon))
+        epsilon = norm.epsilon if several is None else several[:, None]
+        root = np.sqrt(variance + np.asarray(epsilon, variance.dtype))
         one = variance.dtype.type(1)
         if norm.form == "batch_norm":
             return np.asarray((np.ones_like(root) if gamma is None else gamma) / root)
@@ -96,16 +97,19 @@ def fold_weight(weight: Values, norm: Norm, vectors: Vectors, groups: int) -> Va
     conv_transpose; 0 for a conv.
     """
     scale = scale_of(norm, vectors)
-    own = weight.astype(scale.dtype)
+    own = weight.astype(scale.dtype, copy=False)
     rows = channels(own, groups)
     with np.errstate(all="ignore"):
         return from_channels(rows * scale[:, None], own.shape, groups)
 
 
-def fold_bias(bias: Values | None, norm: Norm, vectors: Vectors) -> Values:
-    """Return a convolution's bias, [channels], with a norm folded in."""
-    scale = scale_of(norm, vectors)
-    own = np.zeros_like(scale) if bias is None else bias.reshape(-1).astype(scale.dtype)
+def fold_bias(bias: Values, norm: Norm, vectors: Vectors, several: Values | None = None) -> Values:
+    """Return a convolution's bias, [channels], with a norm folded in.
+
+    `several`: as for `scale_of`; then the bias, and the result, may have a row for each: [epsilons, channels].
+    """
+    scale = scale_of(norm, vectors, several)
+    own = bias.astype(scale.dtype)
     zero = scale.dtype.type(0)
     mean = zero if vectors.mean is None else vectors.mean
     beta = zero if vectors.beta is None else vectors.beta

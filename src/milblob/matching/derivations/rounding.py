@@ -18,12 +18,14 @@ MAX_KEPT = 400
 _LEAST = 2.0**-24  # of float16
 
 
-def kept_from_zero(values: Values, dtype: DType) -> Values:
+def kept_from_zero(values: Values, dtype: DType, count: int | None = None) -> Values:
     """Return values that are to be cast to float16 as coremltools casts them, where there are fewer than 400.
 
-    Its pass add_fp16_cast keeps numbers that would become 0 as the least one, for they may be epsilons.
+    Its pass add_fp16_cast keeps numbers that would become 0 as the least one, for they may be epsilons. `count`: of the
+    array, where the values are others than its elements.
     """
-    if dtype is not DType.FLOAT16 or values.size >= MAX_KEPT or values.dtype not in (np.float32, np.float64):
+    is_large = (values.size if count is None else count) >= MAX_KEPT
+    if is_large or dtype is not DType.FLOAT16 or values.dtype not in (np.float32, np.float64):
         return values
     with np.errstate(invalid="ignore"):
         is_lost = (values != 0) & (np.abs(values) <= _LEAST / 2)
@@ -34,12 +36,21 @@ def casts_to(values: Values, present: Values, dtype: DType) -> bool:
     """Whether values are the present ones of a dtype to the bit, once they are cast to it as coremltools does."""
     if values.size != present.size or not is_castable(values.dtype, dtype):
         return False
-    values = kept_from_zero(values, dtype)
     try:
-        cast = cast_array(np.ascontiguousarray(values), dtype, overflow="inf")[0].reshape(-1)
+        return bool(each_casts_to(values.reshape(1, -1), present, dtype, present.size)[0])
     except OverflowError:
         return False
-    return bool(np.array_equal(cast.view(np.uint8), np.ascontiguousarray(present).reshape(-1).view(np.uint8)))
+
+
+def each_casts_to(several: Values, present: Values, dtype: DType, count: int) -> Values:
+    """Whether each of several arrays, [n, ...], is the present one, as `casts_to`: bool [n].
+
+    `count`: elements of the weight, of which these may be a sample. Raises: OverflowError: an integer is out of range.
+    """
+    kept = kept_from_zero(several, dtype, count)
+    cast = cast_array(np.ascontiguousarray(kept), dtype, overflow="inf")[0].reshape(len(several), -1)
+    bits = f"u{dtype.numpy.itemsize}"
+    return np.asarray((cast.view(bits) == np.ascontiguousarray(present).reshape(-1).view(bits)).all(axis=1))
 
 
 def are_one_rounding_apart(values: Values, present: Values, dtype: DType) -> bool:

@@ -1,8 +1,10 @@
 """Finds the norms and scales that were folded into the weights of convolutions: by values, channel by channel."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, compress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +14,8 @@ from ...model.lazy import LazyTensor
 from ..checkpoint import Checkpoint
 from ..derivations.derivation import CheckpointArray, Derivation, Folded
 from ..derivations.layouts import Values, spread
-from ..derivations.norms import EPSILONS, FORMS, Norm, Ratio, channels, ratio, scale_of
-from ..derivations.rounding import casts_to
+from ..derivations.norms import EPSILONS, FORMS, Norm, Ratio, channels, fold_bias, ratio, scale_of
+from ..derivations.rounding import each_casts_to
 from ..model_weights import Convolution, ModelWeights, is_compressed
 from ..scales import Steps, variants
 from .renderings import block_of, sqnr_of
@@ -41,7 +43,7 @@ class Fold(NamedTuple):
         """Return how the weight follows."""
         found: Derivation = CheckpointArray(self.own)
         for norm in self.steps:
-            found = Folded(found, replace(norm, beta=None, mean=None), self.convolution.groups, False, shape)
+            found = Folded(found, norm._replace(beta=None, mean=None), self.convolution.groups, False, shape)
         return found
 
     def bias(self, shape: tuple[int, ...]) -> Derivation:
@@ -70,7 +72,7 @@ class FoldFinder:
         for name, tensor in checkpoint.floats.items():
             if tensor.ndim >= 2:
                 self._of_shape[tensor.shape[:2], tensor.size].append(name)
-        self._samples: dict[tuple[tuple[int, ...], int], Values] = {}
+        self._samples: dict[tuple[tuple[int, ...], int], tuple[Values, Values]] = {}  # and the sums of their squares
 
     def _is_half(self, norm: Norm) -> bool:
         first = norm.gamma or norm.variance
@@ -99,13 +101,13 @@ class FoldFinder:
         sample_key = weight.shape, groups
         if sample_key not in self._samples:
             arrays = (self._array(name).reshape(weight.shape) for name in names)
-            self._samples[sample_key] = np.stack([self._sample(array, groups) for array in arrays])
-        x, y = self._samples[sample_key], self._sample(np.asarray(weight.read()), groups)
+            samples = np.stack([self._sample(array, groups) for array in arrays])
+            sizes = np.einsum("nij,nij->ni", samples, samples)
+            self._samples[sample_key] = samples, np.where(sizes > 0, sizes, np.inf)
+        (x, sizes), y = self._samples[sample_key], self._sample(np.asarray(weight.read()), groups)
         with np.errstate(all="ignore"):
-            size = (x * x).sum(axis=2)
-            factors = np.where(size > 0, (x * y).sum(axis=2) / np.where(size > 0, size, 1), 0.0)
-            rest = np.nan_to_num(((y - factors[:, :, None] * x) ** 2).sum(axis=2), nan=np.inf)
             allowed = (y * y).sum(axis=1)
+            rest = np.nan_to_num(allowed - np.einsum("nij,ij->ni", x, y) ** 2 / sizes, nan=np.inf)
         if residual is not None:
             fits = rest.sum(axis=1) <= residual**2 * allowed.sum()
         else:
@@ -138,13 +140,11 @@ class FoldFinder:
         factors, tolerance = ratio(y, x, 0).factors, TOLERANCE[weight.mil_dtype]
 
         def exact(found: Iterable[Steps]) -> list[Steps]:
-            return [
-                steps
-                for one in found
-                for steps in variants(one, self._is_half)
-                if self._may(50_000) and self._is_exact(steps, x[:4], y[:4], weight.mil_dtype, 4)
-                and self._is_exact(steps, x, y, weight.mil_dtype, len(x))
-            ]  # fmt: skip
+            ways = [steps for one in found for steps in variants(one, self._is_half) if self._may(50_000)]
+            for count in (4, len(x)):
+                scaled = partial(self._scaled, x[:count])
+                ways = self._exact(ways, scaled, y[:count], weight.mil_dtype, weight.size)
+            return ways
 
         found = exact(scales.near(factors, tolerance)) or exact(scales.near_unusual(factors, tolerance))
         if not found and with_scales:
@@ -152,13 +152,37 @@ class FoldFinder:
         plain = [Fold(convolution, own, steps) for steps in found]
         return (self._with_bias(plain, convolution.bias) if convolution.bias is not None else []) or plain
 
-    def _is_exact(self, steps: Steps, x: Values, y: Values, dtype: DType, count: int) -> bool:
-        """Whether the first channels of a weight are those of an array with norms folded in."""
-        for norm in steps:
-            scale = scale_of(norm, self._checkpoint.vectors(norm))
+    def _exact(
+        self, ways: list[Steps], compute: Callable[[Steps, Values], Values], present: Values, dtype: DType, count: int
+    ) -> list[Steps]:
+        """Return the ways that give present values to the bit; those that differ in epsilons only are tried at once.
+
+        `compute`: returns the values of norms for several epsilons each, [norms, n]: [n, ...]. `count`: elements of the
+        weight, of which the values may be a sample.
+        """
+        alike: dict[Any, list[Steps]] = defaultdict(list)
+        for steps in ways:
+            alike[tuple((*norm[:4], norm.form, norm.dtype) for norm in steps)].append(steps)
+        exact: set[Steps] = set()
+        if ways:
             with np.errstate(all="ignore"):
-                x = x.astype(scale.dtype) * (scale[:count, None] if scale.size > 1 else scale)
-        return casts_to(x, y, dtype)
+                values = np.concatenate(
+                    [
+                        compute(several[0], np.array([[norm.epsilon for norm in steps] for steps in several]).T)
+                        for several in alike.values()
+                    ]
+                )
+            is_exact = each_casts_to(values, present, dtype, count).tolist()
+            exact.update(compress(chain.from_iterable(alike.values()), is_exact))
+        return [steps for steps in ways if steps in exact]
+
+    def _scaled(self, rows: Values, norms: Steps, epsilons: Values) -> Values:
+        """Return the first channels of an array with norms folded in, for several epsilons: [n, channels, width]."""
+        values = rows[None]
+        for norm, several in zip(norms, epsilons, strict=True):
+            scale = scale_of(norm, self._checkpoint.vectors(norm), several)
+            values = values.astype(scale.dtype, copy=False) * scale[:, : len(rows), None]
+        return values
 
     def rendered(self, convolution: Convolution, dense: Values) -> list[Fold]:
         """Return the possible folds before a weight was compressed.
@@ -198,19 +222,33 @@ class FoldFinder:
         return [*self._checkpoint.siblings.vectors(own, count), None]
 
     def _with_bias(self, folds: list[Fold], bias: str) -> list[Fold]:
+        """Return the folds of one array that give a bias too, each with the bias before."""
         weight = self._weights[bias]
         values = np.asarray(weight.read()).reshape(-1)
-        found, complete = [], set()
-        for fold in folds:
-            for own_bias in self._own_biases(fold.own, weight.size):
-                if own_bias is None and (fold.own, fold.steps) in complete:
-                    continue  # a convolution that has a bias has used it: such as one of zeros
-                whole = fold._replace(own_bias=own_bias, gives_bias=True)
-                for option in (whole, *self._shifted(whole, weight, values)):
-                    if self._checkpoint.fits(weight, option.bias(weight.shape)):
-                        found.append(option)
-                        complete.add((fold.own, fold.steps))
-        return found
+        found: list[tuple[int, Fold]] = []
+        complete: set[int] = set()
+        for own_bias in self._own_biases(folds[0].own, weight.size) if folds else ():
+            options = [
+                (place, option)
+                for place, fold in enumerate(folds)
+                if own_bias is not None or place not in complete  # a bias that there is was used: such as one of zeros
+                for whole in (fold._replace(own_bias=own_bias, gives_bias=True),)
+                for option in (whole, *self._shifted(whole, weight, values))
+                if self._may(100_000 + 8 * weight.size)
+            ]
+            before = np.zeros(weight.size, np.float32) if own_bias is None else self._array(own_bias).reshape(-1)
+            ways = [option.steps for _, option in options]
+            exact = self._exact(ways, partial(self._shifts, before), values, weight.mil_dtype, weight.size)
+            found += (one for one in options if one[1].steps in exact)
+            complete.update(place for place, _ in found)
+        return [option for _, option in sorted(found, key=itemgetter(0))]
+
+    def _shifts(self, bias: Values, norms: Steps, epsilons: Values) -> Values:
+        """Return a bias with norms folded in, for several epsilons: [n, channels]."""
+        values = bias[None]
+        for norm, several in zip(norms, epsilons, strict=True):
+            values = fold_bias(values, norm, self._checkpoint.vectors(norm), several)
+        return values
 
     def _shifted(self, fold: Fold, weight: LazyTensor, values: Values) -> Iterator[Fold]:
         """Yield a fold that ends with a scale with each vector that may have been added after it."""
@@ -220,7 +258,7 @@ class FoldFinder:
         shift = values.astype(np.float64) - fold.bias(weight.shape).compute(self._array).reshape(-1)
         for name in scales.near_shifts(shift, TOLERANCE.get(weight.mil_dtype, 0.0)):
             if name != last.gamma and self._checkpoint.arrays[name].size == weight.size:
-                yield fold._replace(steps=(*fold.steps[:-1], replace(last, beta=name)))
+                yield fold._replace(steps=(*fold.steps[:-1], last._replace(beta=name)))
 
     # ------------------------------------------------------------------------------------------------------- choosing
 

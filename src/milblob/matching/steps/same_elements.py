@@ -2,9 +2,8 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +44,8 @@ class Equality(NamedTuple):
         return not self.layout.is_identity, self.cost, is_cast
 
 
+_Hashes = tuple[tuple[int, ...], tuple[int, ...]]
+
 _Looked = tuple[str, LazyTensor, tuple[tuple[int, ...], tuple[int, ...]]]
 """The name of a tensor, the tensor, and its key: its shape, and hashes of its pieces in their order."""
 
@@ -55,24 +56,31 @@ def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTe
     `arrays`, `weights`: by name; of numbers. `work`: of the search; each array is done once it has been hashed.
     """
     seed = int.from_bytes(os.urandom(8), "little")  # no author of a file can make tensors look equal
-    kinds: dict[int, set[DType]] = defaultdict(set)
     looks: dict[Any, tuple[list[_Looked], list[_Looked]]] = defaultdict(lambda: ([], []))
-
-    def look(side: int, name: str, tensor: LazyTensor, dtype: DType) -> None:
-        with suppress(OverflowError):  # an integer is out of range
-            ordered, mixed = _hashes(tensor, dtype, seed)
-            looks[tensor.size, dtype, mixed][side].append((name, tensor, (tensor.shape, ordered)))
-
     ours = {tensor.size for tensor in arrays.values()}
-    for name, tensor in work.counter.noting(weights.items(), itemgetter(0)):
+    kinds: dict[int, set[DType]] = defaultdict(set)
+    for tensor in weights.values():
         if tensor.size in ours:
             kinds[tensor.size].add(tensor.mil_dtype)
-            look(1, name, tensor, tensor.mil_dtype)
-    for name, array in arrays.items():
-        for dtype in kinds.get(array.size, ()):
-            if is_castable(array.mil_dtype, dtype):
-                look(0, name, array, dtype)
-        work.done(name, array)
+
+    def look(side: int, tensors: Mapping[str, LazyTensor], done: Callable[[str], None]) -> None:
+        hashes: dict[tuple[str, DType], _Hashes] = {}
+        for some, size, own in _batches(tensors):
+            for dtype in kinds.get(size, ()):
+                if own is dtype if side else is_castable(own, dtype):
+                    with suppress(OverflowError):  # an integer is out of range
+                        found = _hashes([tensors[name] for name in some], dtype, seed)
+                        hashes.update(zip(((name, dtype) for name in some), found, strict=True))
+            for name in some:
+                done(name)
+        for name, tensor in tensors.items():
+            for dtype in kinds.get(tensor.size, ()):
+                if (name, dtype) in hashes:
+                    ordered, mixed = hashes[name, dtype]
+                    looks[tensor.size, dtype, mixed][side].append((name, tensor, (tensor.shape, ordered)))
+
+    look(1, weights, work.counter.note)
+    look(0, arrays, lambda name: work.done(name, arrays[name]))
     return [
         one
         for (_, dtype, _), sides in looks.items()
@@ -82,22 +90,37 @@ def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTe
     ]
 
 
-def _hashes(tensor: LazyTensor, dtype: DType, seed: int) -> tuple[tuple[int, ...], tuple[int, int, int]]:
-    """Return the hashes of the pieces of a tensor, and the xor, the minimum and the maximum of its elements' bits.
+def _batches(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[list[str], int, DType]]:
+    """Yield names of tensors of one size and dtype, with these; small ones together."""
+    alike: dict[tuple[int, DType], list[str]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        alike[tensor.size, tensor.mil_dtype].append(name)
+    for (size, dtype), names in alike.items():
+        step = max(PIECE_COUNT // size, 1) if dtype.is_float else 1  # an integer may be out of range: of one alone
+        yield from ((names[begin : begin + step], size, dtype) for begin in range(0, len(names), step))
 
-    Only tensors that agree in the latter may have the same elements. These take a sixth of the time of a hash in any
-    order, which few tensors then need.
+
+def _hashes(tensors: list[LazyTensor], dtype: DType, seed: int) -> list[_Hashes]:
+    """Return for tensors of one size and dtype the hashes of their pieces, and a mixture of their elements' bits.
+
+    This is the xor, the minimum and the maximum. Only tensors that agree in these may have the same elements. They take
+    a sixth of the time of a hash in any order, which few tensors then need.
     """
-    ordered: list[int] = []
-    mixed, low, high = 0, 0, 0
-    for piece in pieces(Elements(tensor), dtype):
-        data = piece.view(np.uint8)
-        bits = piece.view(f"u{dtype.numpy.itemsize}")
-        ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes, seed))
-        mixed ^= int(np.bitwise_xor.reduce(bits))
-        low = int(bits.min()) if len(ordered) == 1 else min(low, int(bits.min()))
-        high = max(high, int(bits.max()))
-    return tuple(ordered), (mixed, low, high)
+    every = [Elements(tensor) for tensor in tensors]
+    ordered: list[list[int]] = []
+    mixed: list[list[Any]] = []
+    for begin in starts(every[0].count):
+        some = [elements.read(begin, min(PIECE_COUNT, elements.count - begin)) for elements in every]
+        rows = np.stack(some) if len(some) > 1 else some[0][None]
+        if every[0].dtype is not dtype:
+            rows = cast_array(rows, dtype, overflow="inf")[0]
+        buffer, nbytes = _codec.Buffer(rows.reshape(-1).view(np.uint8)), rows.nbytes // len(rows)
+        ordered.append([_codec.hash_bytes(buffer, place * nbytes, nbytes, seed) for place in range(len(rows))])
+        bits = rows.view(f"u{dtype.numpy.itemsize}")
+        mixed.append([np.bitwise_xor.reduce(bits, axis=1), bits.min(axis=1), bits.max(axis=1)])
+    xors, least, most = zip(*mixed, strict=True)
+    mixtures = np.bitwise_xor.reduce(xors), np.minimum.reduce(least), np.maximum.reduce(most)
+    return list(zip(zip(*ordered, strict=True), zip(*(row.tolist() for row in mixtures), strict=True), strict=True))
 
 
 def _groups(
@@ -124,9 +147,10 @@ def _equalities(ours: Iterable[SameOrder], theirs: Iterable[SameOrder], dtype: D
             verified += 1
             if verified > _MAX_VERIFIED:
                 return
-            order = affordable_layouts(old.tensor.shape, new.tensor.shape, work)
             if old.key == new.key:  # the hashes agree: compare the elements
-                order = order[:1]
+                order = [Layout()] if work.may(50_000) else []
+            else:
+                order = affordable_layouts(old.tensor.shape, new.tensor.shape, work)
             for cost, layout in enumerate(order):
                 if not work.may(200_000 + 4 * old.tensor.size):
                     return
