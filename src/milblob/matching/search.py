@@ -23,7 +23,7 @@ from ..program.view import Consumer
 from ..values.cast import cast_array
 from .agreeing import agreeing, is_name_of
 from .checkpoint import Checkpoint, Work, numeric
-from .derivations.arithmetic import Combined, kind_of
+from .derivations.arithmetic import Combined, follows_by_element, kind_of
 from .derivations.derivation import CheckpointArray, Derivation, Explained, RowRange, Stacked, moved
 from .derivations.layouts import Layout, Values, layouts, spread
 from .derivations.rounding import casts_to, kept_from_zero
@@ -43,6 +43,7 @@ _MIN_EXPRESSED = 10  # elements; those of fewer are explained with more suspicio
 _MAX_LAYOUTS = 6
 _MAX_SMALL = 9  # elements of arrays that a number may follow from, and nothing else
 _TRIED_COUNT = 1 << 18  # elements for which two derivations are compared
+_AT_ONCE_COUNT = 1 << 13  # of these elements, how many are computed in one call
 _EQUAL_COUNT = 1 << 10  # elements that must be equal before they are cast: of two ways to round, one in three differs
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
@@ -472,24 +473,29 @@ class Search:
     def _differ(self, name: str, one: Derivation, other: Derivation) -> bool:
         """Whether two derivations that give the present values give different ones for arrays that are near."""
         weight, rng, is_equal = self.weights[name], np.random.default_rng(0), True
-        for number in range(max(_TRIED_COUNT // weight.size, 1)):
+        shapes = {self.checkpoint.arrays[source].shape for one in (one, other) for source in one.sources()}
+        # Elements that follow from elements alone can be computed for many arrays at once, along a new first axis.
+        is_many = len(shapes) == 1 and follows_by_element(one) and follows_by_element(other)
+        step = max(_AT_ONCE_COUNT // weight.size, 1) if is_many else 1
+        for number in range(0, max(_TRIED_COUNT // weight.size, 1), step):
             if is_equal and number * weight.size >= _EQUAL_COUNT:
                 return False
-            if not self.may(100_000 + 50 * weight.size):
+            if not self.may(100_000 + 50 * step * weight.size):
                 return True  # both are kept then, and compared when there are new values
             arrays: dict[str, Values] = {}
 
             def near(given: str, arrays: dict[str, Values] = arrays) -> Values:
                 if given not in arrays:
                     values = self.checkpoint.read(given)
-                    arrays[given] = (values * (1 + rng.random(values.shape) / 4)).astype(values.dtype)
+                    random = rng.random((step, *values.shape) if is_many else values.shape)
+                    arrays[given] = (values * (1 + random / 4)).astype(values.dtype)
                 return arrays[given]
 
             values, found = one.compute(near), other.compute(near)
             is_equal = is_equal and np.array_equal(values, found, equal_nan=True)
-            found = np.ascontiguousarray(kept_from_zero(found, weight.mil_dtype))
+            found = np.ascontiguousarray(kept_from_zero(found, weight.mil_dtype, weight.size))
             found = cast_array(found, weight.mil_dtype, overflow="inf")[0]
-            if not casts_to(values, found, weight.mil_dtype):
+            if not casts_to(values, found, weight.mil_dtype, weight.size):
                 return True
         return False
 

@@ -179,6 +179,12 @@ class Filled(Derivation):
         return f"{self.of} in every element"
 
 
+def follows_by_element(derivation: Derivation) -> bool:
+    """Whether each element of arrays of one shape gives the same element of the result."""
+    is_one = isinstance(derivation, (CheckpointArray, Literal, Applied, Combined))
+    return is_one and all(map(follows_by_element, derivation.steps))
+
+
 def kind_of(derivation: Derivation) -> tuple[Any, ...]:
     """Return the form of an expression without its arrays: equal for weights that are computed in the same way."""
     words: tuple[Any, ...] = tuple(getattr(derivation, key, None) for key in ("operator", "name", "form", "epsilon"))

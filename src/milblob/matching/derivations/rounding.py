@@ -32,12 +32,15 @@ def kept_from_zero(values: Values, dtype: DType, count: int | None = None) -> Va
     return np.where(is_lost, np.copysign(_LEAST, values), values).astype(values.dtype) if is_lost.any() else values
 
 
-def casts_to(values: Values, present: Values, dtype: DType) -> bool:
-    """Whether values are the present ones of a dtype to the bit, once they are cast to it as coremltools does."""
+def casts_to(values: Values, present: Values, dtype: DType, count: int | None = None) -> bool:
+    """Whether values are the present ones of a dtype to the bit, once they are cast to it as coremltools does.
+
+    `count`: elements of the weight, of which these may be several. Default: as many as there are.
+    """
     if values.size != present.size or not is_castable(values.dtype, dtype):
         return False
     try:
-        return bool(each_casts_to(values.reshape(1, -1), present, dtype, present.size)[0])
+        return bool(each_casts_to(values.reshape(1, -1), present, dtype, count or present.size)[0])
     except OverflowError:
         return False
 
