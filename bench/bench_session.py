@@ -52,6 +52,8 @@ def files(made: Any) -> Callable[[str, str], tuple[Path, Path, Path]]:
 
 def feeds_of(name: str) -> dict[str, Any]:
     random = np.random.default_rng(0)
+    if name.startswith("products-"):
+        return {"x": random.standard_normal((int(name.removeprefix("products-")), 2048), np.float32)}
     if name == "language":
         return {"token": np.ones((1, 1), np.int32), "place": np.zeros((1, 64), np.int32)}
     shape = {"cnn": (1, 3, 96, 96), "transformer": (1, 64), "lstm": (1, 32, 64)}[name]
@@ -75,7 +77,7 @@ def opened(row: str, found: tuple[Path, Path, Path], name: str, threads: int | N
         return lambda: session.predict(feeds)[first]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
-    runner = onnxruntime.InferenceSession(str(found[1 if row == BARE else 2]), options)
+    runner = onnxruntime.InferenceSession(str(found[2 if row == TORCH else 1]), options)
     given = {one.name: np.asarray(feeds.get(one.name, 0)).astype(_DTYPES[one.type]) for one in runner.get_inputs()}
     caches = [one for one in runner.get_inputs() if one.name not in feeds]
     given |= {one.name: np.zeros(one.shape, _DTYPES[one.type]) for one in caches}
@@ -152,3 +154,31 @@ def bench_first(row: Any, files: Any, name: str, precision: str, which: str) -> 
     job = f"open {TITLES[name]}, {precision}, and run it once"
     options: dict[str, Any] = {"role": "milblob" if which.startswith("milblob") else "rival"}
     row(job, which, lambda: opened(which, found, name, 1)(), check=checked(name, precision, found, which), **options)
+
+
+_PRODUCTS = {"onnxruntime: decoded once": "dense", "onnxruntime: MatMulNBits with operands of 8 bits": "bytes"}
+
+
+@pytest.mark.parametrize("which", [*ROWS[:2], *_PRODUCTS])
+@pytest.mark.parametrize("tokens", [1, 64])
+def bench_nibbles(row: Any, made: Any, tokens: int, which: str) -> None:
+    for module in ("torch", "onnxruntime", "coremltools"):
+        needs(module)
+    import networks
+
+    package = made("products.mlpackage", networks.write_products)
+    kind = _PRODUCTS.get(which, "dense")
+    write = functools.partial(networks.write_products_onnx, package=package, compressed=kind)
+    run = _kept(which, (package, made(f"products-{kind}.onnx", write), package), f"products-{tokens}", 1, "")
+    expected = _kept(ROWS[1], (package, package, package), f"products-{tokens}", 1, "")()
+    error = float(np.abs(run() - expected).max() / np.ptp(expected))
+    role = "milblob" if which.startswith("milblob") else "aside" if kind == "bytes" else "rival"
+
+    def check(array: Any) -> None:
+        assert array.shape == (tokens, 2048)
+        assert error < (1e-2 if kind == "bytes" else 1e-5), error
+
+    job = f"eight products with int4 weights of 2048 x 2048, {tokens} tokens"
+    row(
+        job, which, run, check=check, memory=False, role=role, facts=lambda: {"note": f"error {error:.0e} of the range"}
+    )

@@ -146,6 +146,36 @@ def write_package(path: Path, name: str, precision: str) -> None:
     convert(path, net, args, **options)
 
 
+def write_products(path: Path) -> None:
+    """Eight products with int4 weights of 2048 x 2048 in blocks of 32, of 1 to 64 tokens."""
+    import coremltools as ct
+
+    import milblob
+
+    torch.manual_seed(0)
+    net, dense = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))).eval(), path.with_name(f"dense-{path.name}")
+    tokens = ct.TensorType(name="x", shape=(ct.RangeDim(1, 64, 1), 2048), dtype=np.float32)
+    options = {"minimum_deployment_target": ct.target.iOS18, "compute_precision": ct.precision.FLOAT32}
+    convert(dense, net, (torch.zeros(1, 2048),), inputs=[tokens], **options)
+    milblob.compress(dense, path, milblob.Linear("int4", block=32))
+
+
+def write_products_onnx(path: Path, package: Path, compressed: str) -> None:
+    """Convert them: "dense", or "bytes": as MatMulNBits that rounds its operands to 8 bits."""
+    import onnx
+
+    import milblob.onnx
+
+    kept = "onnxruntime" if compressed == "bytes" else compressed
+    milblob.onnx.convert(package, path, weights="embed", compressed=kept)
+    model = onnx.load(path)
+    for node in model.graph.node if compressed == "bytes" else ():
+        for attribute in node.attribute:
+            if attribute.name == "accuracy_level":
+                attribute.i = 4
+    onnx.save(model, path)
+
+
 def convert(path: Path, net: Any, args: tuple[Any, ...], **options: Any) -> None:
     """Trace a network and write it as a package, by coremltools."""
     import coremltools as ct

@@ -129,31 +129,47 @@ def convert(
         raise ValueError('weights: expected "reference" or "embed" without a destination, got "copy"')
     if target is None and zipmap:
         raise ValueError("zipmap: expected a destination, for onnx-ir has no type for dictionaries, got none")
-    with _resting_collector(), opened(source, max_nbytes) as model:
+    with opened(source, max_nbytes) as model:
+        held = Weights(model, weights, target, compressed)
+        made, proto = converted(model, held, function, opset, converters, zipmap, precision)
+        if target is not None:
+            write(made, proto, held, target, force)
+    return made
+
+
+def converted(
+    model: "Model",
+    weights: Weights,
+    function: str | None,
+    opset: int = 21,
+    converters: Mapping[str, Converter] | None = None,
+    zipmap: bool = False,
+    precision: str = "keep",
+) -> tuple[ir.Model, Any]:
+    """Return the conversion of an open model, and its message (`message_of`). Raises: as `convert`."""
+    converters = as_mapping("converters", converters, "converters by type of operation")
+    with _resting_collector():
         _require_occurring(converters, model)
         require_sound(model)
         raw = MilProgramContainer(model, function)
         topology = parse_mil(raw.function)
         passes.compile(topology, converters, opset)
         require_sound_weights(topology)
-        held = Weights(model, weights, target, compressed)
-        held.require_reachable(topology)
-        made = convert_topology(topology, raw, held, opset, converters, zipmap, precision)
+        weights.require_reachable(topology)
+        made = convert_topology(topology, raw, weights, opset, converters, zipmap, precision)
         proto = check_declared(made, topology, precision)
-        late = [
-            one.raw_name
-            for one in held.why_dense
-            if one.weight is not None and not isinstance(plan(one.weight, OPSETS[-1]), str)
-        ]
-        if late and compressed == "keep":
-            count = f"{len(late)} weight{'s' * (len(late) > 1)}"
-            message = (
-                f"{count} had to be decoded, which opset {NIBBLES_SINCE} keeps compressed, the first of them {late[0]}"
-            )
-            warnings.warn(message, DecodedWarning, stacklevel=2)
-        if target is not None:
-            write(made, proto, held, target, force)
-    return made
+    late = [
+        one.raw_name
+        for one in weights.why_dense
+        if one.weight is not None and not isinstance(plan(one.weight, OPSETS[-1]), str)
+    ]
+    if late and weights.compressed == "keep":
+        count = f"{len(late)} weight{'s' * (len(late) > 1)}"
+        message = (
+            f"{count} had to be decoded, which opset {NIBBLES_SINCE} keeps compressed, the first of them {late[0]}"
+        )
+        warnings.warn(message, DecodedWarning, stacklevel=3)
+    return made, proto
 
 
 def _require_opset(opset: Any) -> None:

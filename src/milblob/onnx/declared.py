@@ -9,9 +9,11 @@ from onnx import shape_inference
 
 from ..errors import ProgramError
 from ..program.types import TensorType
+from .reference import external
 from .topology import Topology, Variable
 from .types import onnx_dtype
 
+_LARGE_NBYTES = 1 << 16
 _PREFIXES = re.compile(r"\[\w+Error\]|Inference error\(s\):")
 
 
@@ -23,15 +25,14 @@ def plain_words(text: str) -> str:
 def check_declared(model: ir.Model, topology: Topology, precision: str = "keep") -> Any:
     """Return the message of a model that passes ONNX's full check, and whose types are those that the Program declares.
 
-    With the precision "float32" it is float32 where the Program declares float16. Large weights take no part: they are
-    inputs of the checked model.
+    It is as `message_of` makes it. With the precision "float32" it is float32 where the Program declares float16. Large
+    weights take no part: they are inputs of the checked model.
 
     Raises: ProgramError: not a valid model: for example, a node that ONNX does not have, from a converter of the user;
     or a value that cannot have the type that the Program declares.
     """
-    proto = ir.serde.serialize_model(model)
-    _describe_maps(proto, model.meta.get(MAPS, {}))
-    light = without_weights(proto)
+    proto = message_of(model)
+    light = without_weights(proto).SerializeToString()
     try:
         onnx.checker.check_model(light)
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -60,6 +61,21 @@ MAPS = "milblob.maps"
 """Where a model keeps which of its outputs are lists of dictionaries: name -> the element type of the keys."""
 
 
+def message_of(model: ir.Model) -> Any:
+    """Return the message of a model in which large tensors have no values: external data without a place."""
+    held = [(value, value.const_value) for value in model.graph.initializers.values()]
+    large = [(value, tensor) for value, tensor in held if type(tensor) is ir.Tensor and tensor.nbytes >= _LARGE_NBYTES]
+    try:
+        for value, tensor in large:
+            value.const_value = external(tensor, "", 0)
+        proto = ir.serde.serialize_model(model)
+    finally:
+        for value, tensor in large:
+            value.const_value = tensor
+    _describe_maps(proto, model.meta.get(MAPS, {}))
+    return proto
+
+
 def _describe_maps(proto: Any, maps: dict[str, ir.DataType]) -> None:
     """Write the types that onnx-ir does not have."""
     for output in proto.graph.output:
@@ -84,7 +100,7 @@ def without_weights(proto: Any) -> Any:
     for tensor in proto.graph.initializer:
         if tensor.name in inputs:  # an optional one, and its default
             continue
-        if len(tensor.raw_data) < 1 << 16 and not tensor.external_data:
+        if len(tensor.raw_data) < _LARGE_NBYTES and not tensor.external_data:
             graph.initializer.append(tensor)
         else:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))

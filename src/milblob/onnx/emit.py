@@ -27,6 +27,7 @@ Input = ir.Value | Variable | None
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 _RESULTS = dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), _INT64)
 _RESULTS |= dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "Not"), _BOOL)
+_PLAIN_NBYTES = 64  # larger constants are compared by their hashes
 _NODE_NBYTES = 4096  # that a node with its output takes: in Python, in messages, and in the checker of ONNX
 _INTEGERS = frozenset(kind for kind in NUMPY if kind.name.startswith(("INT", "UINT")))
 _LIKE = {"Where": 1, "DequantizeLinear": 1}  # which input has the element type of the result
@@ -97,14 +98,17 @@ class ModelComponentContainer:
         Computed values come from `filled` or `numbers`, which check the size before they make them.
         """
         array = np.asarray(array, None if dtype is None else NUMPY.get(dtype))
-        if array.dtype.kind == "O":
+        is_text = array.dtype.kind == "O"
+        if is_text:
             self.weights.spend_values(sum(map(len, map(str, array.reshape(-1)))), 1)
-            tensor, content = _texts(array), hash_bytes("\0".join(map(str, array.reshape(-1))).encode())
+            kind, content = ir.DataType.STRING, hash_bytes("\0".join(map(str, array.reshape(-1))).encode())
         else:
-            tensor, content = self.weights.held(array, dtype or ir.DataType.from_numpy(array.dtype)), hash_bytes(array)
-        key = (tensor.dtype, array.shape, content)
+            kind = dtype or ir.DataType.from_numpy(array.dtype)
+            content = array.tobytes() if array.nbytes <= _PLAIN_NBYTES else hash_bytes(array)
+        key = (kind, array.shape, content)
         found = self._shared.get(key)
         if found is None:
+            tensor = _texts(array) if is_text else self.weights.held(array, kind)
             found = self._shared[key] = self.add_initializer("constant", tensor)
         return found
 

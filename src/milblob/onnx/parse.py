@@ -89,7 +89,7 @@ def _fill(topology: Topology, scope: Scope, block: Block, kept: set[str], depth:
 
 
 def _constant(topology: Topology, scope: Scope, operation: Operation, kept: set[str]) -> None:
-    value = operation.attributes.get("val")
+    value = operation.view.constant(operation)
     if value is None:
         bound = operation.inputs.get("val", ())
         value = bound[0].value if bound else None

@@ -10,6 +10,29 @@ from ..formats.onnx_external import REFERENCE, hash_of, note_of
 from ..storage.mapped import MappedFile
 
 
+def refer(tensor: Any, location: str, offset: int, nbytes: int) -> None:
+    """Make the message of a tensor refer to bytes elsewhere."""
+    tensor.ClearField("raw_data")
+    tensor.ClearField("external_data")
+    tensor.data_location = 1
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(nbytes))):
+        tensor.external_data.add(key=key, value=value)
+
+
+def fill(tensor: Any, held: Any) -> None:
+    """Give the message of a tensor its values instead of a reference."""
+    tensor.ClearField("external_data")
+    tensor.data_location, tensor.raw_data = 0, held.tobytes()
+
+
+def external(tensor: Any, location: str, offset: int, base: str = "") -> ir.ExternalTensor:
+    """Return a tensor of the same name, type and shape whose bytes are elsewhere."""
+    shape = ir.Shape(tensor.shape)
+    return ir.ExternalTensor(
+        location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=tensor.name, base_dir=base
+    )
+
+
 class WeightReference(ir.ExternalTensor):
     """External data whose values come from the file that milblob opened and checked.
 

@@ -15,7 +15,7 @@ from ..storage import paths
 from ..storage.disk import sync_directory
 from ..storage.output import NewFile, together
 from ..storage.transfer import copy_range, write_at
-from .reference import WeightReference
+from .reference import WeightReference, fill, refer
 from .weights import BESIDE_NBYTES, Weights
 
 _MAX_MESSAGE_NBYTES = (2 << 30) - (1 << 20)
@@ -27,7 +27,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
 
     Args:
         model: its large tensors become ExternalTensors of the file beside it, if there is one.
-        proto: its message.
+        proto: its message, by `message_of`; completed here.
         weights: which files it refers to.
         path: of the .onnx file.
         force: replace files that exist.
@@ -39,11 +39,14 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
     """
     beside = os.path.join(os.path.dirname(path), weights.beside)
     pending = {tensor.name: weight for tensor, weight in weights.pending}
-    large = [
-        tensor
-        for tensor in proto.graph.initializer
-        if tensor.name in pending or (weights.mode != "embed" and len(tensor.raw_data) >= BESIDE_NBYTES)
-    ]
+    large = []
+    for tensor in proto.graph.initializer:
+        held: Any = model.graph.initializers[tensor.name].const_value
+        is_held = type(held) is ir.Tensor
+        if tensor.name in pending or (is_held and weights.mode != "embed" and held.nbytes >= BESIDE_NBYTES):
+            large.append(tensor)
+        elif is_held and tensor.external_data:
+            fill(tensor, held)
     copied = list(weights.files) if weights.mode == "copy" else []
     replaced = [os.path.join(os.path.dirname(path), name) for name in weights.replaced]
     for name in (path, beside, *replaced) if large or copied else (path,):
@@ -67,7 +70,8 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
             for tensor in large:
                 at = -(-at // _ALIGNMENT) * _ALIGNMENT
                 weight = pending.get(tensor.name)
-                data = np.frombuffer(tensor.raw_data, np.uint8) if weight is None else weight.read_packed()
+                held = model.graph.initializers[tensor.name].const_value
+                data = np.frombuffer(held.tobytes(), np.uint8) if weight is None else weight.read_packed()
                 nbytes = data.nbytes
                 write_at(other.fd, [data], at)
                 _refer(tensor, weights.beside, at, data)
@@ -97,11 +101,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
 def _refer(tensor: Any, location: str, offset: int, data: Any) -> None:
     note = note_of(offset, data.nbytes, hash_of(Buffer(data), 0, data.nbytes))
     tensor.metadata_props.add(key=REFERENCE, value=note)
-    tensor.ClearField("raw_data")
-    tensor.ClearField("external_data")
-    tensor.data_location = 1
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(data.nbytes))):
-        tensor.external_data.add(key=key, value=value)
+    refer(tensor, location, offset, data.nbytes)
 
 
 def serialized(proto: Any, path: str, hint: str) -> bytes:

@@ -22,10 +22,18 @@ def singular(buffer: _codec.Buffer, span: tuple[int, int], expected: dict[int, i
     FormatError: malformed, or another wire type.
     """
     found: dict[int, Any] = {}
-    for number, value in repeated(buffer, span, expected, what):
-        if number in found and isinstance(value, tuple):
-            raise InPieces
-        found[number] = value
+    at, end = span[0], span[0] + span[1]
+    while at < end:
+        rows, at = _codec.next_fields(buffer, at, end - at, expected)
+        for number, wire, value, offset, nbytes in rows:
+            if wire != expected[number]:
+                raise _of_wire(what, expected[number], wire, offset, buffer)
+            if wire != 2:
+                found[number] = value
+            elif number in found:
+                raise InPieces
+            else:
+                found[number] = offset, nbytes
     return found
 
 
@@ -37,8 +45,10 @@ def repeated(
     while at < end:
         rows, at = _codec.next_fields(buffer, at, end - at, expected)
         for number, wire, value, offset, nbytes in rows:
-            wanted = expected[number]
-            if wire != wanted:
-                message = f"{what}: expected wire type {wanted}, got {wire}"
-                raise FormatError(message, offset=offset, file=buffer.name)
+            if wire != expected[number]:
+                raise _of_wire(what, expected[number], wire, offset, buffer)
             yield number, ((offset, nbytes) if wire == 2 else value)
+
+
+def _of_wire(what: str, expected: int, got: int, offset: int, buffer: _codec.Buffer) -> FormatError:
+    return FormatError(f"{what}: expected wire type {expected}, got {got}", offset=offset, file=buffer.name)

@@ -1,7 +1,7 @@
 """A value in a Program: a tensor, tuple, list or dictionary written there, or a reference to a weight file."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -48,6 +48,7 @@ class BlobReference(NamedTuple):
 
 
 _KINDS = {1: "tensor", 2: "tuple", 3: "list", 4: "dictionary"}
+_FIELDS, _IMMEDIATE = dict.fromkeys((1, 2, 3, 5), 2), dict.fromkeys(_KINDS, 2)  # with their wire types
 
 
 class Value:
@@ -74,7 +75,7 @@ class Value:
         self.path = path
         self._depth = depth
         self._is_merged = is_merged
-        with self._naming():
+        with _Naming(self):
             if depth > _MAX_DEPTH:
                 message = f"lists, tuples and dictionaries: expected at most {_MAX_DEPTH} levels of nesting, got more"
                 raise FormatError(message, offset=span[0], file=buffer.name)
@@ -86,13 +87,13 @@ class Value:
 
     def _read(self, buffer: _codec.Buffer, span: Span) -> None:
         self._buffer = buffer
-        self._fields = fields = singular(buffer, span, {1: 2, 2: 2, 3: 2, 5: 2}, "member of Value")
+        self._fields = fields = singular(buffer, span, _FIELDS, "member of Value")
         if 3 in fields and 5 in fields:
             raise InPieces
         self.kind = "blob" if 5 in fields else ""
         self._member: Span = fields.get(5, (0, 0))
         if 3 in fields:
-            member = singular(buffer, fields[3], dict.fromkeys(_KINDS, 2), "member of ImmediateValue")
+            member = singular(buffer, fields[3], _IMMEDIATE, "member of ImmediateValue")
             if len(member) > 1:
                 raise InPieces
             for number, at in member.items():
@@ -110,7 +111,7 @@ class Value:
         self.view.require()
         if 2 not in self._fields:
             return None
-        with self._naming():
+        with _Naming(self):
             return type_at(self._buffer, self._fields[2])
 
     @property
@@ -119,7 +120,7 @@ class Value:
         if self.kind != "blob":
             return None
         self.view.require()
-        with self._naming():
+        with _Naming(self):
             found = dict(repeated(self._buffer, self._member, {1: 2, 2: 0}, "BlobFileValue"))
             return BlobReference(text_at(self._buffer, found[1]) if 1 in found else "", found.get(2, 0))
 
@@ -133,7 +134,7 @@ class Value:
         if self.kind not in ("tuple", "list"):
             return
         self.view.require()
-        with self._naming():
+        with _Naming(self):
             for i, (_, at) in enumerate(repeated(self._buffer, self._member, {1: 2}, self.kind)):
                 yield self._inner(self._buffer, at, f"[{i}]")
 
@@ -147,7 +148,7 @@ class Value:
         if self.kind != "dictionary":
             return
         self.view.require()
-        with self._naming():
+        with _Naming(self):
             for i, (_, at) in enumerate(repeated(self._buffer, self._member, {1: 2}, "pair of a dictionary")):
                 buffer, span = self._buffer, at
                 try:
@@ -177,7 +178,7 @@ class Value:
         Raises:
             FormatError: another type, or another field or count than the type has. As `array`.
         """
-        with self._naming():
+        with _Naming(self):
             if declared is None:
                 dtype, shape = undeclared(self._buffer, *self._member)
             else:
@@ -205,19 +206,34 @@ class Value:
         is_merged = self._is_merged or buffer is not self._buffer
         return Value(self.view, buffer, span, self.path + step, self._depth + 1, is_merged)
 
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Add the path to errors raised inside; offsets in bytes that protobuf merged are dropped."""
-        try:
-            yield
-        except MilblobError as error:
-            error.where = error.where or self.path
-            if self._is_merged:
-                error.offset = None
-            raise
-
     def __repr__(self) -> str:
         return f"<Value {self.path}: {self.kind or 'none'}>"
+
+
+class _Naming:
+    """Adds the path of a Value to errors raised inside; offsets in bytes that protobuf merged are dropped."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MilblobError):
+            error.where = error.where or self._value.path
+            if self._value._is_merged:
+                error.offset = None
+
+
+@cache
+def _types() -> Any:
+    """Import the module of types, which listing does not need."""
+    from . import types
+
+    return types
 
 
 def text_at(buffer: _codec.Buffer, span: Span) -> str:
@@ -231,18 +247,16 @@ def text_at(buffer: _codec.Buffer, span: Span) -> str:
 
 def variables_at(buffer: _codec.Buffer, rows: Iterable[tuple[str, int, int]]) -> "tuple[Variable, ...]":
     """Return names with the types at their places in a buffer, (offset, nbytes). Raises: as `type_at`."""
-    from .types import Variable  # listing needs no types
-
-    return tuple(Variable(name, type_at(buffer, (at, nbytes)) if at else None) for name, at, nbytes in rows)
+    variable = _types().Variable
+    return tuple(variable(name, type_at(buffer, (at, nbytes)) if at else None) for name, at, nbytes in rows)
 
 
 def type_at(buffer: _codec.Buffer, span: Span) -> "ValueType | None":
     """Read the ValueType at a place in a buffer. Raises: FormatError: malformed, or nested too deep."""
     offset, nbytes = span
-    from .types import read_type  # listing needs no types
-
     try:
-        return read_type(bytes(memoryview(buffer)[offset : offset + nbytes]))
+        found: ValueType | None = _types().read_type(bytes(memoryview(buffer)[offset : offset + nbytes]))
+        return found
     except FormatError as error:
         error.offset = offset if error.offset is None else offset + error.offset
         error.file = buffer.name

@@ -107,8 +107,8 @@ class ProgramView:
         self.graph.release()
         self._buffer, self._span = _codec.Buffer(b""), (0, 0)
 
-    def values(self, span: Span, number: int, where: str) -> dict[str, Value]:
-        """Return the map<string, Value> in a field of the message at `span`."""
+    def values(self, span: Span, number: int, where: str, only: str | None = None) -> dict[str, Value]:
+        """Return the map<string, Value> in a field of the message at `span`; only one key, if that is given."""
         buffer, _ = self.held()
         found = {}
         for _, entry in repeated(buffer, span, {number: 2}, "attribute"):
@@ -119,8 +119,13 @@ class ProgramView:
                 pair = dict(repeated(buffer, entry, {1: 2}, "attribute"))
                 value = merged(buffer, [at for _, at in repeated(buffer, entry, {2: 2}, "attribute")])
             key = text_at(buffer, pair[1]) if 1 in pair else ""
-            found[key] = Value(self, *value, f"{where}.{key}")
+            if only is None or key == only:
+                found[key] = Value(self, *value, f"{where}.{key}")
         return found
+
+    def constant(self, const: "Operation") -> Value | None:
+        """Return the attribute `val` of a const operation, or None."""
+        return self.values(const.message, 5, const.path, "val").get("val")
 
     def variables(self, first: int, count: int) -> "tuple[Variable, ...]":
         """Return rows of names with their types."""
@@ -468,13 +473,11 @@ class Operation(_codec.GraphOperation):
     @property
     def outputs(self) -> "tuple[Variable, ...]":
         """Names and types of the outputs."""
-        self.view.require()
         return self.view.variables(*self.output_rows)
 
     @property
     def attributes(self) -> dict[str, Value]:
         """Attributes by name: of a const, `val` is the constant."""
-        self.view.require()
         return self.view.values(self.message, 5, self.path)
 
     @property
@@ -539,7 +542,7 @@ class Binding(_codec.GraphBinding):
         if self.is_value:
             return self.value
         found = self.definition
-        return found.attributes.get("val") if isinstance(found, Operation) and found.type == "const" else None
+        return self.view.constant(found) if isinstance(found, Operation) and found.type == "const" else None
 
     def array(self) -> "np.ndarray[Any, Any]":
         """Return the values of a constant, as `Tensor.read` would: those of a compressed weight are decoded.

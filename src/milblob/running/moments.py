@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ..onnx.declared import without_weights
+from ..onnx.declared import message_of, without_weights
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,7 @@ class InputMoments:
 
     def attach(self, model: ir.Model) -> frozenset[str]:
         """Give a graph an output for the values that each weight is multiplied by. No weight becomes replaceable."""
-        inferred = onnx.shape_inference.infer_shapes(without_weights(ir.serde.serialize_model(model))).graph
+        inferred = onnx.shape_inference.infer_shapes(without_weights(message_of(model))).graph
         kinds = (*inferred.value_info, *inferred.input)
         ranks = {kind.name: len(kind.type.tensor_type.shape.dim) for kind in kinds}
         asked: dict[tuple[ir.Value, int], str] = {}

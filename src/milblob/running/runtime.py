@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ..errors import MilblobError
 from ..extras import require
 from ..onnx.declared import plain_words
-from ..onnx.reference import WeightReference
+from ..onnx.reference import WeightReference, external, fill, refer
 from ..storage.mapped import MappedFile
 from ..threads import chosen, unused
 
@@ -121,37 +121,38 @@ class Handover:
         self._stack.close()
 
 
-def start(model: ir.Model, options: Any, providers: Sequence[str], file: str | None) -> tuple[Any, dict[str, Any]]:
+def start(
+    model: ir.Model, proto: Any, options: Any, providers: Sequence[str], file: str | None
+) -> tuple[Any, dict[str, Any]]:
     """Return an onnxruntime.InferenceSession of a model in memory, and what it needs as long as it lives.
 
-    `model`: from `convert` without a path; its large tensors in memory are let go of. `options`: from `make_options`;
-    changed here. `providers`: of onnxruntime, the preferred first.
+    `model`: from `converted`; its large tensors in memory are let go of. `proto`: its message; completed here.
+    `options`: from `make_options`; changed here. `providers`: of onnxruntime, the preferred first.
     Raises: MilblobError: onnxruntime cannot open it.
     """
     with Handover(options) as handover:
-        for name, value in model.graph.initializers.items():
-            tensor = value.const_value
+        for message in proto.graph.initializer:
+            value = model.graph.initializers[message.name]
+            tensor: Any = value.const_value
             if isinstance(tensor, WeightReference):
                 location = handover.place(tensor.mapping)
                 if location is not None:
-                    value.const_value = _external(tensor, location, tensor.start, name)
+                    value.const_value = external(tensor, location, tensor.start, _ROOT)
+                    refer(message, location, tensor.start, tensor.nbytes)
                     continue
                 tensor = value.const_value = tensor.held()
-            if tensor is not None and tensor.nbytes >= HELD_NBYTES and _is_native(tensor.dtype):
-                handover.add(name, tensor.numpy(), int(tensor.dtype))
-                value.const_value = _external(tensor, HELD, 0, name)
-        data = ir.serde.serialize_model(model).SerializeToString()
-        return handover.start(data, providers, file), handover.values
+            if tensor.nbytes >= HELD_NBYTES and _is_native(tensor.dtype):
+                handover.add(message.name, tensor.numpy(), int(tensor.dtype))
+                value.const_value = external(tensor, HELD, 0, _ROOT)
+                refer(message, HELD, 0, tensor.nbytes)
+            elif message.external_data:
+                fill(message, tensor)
+        return handover.start(proto.SerializeToString(), providers, file), handover.values
 
 
 def first_words(error: BaseException) -> str:
     """Return the message of onnxruntime in one line of bearable length, without its codes."""
     return f"{plain_words(str(error).rpartition(' : ')[2]) or type(error).__name__:.400}"
-
-
-def _external(tensor: Any, location: str, offset: int, name: str) -> ir.ExternalTensor:
-    shape = ir.Shape(tensor.shape)
-    return ir.ExternalTensor(location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=_ROOT)
 
 
 def _is_native(dtype: ir.DataType) -> bool:

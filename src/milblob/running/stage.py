@@ -12,9 +12,12 @@ from google.protobuf.message import Message
 
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..formats.onnx_external import REFERENCE, ExternalFiles
-from ..onnx.conversion import convert
+from ..onnx.conversion import converted
+from ..onnx.declared import message_of
+from ..onnx.reference import fill, refer
 from ..onnx.registry import Converter
 from ..onnx.save import serialized
+from ..onnx.weights import Weights
 from ..storage.mapped import MappedFile
 from ..wording import escape
 from .ports import SessionInput, SessionOutput, input_of, output_of, read_json
@@ -131,13 +134,15 @@ def stage_of_model(
         As `convert` and `round_each`; MilblobError: onnxruntime cannot open it.
     """
     kept = "onnxruntime" if is_optimized(options) else "keep"  # optimization would decode weights later, and slower
-    converted = convert(model, function=function, converters=converters, compressed=kept)
+    made, proto = converted(model, Weights(model, "reference", None, kept), function, converters=converters)
     if is_rounded:
-        round_each(converted)
-    weights = frozenset() if change is None else change(converted)
+        round_each(made)
+    weights = frozenset() if change is None else change(made)
+    if is_rounded or change is not None:
+        proto = message_of(made)
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # optimization would quantize operands of MatMul
-    runner, held = start(converted, options, providers, model.path)
-    return Stage(runner, converted, model.path, weights, held)
+    runner, held = start(made, proto, options, providers, model.path)
+    return Stage(runner, made, model.path, weights, held)
 
 
 def make_replaceable(model: ir.Model) -> frozenset[str]:
@@ -228,17 +233,15 @@ def _hand_over(proto: Any, files: ExternalFiles, handover: Handover, path: str) 
         note = next((entry.value for entry in tensor.metadata_props if entry.key == REFERENCE), "")
         found = files.find(tensor.name, entries, note, ceil(prod(tensor.dims) * itemsize))
         mapping, offset = found.checked(), found.offset
-        tensor.ClearField("external_data")
         location = handover.place(mapping) if is_outer else None
         if location is None:
             data = np.frombuffer(memoryview(mapping.live())[offset : offset + found.nbytes], np.uint8)
             if not is_outer or itemsize not in (1, 2, 4, 8) or found.nbytes < HELD_NBYTES:
-                tensor.data_location, tensor.raw_data = onnx.TensorProto.DEFAULT, data.tobytes()
+                fill(tensor, data)
                 continue
             handover.add(tensor.name, data.view(f"u{int(itemsize)}").reshape(tuple(tensor.dims)), tensor.data_type)
             location, offset = HELD, 0
-        for key, value in (("location", location), ("offset", str(offset)), ("length", str(found.nbytes))):
-            tensor.external_data.add(key=key, value=value)
+        refer(tensor, location, offset, found.nbytes)
     return bool(places)
 
 
