@@ -9,13 +9,13 @@ from typing import cast
 import numpy as np
 
 from ..arguments import as_integer, require
-from ..dtypes import DType, as_dtype
+from ..dtypes import as_dtype
 from ..lossy import palettize, quantize
 from ..lossy.unfit import UnfitError
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.parts import Loss, Part, Put, WeightParts
+from ..rewrite.parts import Loss, Put, WeightParts
 from ..values.strided import computed, is_finite
-from .pieces import LINKED_OPSET, Pieces
+from .pieces import LINKED_OPSET, Pieces, coming
 from .recipe import BLOCKS_OPSET, FIRST_OPSET, Recipe, require_one_of, set_options
 from .weight import HeldBlocks, Weight, heavy_of
 
@@ -93,29 +93,18 @@ class Linear(Recipe):
         work = quantize.Quantizer(
             array, self.dtype, mode=self.mode, blocks=self._blocks(weight), search=self.search, empty=weight.empty
         )
-        counts, stored, point = work.counts, as_dtype(work.array_dtype), None
-        keys, shape = ("data", "scale", "offset"), counts
-        more: tuple[Part, ...] = ()
-        has_point = work.has_zero_point
-        if weight.opset < LINKED_OPSET:
-            keys, has_point = ("quantized_data", "scale", "zero_point"), True
-            shape = tuple(count for count in counts if count > 1)
-            axis = next((axis for axis, count in enumerate(counts) if count > 1), 0)
-            more = (Part("axis", DType.INT32, (), np.array(axis, np.int32)),)
-        scale = None
-        if prod(counts) < WEIGHT_COUNT:  # they go into the Program
+        kind, data, scale = work.dtype.numpy, coming(array.shape, np.uint8), coming(work.counts, work.array_dtype)
+        point = coming(work.counts, np.uint8) if work.has_zero_point else None
+        if prod(work.counts) < WEIGHT_COUNT:  # they go into the Program
             scale, point = work.scales()
-            point = np.zeros(counts, np.uint8) if point is None else point
-            scale, point = scale.reshape(shape), point.reshape(shape).view(work.dtype.numpy)
-        data = None
         if array.size < WEIGHT_COUNT:
-            data = np.concatenate([one.data for one in work.stretches()]).reshape(array.shape).view(work.dtype.numpy)
-        parts = [Part(keys[0], work.dtype, array.shape, data), Part(keys[1], stored, shape, scale)]
-        if has_point:
-            parts.append(Part(keys[2], work.dtype, shape, point))
-        write = partial(_write_quantized, work, keys, {part.key for part in parts if part.array is None})
-        op = "constexpr_affine_dequantize" if more else "constexpr_blockwise_shift_scale"
-        return WeightParts(op, (*parts, *more), array.size, {}, None, write)
+            data = np.concatenate([one.data for one in work.stretches()]).reshape(array.shape)
+        point = None if point is None else point.view(kind)
+        coded = quantize.Quantized(data.view(kind), scale, point, work.dtype, 0.0, 0.0, 0.0)
+        is_early = weight.opset < LINKED_OPSET
+        keys = ("quantized_data", "scale", "zero_point") if is_early else ("data", "scale", "offset")
+        pieces = Pieces(array, ("Linear",), coded=coded)
+        return pieces.parts_to_come(weight.opset, partial(_write_quantized, work, keys))
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         if pieces.table is not None:

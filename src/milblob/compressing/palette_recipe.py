@@ -9,17 +9,17 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ..arguments import as_count, as_integer, require
-from ..dtypes import DType, as_dtype
+from ..dtypes import as_dtype
 from ..lossy import custom_palette, palettize, vectors
 from ..lossy.palettize import Palettized
 from ..lossy.quantize import Quantized
 from ..lossy.unfit import UnfitError
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.parts import Loss, Part, Put, WeightParts
+from ..rewrite.parts import Loss, Put, WeightParts
 from ..values.strided import Empty, boxes, computed, is_finite
 from .linear_recipe import Linear
 from .not_finite import palettize_all, require_finite
-from .pieces import INDICES, LINKED_OPSET, Pieces
+from .pieces import LINKED_OPSET, Pieces, coming
 from .recipe import BLOCKS_OPSET, FIRST_OPSET, Recipe, require_one_of, set_options
 from .weight import Weight, heavy_of
 
@@ -125,33 +125,27 @@ class Palette(Recipe):
         return None
 
     def streamed(self, weight: Weight) -> WeightParts | None:
-        nbits, array, is_new = self.bits, weight.array, weight.opset >= LINKED_OPSET
+        nbits, array = self.bits, weight.array
         if nbits is None or self.vector > 1 or self.scale or self.lut_dtype:
             return None
         axis, size = self._groups(weight)
         if array.size < 8 * WEIGHT_COUNT:
             return None
-        if nbits == 3 and not is_new:
+        if nbits == 3 and weight.opset < LINKED_OPSET:
             raise UnfitError("expected an opset of iOS18 for 3 bits, got an earlier one")
         along = None if size is None else axis
         work = palettize.Palettizer(array, nbits, mode=self.mode, axis=along, group_size=size, empty=weight.persistent)
         if not work.is_apart:
             return None
-        entries = 1 << nbits
-        shape = (*work.counts, entries, 1) if is_new else (entries,)
+        shape = (*work.counts, 1 << nbits, 1)
         is_few = prod(shape) < WEIGHT_COUNT
         if is_few and array.size * nbits // 8 < work.kept_nbytes:
             return None  # the indices themselves are shorter than what is kept to compute them later
-        few = work.fit().reshape(shape) if is_few else None
-        indices = Part("indices", INDICES[nbits], array.shape)
-        if not is_new:
-            indices = Part("indices", DType.UINT8, (indices.nbytes,))
-        parts = [indices, Part("lut", as_dtype(array.dtype), shape, few)]
-        if not is_new:
-            parts.append(Part("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
-        is_sure = few is not None and bool(np.isfinite(few).all())  # all elements have been looked at
-        write = partial(_write_palettized, work, few is None)
-        return WeightParts("constexpr_lut_to_dense", tuple(parts), array.size, {}, None, write, is_sure)
+        palettes = work.fit().reshape(shape) if is_few else coming(shape, as_dtype(array.dtype).numpy)
+        table = Palettized(coming(array.shape, np.uint8), palettes, nbits, 0.0, 0.0, 0.0, float("nan"))
+        is_sure = is_few and bool(np.isfinite(palettes).all())  # all elements have been looked at
+        pieces = Pieces(array, ("Palette",), table=table)
+        return pieces.parts_to_come(weight.opset, partial(_write_palettized, work), is_sure)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         axis, size = self._groups(weight)
@@ -186,11 +180,11 @@ class Palette(Recipe):
         return axis % rank, self.group_size if self.granularity == "per_grouped_channel" else None
 
 
-def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) -> Loss:
-    """Write the indices, and perhaps the palettes; see WeightParts."""
+def _write_palettized(work: palettize.Palettizer, stored: set[str], put: Put) -> Loss:
+    """Write the indices, and the palettes if they are `stored`; see WeightParts."""
     for begin, indices, group, palettes in work.stretches():
         put("indices", begin * work.nbits // 8, indices)
-        if has_palettes and palettes.size:
+        if "lut" in stored and palettes.size:
             put("lut", group * (palettes.itemsize << work.nbits), palettes)
     return Loss(*work.figures, None if np.isnan(work.gap) else work.gap)
 

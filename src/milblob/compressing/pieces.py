@@ -17,7 +17,7 @@ from ..program.compress_edits import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.parts import Loss, Part, WeightParts
+from ..rewrite.parts import Loss, Part, Put, WeightParts
 from ..threads import ordered
 from ..values.dense import Dense, Packed, read
 from ..values.strided import PIECE_COUNT, Empty, packed_mask, range_of, selected, unpacked_mask
@@ -45,6 +45,7 @@ class Pieces(NamedTuple):
     lut: Quantized | None = None  # integers and scales that the palettes are computed from
     loss: Loss | None = None  # if it is known
     empty: Empty = np.empty  # makes all arrays as long as the weight
+    is_coming: bool = False  # whether arrays that do not go into the Program are only shapes, see `coming`
 
     @property
     def mask(self) -> Array:
@@ -80,6 +81,16 @@ class Pieces(NamedTuple):
         gap = None if self.table is None or np.isnan(self.table.gap) else self.table.gap
         return WeightParts(op, tuple(parts), self.array.size, links, loss._replace(gap=gap))
 
+    def parts_to_come(self, opset: int, write: Callable[[set[str], Put], Loss], is_sure: bool = False) -> WeightParts:
+        """Return what will be stored for an opset; arrays that do not go into the Program are still `coming`.
+
+        `write`: computes and writes the parts with some keys; see `WeightParts.compute`. `is_sure`: as there.
+        Raises: as `parts`.
+        """
+        op, parts, links = self._replace(is_coming=True)._parts(opset)
+        stored = {part.key for part in parts if part.array is None}
+        return WeightParts(op, tuple(parts), self.array.size, links, None, partial(write, stored), is_sure)
+
     def require_whole_vectors(self) -> None:
         """Refuse a mask that has only some elements of a vector: an index represents all of them.
 
@@ -106,7 +117,8 @@ class Pieces(NamedTuple):
             return "constexpr_blockwise_shift_scale", self._scaled("data", self.coded), links
         if self.bits is None:
             return "constexpr_lut_to_dense", self._palettes("indices", "", links), links
-        mask = Part("mask", DType.UINT1, self.array.shape, None, memoryview(self.bits))  # type: ignore[arg-type]
+        packed = None if self.is_coming else memoryview(self.bits)  # type: ignore[arg-type]
+        mask = Part("mask", DType.UINT1, self.array.shape, None, packed)
         if self.nonzero is not None:
             return "constexpr_sparse_to_dense", [self._part("nonzero_data", self.nonzero), mask], links
         inner = "nonzero_data."
@@ -158,17 +170,21 @@ class Pieces(NamedTuple):
             zeros = np.zeros(made.scale.shape, made.dtype.numpy)
             point = made.zero_point if made.zero_point is not None else zeros
             axis = next((axis for axis, count in enumerate(made.scale.shape) if count > 1), 0)
-            return "constexpr_affine_dequantize", [
-                self._part("quantized_data", made.data, made.dtype),
+            scaled = [
                 self._part("zero_point", point.squeeze(), made.dtype),
                 self._part("scale", made.scale.squeeze()),
+            ]
+            return "constexpr_affine_dequantize", [
+                self._part("quantized_data", made.data, made.dtype),
+                *(reversed(scaled) if self.is_coming else scaled),  # an order that results have had from the first
                 self._part("axis", np.array(axis, np.int32)),
             ]
         if self.table is not None:
             if self.table.nbits == 3:
                 raise UnfitError("expected an opset of iOS18 for 3 bits, got an earlier one")
             index = INDICES[self.table.nbits]
-            packed = np.frombuffer(self._part("indices", self.table.indices.view(index.numpy), index).data, np.uint8)
+            part = self._part("indices", self.table.indices.view(index.numpy), index)
+            packed = coming((part.nbytes,), np.uint8) if self.is_coming else np.frombuffer(part.data, np.uint8)
             parts = [self._part("indices", packed), self._part("lut", self.table.palettes.reshape(-1)), shape]
             return "constexpr_lut_to_dense", parts
         kept = [self._part("nonzero_data", self.nonzero), self._part("mask", self.bits), shape]
@@ -185,7 +201,13 @@ class Pieces(NamedTuple):
         array = np.asarray(array)
         dtype = as_dtype(array.dtype) if dtype is None else dtype
         few = array if array.size < WEIGHT_COUNT else None
-        return Part(key, dtype, array.shape, few, stored_bytes(array, dtype, empty=self.empty))
+        data = None if self.is_coming else stored_bytes(array, dtype, empty=self.empty)
+        return Part(key, dtype, array.shape, few, data)
+
+
+def coming(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an array that takes no memory, in place of one whose elements are computed while they are written."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def require_finite_loss(loss: Loss) -> None:

@@ -13,10 +13,10 @@ from ..dtypes import DType, as_dtype
 from ..lossy import prune
 from ..lossy.unfit import UnfitError
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.parts import Loss, Part, Put, WeightParts
+from ..rewrite.parts import Loss, Put, WeightParts
 from ..values.strided import Empty, computed, not_finite, selected, unpacked_mask
 from .not_finite import in_place_of, require_finite
-from .pieces import LINKED_OPSET, Pieces
+from .pieces import Pieces, coming
 from .recipe import Recipe, require_one_of, set_options
 from .weight import Weight
 
@@ -94,20 +94,14 @@ class Prune(Recipe):
         options = {name: getattr(self, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
         work = prune.Pruner(array, **options, empty=weight.persistent)
         self._require_sparsity(1 - work.count / array.size)
-        few = work.count < WEIGHT_COUNT
-        nonzero = np.concatenate([nonzero for *_, nonzero in work.stretches()]) if few else None
-        parts = [
-            Part("nonzero_data", as_dtype(array.dtype), (work.count,), nonzero),
-            Part("mask", DType.UINT1, array.shape),
-        ]
-        if weight.opset < LINKED_OPSET:
-            mask: Any = None
-            if parts[1].nbytes < WEIGHT_COUNT:
-                mask = np.concatenate([bits for _, bits, *_ in work.stretches()])
-            parts[1] = Part("mask", DType.UINT8, (parts[1].nbytes,), mask)
-            parts.append(Part("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
-        write = partial(_write_pruned, work, {part.key for part in parts if part.array is None})
-        return WeightParts("constexpr_sparse_to_dense", tuple(parts), array.size, {}, None, write, is_sure=True)
+        nonzero = coming((work.count,), as_dtype(array.dtype).numpy)
+        if nonzero.size < WEIGHT_COUNT:  # it goes into the Program
+            nonzero = np.concatenate([nonzero for *_, nonzero in work.stretches()])
+        bits = coming((DType.UINT1.nbytes(array.size),), np.uint8)
+        if bits.size < WEIGHT_COUNT:
+            bits = np.concatenate([bits for _, bits, *_ in work.stretches()])
+        pieces = Pieces(array, ("Prune",), bits=bits, nonzero=nonzero)
+        return pieces.parts_to_come(weight.opset, partial(_write_pruned, work), is_sure=True)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         array = pieces.values()

@@ -65,8 +65,11 @@ class Place:
 
     def nbytes(self) -> int:
         """Return the number of stored bytes: packed for sub-byte dtypes, all parts together for a chain."""
-        shape = self.shape
-        return self.dtype.nbytes(prod(cast("tuple[int, ...]", shape) if None not in shape else self.read().shape))
+        return self.dtype.nbytes(prod(self.known_shape()))
+
+    def known_shape(self) -> tuple[int, ...]:
+        """Return the dimensions; one that is left open is found by counting the values."""
+        return self.read().shape if None in self.shape else cast("tuple[int, ...]", self.shape)
 
     def read(self, out: Array | None = None) -> Array:
         """Return the values, as `Tensor.read`."""
@@ -153,9 +156,7 @@ class ModelPlace(Place):
         self.name = name  # of the tensor
 
     def account(self) -> None:
-        shape = self.shape if None not in self.shape else self.read().shape
-        count = prod(cast("tuple[int, ...]", shape))
-        self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
+        self.package.budget.spend(self.name, self.dtype.numpy.itemsize * prod(self.known_shape()))
 
     def name_error(self, error: MilblobError) -> None:
         self.package.require_open()  # a file that another thread has just closed reads as if it were empty

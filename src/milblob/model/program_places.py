@@ -1,7 +1,6 @@
 """The places of values in an open Program: immediates, and weights that constexpr operations compute."""
 
 from collections.abc import Callable, Hashable
-from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -96,11 +95,9 @@ class ChainPlace(ModelPlace):
             budget.spend((self.name, "parts"), chain.nbytes)
             return dense
 
-    def account(self) -> None:
+    def known_shape(self) -> tuple[int, ...]:
         """See Place; if the Program lacks the shape, it is taken from the parts."""
-        shape = self.shape if None not in self.shape else self.dense().shape
-        count = prod(cast("tuple[int, ...]", shape))
-        self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
+        return self.dense().shape if None in self.shape else cast("tuple[int, ...]", self.shape)
 
     def read(self, out: Array | None = None) -> Array:
         with self.naming():

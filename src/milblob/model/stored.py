@@ -42,7 +42,10 @@ class StretchPlace(Place):
         stretch: the file, and (offset, bytes) in it that `load` reads, if it is a remote one; else None.
     """
 
-    __slots__ = ("_budget", "_file", "_form", "_load", "_name", "stretch")
+    __slots__ = ("_budget", "_form", "_load", "file", "stretch", "where")
+
+    where: str
+    file: str | None
 
     def __init__(
         self,
@@ -57,23 +60,15 @@ class StretchPlace(Place):
         super().__init__(dtype, shape)
         self.stretch: tuple[MappedFile, int, int] | None = None
         self._budget = budget
-        self._name = name
+        self.where = name
         self._load = load
         self._form = form
-        self._file = file
-
-    @property
-    def where(self) -> str:
-        return self._name
-
-    @property
-    def file(self) -> str | None:
-        return self._file
+        self.file = file
 
     def account(self) -> None:
         if self._budget is not None:
             count = prod(cast("tuple[int, ...]", self.shape))
-            self._budget.spend(self._name, self.dtype.numpy.itemsize * count)
+            self._budget.spend(self.where, self.dtype.numpy.itemsize * count)
 
     def _stored(self) -> np.ndarray[Any, Any]:
         with self.naming():
@@ -96,8 +91,8 @@ class StretchPlace(Place):
             _codec.unpack_bits(_codec.Buffer(stored), 0, values.size, dtype.nbits, values)
             return values.view(dtype.numpy)
         if self._form == "bytes" and stored.size and int(stored.max()) >= 1 << dtype.nbits:
-            message = f"elements of {self._name}: expected {dtype.nbits} bits of each byte, got {int(stored.max())}"
-            raise FormatError(message, file=self._file)
+            message = f"elements of {self.where}: expected {dtype.nbits} bits of each byte, got {int(stored.max())}"
+            raise FormatError(message, file=self.file)
         if dtype is DType.STRING:
             return stored.astype(object)
         if stored.dtype.byteorder == ">":
@@ -116,10 +111,10 @@ class StretchPlace(Place):
 
     def _strings(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         size = prod(cast("tuple[int, ...]", self.shape))
-        texts = parse_json(bytes(stored), f"strings of {self._name}", self._file)
+        texts = parse_json(bytes(stored), f"strings of {self.where}", self.file)
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or len(texts) != size:
-            message = f"strings of {self._name}: expected a list of {size} strings, got something else"
-            raise FormatError(message, file=self._file)
+            message = f"strings of {self.where}: expected a list of {size} strings, got something else"
+            raise FormatError(message, file=self.file)
         values = np.empty(len(texts), object)
         values[:] = texts
         return values.reshape(cast("tuple[int, ...]", self.shape))

@@ -79,25 +79,22 @@ class _MergedPlace(Place):
         overflow: as `refit`, where the base's dtype has no number as large as a merged one.
     """
 
-    __slots__ = ("_deltas", "_factor", "_name", "_overflow", "_source")
+    __slots__ = ("_deltas", "_factor", "_overflow", "_source", "where")
 
+    where: str
     is_computed = True
 
     def __init__(self, name: str, base: LazyTensor, source: LazyTensor, deltas: Sequence[Delta], overflow: str) -> None:
         super().__init__(base.mil_dtype, base.shape)
-        self._name, self._source, self._deltas, self._overflow = name, source, deltas, overflow
+        self.where, self._source, self._deltas, self._overflow = name, source, deltas, overflow
         self._factor: Values | None = None
-
-    @property
-    def where(self) -> str:
-        return self._name
 
     def account(self) -> None:
         self._source.place.account()
 
     def dense(self) -> "_Merged":
         shape = cast("tuple[int, ...]", self.shape)
-        merged = _Merged(self._name, self._source, self.dtype, shape, self._deltas, self._overflow)
+        merged = _Merged(self.where, self._source, self.dtype, shape, self._deltas, self._overflow)
         magnitude = self._deltas[0].magnitude if self._deltas else None
         if magnitude is not None:
             if self._factor is None:
