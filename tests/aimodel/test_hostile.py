@@ -8,7 +8,7 @@ import milblob
 import mlir_bytes as m
 from bundles import FOLDER
 from milblob import FormatError, UnsupportedError
-from milblob.aimodel import Asset
+from milblob.aimodel import Asset, codes
 from thorough import sized
 
 
@@ -61,6 +61,18 @@ def test_changed_bytes_give_a_tensor_or_an_error():
         except milblob.MilblobError:
             continue
     assert found > 50
+
+
+def test_a_state_of_a_type_that_is_not_there_is_refused():
+    data = bytearray((FOLDER / "states_f32.aimodel" / "main.mlirb").read_bytes())
+    with Asset(bytes(data)) as asset:
+        code = asset.opened.program.bytecode
+        handles = [
+            int(code.types["offset"][n]) for n in range(len(code.types)) if code.type_numbers(n)[0] == codes.HANDLE
+        ]
+    data[handles[0] + 1] = 0xFF  # the number 127, in one byte
+    with pytest.raises(FormatError, match=r"type: expected a number below \d+, got 127"):
+        use(data)
 
 
 def nested(depth, is_isolated=True):

@@ -248,7 +248,7 @@ class Bytecode:
         return self._kinds[number]
 
     def _read_kind(self, number: int) -> TensorKind | None:
-        if self.types["dialect"][number] != self._dialect:
+        if number < len(self.types) and self.types["dialect"][number] != self._dialect:
             return None
         numbers = self.type_numbers(number)
         if numbers[0] not in (codes.TENSOR, codes.SPARSE_TENSOR):
