@@ -95,7 +95,7 @@ def bench_milblob(row: Any, weights: Any, kind: str) -> None:
     run = KINDS[kind][0]
 
     def check(found: Any) -> None:
-        assert 0 < found.squared < found.power / 2
+        assert 0 < found.loss.squared < found.loss.power / 2
 
     row(f"{JOB}: {kind}", "milblob", lambda: run(weights), check=check, role="milblob", nbytes=NBYTES)
 

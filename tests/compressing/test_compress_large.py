@@ -103,8 +103,8 @@ def test_linear(large, case, tmp_path):
         for begin, one in zip((0, ROWS[rows.dtype.name] // 2, -SOME), alone, strict=True):
             part = codes[begin : begin + SOME] if begin >= 0 else codes[begin:]
             assert np.array_equal(part.astype(np.int8), one.data.astype(np.int8))
-    assert found["squared"] == pytest.approx(sum(one.squared for one in alone), rel=1e-9)
-    assert found["power"] == pytest.approx(sum(one.power for one in alone), rel=1e-9)
+    assert found["squared"] == pytest.approx(sum(one.loss.squared for one in alone), rel=1e-9)
+    assert found["power"] == pytest.approx(sum(one.loss.power for one in alone), rel=1e-9)
     lost = float(np.sum((values.astype(np.float64) - rows) ** 2))
     assert found["squared"] == pytest.approx(lost, rel=1e-5)
     shutil.rmtree(target)

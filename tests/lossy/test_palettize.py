@@ -79,8 +79,8 @@ def test_no_palette_is_better(dtype):
         result = palettize(array, nbits, importance=weights if is_weighted else None)
         expected = least(array, weights, 1 << nbits)
         assert squared(array, result, weights) <= expected * (1 + 1e-12) + 1e-30
-        assert result.gap <= 1e-12 * expected + 1e-14 * result.power
-        assert result.squared == pytest.approx(squared(array, result), rel=1e-12)
+        assert result.gap <= 1e-12 * expected + 1e-14 * result.loss.power
+        assert result.loss.squared == pytest.approx(squared(array, result), rel=1e-12)
 
     every(check, list(small_arrays()), [1, 2, 3], [False, True])
 
@@ -95,8 +95,8 @@ def test_bounds_that_are_reported_hold():
         best = kmeans1d.cluster(array.astype(np.float64), 1 << nbits)
         centroids = np.array(best.centroids)[best.clusters]
         optimum = float(np.sum((array.astype(np.float64) - centroids) ** 2))
-        assert optimum * (1 - 1e-9) <= result.squared <= optimum + result.gap
-        assert result.squared <= optimum * 1.001
+        assert optimum * (1 - 1e-9) <= result.loss.squared <= optimum + result.gap
+        assert result.loss.squared <= optimum * 1.001
 
 
 def theirs(array, nbits, axis=None, group=0, mode="KMEANS"):
@@ -145,7 +145,7 @@ def test_at_least_as_good_as_coremltools(kind, dtype):
         error, found = theirs(array, nbits, axis, size)
         ours = squared(array, result, axis=axis or 0)
         assert ours <= error
-        assert result.squared == pytest.approx(ours, rel=1e-9, abs=1e-300)
+        assert result.loss.squared == pytest.approx(ours, rel=1e-9, abs=1e-300)
         assert result.palettes.shape == found.lut.shape
         assert result.palettes.dtype == found.lut.dtype
         assert result.indices.max() < 1 << nbits
@@ -191,7 +191,7 @@ def test_every_pattern_of_16_bits():
             nearest = np.abs(array.astype(np.float64)[:, None] - row).min(axis=1)
             got = np.abs(array.astype(np.float64) - row[result.indices])
             assert np.array_equal(got, nearest)
-            assert result.gap <= 1e-9 * result.squared
+            assert result.gap <= 1e-9 * result.loss.squared
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -250,7 +250,7 @@ def test_importance_that_vanishes_beside_the_rest(dtype):
             assert elements.min() <= entries.min() and entries.max() <= elements.max()
             assert np.array_equal(dense(found)[0, :5], elements[0, :5])
             assert found.gap >= 0
-            assert found.squared == pytest.approx(squared(elements, found), rel=1e-9)
+            assert found.loss.squared == pytest.approx(squared(elements, found), rel=1e-9)
 
 
 def test_importance_of_nothing():
@@ -258,7 +258,7 @@ def test_importance_of_nothing():
     array = np.random.default_rng(9).standard_normal(1000).astype(np.float32)
     for dtype in DTYPES:
         one, other = palettize(array.astype(dtype), 2, importance=np.zeros(1000)), palettize(array.astype(dtype), 2)
-        assert one.squared == pytest.approx(other.squared)
+        assert one.loss.squared == pytest.approx(other.loss.squared)
 
 
 @pytest.mark.parametrize(
@@ -301,6 +301,6 @@ def test_unique_counts_equal_float16_numbers_once(count):
     array = (np.random.default_rng(0).integers(-100, 100, count) / 1024).astype(np.float16)
     wanted = sorted(set(array.tolist()))
     made = palettize(array, mode="unique")
-    assert made.squared == 0
+    assert made.loss.squared == 0
     assert made.palettes.reshape(-1)[: len(wanted)].tolist() == wanted
     assert np.array_equal(made.palettes.reshape(-1)[made.indices], array)

@@ -75,9 +75,9 @@ def test_float32_has_the_bits_of_coremltools(tier):
             assert result.zero_point.shape == found.offset.shape
         assert dense(result).tobytes() == wide.tobytes()
         error = array.astype(np.float64) - wide
-        assert result.squared == pytest.approx(float(np.sum(error**2)), rel=1e-5)
-        assert result.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)), rel=1e-9)
-        assert result.largest == pytest.approx(float(np.abs(error).max()), rel=1e-6, abs=1e-44)
+        assert result.loss.squared == pytest.approx(float(np.sum(error**2)), rel=1e-5)
+        assert result.loss.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)), rel=1e-9)
+        assert result.loss.largest == pytest.approx(float(np.abs(error).max()), rel=1e-6, abs=1e-44)
 
     cases = dict(arrays(np.float32))
     every(check, cases, DTYPES, MODES, BLOCKS)
@@ -91,7 +91,7 @@ def test_float16_is_at_least_as_good_as_coremltools(tier):
         result, (found, wide) = quantize(array, dtype, mode=mode, blocks=blocks), theirs(array, dtype, mode, blocks)
         ours, other = (np.sum((array.astype(np.float64) - part) ** 2) for part in (dense(result), wide))
         assert ours <= other or np.isnan(other)
-        assert result.squared == pytest.approx(float(ours), rel=1e-5, abs=1e-30)
+        assert result.loss.squared == pytest.approx(float(ours), rel=1e-5, abs=1e-30)
         assert result.scale.dtype == np.float16
         assert result.scale.shape == found.scale.shape
 
@@ -155,8 +155,8 @@ def test_ranges_whose_width_overflows():
         result = quantize(array, target, mode=mode, blocks=(1, 0))
         steps = 254 if target.endswith("8") else 14
         assert np.isfinite(result.scale).all()
-        assert result.largest <= 2 * most / steps
-        assert 0 < result.squared / result.power < 0.02 or dtype == np.float32  # whose squares may overflow
+        assert result.loss.largest <= 2 * most / steps
+        assert 0 < result.loss.squared / result.loss.power < 0.02 or dtype == np.float32  # whose squares may overflow
 
     every(check, [np.float16, np.float32], MODES, DTYPES)
 
@@ -168,9 +168,9 @@ def test_search_is_never_worse():
         array = (rng.standard_normal((16, 64)) * np.where(rng.random((16, 64)) < 0.02, 20, 1)).astype(dtype)
         plain = quantize(array, target, mode=mode, blocks=blocks)
         found = quantize(array, target, mode=mode, blocks=blocks, search=True)
-        assert found.squared <= plain.squared
+        assert found.loss.squared <= plain.loss.squared
         if target.endswith("4"):
-            assert found.squared < plain.squared
+            assert found.loss.squared < plain.loss.squared
         importance = rng.random((16, 64)) ** 4
         heavy = quantize(array, target, mode=mode, blocks=blocks, search=True, importance=importance)
 
@@ -180,9 +180,9 @@ def test_search_is_never_worse():
         assert weighted(heavy) <= weighted(found) * (1 + 1e-6)
         for result in (found, heavy):
             lost = np.abs(dense(result).astype(np.float64) - array)
-            assert result.squared == pytest.approx(float(np.sum(lost**2)), rel=1e-6)
-            assert result.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)), rel=1e-6)
-            assert result.largest == pytest.approx(float(lost.max()), rel=1e-6)
+            assert result.loss.squared == pytest.approx(float(np.sum(lost**2)), rel=1e-6)
+            assert result.loss.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)), rel=1e-6)
+            assert result.loss.largest == pytest.approx(float(lost.max()), rel=1e-6)
 
     every(check, [np.float16, np.float32], DTYPES, MODES, [(0, 0), (1, 0), (0, 1), (1, 32)])
 
@@ -276,8 +276,8 @@ def test_very_many_blocks_that_lie_in_several_stretches(monkeypatch):
                 quantize(broken, target, **options)
         for one, other in zip(found[:3], whole[:3], strict=True):
             assert np.array_equal(one, other)
-        assert found.largest == whole.largest
-        assert found[4:6] == pytest.approx(whole[4:6], rel=1e-12)
+        assert found.loss.largest == whole.loss.largest
+        assert found.loss[:2] == pytest.approx(whole.loss[:2], rel=1e-12)
 
     cases = [((8, 1030), (0, 1)), ((8, 1029), (4, 3)), ((2, 8, 130), (1, 0, 1)), ((4, 6, 25, 9), (0, 3, 1, 3))]
     for shape, blocks in cases:

@@ -44,9 +44,9 @@ def test_figures_are_of_what_is_decoded(shape, axis, vector, size, dtype):
     dense = decoded(made, axis % len(shape))
     assert (dense.shape, dense.dtype) == (array.shape, array.dtype)
     lost = dense.astype(np.float64) - array.astype(np.float64)
-    assert made.squared == pytest.approx(float(np.sum(lost**2)), abs=1e-12)
-    assert made.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)))
-    assert made.largest == pytest.approx(float(np.abs(lost).max()))
+    assert made.loss.squared == pytest.approx(float(np.sum(lost**2)), abs=1e-12)
+    assert made.loss.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)))
+    assert made.loss.largest == pytest.approx(float(np.abs(lost).max()))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -64,7 +64,7 @@ def test_no_worse_than_coremltools(shape, axis, vector, size, nbits, dtype):
     )
     assert (made.indices.shape, made.palettes.shape) == (theirs.indices.shape, theirs.lut.shape)
     dense = passes.palettize_weights.decompress(theirs).astype(np.float64)
-    assert made.squared <= float(np.sum((dense - array) ** 2))
+    assert made.loss.squared <= float(np.sum((dense - array) ** 2))
     own = theirs._replace(indices=made.indices, lut=made.palettes)
     assert np.array_equal(passes.palettize_weights.decompress(own), decoded(made, axis))
 
@@ -78,7 +78,7 @@ def test_the_least_error_of_all_palettes_on_small_cases():
             groups = [array[[i for i in range(6) if choice >> i & 1 == side]].astype(np.float64) for side in (0, 1)]
             best = min(best, sum(float(np.sum((g - g.mean(0)) ** 2)) for g in groups if len(g)))
         made = palettize_vectors(array, 1, vector=2, axis=1)
-        assert made.squared == pytest.approx(best, rel=1e-4, abs=1e-12)
+        assert made.loss.squared == pytest.approx(best, rel=1e-4, abs=1e-12)
 
 
 def test_threads_change_nothing(monkeypatch):
@@ -89,7 +89,13 @@ def test_threads_change_nothing(monkeypatch):
         one = palettize_vectors(array, 2, vector=2, axis=0, restarts=1)
         other = palettize_vectors(array[:128], 3, vector=2, axis=0, group_size=32, restarts=2)
         found.append(
-            [one.indices.tobytes(), one.palettes.tobytes(), one.squared, other.indices.tobytes(), other.squared]
+            [
+                one.indices.tobytes(),
+                one.palettes.tobytes(),
+                one.loss.squared,
+                other.indices.tobytes(),
+                other.loss.squared,
+            ]
         )
     assert found[0] == found[1] == found[2]
 
@@ -98,13 +104,13 @@ def test_fewer_vectors_than_entries_lose_nothing():
     array = np.tile(np.array([[1, 2], [3, 4], [1, -2]], np.float16), (5, 3)).T.copy()
     for mode in ("kmeans", "unique"):
         made = palettize_vectors(array, 3 if mode == "kmeans" else None, vector=2, axis=0, mode=mode)
-        assert made.squared == made.largest == made.gap == 0
+        assert made.loss.squared == made.loss.largest == made.gap == 0
         assert np.array_equal(decoded(made, 0), array)
     assert made.nbits == 2
     assert not made.palettes.reshape(4, 2)[3].any()
     constant = np.full((4, 4), 7, np.float32)
-    assert palettize_vectors(constant, 1, vector=2, axis=0).squared == 0
-    assert palettize_vectors(np.zeros((4, 4), np.float16), 8, vector=4, axis=1).squared == 0
+    assert palettize_vectors(constant, 1, vector=2, axis=0).loss.squared == 0
+    assert palettize_vectors(np.zeros((4, 4), np.float16), 8, vector=4, axis=1).loss.squared == 0
 
 
 def test_unique_vectors_are_sorted_as_numbers(monkeypatch):
@@ -126,7 +132,7 @@ def test_unique_vectors_are_sorted_as_numbers(monkeypatch):
         entries = found.palettes.reshape(-1, vector).astype(np.float32)
         assert np.array_equal(entries[: len(wanted)], wanted)
         assert np.array_equal(found.indices if axis == 1 else found.indices.T, at.reshape(-1)[chosen])
-        assert found.squared == 0
+        assert found.loss.squared == 0
 
     monkeypatch.setattr("milblob.lossy.vectors._UNIQUE_NBYTES", 1 << 11)
     monkeypatch.setattr(np, "unique", recorded)
@@ -140,7 +146,7 @@ def test_any_magnitude(power):
     made, plain = (palettize_vectors(x, 4, vector=2, axis=0) for x in (array, noise((8, 64), np.float32).round(2)))
     if power > -100:
         assert np.array_equal(made.indices, plain.indices)
-    assert np.isfinite(made.squared)
+    assert np.isfinite(made.loss.squared)
 
 
 def test_vectors_are_fitted_to_important_elements():
@@ -150,10 +156,10 @@ def test_vectors_are_fitted_to_important_elements():
     array[:4, :8] = array[4:, :8]
     made = palettize_vectors(array, 4, vector=2, axis=0, importance=heavy)
     assert float(np.abs(decoded(made, 0) - array)[:, :8].max()) < 1e-7
-    assert made.squared > 0.1
+    assert made.loss.squared > 0.1
     plain = palettize_vectors(array, 4, vector=2, axis=0)
-    assert palettize_vectors(array, 4, vector=2, axis=0, importance=np.ones(256)).squared == pytest.approx(
-        plain.squared, rel=0.02
+    assert palettize_vectors(array, 4, vector=2, axis=0, importance=np.ones(256)).loss.squared == pytest.approx(
+        plain.loss.squared, rel=0.02
     )
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from .. import decibels
 from ..arguments import as_path, require, require_flags, require_nan, source_of
 from ..errors import UnsupportedError
+from ..lossy.loss import Loss
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..progress import Progress, ProgressCounter, start_progress
 from ..results import Result, least, plain
 from ..rewrite.changes import Options
 from ..rewrite.destination import require_outside
-from ..rewrite.parts import CompressedWeight, Loss, WeightParts
+from ..rewrite.parts import CompressedWeight, WeightParts
 from ..rewrite.repack import Repacking
 from ..selection import selector
 from ..storage import paths

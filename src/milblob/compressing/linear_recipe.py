@@ -11,9 +11,10 @@ import numpy as np
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
 from ..lossy import palettize, quantize
+from ..lossy.loss import Loss
 from ..lossy.unfit import UnfitError
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.parts import Loss, Put, WeightParts
+from ..rewrite.parts import Put, WeightParts
 from ..values.strided import computed, is_finite
 from .pieces import LINKED_OPSET, Pieces, coming
 from .recipe import BLOCKS_OPSET, FIRST_OPSET, Recipe, require_one_of, set_options
@@ -100,7 +101,7 @@ class Linear(Recipe):
         if array.size < WEIGHT_COUNT:
             data = np.concatenate([one.data for one in work.stretches()]).reshape(array.shape)
         point = None if point is None else point.view(kind)
-        coded = quantize.Quantized(data.view(kind), scale, point, work.dtype, 0.0, 0.0, 0.0)
+        coded = quantize.Quantized(data.view(kind), scale, point, work.dtype)
         is_early = weight.opset < LINKED_OPSET
         keys = ("quantized_data", "scale", "zero_point") if is_early else ("data", "scale", "offset")
         pieces = Pieces(array, ("Linear",), coded=coded)
@@ -118,14 +119,14 @@ class Linear(Recipe):
                 if data.dtype != kind:
                     integers = data
                     data = computed(data.shape, kind, lambda box: integers[box].astype(kind), pieces.empty)
-                coded = quantize.Quantized(data, exact, None, held.dtype, 0.0, 0.0, 0.0)
+                coded = quantize.Quantized(data, exact, None, held.dtype)
                 return pieces._replace(steps=("Linear",), coded=coded)
         array = pieces.values()
         weights = heavy_of(pieces, weight) if self.search else None
         made = quantize.quantize(array, self.dtype, mode=self.mode, blocks=self._blocks(weight), search=self.search,
             importance=weights, empty=pieces.empty,
         )  # fmt: skip
-        loss = None if pieces.steps else Loss(made.squared, made.power, made.largest)
+        loss = None if pieces.steps else made.loss
         return pieces._replace(steps=(*pieces.steps, "Linear"), coded=made, nonzero=None, loss=loss)
 
     def _held(self, weight: Weight) -> HeldBlocks | None:
@@ -162,12 +163,12 @@ class Linear(Recipe):
 
 def _write_quantized(work: quantize.Quantizer, keys: tuple[str, str, str], stored: set[str], put: Put) -> Loss:
     """Write those parts of a linear quantization (integers, scales, zero points) that are `stored`; see WeightParts."""
-    squared, power, largest, dtype = 0.0, 0.0, 0.0, work.dtype
+    loss, dtype = Loss(), work.dtype
     for one in work.stretches(is_packed=True):
         zeros = bytes(dtype.nbytes(one.scale.size)) if one.zero_point is None else one.zero_point
         rows = (one.begin * dtype.nbits // 8, one.data), (one.block * one.scale.itemsize, one.scale)
         for key, row in zip(keys, (*rows, (one.block * dtype.nbits // 8, zeros)), strict=True):
             if key in stored and len(row[1]):
                 put(key, *row)
-        squared, power, largest = squared + one.squared, power + one.power, max(largest, one.largest)
-    return Loss(squared, power, largest)
+        loss = loss.plus(one.loss)
+    return loss

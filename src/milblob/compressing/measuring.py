@@ -8,13 +8,14 @@ import numpy as np
 
 from .. import _codec
 from ..arguments import as_float
+from ..lossy.loss import Loss
 from ..lossy.unfit import UnfitError
 from ..model.model import Model
 from ..model.open_program import OpenProgram
 from ..model.tensor import Tensor
 from ..progress import ProgressCounter
 from ..rewrite.changes import is_counted
-from ..rewrite.parts import Loss, WeightParts
+from ..rewrite.parts import WeightParts
 from ..threads import sized
 from ..wording import escape
 from .candidates import Candidate

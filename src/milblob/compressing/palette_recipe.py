@@ -11,11 +11,12 @@ import numpy as np
 from ..arguments import as_count, as_integer, require
 from ..dtypes import as_dtype
 from ..lossy import custom_palette, palettize, vectors
+from ..lossy.loss import Loss
 from ..lossy.palettize import Palettized
 from ..lossy.quantize import Quantized
 from ..lossy.unfit import UnfitError
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.parts import Loss, Put, WeightParts
+from ..rewrite.parts import Put, WeightParts
 from ..values.strided import Empty, boxes, computed, is_finite
 from .linear_recipe import Linear
 from .not_finite import palettize_all, require_finite
@@ -142,7 +143,7 @@ class Palette(Recipe):
         if is_few and array.size * nbits // 8 < work.kept_nbytes:
             return None  # the indices themselves are shorter than what is kept to compute them later
         palettes = work.fit().reshape(shape) if is_few else coming(shape, as_dtype(array.dtype).numpy)
-        table = Palettized(coming(array.shape, np.uint8), palettes, nbits, 0.0, 0.0, 0.0, float("nan"))
+        table = Palettized(coming(array.shape, np.uint8), palettes, nbits)
         is_sure = is_few and bool(np.isfinite(palettes).all())  # all elements have been looked at
         pieces = Pieces(array, ("Palette",), table=table)
         return pieces.parts_to_come(weight.opset, partial(_write_palettized, work), is_sure)
@@ -186,7 +187,7 @@ def _write_palettized(work: palettize.Palettizer, stored: set[str], put: Put) ->
         put("indices", begin * work.nbits // 8, indices)
         if "lut" in stored and palettes.size:
             put("lut", group * (palettes.itemsize << work.nbits), palettes)
-    return Loss(*work.figures, None if np.isnan(work.gap) else work.gap)
+    return work.loss._replace(gap=None if np.isnan(work.gap) else work.gap)
 
 
 # --------------------------------------------------------------------------------------------------------------- pieces
@@ -213,7 +214,7 @@ def _palettized(pieces: Pieces, choice: PaletteOptions) -> Pieces:
     if pieces.coded is not None:
         return _of_integers(pieces, choice)
     made = _fitted(pieces.values(), choice, pieces.empty)
-    loss = None if pieces.steps or choice.is_kept else Loss(made.squared, made.power, made.largest)
+    loss = None if pieces.steps or choice.is_kept else made.loss
     found = pieces._replace(table=made, nonzero=None, loss=loss)
     if choice.vector > 1:
         found = found._replace(axis=choice.axis)
@@ -234,7 +235,7 @@ def _scaled(pieces: Pieces, choice: PaletteOptions) -> Pieces:
     divided = computed(array.shape, array.dtype, lambda box: array[box] / wide_by[box], empty)
     made = _fitted(divided, choice, empty)
     wide = (*by.shape, 1, 1)
-    lut = Quantized(_repeated(made.palettes, by.shape), by.reshape(wide), None, as_dtype(array.dtype), 0.0, 0.0, 0.0)
+    lut = Quantized(_repeated(made.palettes, by.shape), by.reshape(wide), None, as_dtype(array.dtype))
     table = made._replace(palettes=lut.data, gap=float("nan"))
     axis = choice.axis if choice.vector > 1 else None
     return pieces._replace(table=table, lut=lut, axis=axis, loss=None)

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _codec
 from ..dtypes import DType, as_dtype
+from ..lossy.loss import Loss, total
 from ..lossy.palettize import Palettized
 from ..lossy.quantize import Quantized
 from ..lossy.unfit import UnfitError
@@ -17,7 +18,7 @@ from ..program.compress_edits import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.parts import Loss, Part, Put, WeightParts
+from ..rewrite.parts import Part, Put, WeightParts
 from ..threads import ordered
 from ..values.dense import Dense, Packed, read
 from ..values.strided import PIECE_COUNT, Empty, packed_mask, range_of, selected, unpacked_mask
@@ -226,7 +227,7 @@ def measured(array: Array, values: Callable[[int, int], Array], weights: Array |
     in any thread. `weights`: of the elements in both sums, in the same shape; None: all alike.
     """
 
-    def work(part: tuple[int, int]) -> tuple[float, float, float]:
+    def work(part: tuple[int, int]) -> Loss:
         with np.errstate(invalid="ignore"):  # also of a signalling NaN
             wide = range_of(array, *part, np.float64)
             difference = values(*part).astype(np.float64) - wide
@@ -238,13 +239,10 @@ def measured(array: Array, values: Callable[[int, int], Array], weights: Array |
             heavy = range_of(weights, *part, np.float32).astype(np.float64)
             weighted = heavy * difference, heavy * wide
         squared, power = np.dot(difference, weighted[0]), np.dot(wide, weighted[1])
-        return float(squared), float(power), float(np.abs(difference).max(initial=0.0))
+        return Loss(float(squared), float(power), float(np.abs(difference).max(initial=0.0)))
 
     divided = [(first, min(_MEASURED_COUNT, array.size - first)) for first in range(0, array.size, _MEASURED_COUNT)]
-    squared = power = largest = 0.0
-    for found in ordered(work, divided):  # in order: sums of doubles depend on it
-        squared, power, largest = squared + found[0], power + found[1], max(largest, found[2])
-    return Loss(squared, power, largest)
+    return total(ordered(work, divided))
 
 
 # -------------------------------------------------------------------------------------------------------- dense values

@@ -11,9 +11,10 @@ import numpy as np
 from ..arguments import as_count, as_integer, require, require_number
 from ..dtypes import DType, as_dtype
 from ..lossy import prune
+from ..lossy.loss import Loss
 from ..lossy.unfit import UnfitError
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.parts import Loss, Put, WeightParts
+from ..rewrite.parts import Put, WeightParts
 from ..values.strided import Empty, computed, not_finite, selected, unpacked_mask
 from .not_finite import in_place_of, require_finite
 from .pieces import Pieces, coming
@@ -117,7 +118,7 @@ class Prune(Recipe):
             dim=self.dim, empty=pieces.empty,
         )  # fmt: skip
         self._require_sparsity(made.sparsity)
-        loss = None if pieces.steps else Loss(made.squared, made.power, made.largest)
+        loss = None if pieces.steps else made.loss
         nonzero = None if pieces.steps else made.nonzero
         if ranked is not array:
             kept = unpacked_mask(made.mask, array.shape, pieces.empty)
@@ -155,7 +156,7 @@ def _write_pruned(work: prune.Pruner, stored: set[str], put: Put) -> Loss:
             put("mask", begin // 8, mask)
         if "nonzero_data" in stored and nonzero.size:
             put("nonzero_data", first * nonzero.itemsize, nonzero)
-    return Loss(*work.figures)
+    return work.loss
 
 
 def _weighted_magnitudes(array: Array, importance: Array, empty: Empty) -> Array:

@@ -63,7 +63,7 @@ def pieces_of(tensor: Tensor, empty: Empty) -> Pieces:
     if pieces.steps == ("Linear",):
         data, offset = parts["data"], parts.get("offset")
         point = None if offset is None else stored(offset)
-        coded = Quantized(stored(data), parts["scale"].read(), point, data.mil_dtype, 0.0, 0.0, 0.0)
+        coded = Quantized(stored(data), parts["scale"].read(), point, data.mil_dtype)
         return pieces._replace(coded=coded)
     nonzero = parts["nonzero_data"]
     if pieces.steps == ("Prune",):
@@ -88,7 +88,7 @@ def _has_plain_palettes(parts: Mapping[str, Tensor], key: str) -> bool:
 
 
 def _with_palettes(pieces: Pieces, parts: Mapping[str, Tensor], codes: Any, indices: Tensor) -> Pieces:
-    table = Palettized(codes, parts["lut"].read(), indices.mil_dtype.nbits, 0.0, 0.0, 0.0, float("nan"))
+    table = Palettized(codes, parts["lut"].read(), indices.mil_dtype.nbits)
     return pieces._replace(table=table)
 
 

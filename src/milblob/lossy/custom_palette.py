@@ -7,6 +7,7 @@ import numpy as np
 
 from ..arguments import array_of
 from ..values.strided import Empty, boxes
+from .loss import Loss
 from .palettize import NBITS, Palettized
 from .unfit import UnfitError
 
@@ -48,7 +49,7 @@ def custom_palettes(
     indices = empty(tuple(shape), np.uint8)
     places = np.swapaxes(indices, 0, axis)
     entries: list[Array] = []
-    squared = power = largest = 0.0
+    loss = Loss()
     for first in range(0, channels, size):
         group = turned[first : first + size]
         copy = empty(group.shape, group.dtype)
@@ -57,28 +58,26 @@ def custom_palettes(
         entries.append(found)
         into = places[first // vector : (first + size) // vector]
         into[...] = codes.reshape(into.shape)
-        figures = _measured(group, into, found, vector)
-        squared, power, largest = squared + figures[0], power + figures[1], max(largest, figures[2])
+        loss = loss.plus(_measured(group, into, found, vector))
     nbits = next(n for n in NBITS if max(map(len, entries)) <= 1 << n)
     palettes = np.zeros((len(entries), 1 << nbits, vector), array.dtype)
     for number, found in enumerate(entries):
         palettes[number, : len(found)] = found
     wanted = [1] * array.ndim + [1 << nbits, vector]
     wanted[axis] = len(entries)
-    return Palettized(indices, palettes.reshape(wanted), nbits, squared, power, largest, float("nan"))
+    return Palettized(indices, palettes.reshape(wanted), nbits, loss)
 
 
-def _measured(group: Array, codes: Array, entries: Array, vector: int) -> tuple[float, float, float]:
-    """Return (squared error, power, largest error) of a group, whose channels come first."""
-    squared = power = largest = 0.0
+def _measured(group: Array, codes: Array, entries: Array, vector: int) -> Loss:
+    """Return what is lost of a group, whose channels come first."""
+    loss = Loss()
     for box in boxes(codes.shape):
         first = slice(box[0].start * vector, box[0].stop * vector)
         wide = group[(first, *box[1:])].astype(np.float64)
         dense = np.moveaxis(entries[codes[box]], -1, 1).reshape(wide.shape).astype(np.float64)
-        squared += float(np.sum((dense - wide) ** 2))
-        power += float(np.sum(wide**2))
-        largest = max(largest, float(np.abs(dense - wide).max(initial=0.0)))
-    return squared, power, largest
+        lost = dense - wide
+        loss = loss.plus(Loss(float(np.sum(lost**2)), float(np.sum(wide**2)), float(np.abs(lost).max(initial=0.0))))
+    return loss
 
 
 def _checked(returned: Any, count: int, vector: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:

@@ -19,6 +19,7 @@ from ..arguments import array_of
 from ..dtypes import DType, as_dtype
 from ..threads import each, ordered, parts, with_own
 from ..values.strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges, vector_of
+from .loss import Loss, total
 from .unfit import UnfitError, refuse_not_finite
 
 NBITS = (1, 2, 3, 4, 6, 8)
@@ -43,12 +44,10 @@ class Palettized(NamedTuple):
     # constexpr_lut_to_dense (iOS18) wants: the number of groups in each dimension, 2**nbits, 1
     palettes: Array
     nbits: int  # of an index
-    squared: float  # sum of the squared differences from the array
-    power: float  # sum of the squares of the array
-    largest: float  # difference
+    loss: Loss = Loss()
     # the squared error (weighted by the importance, if any) is at most this much above the least possible; 0 up to
     # rounding where the palettes are proven to be optimal, nan for palettes without a proof (uniform)
-    gap: float
+    gap: float = float("nan")
 
 
 class _Elements:
@@ -89,12 +88,10 @@ class _Elements:
 
 
 class _Fitted(NamedTuple):
-    """One group: its entries, figures as in Palettized, how many entries are in use, and the table of fit_16."""
+    """One group: its entries, what is lost, how many entries are in use, and the table of fit_16."""
 
     entries: list[float]
-    squared: float
-    power: float
-    largest: float
+    loss: Loss
     gap: float
     used: int
     table: bytes | None
@@ -166,8 +163,7 @@ class Palettizer:
         count = array.shape[along] // size if array.ndim else 1
         # number of groups in each dimension
         self.counts = tuple(count if axis == along else 1 for axis in range(array.ndim))
-        # figures, gap: (squared error, power, largest error) and gap, as in Palettized, once all stretches were yielded
-        self.figures, self.gap = (0.0, 0.0, 0.0), 0.0
+        self.loss, self.gap = Loss(), 0.0  # as in Palettized, once all stretches were yielded
         self.is_apart = count == 1 or all(length == 1 for length in array.shape[:along])
         self._mode, self._count, self._each = mode, count, array.size // count
         self._flat = np.ascontiguousarray(array, self._kind.numpy).reshape(-1)
@@ -201,7 +197,7 @@ class Palettizer:
         """
         if not self.is_apart:
             raise ValueError(f"axis: expected the first dimension of more than one channel, got groups {self.counts}")
-        figures: list[_Fitted] = []
+        done: list[_Fitted] = []
         unit = 8 // gcd(8, self._each * self.nbits)  # groups that fill whole bytes
         step = max(_GROUPS_COUNT // (unit * self._each), 1) * unit
 
@@ -215,13 +211,13 @@ class Palettizer:
 
         if self._is_in_groups:
             for first, fits, packed in ordered(several, range(0, self._count, step), self._flat.nbytes > 1 << 18):
-                figures += [one._replace(table=None) for one in fits]
+                done += [one._replace(table=None) for one in fits]
                 yield first * self._each, packed, first, self._palettes(fits)
         else:  # each shared out among the threads
             for number in range(self._count):
                 one = self._known(number)
                 begin, palettes = number * self._each, self._palettes([one])
-                figures.append(one._replace(table=None))
+                done.append(one._replace(table=None))
 
                 def look_up(part: tuple[int, int], one: _Fitted = one, begin: int = begin) -> tuple[int, Array]:
                     out = np.empty(part[1], np.uint8)
@@ -232,9 +228,7 @@ class Palettizer:
                     yield at, packed, number, palettes
                     palettes = palettes[:0]
         self._spare.clear()  # a plan that was only measured may live long
-        squared, power = sum(one.squared for one in figures), sum(one.power for one in figures)
-        self.figures = squared, power, max(one.largest for one in figures)
-        self.gap = sum(one.gap for one in figures)
+        self.loss, self.gap = total(one.loss for one in done), sum(one.gap for one in done)
 
     @property
     def _is_in_groups(self) -> bool:
@@ -361,11 +355,8 @@ def _palettize(
     shape = [1] * array.ndim + [1 << nbits, 1]
     if array.ndim:
         shape[axis] = count
-    squared, power = sum(group.squared for group in fitted), sum(group.power for group in fitted)
-    largest = max(group.largest for group in fitted)
-    return Palettized(
-        indices, palettes.reshape(shape), nbits, squared, power, largest, sum(group.gap for group in fitted)
-    )
+    loss, gap = total(group.loss for group in fitted), sum(group.gap for group in fitted)
+    return Palettized(indices, palettes.reshape(shape), nbits, loss, gap)
 
 
 def _fit(memory: _codec.PaletteFit, elements: _Elements, dtype: Any, k: int, mode: str, out: Array | None) -> _Fitted:
@@ -398,7 +389,7 @@ def _fit_16(
     if found is None:
         bad = sum(not_finite(elements.values(*part)) for part in parts(count, 2, _PART_NBYTES))
         refuse_not_finite(max(bad, 1))  # it counted one, but another thread may have overwritten it since
-    entries, used, cost, bound, table, (squared, power, largest) = cast(Any, found)
+    entries, used, cost, bound, table, figures = cast(Any, found)
 
     def look_up(part: tuple[int, int]) -> None:
         if out is not None:
@@ -406,7 +397,7 @@ def _fit_16(
 
     each(look_up, parts(count, 2, _PART_NBYTES) if out is not None else ())
     gap = cost - bound if given is None else float("nan")
-    return _Fitted(entries, squared, power, largest, gap, used, table)
+    return _Fitted(entries, Loss(*figures), gap, used, table)
 
 
 def _fit_32(
@@ -438,18 +429,17 @@ def _fit_32(
     at = entries[:used]
     for step in range(steps):
         rows = list(ordered(partial(_assign, out, elements, at), divided))
-        squared, power = (sum(row[2][i] for row in rows) for i in (0, 1))
-        largest = max(row[2][2] for row in rows)
+        loss = total(Loss(*row[2]) for row in rows)
         totals, sums = (np.sum([row[i] for row in rows], axis=0) for i in (0, 1))
         if step == steps - 1:
             break
         means = np.divide(sums, totals, out=np.array(at), where=totals > 0)
         moved = means.astype(np.float32).astype(np.float64)
         gain = float(np.sum(totals * ((np.array(at) - means) ** 2 - (moved - means) ** 2)))
-        if not gain > _ENOUGH * squared:
+        if not gain > _ENOUGH * loss.squared:
             break
         at = moved.tolist()
-    return _Fitted(at + [0.0] * (k - used), squared, power, largest, gap, used, None)
+    return _Fitted(at + [0.0] * (k - used), loss, gap, used, None)
 
 
 def _count_tops(memory: _codec.PaletteFit, elements: _Elements, divided: list[tuple[int, int]]) -> int:

@@ -21,6 +21,7 @@ from ..dtypes import DType, as_dtype
 from ..errors import FormatError
 from ..threads import ordered, parts
 from ..values.strided import Empty
+from .loss import Loss
 from .unfit import UnfitError, refuse_not_finite
 
 _PART_NBYTES = 1 << 22  # that one thread processes at a time
@@ -37,9 +38,7 @@ class Pruned(NamedTuple):
     mask: Array  # packed bits, one for each element, least significant first
     nonzero: Array  # the elements whose bit is set
     shape: tuple[int, ...]  # of the array
-    squared: float  # sum of the squares of the pruned elements
-    power: float  # sum of the squares of the array
-    largest: float  # magnitude that became zero
+    loss: Loss
 
     @property
     def sparsity(self) -> float:
@@ -58,7 +57,7 @@ def prune(array: Any, *, empty: Empty = np.empty, **options: Any) -> Pruned:
     for begin, bits, first, kept in work.stretches():
         mask[begin // 8 :][: bits.size] = bits
         nonzero[first : first + kept.size] = kept
-    return Pruned(mask, nonzero, work.shape, *work.figures)
+    return Pruned(mask, nonzero, work.shape, work.loss)
 
 
 class Pruner:
@@ -98,8 +97,7 @@ class Pruner:
             raise UnfitError(f"array: expected elements, got shape {array.shape}")
         require_one(sparsity=sparsity, threshold=threshold, n_m=n_m)
         self.shape, self.dtype = array.shape, kind.numpy  # shape, dtype: of the array
-        # (squared error, power, largest error), as in Pruned, once all stretches were yielded
-        self.figures = 0.0, 0.0, 0.0
+        self.loss = Loss()  # once all stretches were yielded
         self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
         self._flat = self._array.reshape(-1)
         self._mask: Array | None = None  # of all elements, where neighbours decide
@@ -123,7 +121,7 @@ class Pruner:
         self._cut = max(magnitudes.cut(_sparsity(sparsity)), 0) if given is None else given  # zeros are not stored
         self.count = magnitudes.above(self._cut)  # number of elements that are kept
         if kind is DType.FLOAT16:
-            self.figures = _measured(top, self._cut)
+            self.loss = Loss(*_measured(top, self._cut))
 
     def _choose_neighbours(
         self, sparsity: float | None, n_m: tuple[int, int] | None, size: int, dim: int, empty: Empty
@@ -229,19 +227,19 @@ class Pruner:
 
         Raises: FormatError: the array has changed since it was counted.
         """
-        figures, first, is_same = [0.0, 0.0, 0.0], 0, True
+        loss, first, is_same = Loss(), 0, True
         for begin, mask, nonzero, lost in ordered(self._split, self._parts(), self._is_much):
             is_same = nonzero.size <= self.count - first
             if not is_same:
                 break
             yield begin, mask, first, nonzero
             first += nonzero.size
-            figures = [figures[0] + lost[0], figures[1] + lost[1], max(figures[2], lost[2])]
+            loss = loss.plus(lost)
         if first != self.count or not is_same:
             message = f"expected {self.count} elements to keep, as counted before, got another number"
             raise FormatError(f"array: {message}: it changed while it was read")
         if self._mask is not None or self.dtype.itemsize == 4:
-            self.figures = figures[0], figures[1], figures[2]
+            self.loss = loss
 
     @property
     def _is_much(self) -> bool:
@@ -272,8 +270,8 @@ class Pruner:
             _codec.prune_count_below(counts, source, 0, count, top)
         return counts
 
-    def _split(self, part: _Part) -> tuple[int, Array, Array, tuple[float, float, float]]:
-        """Return (first element, mask, the kept elements, the error)."""
+    def _split(self, part: _Part) -> tuple[int, Array, Array, Loss]:
+        """Return (first element, mask, the kept elements, what is lost)."""
         begin, count = part
         mask, kept = np.empty((count + 7) // 8, np.uint8), np.empty(count, self.dtype)
         source, is_f16 = _codec.Buffer(self._elements(part).view(np.uint8)), self.dtype.itemsize == 2
@@ -283,7 +281,7 @@ class Pruner:
         else:
             chosen = _codec.Buffer(self._mask[begin // 8 :][: mask.size])
             number, lost = _codec.prune_chosen(mask, out, chosen, source, 0, count, is_f16)
-        return begin, mask, kept[:number], lost
+        return begin, mask, kept[:number], Loss(*lost)
 
 
 class _Magnitudes:

@@ -18,6 +18,7 @@ from ..dtypes import DType, as_dtype
 from ..threads import ordered, parts
 from ..values.dense import make_grid
 from ..values.strided import Empty, boxes, range_of, vector_of
+from .loss import Loss
 from .palettize import weights_for
 from .unfit import UnfitError, refuse_not_finite
 
@@ -38,9 +39,7 @@ class Quantized(NamedTuple):
     scale: Array  # of the array's dtype: the number of blocks in each dimension
     zero_point: Array | None  # likewise, of the dtype of data; None for zeros
     dtype: Any  # of data
-    squared: float  # sum of the squared differences of the dense values from the array
-    power: float  # sum of the squares of the array
-    largest: float  # difference
+    loss: Loss = Loss()
 
 
 class QuantizedStretch(NamedTuple):
@@ -51,9 +50,7 @@ class QuantizedStretch(NamedTuple):
     block: int  # index of the first block that is complete in this stretch
     scale: Array  # of the array's dtype, one for each such block
     zero_point: Array | None  # bytes of the integers of the blocks; None for zeros
-    squared: float  # as in Quantized, of these elements
-    power: float
-    largest: float
+    loss: Loss = Loss()  # of these elements
 
 
 def quantize(array: Any, dtype: Any = DType.INT8, *, empty: Empty = np.empty, **options: Any) -> Quantized:
@@ -66,15 +63,15 @@ def quantize(array: Any, dtype: Any = DType.INT8, *, empty: Empty = np.empty, **
     data = empty(work.shape, np.uint8)
     scale = empty(work.counts, work.array_dtype)
     point = empty(work.counts, np.uint8) if work.has_zero_point else None
-    squared, power, largest = 0.0, 0.0, 0.0
+    loss = Loss()
     for one in work.stretches(into=data.reshape(-1)):
         scale.reshape(-1)[one.block : one.block + one.scale.size] = one.scale
         if point is not None and one.zero_point is not None:
             point.reshape(-1)[one.block : one.block + one.scale.size] = one.zero_point
-        squared, power, largest = squared + one.squared, power + one.power, max(largest, one.largest)
+        loss = loss.plus(one.loss)
     target = work.dtype
     zero_point = None if point is None else point.view(target.numpy)
-    return Quantized(data.view(target.numpy), scale, zero_point, target, squared, power, largest)
+    return Quantized(data.view(target.numpy), scale, zero_point, target, loss)
 
 
 def counts_of(shape: tuple[int, ...], blocks: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -183,9 +180,9 @@ class Quantizer:
                 if point is not None and is_packed and self.dtype.nbits == 4:
                     point = _pack_4(point)
                 some = scale[first : first + count].astype(self.array_dtype)
-                yield QuantizedStretch(0, nothing, first, some, point, 0.0, 0.0, 0.0)
-            for begin, data, figures in self._work.quantized(scale, zero, is_packed, into):
-                yield QuantizedStretch(begin, data, scale.size, scale[:0].astype(self.array_dtype), None, *figures)
+                yield QuantizedStretch(0, nothing, first, some, point)
+            for begin, data, loss in self._work.quantized(scale, zero, is_packed, into):
+                yield QuantizedStretch(begin, data, scale.size, scale[:0].astype(self.array_dtype), None, loss)
             return
         yield from self._work.in_blocks(self.has_zero_point, self._search, is_packed, into)
 
@@ -254,7 +251,7 @@ class _Work:
                 data, scale, zero, is_packed, self._source, 0, self._is_f16, begin, count, self.unit, self._unit_blocks,
                 self._grid, self._integers,
             )  # fmt: skip
-            return None if figures is None else QuantizedStretch(begin, data, first, scale, zero, *figures)
+            return None if figures is None else QuantizedStretch(begin, data, first, scale, zero, Loss(*figures))
 
         for one in ordered(work, self._parts(self.unit), self._is_much):
             if one is not None:
@@ -279,14 +276,14 @@ class _Work:
             point = zero.astype(np.int16).astype(np.uint8)
             if self._integers.nbits == 4:
                 point = _pack_4(point & 15) if is_packed else point & 15
-        squared, power, largest = 0.0, 0.0, 0.0
+        loss = Loss()
         data = self._space(begin, count, is_packed, into)
-        for at, codes, figures in own.quantized(scale, zero, is_packed, None if is_packed else data):
+        for at, codes, lost in own.quantized(scale, zero, is_packed, None if is_packed else data):
             if is_packed:
                 data[self._nbytes(at, True) :][: codes.size] = codes
-            squared, power, largest = squared + figures[0], power + figures[1], max(largest, figures[2])
+            loss = loss.plus(lost)
         first = begin // self.unit * self._unit_blocks
-        return QuantizedStretch(begin, data, first, scale.astype(self._flat.dtype), point, squared, power, largest)
+        return QuantizedStretch(begin, data, first, scale.astype(self._flat.dtype), point, loss)
 
     def _nbytes(self, count: int, is_packed: bool) -> int:
         return (count + 1) // 2 if is_packed and self._integers.nbits == 4 else count
@@ -382,14 +379,14 @@ class _Work:
 
     def quantized(
         self, scale: Array, zero: Array, is_packed: bool, into: Array | None
-    ) -> Iterator[tuple[int, Array, tuple[float, float, float]]]:
-        """Yield (begin, bytes of the integers, (squared error, power, largest error)) of each part."""
+    ) -> Iterator[tuple[int, Array, Loss]]:
+        """Yield (begin, bytes of the integers, loss) of each part."""
         scales, zeros = _codec.Buffer(scale), _codec.Buffer(zero)
 
-        def work(part: tuple[int, int]) -> tuple[int, Array, tuple[float, float, float]]:
+        def work(part: tuple[int, int]) -> tuple[int, Array, Loss]:
             begin, count = part
             data = self._space(begin, count, is_packed, into)
             about = self._source, 0, self._is_f16, begin, count, self._grid
-            return begin, data, _codec.quantize(data, is_packed, *about, scales, zeros, self._integers)
+            return begin, data, Loss(*_codec.quantize(data, is_packed, *about, scales, zeros, self._integers))
 
         return ordered(work, self._parts(64), self._is_much)

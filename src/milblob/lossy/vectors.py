@@ -15,6 +15,7 @@ import numpy as np
 from .. import _codec
 from ..threads import each, ordered, parts
 from ..values.strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges
+from .loss import Loss
 from .palettize import MOST_DIFFERENT, Palettized, fewest_nbits, require_palette, weights_for
 from .unfit import UnfitError, refuse_not_finite
 
@@ -208,19 +209,18 @@ def palettize_vectors(
     palettes = np.zeros((groups, 1 << int(nbits or 0), vector), dtype)
     for number, entries in enumerate(found):
         palettes[number, : len(entries)] = entries
-    squared = power = largest = 0.0
+    loss = Loss()
     for rows, entries, codes in zip(views, palettes, places, strict=True):
         for first, count in _stretches(codes.size, vector):
             own = range_of(codes, first, count)
             wide = range_of(rows, first * vector, own.size * vector, np.float64).reshape(-1, vector)
             lost = entries[own].astype(np.float64) - wide
-            squared += float(np.sum(lost * lost))
-            power += float(np.sum(wide * wide))
-            largest = max(largest, float(np.abs(lost).max()))
-    gap = 0.0 if mode == "unique" or squared == 0 else float("nan")
+            squares = float(np.sum(lost * lost)), float(np.sum(wide * wide))
+            loss = loss.plus(Loss(*squares, float(np.abs(lost).max())))
+    gap = 0.0 if mode == "unique" or loss.squared == 0 else float("nan")
     wanted = [1] * array.ndim + [1 << int(nbits or 0), vector]
     wanted[axis] = groups
-    return Palettized(indices, palettes.reshape(wanted), int(nbits or 0), squared, power, largest, gap)
+    return Palettized(indices, palettes.reshape(wanted), int(nbits or 0), loss, gap)
 
 
 def _channels(array: Array, axis: int, size: int, number: int) -> Array:

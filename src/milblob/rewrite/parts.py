@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import FormatError
+from ..lossy.loss import Loss
 from ..lossy.unfit import UnfitError
 from ..model.tensor import Tensor
 from ..program.compress_edits import Links
@@ -53,17 +54,6 @@ class Part:
     def small_copy(self) -> "Part":
         """Return the part with values of its own, which may be a view of more, and without stored bytes."""
         return replace(self, array=None if self.array is None else self.array.copy(), data=None)
-
-
-class Loss(NamedTuple):
-    """What is lost."""
-
-    squared: float  # sum of the squared differences
-    power: float  # sum of the squares of the weight
-    largest: float  # difference
-    # upper bound of the squared error of palettes minus the least possible one, weighted if they were fitted so; None
-    # if it is unknown
-    gap: float | None = None
 
 
 @dataclass(eq=False)

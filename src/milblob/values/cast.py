@@ -49,7 +49,7 @@ class CastCounts(NamedTuple):
 
 @contextlib.contextmanager
 def elements_named(name: str) -> Iterator[None]:
-    """Put the name of an array before what is said of its elements, dtype or shape inside."""
+    """Put the name of an array before the message of an error about its elements, dtype or shape."""
     try:
         yield
     except MilblobError:
