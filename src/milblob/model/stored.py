@@ -71,9 +71,11 @@ class StretchPlace(Place):
         return self._file
 
     def account(self) -> None:
-        if self._budget is not None:
+        budget = self._budget  # another thread may remove it
+        if budget is not None:
             count = prod(cast("tuple[int, ...]", self.shape))
-            self._budget.spend(self._name, self.dtype.numpy.itemsize * count)
+            budget.spend(self._name, self.dtype.numpy.itemsize * count)
+            self._budget = None  # it counts each array once
 
     def _stored(self) -> np.ndarray[Any, Any]:
         with self.naming():
@@ -89,6 +91,8 @@ class StretchPlace(Place):
         dtype, shape = self.dtype, cast("tuple[int, ...]", self.shape)
         if self._form == "memory":
             return stored
+        if self._form == "values" and stored.dtype is dtype.numpy and stored.flags.c_contiguous:  # nearly all
+            return stored.reshape(shape)
         if self._form == "text":
             return self._strings(stored)
         if self._form == "packed" and dtype.is_sub_byte:
