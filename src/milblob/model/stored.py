@@ -75,7 +75,7 @@ class StretchPlace(Place):
         if budget is not None:
             count = prod(cast("tuple[int, ...]", self.shape))
             budget.spend(self._name, self.dtype.numpy.itemsize * count)
-            self._budget = None  # it counts each array once
+            self._budget = None  # each array counts once
 
     def _stored(self) -> np.ndarray[Any, Any]:
         with self.naming():

@@ -158,7 +158,7 @@ class FoldFinder:
         """Return the ways that give present values to the bit; those that differ in epsilons only are tried at once.
 
         `compute`: returns the values of norms for several epsilons each, [norms, n]: [n, ...]. `count`: elements of the
-        weight, of which the values may be a sample.
+        weight; the values may be a sample of them.
         """
         alike: dict[Any, list[Steps]] = defaultdict(list)
         for steps in ways:
