@@ -35,6 +35,19 @@ def test_a_folded_batch_norm_is_computed(name, precision, tmp_path):
         found.matches[0].apply(arrays[found.matches[0].given])
 
 
+def test_a_fold_with_numbers_that_float16_has_not(tmp_path):
+    """They become 0 in a weight of 400 elements or more, although the sample that is compared first has fewer."""
+
+    def make(*given):
+        arrays = random_arrays(*given)
+        arrays["c.weight"].reshape(-1)[::3] = 1e-9
+        return arrays
+
+    arrays, model = example("conv_norm", tmp_path, make)
+    assert arrays["c.weight"].size >= 400
+    assert {match.how for match in milblob.match(model, arrays).matches} == {"folded"}
+
+
 def test_scales_that_are_not_given(tmp_path, cli):
     """Without the batch norm, the factors of the channels still tell that something was folded."""
     arrays, model = example("two_conv_norms", tmp_path)

@@ -34,9 +34,10 @@ class Scales:
         ]
         width = len(self._places)
         self._scales, self._means, self._betas = (np.zeros((len(self._rows), width)) for _ in range(3))
-        varied = [norm for norm in self._norms if norm.variance is not None]
-        self._extremes = np.zeros((len(varied), 2, width))  # scales for the least epsilon and the largest, of `varied`
-        self._varied, end = varied, 0
+        self._varied, end = [norm for norm in self._norms if norm.variance is not None], 0
+        # their scales for the least epsilon and the largest
+        ends = [np.abs(scale_of(norm, self._some(norm), np.array([0.0, 1.0]))) for norm in self._varied]
+        self._extremes = np.array(ends, np.float64).reshape(-1, 2, width)
         for norm in self._norms:
             some, begin = self._some(norm), end
             end += len(usual) if norm.variance else 1
@@ -44,8 +45,6 @@ class Scales:
             for table, vector in ((self._means, some.mean), (self._betas, some.beta)):
                 if vector is not None:
                     table[begin:end] = vector
-        for at, norm in enumerate(varied):
-            self._extremes[at] = np.abs(scale_of(norm, self._some(norm), np.array([0.0, 1.0])))
 
     def _some(self, norm: Norm) -> Vectors:
         whole = self._vectors(norm)

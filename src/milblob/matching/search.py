@@ -153,7 +153,9 @@ class Search:
         """Claim equal arrays, except for constants whose elements are all equal: these need more evidence."""
         for names in self._groups(is_flat=False):
             arrays = list(dict.fromkeys(array for array, _ in self.equal[names[0]]))
-            owner = self._owners(arrays, names)
+            tensors = [self.checkpoint.arrays[one] for one in arrays] + [self.weights[name] for name in names]
+            is_clear = len(arrays) == 1 and all(tensor.size == max(tensor.shape, default=1) for tensor in tensors)
+            owner = {} if is_clear else self._owners(arrays, names)  # one vector: names decide nothing
             blobs = {self.weights.first_of[name] for name in names}
             left = [name for name in arrays if name not in owner.values()]
             for name in names:

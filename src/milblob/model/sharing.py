@@ -101,10 +101,11 @@ def require_no_other_data(model: Model, written: Iterable[Tensor], counter: Prog
     Raises: FormatError: records overlap.
     """
     spans: dict[str, list[tuple[int, int, Tensor]]] = {}
+    real, known = functools.cache(paths.real), {}
     for tensor in written:
         if tensor.is_blob:
-            mapping, offset, nbytes = stored_of(tensor)
-            spans.setdefault(paths.real(str(mapping.name)), []).append((offset, nbytes, tensor))
+            known[tensor.name] = mapping, offset, nbytes = stored_of(tensor)
+            spans.setdefault(real(str(mapping.name)), []).append((offset, nbytes, tensor))
     for changes in spans.values():
         changes.sort(key=lambda change: change[0])
     starts = {file: [change[0] for change in changes] for file, changes in spans.items()}
@@ -113,10 +114,10 @@ def require_no_other_data(model: Model, written: Iterable[Tensor], counter: Prog
             if not other.is_blob:
                 continue
             try:
-                mapping, offset, nbytes = stored_of(other)
+                mapping, offset, nbytes = known.get(other.name) or stored_of(other)
             except (FormatError, ResolveError, UnsupportedError):
                 continue  # an unreadable weight has no values to lose
-            file = paths.real(str(mapping.name))
+            file = real(str(mapping.name))
             begins = starts.get(file, [])
             for at in range(max(bisect_right(begins, offset) - 1, 0), bisect_left(begins, offset + nbytes)):
                 begin, count, tensor = spans[file][at]

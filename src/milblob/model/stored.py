@@ -66,9 +66,11 @@ class StretchPlace(Place):
         self.file = file
 
     def account(self) -> None:
-        if self._budget is not None:
+        budget = self._budget  # another thread may remove it
+        if budget is not None:
             count = prod(cast("tuple[int, ...]", self.shape))
-            self._budget.spend(self.where, self.dtype.numpy.itemsize * count)
+            budget.spend(self.where, self.dtype.numpy.itemsize * count)
+            self._budget = None  # each array counts once
 
     def _stored(self) -> np.ndarray[Any, Any]:
         with self.naming():
@@ -84,6 +86,8 @@ class StretchPlace(Place):
         dtype, shape = self.dtype, cast("tuple[int, ...]", self.shape)
         if self._form == "memory":
             return stored
+        if self._form == "values" and stored.dtype is dtype.numpy and stored.flags.c_contiguous:  # nearly all
+            return stored.reshape(shape)
         if self._form == "text":
             return self._strings(stored)
         if self._form == "packed" and dtype.is_sub_byte:

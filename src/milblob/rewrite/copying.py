@@ -1,6 +1,7 @@
 """Copies of everything that a rewrite does not change: files, links and holes, and old bytes of an edited message."""
 
 import contextlib
+import mmap
 import os
 import stat
 import time
@@ -181,11 +182,11 @@ def data_ranges(mapping: MappedFile, start: int, nbytes: int) -> Iterator[tuple[
     """Yield (start, nbytes) of the bytes to write to a file of zeros: everything but the holes of a sparse file.
 
     Some file systems have reported unwritten data as holes. So a hole in a recently changed file is read, and skipped
-    only if it is zero.
+    only if it is zero. Less than a page is not searched.
     """
     end = start + nbytes
     seek_data, seek_hole = getattr(os, "SEEK_DATA", None), getattr(os, "SEEK_HOLE", None)
-    if mapping.fd < 0 or seek_data is None or seek_hole is None:
+    if nbytes < mmap.PAGESIZE or mapping.fd < 0 or seek_data is None or seek_hole is None:
         yield start, nbytes
         return
     is_settled = time.time() - os.fstat(mapping.fd).st_ctime > SETTLED_S

@@ -168,12 +168,19 @@ class Ratio(NamedTuple):
         return (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
 
 
+def factors_of(rows: Values, own: Values) -> Values:
+    """Return the factor of each row of `own`, [channels, width], to that of `rows`: float64, NaN for rows of zeros."""
+    x, y = own.astype(np.float64, copy=False), rows.astype(np.float64, copy=False)
+    with np.errstate(all="ignore"):
+        size = np.einsum("ij,ij->i", x, x)
+        return np.asarray(np.einsum("ij,ij->i", x, y) / np.where(size > 0, size, np.nan))
+
+
 def ratio(weight: Values, own: Values, groups: int) -> Ratio:
     """Return the factor of each output channel from `own` to `weight`, two arrays of one shape, and the residual."""
     x, y = (channels(values, groups).astype(np.float64) for values in (own, weight))
     with np.errstate(all="ignore"):
-        size = (x * x).sum(axis=1)
-        factors = np.where(size > 0, (x * y).sum(axis=1) / np.where(size > 0, size, 1), np.nan)
+        factors = factors_of(y, x)
         rest = np.sqrt(((y - np.nan_to_num(factors)[:, None] * x) ** 2).sum(axis=1))
         norms = np.sqrt((y * y).sum(axis=1))
         relative = np.where(norms > 0, rest / np.where(norms > 0, norms, 1), 0.0)

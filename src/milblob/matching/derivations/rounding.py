@@ -48,7 +48,7 @@ def casts_to(values: Values, present: Values, dtype: DType, count: int | None = 
 def each_casts_to(several: Values, present: Values, dtype: DType, count: int) -> Values:
     """Whether each of several arrays, [n, ...], is the present one, as `casts_to`: bool [n].
 
-    `count`: elements of the weight, of which these may be a sample. Raises: OverflowError: an integer is out of range.
+    `count`: elements of the weight; these may be a sample of them. Raises: OverflowError: an integer is out of range.
     """
     kept = kept_from_zero(several, dtype, count)
     cast = cast_array(np.ascontiguousarray(kept), dtype, overflow="inf")[0].reshape(len(several), -1)

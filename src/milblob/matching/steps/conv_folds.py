@@ -14,7 +14,7 @@ from ...model.lazy import LazyTensor
 from ..checkpoint import Checkpoint
 from ..derivations.derivation import CheckpointArray, Derivation, Folded
 from ..derivations.layouts import Values, spread
-from ..derivations.norms import EPSILONS, FORMS, Norm, Ratio, channels, fold_bias, ratio, scale_of
+from ..derivations.norms import EPSILONS, FORMS, Norm, Ratio, channels, factors_of, fold_bias, ratio, scale_of
 from ..derivations.rounding import each_casts_to
 from ..model_weights import Convolution, ModelWeights, is_compressed
 from ..scales import Steps, variants
@@ -137,7 +137,7 @@ class FoldFinder:
             return []
         places = spread(rows.shape[1], _WIDTH)
         x, y = rows[:, places], np.ascontiguousarray(wanted[:, places])
-        factors, tolerance = ratio(y, x, 0).factors, TOLERANCE[weight.mil_dtype]
+        factors, tolerance = factors_of(y, x), TOLERANCE[weight.mil_dtype]
 
         def exact(found: Iterable[Steps]) -> list[Steps]:
             ways = [steps for one in found for steps in variants(one, self._is_half) if self._may(50_000)]
@@ -158,7 +158,7 @@ class FoldFinder:
         """Return the ways that give present values to the bit; those that differ in epsilons only are tried at once.
 
         `compute`: returns the values of norms for several epsilons each, [norms, n]: [n, ...]. `count`: elements of the
-        weight, of which the values may be a sample.
+        weight; the values may be a sample of them.
         """
         alike: dict[Any, list[Steps]] = defaultdict(list)
         for steps in ways:
@@ -196,7 +196,7 @@ class FoldFinder:
             rows = channels(self._array(own).reshape(dense.shape), convolution.groups)
             if scales is None or not self._may(500_000 + 100 * len(rows) * len(places)):
                 break
-            factors = ratio(wanted[:, places], rows[:, places], 0).factors
+            factors = factors_of(wanted[:, places], rows[:, places])
             if convolution.bias is None:
                 near = [Fold(convolution, own, steps) for steps in scales.near(factors, _COARSE)]
                 found += near[:_MAX_RENDERED]
