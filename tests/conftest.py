@@ -16,6 +16,9 @@ gc.disable()
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
+# coremltools imports it, with SciPy, and does not use the versions that are there: twice its own time.
+sys.modules.setdefault("sklearn", None)
+
 # Before they are imported: a failing assert in them says what it compared, as in a test.
 pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).with_name("support").glob("*.py")))
 
@@ -34,8 +37,21 @@ def pytest_configure():
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Let every other worker begin at the other end: of what they import, each then compiles one half for both."""
+    report = yield
+    if isinstance(collector, (pytest.Session, pytest.Dir)) and os.environ.get("PYTEST_XDIST_WORKER", "")[-1:] in set(
+        "13579"
+    ):
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave out the second tier, unless this is `make thorough`."""
+    """Have the tests in one order in all workers, and leave out the second tier, unless this is `make thorough`."""
+    items.sort(key=lambda item: item.path.parts)
     if not IS_THOROUGH:
         chosen = first_tier(items)
         kept = set(chosen)
@@ -51,6 +67,8 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.enable()
+    if sys.modules["sklearn"] is None:
+        del sys.modules["sklearn"]
     trust_coremltools()
 
 

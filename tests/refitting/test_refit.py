@@ -316,7 +316,7 @@ def copy_to(source, target, number):
     milblob.refit(source, arrays(number), destination=target, force=True)
 
 
-@pytest.mark.parametrize("mode, code", some([FAILURES[0], FAILURES[3], FAILURES[6], *FAILURES[7:]], 2))
+@pytest.mark.parametrize("mode, code", some([FAILURES[0], FAILURES[3], FAILURES[6], *FAILURES[7:]], 3))
 def test_copy_at_every_call(faults, tmp_path, mode, code):
     (tmp_path / "a").mkdir()
     source, target = make_package(tmp_path / "a"), tmp_path / "out" / "new.mlpackage"

@@ -177,7 +177,7 @@ def test_every_call_with_what_else_there_is(faults, tmp_path):
     before, held = tree(source), values(source)
     options = {"dedupe": True, "split": "function", "gc": True, "inline": 6}
     arguments = [str(source), str(source), options]
-    for outcome in faults.at_every_call(once, arguments, root=folder, mode="fail", code="EIO"):
+    for outcome in faults.at_every_call(once, arguments, root=folder, mode="fail", code="EIO", turns=1):
         assert os.listdir(folder) == ["m.mlpackage"], outcome
         if outcome.exit == "error":
             assert tree(source) == before, outcome

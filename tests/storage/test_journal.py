@@ -188,7 +188,7 @@ def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
         assert states >= ({("killed", 0), ("killed", 1)} if mode.startswith("kill") else {("error", 0)})
 
 
-@pytest.mark.parametrize("mode", some(["fail", "fail on", "short", "kill before", "kill middle", "kill after"], 2))
+@pytest.mark.parametrize("mode", some(["fail", "fail on", "short", "kill before", "kill middle", "kill after"], 3))
 def test_recover_at_every_call(faults, tmp_path, mode):
     """A recovery that is interrupted is done again."""
     root, before = tmp_path / "model", tmp_path / "before"

@@ -154,7 +154,7 @@ def test_directory_without_exchange_at_every_call(faults, tmp_path, mode):
     path.mkdir()
     fill(path, OLD)
     arguments = [str(path), True, None, False]
-    for outcome in faults.at_every_call(replace_directory, arguments, root=tmp_path, mode=mode, code="ENOSPC"):
+    for outcome in faults.at_every_call(replace_directory, arguments, root=tmp_path, mode=mode, code="ENOSPC", turns=1):
         assert content_of(path) == OLD, outcome
         assert temporaries(tmp_path) == [], outcome
     assert content_of(path) == NEW
@@ -166,7 +166,7 @@ def test_kill_between_two_renames_loses_nothing(faults, tmp_path):
     path.mkdir()
     fill(path, OLD)
     for outcome in faults.at_every_call(
-        replace_directory, [str(path), True, None, False], root=tmp_path, mode="kill after"
+        replace_directory, [str(path), True, None, False], root=tmp_path, mode="kill after", turns=1
     ):
         sweep(str(tmp_path))
         if path.exists():

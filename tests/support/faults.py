@@ -38,7 +38,7 @@ import pytest
 import milblob
 from c_drivers import compilers
 from paths import ROOT
-from thorough import some
+from thorough import sized, some
 
 SUPPORT = pathlib.Path(__file__).resolve().parent
 MODES = ("fail", "fail on", "short", "short then fail", "kill before", "kill middle", "kill after")
@@ -138,17 +138,24 @@ class Faults:
             assert outcome.exit == "ok", outcome
             return pathlib.Path(log).read_bytes()
 
-    def at_every_call(self, action, arguments, *, root, mode="fail", code="EIO", kinds=("changes",), limit=2000):
-        """Yield the outcome of a run for each call that the action makes, until one is not reached any more."""
-        number = 1
+    def at_every_call(self, action, arguments, *, root, mode="fail", code="EIO", kinds=("changes",), turns=3):
+        """Yield the outcome of a run for each call that the action makes, until one is not reached any more.
+
+        Args:
+            action, arguments, root, mode, code, kinds: as for `run`.
+            turns: in `make test` each mode meets one of three calls: failures other ones than short writes, and these
+                other ones than kills, so that the cases of `EACH_FAILURE` together meet every call. 1: it meets all.
+        """
+        step = sized(turns, 1)
+        number = 1 + ("fail", "short", "kill").index(mode.split()[0]) % step
         while True:
             outcome = self.run(action, arguments, root=root, number=number, mode=mode, code=code, kinds=kinds)
             if outcome.exit == "ok" and outcome.calls < number:
-                assert number > 1, "the action makes no call"
+                assert number > step, "the action makes no call"
                 return
             yield outcome
-            number += 1
-            assert number < limit, "the action does not end"
+            number += step
+            assert number < 2000, "the action does not end"
 
     def kill_often(self, action, arguments, *, root, seed, count, is_enough, longest_s=0.03):
         """Kill an action at random moments, and yield each time it was.
