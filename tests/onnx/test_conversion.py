@@ -9,11 +9,14 @@ import sys
 from math import erf
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 import milblob
 import milblob.onnx
 from children import child_environment, run_child
+from milblob.onnx.declared import message_of
 from onnx_models import run, save, session
 from paths import DATA, ROOT
 from thorough import some
@@ -50,6 +53,19 @@ def test_references_point_into_the_unchanged_weight_file(demo, tmp_path):
     logits = run(tmp_path / "demo.onnx", {"tokens": TOKENS})["logits"]
     assert logits.shape == (1, 16, 96)
     assert np.ptp(logits) > 0.1
+
+
+def test_the_message_that_is_checked_holds_no_large_weights(demo):
+    """They were copied for the check, and a session then copied them again."""
+    model = milblob.onnx.convert(demo)
+    small = message_of(model).ByteSize()
+    large = ir.Tensor(np.ones((512, 512), np.float32), name="large")
+    model.graph.initializers["large"] = ir.Value(name="large", const_value=large)
+    proto = message_of(model)
+    assert proto.ByteSize() < small + 200
+    [tensor] = [tensor for tensor in proto.graph.initializer if tensor.name == "large"]
+    assert (list(tensor.dims), tensor.data_type, tensor.raw_data) == ([512, 512], onnx.TensorProto.FLOAT, b"")
+    assert model.graph.initializers["large"].const_value is large
 
 
 @pytest.mark.parametrize("inside", ["", "Data", "Data/com.apple.CoreML"])

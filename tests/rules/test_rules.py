@@ -15,7 +15,7 @@ from milblob.rules.catalog import RULES
 from milblob.rules.program_rules import breaches
 from paths import ROOT, SAMPLES
 from peers import WITHOUT
-from protobuf_programs import add_op, as_model, new_program, set_type
+from protobuf_programs import add_const, add_op, as_model, new_program, set_type
 from sound_models import BOOL, operation, sound_model, write
 
 IDS = [f"{broken.rule}-{number}" for number, broken in enumerate(BROKEN)]
@@ -119,6 +119,36 @@ def test_names_of_any_length_and_many_breaches():
         add_op(block, "relu", None, x="n" * 100_000)
     found = breaches_of(message)
     assert len(found) == 1500 and all(len(breach.message) < 250 for breach in found)
+
+
+def _lengthen(op):
+    op.attributes["val"].immediateValue.tensor.floats.values.append(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (_lengthen, "MIL016"),
+        (lambda op: op.attributes["val"].ClearField("immediateValue"), "MIL013"),
+        (lambda op: setattr(op.outputs[0], "name", "1 x"), "MIL001"),
+        (lambda op: setattr(op.outputs[0], "name", "first"), "MIL002"),
+        (lambda op: op.outputs.add().CopyFrom(op.outputs[0]), "MIL022"),
+        (lambda op: set_type(op.outputs[0].type, 10, (3,)), "MIL022"),
+        (lambda op: op.attributes["1 x"].CopyFrom(op.attributes["val"]), "MIL001"),
+    ],
+)
+def test_a_constant_breaks_rules_after_sound_ones_of_its_types(change, rule):
+    """A sound one is judged for all that are like it; `change` makes one in the middle unlike them."""
+    found = []
+    for names in (["first", "changed"], ["first", "second", "changed", "last"]):
+        message, block = new_program()
+        for name in names:
+            op = add_const(block, name, np.arange(4))
+            if name == "changed":
+                change(op)
+        found.append([(breach.rule, breach.message) for breach in breaches_of(message)])
+    assert rule in [rule for rule, _ in found[0]]
+    assert found[0] == found[1]
 
 
 def test_many_findings_of_one_rule_are_counted(tmp_path):

@@ -129,9 +129,7 @@ class ProgramView:
 
     def variables(self, first: int, count: int) -> "tuple[Variable, ...]":
         """Return rows of names with their types."""
-        buffer, _ = self.held()
-        rows = self.graph.names(first, count)
-        return variables_at(buffer, rows)
+        return variables_at(self.held()[0], self.graph.names(first, count))
 
     def defining(self, function: int, block: int, name: str) -> int | None:
         """Return the row of names that defines `name` as a block sees it, or None."""

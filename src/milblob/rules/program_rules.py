@@ -28,13 +28,6 @@ _READ = frozenset(dtype for dtype in DType if dtype.is_integer or dtype in (DTyp
 _Place = Function | Block | Operation
 _Hidden = dict[str, tuple[Bound | None] | None]
 _Argument = tuple[str, tuple[Bound | None, ...]]
-_Facts = tuple[
-    str,
-    list[tuple[str, bytes | None]],
-    list[tuple[str, tuple[str | tuple[bytes, bytes], ...]]],
-    list[tuple[str, bytes, bytes]] | None,
-    list[tuple[bool, str, int, int, int]],
-]
 
 
 class Signature(NamedTuple):
@@ -201,9 +194,9 @@ class _Walk:
     # ------------------------------------------------------------------------------------------------------- operations
 
     def _operation(self, op: Operation, hidden: _Hidden) -> Iterator[Breach]:
-        facts = kind, outputs, inputs, attributes, doubtful = self._view.graph.facts(op.row)
+        kind, outputs, inputs, attributes, doubtful = self._view.graph.facts(op.row)
         if kind != "const" or inputs or doubtful or not attributes or len(outputs) != 1 or op.block_rows:
-            yield from self._judge(op, facts, hidden)
+            yield from self._judge(op, hidden)
             return
         # Most operations are constants of few types: one that breaks no rule is judged once for all of its types.
         alike = self._opset, outputs[0][1], tuple([(key, stated) for key, stated, _ in attributes])
@@ -212,14 +205,14 @@ class _Walk:
             yield from self._define(outputs[0][0], self._bound(outputs[0][1], True, whole), hidden, op)
             return
         is_sound = len({key for key, _, _ in attributes}) == len(attributes)
-        for breach in self._judge(op, facts, hidden):
+        for breach in self._judge(op, hidden):
             is_sound = False
             yield breach
         if is_sound:
             self._sound.add(alike)
 
-    def _judge(self, op: Operation, facts: _Facts, hidden: _Hidden) -> Iterator[Breach]:
-        kind, outputs, inputs, attributes, doubtful = facts
+    def _judge(self, op: Operation, hidden: _Hidden) -> Iterator[Breach]:
+        kind, outputs, inputs, attributes, doubtful = self._view.graph.facts(op.row)
         merged: dict[tuple[bool, str, int], Value] = {}
         in_pieces = attributes is None or len({key for key, _, _ in attributes}) != len(attributes)
         for is_attribute, key, number, offset, nbytes in doubtful:

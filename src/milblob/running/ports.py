@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -67,14 +68,7 @@ class SessionInput:
         Raises:
             ValueError: it is none of them.
         """
-        fits = len(shape) == len(self.shape) and all(own in (None, n) for own, n in zip(self.shape, shape, strict=True))
-        if fits and self.enumerated:
-            fits = shape in self.enumerated
-        elif fits and self.ranges:
-            fits = all(
-                low <= n and (high is None or n <= high) for n, (low, high) in zip(shape, self.ranges, strict=True)
-            )
-        if not fits:
+        if not _fits(self.shape, self.enumerated, self.ranges, tuple(shape)):
             message = f"{what} {self.name}: expected {self}, got the shape {list(shape)}"
             raise ValueError(escape(f"{message}{_other_batch(self.shape, shape) if what == 'input' else ''}"))
 
@@ -88,9 +82,9 @@ class SessionInput:
         Raises:
             ValueError: a shape, a dtype, a size or a mode that does not fit; a number that the dtype cannot hold.
         """
-        own = self.dtype, self.shape
-        if type(value) is np.ndarray and (value.dtype, value.shape) == own and not self.enumerated:
-            return value
+        is_array = type(value) is np.ndarray and value.dtype == self.dtype
+        if is_array and _fits(self.shape, self.enumerated, self.ranges, value.shape):
+            return value  # type: ignore[no-any-return]
         if hasattr(value, "getbands"):
             value = self._pixels(value)
         array = array_of(value)
@@ -181,6 +175,23 @@ def _image(array: "np.ndarray[Any, Any]", output: SessionOutput) -> Any:
         return Image.fromarray(bytes_[0])
     return Image.fromarray(
         np.ascontiguousarray((bytes_[::-1] if output.color_space == "BGR" else bytes_).transpose(1, 2, 0))
+    )
+
+
+@lru_cache(maxsize=256)  # the next prediction has inputs of the same shapes, as a rule
+def _fits(
+    own: tuple[int | None, ...],
+    enumerated: tuple[tuple[int, ...], ...],
+    ranges: tuple[tuple[int, int | None], ...],
+    shape: tuple[int, ...],
+) -> bool:
+    """Whether an input takes a shape; the others are its `shape`, `enumerated` and `ranges`."""
+    if len(shape) != len(own) or any(size not in (None, n) for size, n in zip(own, shape, strict=True)):
+        return False
+    if enumerated:
+        return shape in enumerated
+    return not ranges or all(
+        low <= n and (high is None or n <= high) for n, (low, high) in zip(shape, ranges, strict=True)
     )
 
 

@@ -292,7 +292,9 @@ class Session(Opened):
         with chosen.lock:
             arrays = dict(chosen.arrays())
             for stage in stages:
-                feeds = {name: one.convert(values[name]) for name, one in stage.inputs.items() if name in values}
+                feeds = values
+                if len(stages) > 1:
+                    feeds = {name: one.convert(values[name]) for name, one in stage.inputs.items() if name in values}
                 if replaced:
                     feeds |= {name: array for name, array in replaced.items() if name in stage.weights}
                 found = stage.compute(feeds, arrays)
