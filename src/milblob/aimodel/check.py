@@ -172,12 +172,8 @@ class _AssetChecker(Findings):
         if version is None or (isinstance(version, str) and version != ASSET_VERSION):
             self.note("warning", "metadata", f"assetVersion: expected {ASSET_VERSION}, got {version}", file=file)
         if isinstance(date, str) and not _DATE.fullmatch(date):
-            self.note(
-                "warning",
-                "metadata",
-                f"creationDate: expected a form like 20261122T060839Z, got {date!r:.80}",
-                file=file,
-            )
+            message = f"creationDate: expected a form like 20261122T060839Z, got {date!r:.80}"
+            self.note("warning", "metadata", message, file=file)
         user = document.get("creatorDefinedMetadata", {})
         if not isinstance(user, dict) or not all(isinstance(value, str) for value in user.values()):
             self.note(
@@ -185,12 +181,8 @@ class _AssetChecker(Findings):
             )
         unknown = sorted(set(document) - _KEYS)
         if unknown:
-            self.note(
-                "note",
-                "metadata",
-                f"keys: expected ones that are known, got {some(unknown, _MAX_NAMES)} too",
-                file=file,
-            )
+            message = f"keys: expected ones that are known, got {some(unknown, _MAX_NAMES)} too"
+            self.note("note", "metadata", message, file=file)
 
     # -------------------------------------------------------------------------------------------------------- bytecode
 
@@ -203,12 +195,8 @@ class _AssetChecker(Findings):
         keys = Counter(int(key) for key in code.resources["key"])
         for key, count in keys.items():
             if count > 1:
-                self.note(
-                    "error",
-                    "resource-key",
-                    f"key {code.string(key)!r:.100}: expected one resource with it, got {count}",
-                    file=file,
-                )
+                message = f"key {code.string(key)!r:.100}: expected one resource with it, got {count}"
+                self.note("error", "resource-key", message, file=file)
         texts = [code.string(number) for number in range(len(code.strings))]
         sources = [text for text in texts if _is_path(text)]
         digests = [text for text in texts if _DIGEST.fullmatch(text)]
@@ -236,14 +224,8 @@ class _AssetChecker(Findings):
             if stored.resource is not None:
                 used.add(stored.resource)
             if kind.element is None:
-                self.note(
-                    "warning",
-                    "element-type",
-                    f"element type: expected one that is known, got {kind.text}",
-                    name,
-                    None,
-                    file,
-                )
+                message = f"element type: expected one that is known, got {kind.text}"
+                self.note("warning", "element-type", message, name, None, file)
                 continue
             if None in kind.shape:
                 continue

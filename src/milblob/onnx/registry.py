@@ -36,20 +36,30 @@ _users: dict[str, list[ConverterEntry]] = {}
 _calculators: dict[str, ShapeCalculator] = {}
 
 
-def builtin(*types: str, onnx: str, since_opset: int = 18, limits: str = "") -> Callable[[_F], _F]:
-    """Register one of milblob's own converters.
+def builtin(
+    *types: str, onnx: str, since_opset: int = 18, limits: str = "", convert: bool = False
+) -> Callable[[_F], _F]:
+    """Register one of milblob's own converters: called with the operator and the container, it returns the output.
+
+    One with several outputs, or with types of its own for them, binds them itself and returns None.
 
     Args:
         types: the operations.
         onnx: the ONNX operators that they become, for docs/onnx.md.
         since_opset: the first ONNX opset that it is for. Of several, the newest that fits is used.
         limits: its requirements and omissions, for docs/onnx.md; "" for none.
+        convert: as for `ModelComponentContainer.bind`.
     """
 
-    def register(convert: _F) -> _F:
+    def register(make: _F) -> _F:
+        def bound(_: "Scope", operator: "Operator", container: "ModelComponentContainer") -> None:
+            made = make(operator, container)
+            if made is not None:
+                container.bind(operator.output, made, convert=convert)
+
         for type in types:
-            _converters.setdefault(type, []).append(ConverterEntry(convert, since_opset, onnx, limits))
-        return convert
+            _converters.setdefault(type, []).append(ConverterEntry(bound, since_opset, onnx, limits))
+        return make
 
     return register
 

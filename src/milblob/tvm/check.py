@@ -108,12 +108,8 @@ class _Checker:
         self._check_files(info)
         for module in info.modules.values():
             if module.model_name != module.name:
-                self._note(
-                    "warning",
-                    "module-name",
-                    f"model_name: expected {module.name!r:.100}, got {module.model_name!r:.100}",
-                    METADATA,
-                )
+                message = f"model_name: expected {module.name!r:.100}, got {module.model_name!r:.100}"
+                self._note("warning", "module-name", message, METADATA)
             self._check_module(module, info)
         self._check_stray(info)
 
@@ -131,22 +127,14 @@ class _Checker:
         for name in strange:
             role, severity = role_of(name), "warning"
             if role in ("model_source", "executor_config", "source", "object", "parameters"):
-                self._note(
-                    "note",
-                    "form",
-                    f"member {name:.200}: expected another place in version {info.version}, got this",
-                    name,
-                )
+                message = f"member {name:.200}: expected another place in version {info.version}, got this"
+                self._note("note", "form", message, name)
             else:
                 self._note(severity, "extra-member", f"member {name:.200}: expected none by that name, got one", name)
         for name in foreign:
             known = ", ".join(f"{module!r:.60}" for module in list(info.modules)[:4])
-            self._note(
-                "error",
-                "module-name",
-                f"member {name:.200}: expected the name of a module ({known}), got another",
-                name,
-            )
+            message = f"member {name:.200}: expected the name of a module ({known}), got another"
+            self._note("error", "module-name", message, name)
 
     def _check_stray(self, info: ArchiveInfo | None) -> None:
         """Check .params files that no module claims."""
@@ -188,12 +176,8 @@ class _Checker:
         if name is None:
             return None
         if "graph" not in module.executors:
-            self._note(
-                "warning",
-                "extra-member",
-                f"graph: expected none for {'/'.join(module.executors) or 'no executor'}, got one",
-                name,
-            )
+            message = f"graph: expected none for {'/'.join(module.executors) or 'no executor'}, got one"
+            self._note("warning", "extra-member", message, name)
         try:
             graph = parse_graph(self._archive.read(name), self._archive.file_of(name))
         except (MilblobError, OSError) as error:
@@ -350,12 +334,8 @@ class _Params:
             self._note("warning", "params-name", f"name of tensor: expected UTF-8, got {raw[:60]!r}", at)
         text = dtype_text(self._codes, code, bits, lanes)
         if numpy_dtype(text) is None:
-            self._note(
-                "warning",
-                "params-dtype",
-                f"dtype of {name!r:.100}: expected one that TVM reads back, got {text}",
-                at + 28,
-            )
+            message = f"dtype of {name!r:.100}: expected one that TVM reads back, got {text}"
+            self._note("warning", "params-dtype", message, at + 28)
         elif text in PACKED:
             message = f"dtype of {name!r:.100}: expected whole bytes, got {text}, two to a byte in their first half"
             self._note("note", "params-dtype", message, at + 28)

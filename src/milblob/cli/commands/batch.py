@@ -9,14 +9,13 @@ from ..engines import add_engine, engine
 from ..parser import CommandParser
 from ..several import add_finding, found_in
 from ..terminal import output
-from ..terminal.failures import EXIT_ERROR
+from ..terminal.failures import EXIT_ERROR, EXIT_FINDINGS
 from ..terminal.progress import shown
 
 if TYPE_CHECKING:
     from ...batching.report import BatchItem, BatchReport
 
 EXAMPLES = ("batch repack --cast float32=float16 -- *.mlpackage --into small", "batch check -- '*.mlpackage' --jobs 2")
-_EXIT_FINDINGS = 1
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -84,7 +83,7 @@ def run(arguments: Namespace) -> int:
             output.print_json_line(line | ({"result": document} if document is not None else {}))
         elif arguments.verbose:
             output.say(f"{item.source}: {item.status}")
-        elif status == _EXIT_FINDINGS and not arguments.quiet:
+        elif status == EXIT_FINDINGS and not arguments.quiet:
             output.say(f"{item.source}: findings, or nothing to do")
 
     with engine(arguments), shown(arguments) as progress:

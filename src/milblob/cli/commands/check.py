@@ -11,11 +11,11 @@ from ..calling import call
 from ..engines import add_executor
 from ..several import add_models, run_each
 from ..terminal import output, tables
+from ..terminal.failures import EXIT_ERROR, EXIT_FINDINGS
 
 if TYPE_CHECKING:
     from ...analysis.check_report import CheckReport
 
-_EXIT_FINDINGS, _EXIT_ERROR = 1, 2
 _MAX_ALIKE = 20  # findings with one code that are printed: a truncated file has one for each weight
 
 EXAMPLES = ("check Model.mlpackage --values", "check *.mlpackage -q")
@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> int:
     """Run the command; the status is the worst of all paths: 2 cannot be opened, 1 errors or warnings, 0 good."""
     if (arguments.json or getattr(arguments, "json_lines", False)) and arguments.sarif:
         output.say(f"expected --json{'' if arguments.json else '-lines'} or --sarif, got both")
-        return _EXIT_ERROR
+        return EXIT_ERROR
     if arguments.executor is not None and not arguments.values:
         raise ValueError("--executor: expected --values, whose work it gives out, got none")
     checked: list[tuple[str, CheckReport]] = []
@@ -61,8 +61,8 @@ def _report(
             raise
         failures.append(f"{error.strerror or error}: {path}")
         output.say(failures[-1])
-        return _EXIT_ERROR, None
-    status = 0 if findings.is_sound else _EXIT_FINDINGS
+        return EXIT_ERROR, None
+    status = 0 if findings.is_sound else EXIT_FINDINGS
     if arguments.sarif:
         checked.append((path, findings))
         return status, None
@@ -81,7 +81,7 @@ def _report(
 def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
     """Check one model, and print nothing; see `several.run_each`."""
     findings = _check(path, arguments)
-    return 0 if findings.is_sound else _EXIT_FINDINGS, _document(path, findings)
+    return 0 if findings.is_sound else EXIT_FINDINGS, _document(path, findings)
 
 
 def _check(path: str, arguments: Namespace) -> "CheckReport":

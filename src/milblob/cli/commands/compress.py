@@ -13,6 +13,7 @@ from ..engines import add_executor
 from ..names import mapping
 from ..selection import check_select
 from ..terminal import output, tables
+from ..terminal.failures import EXIT_FINDINGS
 from . import compress_config, compress_goals
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ EXAMPLES = (
     "compress Model.mlpackage -o Small.mlpackage --int8",
     "compress Model.mlpackage -o Small.mlpackage --size 60K --dry-run",
 )
-_EXIT_IDLE = 1
 _MOST_REASONS = 2
 _DTYPES = ("int8", "uint8", "int4", "uint4")
 _PALETTES = ("palette", "unique")
@@ -123,7 +123,7 @@ def run(arguments: Namespace) -> int:
         output.say(f"no weight compressed: {_reasons(report, arguments.sqnr)}")
     if arguments.json:
         output.print_json(report.to_dict())
-        return _EXIT_IDLE if is_idle else 0
+        return EXIT_FINDINGS if is_idle else 0
     if report.weights and (arguments.dry_run or arguments.verbose):
         _print_weights(report)
     if arguments.verbose:
@@ -131,7 +131,7 @@ def run(arguments: Namespace) -> int:
             output.say(f"{name} left as it is: {reason}")
     if not arguments.quiet:
         _summary(report)
-    return _EXIT_IDLE if is_idle else 0
+    return EXIT_FINDINGS if is_idle else 0
 
 
 def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
@@ -140,7 +140,7 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None
     report = _compress(arguments)
     if isinstance(report, int):
         return report, None
-    return _EXIT_IDLE if _is_idle(report, arguments) else 0, report.to_dict()
+    return EXIT_FINDINGS if _is_idle(report, arguments) else 0, report.to_dict()
 
 
 def _is_idle(report: "CompressReport", arguments: Namespace) -> bool:

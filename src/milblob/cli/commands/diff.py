@@ -9,6 +9,7 @@ from ..engines import add_executor
 from ..selection import check_select, describe_filter
 from ..sources import add_sources
 from ..terminal import output, tables
+from ..terminal.failures import EXIT_FINDINGS
 from ..terminal.tables import LAST, Column
 from . import diff_limits
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from ...analysis.diff import Diff
     from ...analysis.tensor_diff import TensorDiff
 
-_EXIT_DIFFERENT = 1
 _MAX_CHANGES = 20
 _COLUMNS = [
     Column("name", is_name=True),
@@ -92,7 +92,7 @@ def run(arguments: Namespace) -> int:
         _print(found, arguments, gate)
     elif found.left_out:  # input that is not used is always reported
         output.say(f"{output.plural(len(found.left_out), 'tensor')} of A left out by the mapping")
-    return 0 if (found.is_same if gate is None else gate.passes) else _EXIT_DIFFERENT
+    return 0 if (found.is_same if gate is None else gate.passes) else EXIT_FINDINGS
 
 
 def _print(found: "Diff", arguments: Namespace, gate: diff_limits.Gate | None) -> None:

@@ -10,13 +10,13 @@ from ..calling import call
 from ..selection import check_select
 from ..sources import add_sources
 from ..terminal import output, tables
+from ..terminal.failures import EXIT_FINDINGS
 from ..terminal.tables import LAST, Column
 
 if TYPE_CHECKING:
     from ...matching.match_report import Matching
     from ...storage.output import NewFile
 
-_EXIT_LEFT = 1
 _MAX_LEFT = 20
 _COLUMNS = [
     Column("given", is_name=True),
@@ -66,7 +66,7 @@ def run(arguments: Namespace) -> int:
         output.print_json(found.to_dict())
     else:
         _print(found, arguments)
-    return _EXIT_LEFT if found.ties or found.unmatched_names else 0
+    return EXIT_FINDINGS if found.ties or found.unmatched_names else 0
 
 
 def _new_file(arguments: Namespace) -> "NewFile":

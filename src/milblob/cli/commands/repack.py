@@ -9,6 +9,7 @@ from ..calling import call, complete_first
 from ..engines import add_executor
 from ..selection import check_select
 from ..terminal import output, sharing, tables
+from ..terminal.failures import EXIT_FINDINGS
 from ..terminal.tables import LAST, Column
 from .verify import print_report
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from ...rewrite.changes import TensorChange
     from ...rewrite.repack_report import RepackReport
 
-_EXIT_DIFFERENT = 1
 
 _PLAN = [
     Column("name", is_name=True),
@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     report = _repack(arguments.models, arguments)
     verified = _verified(arguments.models[0], arguments)
-    status = 0 if all(found.is_same for found in verified) else _EXIT_DIFFERENT
+    status = 0 if all(found.is_same for found in verified) else EXIT_FINDINGS
     if arguments.json:
         output.print_json(_document(report, verified))
         return status
@@ -99,7 +99,7 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any]]:
     """Repack one model, and print nothing; see `several.run_each`."""
     report = _repack([path], arguments)
     verified = _verified(path, arguments)
-    return 0 if all(found.is_same for found in verified) else _EXIT_DIFFERENT, _document(report, verified)
+    return 0 if all(found.is_same for found in verified) else EXIT_FINDINGS, _document(report, verified)
 
 
 def _document(report: "RepackReport", verified: "list[VerifyReport]") -> dict[str, Any]:

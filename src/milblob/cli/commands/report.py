@@ -8,11 +8,11 @@ from ..calling import call
 from ..selection import check_select
 from ..sources import add_sources
 from ..terminal import output
+from ..terminal.failures import EXIT_FINDINGS
 
 if TYPE_CHECKING:
     from ...reporting.report import ReportFile
 
-_EXIT_FINDINGS = 1
 
 EXAMPLES = ("report Model.mlpackage -o report.html", "report Model.mlpackage Half.mlpackage -o both.html --no-values")
 
@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
         output.print_json(written.to_dict())
     else:
         _say(written, arguments)
-    return _EXIT_FINDINGS if written.unreadable else 0
+    return EXIT_FINDINGS if written.unreadable else 0
 
 
 def _say(written: "ReportFile", arguments: Namespace) -> None:

@@ -10,6 +10,7 @@ from ..engines import add_executor
 from ..selection import describe_filter, open_chosen
 from ..several import add_models, run_each
 from ..terminal import output, tables
+from ..terminal.failures import EXIT_FINDINGS
 from ..terminal.figures import histogram_json, print_histogram, short, to_dict, totals_by
 from ..terminal.patterns import scopes
 from ..terminal.progress import shown
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ...model.lazy import LazyTensor
     from ...program.compression import Compression
 
-_EXIT_FINDINGS = 1
 _COLUMNS = [
     Column("name", is_name=True),
     Column("dtype", drop=5),
@@ -135,7 +135,7 @@ def run_one(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None
         shown = _sorted(shown, arguments.sort)
         if not rows and not describe_filter(arguments) and not arguments.quiet:
             output.say(f"{path}: no weights" + ("" if arguments.constants else " (--constants takes every constant)"))
-        status = _EXIT_FINDINGS if arguments.would_overflow and overflowing else 0
+        status = EXIT_FINDINGS if arguments.would_overflow and overflowing else 0
         if arguments.json:
             return status, _document(opened, shown, rows, arguments)
         _print(shown, rows, arguments)

@@ -11,12 +11,12 @@ from ..inputs import add_function
 from ..several import add_models, found_in, run_each
 from ..sources import check_options, local_source
 from ..terminal import output
+from ..terminal.failures import EXIT_FINDINGS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 EXAMPLES = ("to-onnx Model.mlpackage -o model.onnx", "to-onnx Model.mlpackage --coverage")
-_EXIT_FINDINGS = 1
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -152,7 +152,7 @@ def _coverage(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | No
     with opening.open_model(path, max_nbytes=arguments.max_nbytes) as source:
         lacking = onnx.coverage(source, function=arguments.function, opset=arguments.opset)
         decoded = onnx.decoded(source, function=arguments.function, opset=arguments.opset)
-    status = _EXIT_FINDINGS if lacking else 0
+    status = EXIT_FINDINGS if lacking else 0
     if arguments.json:
         return status, {"path": path, "unsupported": lacking, "decoded": decoded}
     if lacking:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .. import options
 from ..inputs import add_function, add_inputs, open_session, read_inputs, require_function_used
 from ..terminal import output, tables
+from ..terminal.failures import EXIT_FINDINGS
 from ..terminal.progress import shown
 from .run import require_npz, save
 
@@ -18,7 +19,6 @@ EXAMPLES = (
     "verify Model.mlpackage Half.mlpackage --max-error 0.01",
     "verify Model.mlpackage Model_chunk*.mlpackage -i inputs.npz",
 )
-_EXIT_DIFFERENT = 1
 _COLUMNS = (
     tables.Column("output", is_name=True),
     tables.Column("dtype", drop=0),
@@ -87,7 +87,7 @@ def run(arguments: Namespace) -> int:
         output.print_json(found.to_dict())
     elif not arguments.quiet:
         _print(found, arguments)
-    return 0 if found.is_same else _EXIT_DIFFERENT
+    return 0 if found.is_same else EXIT_FINDINGS
 
 
 def _stacked(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from ... import errors
 from ...errors import DestinationExistsError, SelectionError
 from .output import say
 
+EXIT_FINDINGS = 1
+"""The command did its work, and there is something to look at: findings, differences, nothing to do."""
 EXIT_ERROR = 2
 
 

@@ -10,14 +10,14 @@ import onnx_ir as ir
 from ...dtypes import DType
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 from ..types import tensor_type
 
 _DOMAIN = "ai.onnx.ml"
 
 
 @builtin("classify", onnx="Reshape, ArgMax, Gather; ZipMap with zipmap=True")
-def _classify(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _classify(operator: Operator, g: ModelComponentContainer) -> None:
     """The label is a tensor of one element, of texts or int64; probabilities are the tensor that they were before.
 
     The types of both outputs become those: MIL has a scalar and a dictionary.

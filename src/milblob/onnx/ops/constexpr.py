@@ -3,7 +3,7 @@
 from ..emit import ModelComponentContainer
 from ..packed import has_rows, plan, product_block
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 from ..unpacking import unpack
 
 _DENSE = "an initializer with the decoded weight"
@@ -20,7 +20,7 @@ _KEPT = "or an initializer with the decoded weight"
     "constexpr_sparse_to_dense",
     onnx=_DENSE,
 )
-def _compressed(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _compressed(operator: Operator, g: ModelComponentContainer) -> None:
     """Bind the weights with a plan; the converter that reads any other weight decodes it."""
     for variable in operator.outputs:
         weight = variable.weight

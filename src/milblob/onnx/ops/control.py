@@ -9,7 +9,7 @@ from ...program.types import ListType
 from ..compiling import written_states
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope, Variable
+from ..topology import Operator, Variable
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
@@ -20,7 +20,7 @@ def _require_blocks(operator: Operator, count: int) -> None:
 
 
 @builtin("cond", onnx="If")
-def _cond(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _cond(operator: Operator, g: ModelComponentContainer) -> None:
     """States that a branch writes are outputs as well."""
     _require_blocks(operator, 2)
     pred = g.cast(operator.input("pred"), _BOOL)
@@ -54,7 +54,7 @@ def _bind_all(
 
 
 @builtin("while_loop", onnx="Loop")
-def _while_loop(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _while_loop(operator: Operator, g: ModelComponentContainer) -> None:
     """The condition is computed before the loop, and at the end of each pass with the new values.
 
     States that the body writes go from pass to pass as the variables do.
@@ -93,17 +93,17 @@ def _while_loop(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
 
 
 @builtin("read_state", onnx="the graph's input, or what was written last")
-def _read_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _read_state(operator: Operator, g: ModelComponentContainer) -> None:
     g.let(operator.output, g.states[operator.input("input")])
 
 
 @builtin("write_state", onnx="the graph's output")
-def _write_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _write_state(operator: Operator, g: ModelComponentContainer) -> None:
     g.states[operator.input("input")] = g.value(operator.input("data"))
 
 
 @builtin("coreml_update_state", onnx="the graph's output")
-def _update_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _update_state(operator: Operator, g: ModelComponentContainer) -> None:
     state = operator.input("state")
     g.states[state] = g.value(operator.input("value"))
     if operator.outputs:

@@ -3,9 +3,11 @@
 from math import ceil
 from typing import Any
 
+import onnx_ir as ir
+
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope, Variable
+from ..topology import Operator, Variable
 
 SAME = {"same": "SAME_UPPER", "same_lower": "SAME_LOWER"}
 
@@ -59,11 +61,11 @@ def spatial(
 
 
 @builtin("conv", onnx="Conv", limits="known window sizes; `same` with dilations: known sizes of x")
-def _conv(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    _convolve(operator, g, operator.input("weight"))
+def _conv(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return _convolve(operator, g, operator.input("weight"))
 
 
-def _convolve(operator: Operator, g: ModelComponentContainer, weight: Any) -> None:
+def _convolve(operator: Operator, g: ModelComponentContainer, weight: Any) -> ir.Value:
     x = operator.input("x")
     sizes, kernel = spatial(g, x, operator.input("weight"), operator)
     strides, dilations = windows(operator, len(kernel))
@@ -80,17 +82,14 @@ def _convolve(operator: Operator, g: ModelComponentContainer, weight: Any) -> No
     elif pad_type != "valid":
         operator.refuse("a known pad_type", f"{pad_type!r:.40}")
     bias = alike(g, x, operator.input("bias")) if operator.has("bias") else None
-    g.bind(
-        operator.output,
-        g.node(
-            "Conv", x, alike(g, x, weight), bias, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad,
-            kernel_shape=kernel, group=int(operator.number("groups", 1)),
-        ),
+    return g.node(
+        "Conv", x, alike(g, x, weight), bias, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad,
+        kernel_shape=kernel, group=int(operator.number("groups", 1)),
     )  # fmt: skip
 
 
 @builtin("conv_quantized", onnx="Cast, Mul, Add, Conv", limits="quantization_type linear; otherwise as conv")
-def _conv_quantized(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _conv_quantized(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """The weight is its numbers times quant_scale, plus quant_bias: one of each, or one for each output channel."""
     how = operator.number("quantization_type")
     if how != "linear":  # the operation has no parameter for a palette
@@ -102,11 +101,11 @@ def _conv_quantized(scope: Scope, operator: Operator, g: ModelComponentContainer
         value = alike(g, x, operator.input(key))
         parts.append(g.node("Reshape", value, g.ints([-1, *[1] * (g.rank(weight) - 1)])) if rank == 1 else value)
     scale, offset = parts
-    _convolve(operator, g, g.node("Add", g.node("Mul", alike(g, x, weight), scale), offset))
+    return _convolve(operator, g, g.node("Add", g.node("Mul", alike(g, x, weight), scale), offset))
 
 
 @builtin("conv_transpose", onnx="ConvTranspose", limits="known window sizes; with `output_shape`: known sizes of x")
-def _conv_transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _conv_transpose(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x, weight = operator.input("x"), operator.input("weight")
     sizes, kernel = spatial(g, x, weight, operator)
     strides, dilations = windows(operator, len(kernel))
@@ -133,12 +132,9 @@ def _conv_transpose(scope: Scope, operator: Operator, g: ModelComponentContainer
     if wanted and None in sizes:
         operator.refuse("known sizes with output_shape", "open ones")
     bias = alike(g, x, operator.input("bias")) if operator.has("bias") else None
-    g.bind(
-        operator.output,
-        g.node(
-            "ConvTranspose", x, alike(g, x, weight), bias, strides=strides, dilations=dilations, pads=pads,
-            kernel_shape=kernel, output_padding=extra if any(extra) else None, group=int(operator.number("groups", 1)),
-        ),
+    return g.node(
+        "ConvTranspose", x, alike(g, x, weight), bias, strides=strides, dilations=dilations, pads=pads,
+        kernel_shape=kernel, output_padding=extra if any(extra) else None, group=int(operator.number("groups", 1)),
     )  # fmt: skip
 
 
@@ -150,7 +146,7 @@ def _halves(total: int, pad_type: str) -> tuple[int, int]:
 
 
 def _pool(kind: str, **fixed: Any) -> Any:
-    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    def convert(operator: Operator, g: ModelComponentContainer) -> Any:
         x = operator.input("x")
         sizes = list(g.dimensions(x, 3, 5)[2:])
         count = len(sizes)
@@ -169,7 +165,7 @@ def _pool(kind: str, **fixed: Any) -> Any:
             attributes["ceil_mode"] = 1
         if kind == "AveragePool" and not operator.number("exclude_padding_from_average", False):
             attributes["count_include_pad"] = 1
-        g.bind(operator.output, g.node(kind, x, kernel_shape=kernel, strides=strides, **attributes))
+        return g.node(kind, x, kernel_shape=kernel, strides=strides, **attributes)
 
     return convert
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 
 _INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
 _MAX_BOXES = 1 << 24
@@ -15,7 +15,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 @builtin("non_maximum_suppression", onnx="NonMaxSuppression, ScatterND, TopK, GatherND")
-def _non_maximum_suppression(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _non_maximum_suppression(operator: Operator, g: ModelComponentContainer) -> None:
     """ONNX gives triples (batch, class, box), MIL for each batch the boxes in the order of their scores, padded.
 
     A box counts with its best score, and is of the class that has it. From iOS 17 on the boxes are the last axis, and

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 from ..types import BY_TEXT, FLOATS, NARROW
 
 _INT32, _BOOL = ir.DataType.INT32, ir.DataType.BOOL
@@ -71,12 +71,11 @@ _SEVERAL: dict[str, tuple[str, _Binary]] = {
 
 
 def _binary(make: str | _Binary, dtype: ir.DataType | None = None) -> Any:
-    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    def convert(operator: Operator, g: ModelComponentContainer) -> Value:
         x, y = wide(g, operator.input("x")), wide(g, operator.input("y"))
         if dtype is not None:
             x, y = g.cast(x, dtype), g.cast(y, dtype)
-        found = g.node(make, x, y) if isinstance(make, str) else make(g, x, y)
-        g.bind(operator.output, found, convert=make is _real_div)
+        return g.node(make, x, y) if isinstance(make, str) else make(g, x, y)
 
     return convert
 
@@ -84,9 +83,9 @@ def _binary(make: str | _Binary, dtype: ir.DataType | None = None) -> Any:
 def unary(kind: str) -> Any:
     """Return the converter to one operator of one input, with alpha and beta as attributes where MIL has them."""
 
-    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    def convert(operator: Operator, g: ModelComponentContainer) -> Any:
         numbers: dict[str, Any] = {key: float(operator.number(key)) for key in ("alpha", "beta") if operator.has(key)}
-        g.bind(operator.output, g.node(kind, operator.input("x"), **numbers))
+        return g.node(kind, operator.input("x"), **numbers)
 
     return convert
 
@@ -96,7 +95,7 @@ for _type, _kind in _BINARY.items():
 for _type, _kind in _LOGICAL.items():
     builtin(_type, onnx=_kind)(_binary(_kind, _BOOL))
 for _type, (_mapping, _make) in _SEVERAL.items():
-    builtin(_type, onnx=_mapping)(_binary(_make))
+    builtin(_type, onnx=_mapping, convert=_make is _real_div)(_binary(_make))
 for _type, _kind in _UNARY.items():
     builtin(_type, onnx=_kind)(unary(_kind))
 
@@ -113,59 +112,59 @@ def plus_epsilon(operator: Operator, g: ModelComponentContainer, default: float)
 
 
 @builtin("log", onnx="Add, Log")
-def _log(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.node("Log", plus_epsilon(operator, g, 1e-45)))
+def _log(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return g.node("Log", plus_epsilon(operator, g, 1e-45))
 
 
 @builtin("inverse", onnx="Add, Reciprocal")
-def _inverse(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.node("Reciprocal", plus_epsilon(operator, g, 1e-4)))
+def _inverse(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return g.node("Reciprocal", plus_epsilon(operator, g, 1e-4))
 
 
 @builtin("rsqrt", onnx="Add, Sqrt, Reciprocal")
-def _rsqrt(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.node("Reciprocal", g.node("Sqrt", plus_epsilon(operator, g, 1e-12))))
+def _rsqrt(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return g.node("Reciprocal", g.node("Sqrt", plus_epsilon(operator, g, 1e-12)))
 
 
 @builtin("exp2", onnx="Pow")
-def _exp2(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _exp2(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = operator.input("x")
-    g.bind(operator.output, g.node("Pow", g.scalar(2, x), x))
+    return g.node("Pow", g.scalar(2, x), x)
 
 
 @builtin("square", onnx="Mul")
-def _square(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _square(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = wide(g, operator.input("x"))
-    g.bind(operator.output, g.node("Mul", x, x))
+    return g.node("Mul", x, x)
 
 
 @builtin("logical_not", onnx="Not")
-def _logical_not(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.node("Not", g.cast(operator.input("x"), _BOOL)))
+def _logical_not(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return g.node("Not", g.cast(operator.input("x"), _BOOL))
 
 
 @builtin("threshold", onnx="Max")
-def _threshold(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _threshold(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = wide(g, operator.input("x"))
-    g.bind(operator.output, g.node("Max", x, g.scalar(operator.number("alpha"), x)))
+    return g.node("Max", x, g.scalar(operator.number("alpha"), x))
 
 
 @builtin("clip", onnx="Clip")
-def _clip(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _clip(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = wide(g, operator.input("x"))
     low, high = (g.scalar(operator.number(key), x) for key in ("alpha", "beta"))
-    g.bind(operator.output, g.node("Clip", x, low, high))
+    return g.node("Clip", x, low, high)
 
 
 @builtin("cast", onnx="Cast")
-def _cast(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _cast(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     text = operator.number("dtype")
     if text not in BY_TEXT:
         operator.refuse(f"one of {', '.join(BY_TEXT)}", f"{text!r:.40}")
-    g.bind(operator.output, g.cast(operator.input("x"), BY_TEXT[text]))
+    return g.cast(operator.input("x"), BY_TEXT[text])
 
 
 @builtin("select", onnx="Where")
-def _select(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _select(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     cond = g.cast(operator.input("cond"), _BOOL)
-    g.bind(operator.output, g.node("Where", cond, operator.input("a"), operator.input("b")))
+    return g.node("Where", cond, operator.input("a"), operator.input("b"))

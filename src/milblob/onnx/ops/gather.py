@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope, Variable
+from ..topology import Operator, Variable
 from ..unpacking import rows
 from .elementwise import is_float
 
@@ -70,19 +70,15 @@ def _batch(operator: Operator, g: ModelComponentContainer, most: int) -> int:
 
 
 @builtin("gather", onnx="Gather; GatherND, Transpose with batch dimensions")
-def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _gather(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = operator.input("x")
     rank = g.rank(x)
     axis = g.axis(operator, "axis", rank, 0)
     batch = _batch(operator, g, axis)
     if g.gathered.get(x) is not None:
-        g.bind(
-            operator.output, rows(g, g.gathered[x], _indices(operator, g, "x", axis), g.rank(operator.input("indices")))
-        )
-        return
+        return rows(g, g.gathered[x], _indices(operator, g, "x", axis), g.rank(operator.input("indices")))
     if batch == 0:
-        g.bind(operator.output, g.node("Gather", x, _indices(operator, g, "x", axis), axis=axis))
-        return
+        return g.node("Gather", x, _indices(operator, g, "x", axis), axis=axis)
     value: Any = x
     if axis != batch:
         value = g.node("Transpose", x, perm=[*range(batch), axis, *(i for i in range(batch, rank) if i != axis)])
@@ -95,21 +91,21 @@ def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
         found = g.node(
             "Transpose", found, perm=[*range(batch), *between, *range(batch, batch + own), *range(own + axis, total)]
         )
-    g.bind(operator.output, found)
+    return found
 
 
 @builtin("gather_along_axis", onnx="GatherElements")
-def _gather_along_axis(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _gather_along_axis(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = operator.input("x")
     axis = g.axis(operator, "axis", g.rank(x), 0)
-    g.bind(operator.output, g.node("GatherElements", x, _indices(operator, g, "x", axis), axis=axis))
+    return g.node("GatherElements", x, _indices(operator, g, "x", axis), axis=axis)
 
 
 @builtin("gather_nd", onnx="GatherND")
-def _gather_nd(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _gather_nd(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     batch = _batch(operator, g, min(g.rank(operator.input(key)) for key in ("x", "indices")) - 1)
     at = _tuples(operator, g, "x", batch)
-    g.bind(operator.output, g.node("GatherND", operator.input("x"), at, batch_dims=batch))
+    return g.node("GatherND", operator.input("x"), at, batch_dims=batch)
 
 
 def _tuples(operator: Operator, g: ModelComponentContainer, key: str, batch: int) -> Any:
@@ -153,8 +149,9 @@ def _scattered(operator: Operator, g: ModelComponentContainer, default: str) -> 
     "scatter",
     onnx="ScatterND, Transpose",
     limits="indices outside of the tensor: see Limits; modes that divide: floats only",
+    convert=True,
 )
-def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _scatter(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """The axis goes to the front, so that the indices choose rows."""
     rank, own = g.rank(operator.input("data")), g.rank(operator.input("indices"))
     axis = g.axis(operator, "axis", rank, 0)
@@ -168,19 +165,19 @@ def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> No
     found = g.node("ScatterND", data, at, updates, reduction=reduction)
     if axis:
         found = g.node("Transpose", found, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank)])
-    g.bind(operator.output, found, convert=True)
+    return found
 
 
-@builtin("scatter_along_axis", onnx="ScatterElements", limits="as scatter")
-def _scatter_along_axis(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+@builtin("scatter_along_axis", onnx="ScatterElements", limits="as scatter", convert=True)
+def _scatter_along_axis(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     reduction, data, updates = _scattered(operator, g, "add")
     axis = g.axis(operator, "axis", g.rank(operator.input("data")), 0)
     at = _indices(operator, g, "data", axis)
-    g.bind(operator.output, g.node("ScatterElements", data, at, updates, axis=axis, reduction=reduction), convert=True)
+    return g.node("ScatterElements", data, at, updates, axis=axis, reduction=reduction)
 
 
-@builtin("scatter_nd", onnx="ScatterND", limits="as scatter")
-def _scatter_nd(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+@builtin("scatter_nd", onnx="ScatterND", limits="as scatter", convert=True)
+def _scatter_nd(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     reduction, data, updates = _scattered(operator, g, "add")
     at = _tuples(operator, g, "data", 0)
-    g.bind(operator.output, g.node("ScatterND", data, at, updates, reduction=reduction), convert=True)
+    return g.node("ScatterND", data, at, updates, reduction=reduction)

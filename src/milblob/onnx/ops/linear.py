@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ..emit import ModelComponentContainer
 from ..packed import product_block
 from ..registry import builtin
-from ..topology import Operator, Scope, Variable
+from ..topology import Operator, Variable
 from ..unpacking import product
 from .elementwise import is_float, wide
 
@@ -45,24 +45,28 @@ def _gemm(g: ModelComponentContainer, x: "ir.Value | Variable", weight: Variable
 @builtin(
     "linear",
     onnx="Gemm, Reshape where x has not two dimensions; MatMul where several are open; MatMulNBits for onnxruntime",
+    convert=True,
 )
-def _linear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _linear(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = operator.input("x")
     if x.shape is not None:
         g.rank(x, 1)
     bias = operator.input("bias") if operator.has("bias") else None
     if bias is not None and bias.is_known and bias.shape is not None and not prod(s or 1 for s in bias.shape):
         bias = None
-    g.bind(operator.output, dense(g, operator, x, operator.input("weight"), bias), convert=True)
+    return dense(g, operator, x, operator.input("weight"), bias)
 
 
-@builtin("matmul", onnx="MatMul, Transpose; Gemm or MatMulNBits for a constant y of two dimensions that is transposed")
-def _matmul(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+@builtin(
+    "matmul",
+    onnx="MatMul, Transpose; Gemm or MatMulNBits for a constant y of two dimensions that is transposed",
+    convert=True,
+)
+def _matmul(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x, y = operator.input("x"), operator.input("y")
     flips = [bool(operator.number(key, False)) for key in ("transpose_x", "transpose_y")]
     if not flips[0] and flips[1] and y.is_known and g.rank(y) == 2 and g.rank(x) > 1 and is_float(g, x):
-        g.bind(operator.output, dense(g, operator, x, y, None), convert=True)
-        return
+        return dense(g, operator, x, y, None)
     sides = []
     for variable, flip in zip((x, y), flips, strict=True):
         value = wide(g, variable)
@@ -74,11 +78,11 @@ def _matmul(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     if kinds[0] != kinds[1]:  # from iOS 17 on, MIL lets them differ
         common = next((kind for kind in kinds if kind == ir.DataType.FLOAT), ir.DataType.FLOAT)
         sides = [g.cast(side, common) for side in sides]
-    g.bind(operator.output, g.node("MatMul", *sides), convert=True)
+    return g.node("MatMul", *sides)
 
 
 @builtin("einsum", onnx="Einsum", limits="equations with ->")
-def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _einsum(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """An axis of size 1 is repeated in MIL where another operand has more there; ONNX's inference refuses that."""
     variables = operator.inputs.get("values", ())
     equation = str(operator.number("equation")).replace(" ", "")
@@ -102,7 +106,7 @@ def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
             value = g.node("Squeeze", value, g.ints(one))
         values.append(value)
         kept.append("".join(label for axis, label in enumerate(term) if axis not in one))
-    g.bind(operator.output, g.node("Einsum", *values, equation=f"{','.join(kept)}->{right}"))
+    return g.node("Einsum", *values, equation=f"{','.join(kept)}->{right}")
 
 
 @builtin(
@@ -110,7 +114,7 @@ def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     onnx="Mul, MatMul, Add or Where, Softmax, MatMul",
     limits="a known size of the last axis",
 )
-def _attention(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _attention(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """The query is scaled before the product: in half precision the score alone may overflow."""
     query, key = operator.input("query"), operator.input("key")
     width, rank = g.dimensions(query, 2)[-1], g.rank(key, 2)
@@ -124,4 +128,4 @@ def _attention(scope: Scope, operator: Operator, g: ModelComponentContainer) -> 
             score = g.node("Where", mask, score, g.scalar(float("-inf"), score), dtype=g.dtype(query))
         else:
             score = g.node("Add", score, g.cast(mask, g.dtype(score)))  # M may differ from T
-    g.bind(operator.output, g.node("MatMul", g.node("Softmax", score, axis=-1), operator.input("value")))
+    return g.node("MatMul", g.node("Softmax", score, axis=-1), operator.input("value"))

@@ -5,7 +5,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 from ..types import BY_TEXT
 from .shape import sizes
 
@@ -13,7 +13,7 @@ _INT64 = ir.DataType.INT64
 
 
 @builtin("make_list", onnx="Expand", limits="elements of known shape")
-def _make_list(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _make_list(operator: Operator, g: ModelComponentContainer) -> None:
     bound = operator.inputs.get("elem_shape", [])
     if any(v.constant is None or np.asarray(v.read()).dtype.kind not in "iu" for v in bound):
         operator.refuse("elements of known shape", "open sizes")
@@ -35,7 +35,7 @@ def _grown(operator: Operator, g: ModelComponentContainer, last: ir.Value) -> ir
 
 
 @builtin("list_write", onnx="ScatterND; Expand, Concat where the list grows")
-def _list_write(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _list_write(operator: Operator, g: ModelComponentContainer) -> None:
     at = g.node("Reshape", g.cast(operator.input("index"), _INT64), g.ints([1]))
     held = _grown(operator, g, at)
     value = g.node("Unsqueeze", g.cast(operator.input("value"), g.dtype(held)), g.ints([0]))
@@ -43,7 +43,7 @@ def _list_write(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
 
 
 @builtin("list_scatter", onnx="ScatterND; Expand, Concat where the list grows")
-def _list_scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _list_scatter(operator: Operator, g: ModelComponentContainer) -> None:
     at = g.cast(operator.input("indices"), _INT64)
     held = _grown(operator, g, g.node("ReduceMax", at, g.ints([0]), keepdims=1))
     value = g.cast(operator.input("value"), g.dtype(held))
@@ -51,17 +51,17 @@ def _list_scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) 
 
 
 @builtin("list_read", onnx="Gather")
-def _list_read(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _list_read(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     at = g.node("Reshape", g.cast(operator.input("index"), _INT64), g.ints([]))
-    g.bind(operator.output, g.node("Gather", operator.input("ls"), at, axis=0))
+    return g.node("Gather", operator.input("ls"), at, axis=0)
 
 
 @builtin("list_gather", onnx="Gather")
-def _list_gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _list_gather(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     at = g.cast(operator.input("indices"), _INT64)
-    g.bind(operator.output, g.node("Gather", operator.input("ls"), at, axis=0))
+    return g.node("Gather", operator.input("ls"), at, axis=0)
 
 
 @builtin("list_length", onnx="Shape, Gather")
-def _list_length(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.node("Gather", g.node("Shape", operator.input("ls"), end=1), g.scalar(0, _INT64), axis=0))
+def _list_length(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return g.node("Gather", g.node("Shape", operator.input("ls"), end=1), g.scalar(0, _INT64), axis=0)

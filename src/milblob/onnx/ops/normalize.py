@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 from .conv import alike
 
 
@@ -25,40 +25,29 @@ def _epsilon(operator: Operator) -> float:
 
 
 @builtin("batch_norm", onnx="BatchNormalization")
-def _batch_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    mean = operator.input("mean")
-    shape = [int(size or 0) for size in g.dimensions(mean)]
+def _batch_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    shape = [int(size or 0) for size in g.dimensions(operator.input("mean"))]
     scale, offset = _vector(operator, g, "gamma", 1, shape), _vector(operator, g, "beta", 0, shape)
     x = operator.input("x")
-    g.bind(
-        operator.output,
-        g.node(
-            "BatchNormalization",
-            x,
-            scale,
-            offset,
-            alike(g, x, mean),
-            alike(g, x, operator.input("variance")),
-            epsilon=_epsilon(operator),
-        ),
-    )
+    mean, variance = (alike(g, x, operator.input(key)) for key in ("mean", "variance"))
+    return g.node("BatchNormalization", x, scale, offset, mean, variance, epsilon=_epsilon(operator))
 
 
 @builtin(
     "instance_norm", onnx="InstanceNormalization", limits="a known number of channels, unless gamma and beta are given"
 )
-def _instance_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _instance_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = operator.input("x")
     channels = g.dimensions(x, 2)[1]
     if channels is None and not (operator.has("gamma") and operator.has("beta")):
         operator.refuse("a known number of channels", "an open one")
     shape = [channels or 0]
     scale, offset = _vector(operator, g, "gamma", 1, shape), _vector(operator, g, "beta", 0, shape)
-    g.bind(operator.output, g.node("InstanceNormalization", x, scale, offset, epsilon=_epsilon(operator)))
+    return g.node("InstanceNormalization", x, scale, offset, epsilon=_epsilon(operator))
 
 
 @builtin("layer_norm", onnx="LayerNormalization; ReduceMean, Sub, Mul, Sqrt, Div where the axes are not the last ones")
-def _layer_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _layer_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = operator.input("x")
     shape, rank = g.dimensions(x, 1), g.rank(x)
     axes = g.axes(operator, "axes", rank)
@@ -67,11 +56,7 @@ def _layer_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
     if last and (operator.has("gamma") or None not in sizes):
         scale = _vector(operator, g, "gamma", 1, [size or 0 for size in sizes])
         offset = alike(g, x, operator.input("beta")) if operator.has("beta") else None
-        g.bind(
-            operator.output,
-            g.node("LayerNormalization", x, scale, offset, axis=-len(axes), epsilon=_epsilon(operator)),
-        )
-        return
+        return g.node("LayerNormalization", x, scale, offset, axis=-len(axes), epsilon=_epsilon(operator))
     over = g.ints(sorted(axes))
     centred = g.node("Sub", x, g.node("ReduceMean", x, over))
     variance = g.node("ReduceMean", g.node("Mul", centred, centred), over)
@@ -79,7 +64,7 @@ def _layer_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
     for key, kind in (("gamma", "Mul"), ("beta", "Add")):
         if operator.has(key):
             found = g.node(kind, found, _spread(operator, g, key, axes, rank))
-    g.bind(operator.output, found)
+    return found
 
 
 def _spread(operator: Operator, g: ModelComponentContainer, key: str, axes: list[int], rank: int) -> ir.Value:
@@ -93,12 +78,12 @@ def _spread(operator: Operator, g: ModelComponentContainer, key: str, axes: list
 
 
 @builtin("l2_norm", onnx="ReduceSumSquare, Add, Sqrt, Div")
-def _l2_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _l2_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """Over the last three axes; epsilon is inside the root."""
     x = operator.input("x")
     total = g.node("ReduceSumSquare", x, g.ints([-3, -2, -1]))
     root = g.node("Sqrt", g.node("Add", total, g.scalar(operator.number("epsilon", 1e-6), x)))
-    g.bind(operator.output, g.node("Div", x, root))
+    return g.node("Div", x, root)
 
 
 @builtin(
@@ -106,14 +91,13 @@ def _l2_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> No
     onnx="LRN; AveragePool over the channels where runtimes have no LRN",
     limits="a known number of channels",
 )
-def _local_response_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _local_response_norm(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """ONNX's LRN is for odd sizes, and runtimes have it for four dimensions."""
     x = operator.input("x")
     alpha, beta, bias = (float(operator.number(k, d)) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("k", 1.0)))
     size, shape = operator.integer("size", least=1), g.dimensions(x, 2)
     if size % 2 and len(shape) == 4:
-        g.bind(operator.output, g.node("LRN", x, size=size, alpha=alpha, beta=beta, bias=bias))
-        return
+        return g.node("LRN", x, size=size, alpha=alpha, beta=beta, bias=bias)
     # Of three dimensions, Core ML takes the first for the channels.
     flat = g.node("Reshape", g.node("Mul", x, x), _planes(g, shape))
     mean = g.node(
@@ -125,7 +109,7 @@ def _local_response_norm(scope: Scope, operator: Operator, g: ModelComponentCont
     )
     mean = g.node("Reshape", mean, g.shape(x))
     total = g.node("Add", g.node("Mul", mean, g.scalar(alpha, x)), g.scalar(bias, x))
-    g.bind(operator.output, g.node("Div", x, g.node("Pow", total, g.scalar(beta, x))))
+    return g.node("Div", x, g.node("Pow", total, g.scalar(beta, x)))
 
 
 def _planes(g: ModelComponentContainer, shape: tuple[int | None, ...]) -> ir.Value:

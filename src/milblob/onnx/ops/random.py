@@ -7,10 +7,11 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 from .shape import sizes
 
 _FLOAT = ir.DataType.FLOAT
+_OTHERS = "other numbers than Core ML's"
 
 
 def _like(operator: Operator, g: ModelComponentContainer) -> ir.Value:
@@ -28,32 +29,28 @@ def _moved(g: ModelComponentContainer, drawn: Any, offset: float, factor: float)
     return g.node("Add", g.node("Mul", drawn, g.scalar(factor, drawn)), g.scalar(offset, drawn))
 
 
-@builtin("random_normal", onnx="Expand, RandomNormalLike, Mul, Add", limits="other numbers than Core ML's")
-def _random_normal(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+@builtin("random_normal", onnx="Expand, RandomNormalLike, Mul, Add", limits=_OTHERS, convert=True)
+def _random_normal(operator: Operator, g: ModelComponentContainer) -> Any:
     """A deviation of 0 ends the process in onnxruntime: the factor is applied afterwards."""
     drawn = g.node("RandomNormalLike", _like(operator, g), mean=0.0, scale=1.0, **_seed(operator))
-    g.bind(
-        operator.output,
-        _moved(g, drawn, float(operator.number("mean", 0)), float(operator.number("stddev", 1))),
-        convert=True,
-    )
+    return _moved(g, drawn, float(operator.number("mean", 0)), float(operator.number("stddev", 1)))
 
 
-@builtin("random_uniform", onnx="Expand, RandomUniformLike, Mul, Add", limits="other numbers than Core ML's")
-def _random_uniform(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+@builtin("random_uniform", onnx="Expand, RandomUniformLike, Mul, Add", limits=_OTHERS, convert=True)
+def _random_uniform(operator: Operator, g: ModelComponentContainer) -> Any:
     low, high = float(operator.number("low", 0)), float(operator.number("high", 1))
     drawn = g.node("RandomUniformLike", _like(operator, g), low=0.0, high=1.0, **_seed(operator))
-    g.bind(operator.output, _moved(g, drawn, low, high - low), convert=True)
+    return _moved(g, drawn, low, high - low)
 
 
-@builtin("random_bernoulli", onnx="Expand, RandomUniformLike, Less, Cast", limits="other numbers than Core ML's")
-def _random_bernoulli(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+@builtin("random_bernoulli", onnx="Expand, RandomUniformLike, Less, Cast", limits=_OTHERS, convert=True)
+def _random_bernoulli(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     drawn = g.node("RandomUniformLike", _like(operator, g), low=0.0, high=1.0, **_seed(operator))
-    g.bind(operator.output, g.node("Less", drawn, g.scalar(float(operator.number("prob", 0.5)), _FLOAT)), convert=True)
+    return g.node("Less", drawn, g.scalar(float(operator.number("prob", 0.5)), _FLOAT))
 
 
-@builtin("random_categorical", onnx="Log, Multinomial, Cast", limits="other numbers than Core ML's")
-def _random_categorical(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+@builtin("random_categorical", onnx="Log, Multinomial, Cast", limits=_OTHERS, convert=True)
+def _random_categorical(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = g.cast(operator.input("x"), _FLOAT)
     if operator.text("mode", ("logits", "probs"), "logits") == "probs":
         x = g.node("Log", x)
@@ -64,4 +61,4 @@ def _random_categorical(scope: Scope, operator: Operator, g: ModelComponentConta
     if len(shape) != 2:
         ahead = g.node("Shape", x, end=-1)
         drawn = g.node("Reshape", drawn, g.node("Concat", ahead, g.ints([size]), axis=0))
-    g.bind(operator.output, drawn, convert=True)
+    return drawn

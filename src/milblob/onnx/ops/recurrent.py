@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 from .shape import LAST
 
 Array = Any
@@ -144,7 +144,7 @@ def _direction(operator: Operator, g: ModelComponentContainer) -> tuple[Any, str
 @builtin(
     "lstm", onnx="LSTM, Transpose, Reshape; Scan with clip", limits="constant weights, which are decoded and copied"
 )
-def _lstm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _lstm(operator: Operator, g: ModelComponentContainer) -> None:
     """MIL has the gates i, f, o, z, ONNX i, o, f, c; the peepholes are i, f, o and i, o, f."""
     x, direction, count = _direction(operator, g)
     ends = ["", "_back"][:count]
@@ -232,7 +232,7 @@ def _activate(operator: Operator, g: ModelComponentContainer, value: Any, key: s
 
 
 @builtin("gru", onnx="GRU, Transpose, Reshape", limits="constant weights, which are decoded and copied")
-def _gru(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _gru(operator: Operator, g: ModelComponentContainer) -> None:
     """MIL has the gates r, o, z, ONNX z, r, h."""
     x, direction, count = _direction(operator, g)
     hidden = _hidden(operator, g)
@@ -250,7 +250,7 @@ def _gru(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
 
 
 @builtin("rnn", onnx="RNN, Transpose, Reshape", limits="constant weights, which are decoded and copied")
-def _rnn(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _rnn(operator: Operator, g: ModelComponentContainer) -> None:
     x, direction, count = _direction(operator, g)
     hidden = _hidden(operator, g)
     made = g.node(

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 from .elementwise import is_float, wide
 
 _KINDS = {
@@ -19,7 +19,7 @@ _REAL = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean")
 
 
 def _reduce(kind: str) -> Any:
-    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    def convert(operator: Operator, g: ModelComponentContainer) -> None:
         x = wide(g, operator.input("x"))
         if kind in _REAL and not is_float(g, x):
             x = g.cast(x, ir.DataType.FLOAT)
@@ -35,10 +35,10 @@ def _reduce(kind: str) -> Any:
 
 
 def _arg(kind: str) -> Any:
-    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    def convert(operator: Operator, g: ModelComponentContainer) -> ir.Value:
         keep = int(bool(operator.number("keep_dims", False)))
         axis = int(operator.number("axis", -1))
-        g.bind(operator.output, g.node(kind, wide(g, operator.input("x")), axis=axis, keepdims=keep))
+        return g.node(kind, wide(g, operator.input("x")), axis=axis, keepdims=keep)
 
     return convert
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope, Variable
+from ..topology import Operator, Variable
 from .elementwise import is_float
 from .shape import LAST
 from .shape import sizes as sizes_of
@@ -16,8 +16,8 @@ from .shape import sizes as sizes_of
 _INT64, _DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
 
 
-def _scaled(operator: Operator, g: ModelComponentContainer, **attributes: Any) -> None:
-    """Bind a resize of the last two axes by factors: MIL computes the sizes, and from these the factors again."""
+def _scaled(operator: Operator, g: ModelComponentContainer, **attributes: Any) -> Any:
+    """Return a resize of the last two axes by factors: MIL computes the sizes, and from these the factors again."""
     x = operator.input("x")
     shape = g.dimensions(x, 2)
     factors = [1.0] * (len(shape) - 2)
@@ -26,44 +26,43 @@ def _scaled(operator: Operator, g: ModelComponentContainer, **attributes: Any) -
         if not 0 < factors[-1] < inf:
             operator.refuse(f"a positive number for {key}", factors[-1])
     if None in shape and all(factor.is_integer() for factor in factors):
-        g.bind(operator.output, g.node("Resize", x, None, g.constant(np.array(factors, np.float32)), **attributes))
-        return
+        return g.node("Resize", x, None, g.constant(np.array(factors, np.float32)), **attributes)
     if None in shape:
         sizes = g.node("Mul", g.cast(g.shape(x), ir.DataType.DOUBLE), g.constant(np.array(factors)))
         sizes = g.cast(g.node("Floor", sizes), ir.DataType.INT64)
     else:
         sizes = g.ints(floor((size or 0) * factor) for size, factor in zip(shape, factors, strict=True))
-    g.bind(operator.output, g.node("Resize", x, None, None, sizes, **attributes))
+    return g.node("Resize", x, None, None, sizes, **attributes)
 
 
 @builtin("upsample_nearest_neighbor", onnx="Resize")
-def _upsample_nearest(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    _scaled(operator, g, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+def _upsample_nearest(operator: Operator, g: ModelComponentContainer) -> Any:
+    return _scaled(operator, g, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 
 
 @builtin("upsample_bilinear", onnx="Resize")
-def _upsample_bilinear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _upsample_bilinear(operator: Operator, g: ModelComponentContainer) -> Any:
     """Without align_corners, half_pixel_centers is its opposite unless it is given."""
     align = bool(operator.number("align_corners", True))
     half = bool(operator.number("half_pixel_centers", not align))
     mode = "align_corners" if align else "half_pixel" if half else "asymmetric"
-    _scaled(operator, g, mode="linear", coordinate_transformation_mode=mode)
+    return _scaled(operator, g, mode="linear", coordinate_transformation_mode=mode)
 
 
-def _sized(operator: Operator, g: ModelComponentContainer, sizes: list[int], **attributes: Any) -> None:
+def _sized(operator: Operator, g: ModelComponentContainer, sizes: list[int], **attributes: Any) -> Any:
     x = operator.input("x")
     shape = list(g.dimensions(x, 2))
     if None not in shape[:-2]:
         target: ir.Value = g.ints([size or 0 for size in shape[:-2]] + sizes)
     else:
         target = g.node("Concat", g.node("Shape", x, end=-2), g.ints(sizes), axis=0)
-    g.bind(operator.output, g.node("Resize", x, None, None, target, **attributes))
+    return g.node("Resize", x, None, None, target, **attributes)
 
 
 @builtin("resize_nearest_neighbor", onnx="Resize")
-def _resize_nearest(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _resize_nearest(operator: Operator, g: ModelComponentContainer) -> Any:
     sizes = [int(operator.number(f"target_size_{key}")) for key in ("height", "width")]
-    _sized(operator, g, sizes, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    return _sized(operator, g, sizes, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 
 
 _SAMPLING = {
@@ -75,7 +74,7 @@ _MATRIX = "MatMul with matrices for OFFSET_CORNERS, and for ALIGN_CORNERS where 
 
 
 @builtin("resize_bilinear", onnx=f"Resize; {_MATRIX}")
-def _resize_bilinear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _resize_bilinear(operator: Operator, g: ModelComponentContainer) -> None:
     x = operator.input("x")
     sizes = [int(operator.number(f"target_size_{key}", 1)) for key in ("height", "width")]
     mode = operator.text("sampling_mode", _SAMPLING, "DEFAULT")
@@ -84,7 +83,8 @@ def _resize_bilinear(scope: Scope, operator: Operator, g: ModelComponentContaine
         wanted = {axis: g.scalar(size, _INT64) for axis, size in zip((rank - 2, rank - 1), sizes, strict=True)}
         g.bind(operator.output, _by_matrices(g, x, wanted, mode), convert=True)
         return
-    _sized(operator, g, sizes, mode="linear", coordinate_transformation_mode=_SAMPLING[mode])
+    found = _sized(operator, g, sizes, mode="linear", coordinate_transformation_mode=_SAMPLING[mode])
+    g.bind(operator.output, found)
 
 
 def _by_matrices(
@@ -149,7 +149,7 @@ def _weights(g: ModelComponentContainer, count: Any, size: Any, mode: str, neare
     onnx=f"Resize, Shape, Slice, Where, Concat; {_MATRIX}, and for more than two axes",
     limits="of two nearest neighbours the first one",
 )
-def _resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _resize(operator: Operator, g: ModelComponentContainer) -> None:
     """The last sizes are those at the end of `shape`; a zero keeps the size of x."""
     x = operator.input("x")
     rank, count = g.rank(x), int(operator.number("resized_dims"))

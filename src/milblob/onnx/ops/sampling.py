@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope, Variable
+from ..topology import Operator, Variable
 
 _INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
 _EDGE = 1e-3  # of a pixel: a place that rounding puts this far past the last one is still inside
@@ -113,8 +113,8 @@ _GRID_PADDINGS = {
 }  # fmt: skip
 
 
-def _sample(operator: Operator, g: ModelComponentContainer, grid: Sequence[ir.Value], coordinates: str) -> None:
-    """Bind samples of x at (columns, rows) of `grid`, each [batch, height, width].
+def _sample(operator: Operator, g: ModelComponentContainer, grid: Sequence[ir.Value], coordinates: str) -> ir.Value:
+    """Return samples of x at (columns, rows) of `grid`, each [batch, height, width].
 
     ONNX's GridSample has coordinates of -1 to 1, zeros outside, and mirrors at the pixels' centres only if these are
     the alignment of the coordinates.
@@ -135,9 +135,8 @@ def _sample(operator: Operator, g: ModelComponentContainer, grid: Sequence[ir.Va
             grid = [g.node("Sub", g.node("Mul", part, two), one) for part in grid]
         places = g.node("Concat", *(g.node("Unsqueeze", part, last) for part in grid), axis=-1)
         mode = sampling if g.opset < 20 or sampling == "nearest" else "linear"
-        found = g.node("GridSample", g.cast(x, _FLOAT), places, mode=mode, padding_mode=known, align_corners=int(align))
-        g.bind(operator.output, found, convert=True)
-        return
+        whole, corners = g.cast(x, _FLOAT), int(align)
+        return g.node("GridSample", whole, places, mode=mode, padding_mode=known, align_corners=corners)
     columns, rows = (
         _pixels(g, part, _size(g, x, axis), coordinates, align) for part, axis in zip(grid, (3, 2), strict=True)
     )
@@ -148,7 +147,7 @@ def _sample(operator: Operator, g: ModelComponentContainer, grid: Sequence[ir.Va
     if outside is None:
         rows, columns = _folded(g, rows, image.height, padding), _folded(g, columns, image.width, padding)
     found = (image.nearest if sampling == "nearest" else image.bilinear)(rows, columns, outside)
-    g.bind(operator.output, g.node("Transpose", found, perm=[0, 3, 1, 2]), convert=True)
+    return g.node("Transpose", found, perm=[0, 3, 1, 2])
 
 
 def _pixels(g: ModelComponentContainer, at: Any, size: Any, coordinates: str, align: bool) -> Any:
@@ -163,15 +162,15 @@ def _pixels(g: ModelComponentContainer, at: Any, size: Any, coordinates: str, al
     return g.node("Sub", g.node("Mul", at, size), half)
 
 
-@builtin("resample", onnx="GridSample; Gather with arithmetic for what it lacks")
-def _resample(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+@builtin("resample", onnx="GridSample; Gather with arithmetic for what it lacks", convert=True)
+def _resample(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     places = g.cast(operator.input("coordinates"), _FLOAT)
     grid = [g.node("Gather", places, g.scalar(i, _INT64), axis=3) for i in (0, 1)]
-    _sample(operator, g, grid, operator.text("coordinates_mode", _COORDINATES))
+    return _sample(operator, g, grid, operator.text("coordinates_mode", _COORDINATES))
 
 
-@builtin("affine", onnx="Mul, Add, GridSample")
-def _affine(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+@builtin("affine", onnx="Mul, Add, GridSample", convert=True)
+def _affine(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """The places of the result, from -1 to 1, times the matrix are places in x."""
     coordinates = operator.text("coordinates_mode", _COORDINATES[1:2])
     align = bool(operator.number("align_corners"))
@@ -189,7 +188,7 @@ def _affine(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
         )
         place = g.node("Add", g.node("Add", g.node("Mul", a, across), g.node("Mul", b, down)), c)
         grid.append(g.node("Expand", place, shape))  # one matrix may be for all images
-    _sample(operator, g, grid, coordinates)
+    return _sample(operator, g, grid, coordinates)
 
 
 def _between_ends(g: ModelComponentContainer, count: int, align: bool) -> "np.ndarray[Any, Any]":
@@ -208,8 +207,9 @@ _GRIDS = ("STRICT_ALIGN_CORNERS", "ALIGN_CORNERS", "DEFAULT", "OFFSET_CORNERS", 
     "crop_resize",
     onnx="Gather with arithmetic",
     limits="before iOS 17: boxes with numbers of images only where x is one image",
+    convert=True,
 )
-def _crop_resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _crop_resize(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """Boxes begin and end in the centres of pixels; places outside of the image are `pad_value`.
 
     Before iOS 17 the boxes are [N, 1, 4 or 5, 1, 1], and the first of five numbers is that of the image;
@@ -245,7 +245,7 @@ def _crop_resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -
     pad = g.scalar(float(operator.number("pad_value", 0)), _FLOAT)
     found = g.node("Where", kept, image.bilinear(rows, columns), pad)
     axes = list(range(ranks))
-    g.bind(operator.output, g.node("Transpose", found, perm=[*axes[:-2], ranks, *axes[-2:]]), convert=True)
+    return g.node("Transpose", found, perm=[*axes[:-2], ranks, *axes[-2:]])
 
 
 def _from_roi(operator: Operator, g: ModelComponentContainer, x: Variable) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ...values.tensorvalue import MAX_RANK
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope, Variable
+from ..topology import Operator, Variable
 
 _INT64 = ir.DataType.INT64
 LAST = np.iinfo(np.int64).max
@@ -43,10 +43,10 @@ def _length(operator: Operator, key: str) -> int | None:
 
 
 @builtin("reshape", onnx="Reshape; Shape, Where for zeros that mean another dimension")
-def _reshape(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _reshape(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """Zeros copy a dimension; MIL counts dimensions from the last one, ONNX from the first."""
     x = operator.input("x")
-    g.bind(operator.output, g.node("Reshape", x, _without_zeros(operator, g, x)))
+    return g.node("Reshape", x, _without_zeros(operator, g, x))
 
 
 def _without_zeros(operator: Operator, g: ModelComponentContainer, x: Variable) -> ir.Value:
@@ -69,36 +69,36 @@ def _without_zeros(operator: Operator, g: ModelComponentContainer, x: Variable) 
 
 
 @builtin("reshape_like", onnx="Shape, Slice, Concat, Reshape")
-def _reshape_like(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _reshape_like(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     parts = []
     refs = operator.inputs.get("ref_tensors", [])
     begins, ends, masks = (operator.integers(key, count=len(refs)) for key in ("begins", "ends", "end_masks"))
     for ref, begin, end, mask in zip(refs, begins, ends, masks, strict=True):
         stop = LAST if mask else end
         parts.append(g.node("Slice", g.shape(ref), g.ints([begin]), g.ints([stop])))
-    g.bind(operator.output, g.node("Reshape", operator.input("x"), g.node("Concat", *parts, axis=0)))
+    return g.node("Reshape", operator.input("x"), g.node("Concat", *parts, axis=0))
 
 
 @builtin("expand_dims", onnx="Unsqueeze")
-def _expand_dims(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.node("Unsqueeze", operator.input("x"), sizes(g, operator, "axes")))
+def _expand_dims(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return g.node("Unsqueeze", operator.input("x"), sizes(g, operator, "axes"))
 
 
 @builtin("squeeze", onnx="Squeeze")
-def _squeeze(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _squeeze(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     axes = sizes(g, operator, "axes") if operator.has("axes") else None
-    g.bind(operator.output, g.node("Squeeze", operator.input("x"), axes))
+    return g.node("Squeeze", operator.input("x"), axes)
 
 
 @builtin("flatten2d", onnx="Flatten")
-def _flatten2d(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.node("Flatten", operator.input("x"), axis=int(operator.number("axis", 1))))
+def _flatten2d(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return g.node("Flatten", operator.input("x"), axis=int(operator.number("axis", 1)))
 
 
 @builtin("transpose", onnx="Transpose")
-def _transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _transpose(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     perm = operator.integers("perm", count=g.rank(operator.input("x")))
-    g.bind(operator.output, g.node("Transpose", operator.input("x"), perm=[axis % len(perm) for axis in perm]))
+    return g.node("Transpose", operator.input("x"), perm=[axis % len(perm) for axis in perm])
 
 
 @builtin(
@@ -106,32 +106,31 @@ def _transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> 
     onnx="Concat; Unsqueeze, Concat, Reshape to interleave",
     limits="to interleave: known sizes after the axis",
 )
-def _concat(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _concat(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     bound = operator.inputs.get("values", [])
     rank = g.rank(operator.output)
     values = [g.node("Unsqueeze", one, g.ints([0])) if one.shape == () else g.value(one) for one in bound]
     axis = g.axis(operator, "axis", rank)
     if not operator.number("interleave", False):
-        g.bind(operator.output, g.node("Concat", *values, axis=axis))
-        return
+        return g.node("Concat", *values, axis=axis)
     after = g.ints([axis + 1])
     stacked = g.node("Concat", *(g.node("Unsqueeze", value, after) for value in values), axis=axis + 1)
     shape = [0] * axis + [-1] + list(g.dimensions(operator.output)[axis + 1 :])
     if None in shape:
         operator.refuse("known sizes after the axis to interleave", "open ones")
-    g.bind(operator.output, g.node("Reshape", stacked, g.ints([size or 0 for size in shape])))
+    return g.node("Reshape", stacked, g.ints([size or 0 for size in shape]))
 
 
 @builtin("stack", onnx="Unsqueeze, Concat")
-def _stack(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _stack(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     axis = g.axis(operator, "axis", g.rank(operator.output))
     at = g.ints([axis])
     parts = [g.node("Unsqueeze", value, at) for value in operator.inputs.get("values", [])]
-    g.bind(operator.output, g.node("Concat", *parts, axis=axis))
+    return g.node("Concat", *parts, axis=axis)
 
 
 @builtin("split", onnx="Split")
-def _split(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _split(operator: Operator, g: ModelComponentContainer) -> None:
     axis = g.axis(operator, "axis", g.rank(operator.input("x")))
     count = len(operator.outputs)
     if operator.has("split_sizes"):
@@ -143,15 +142,15 @@ def _split(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None
 
 
 @builtin("tile", onnx="Tile")
-def _tile(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.node("Tile", operator.input("x"), sizes(g, operator, "reps")))
+def _tile(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return g.node("Tile", operator.input("x"), sizes(g, operator, "reps"))
 
 
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
 
 
 @builtin("pad", onnx="Pad", limits="modes constant, reflect, replicate; a computed `pad` of known length")
-def _pad(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _pad(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """MIL has pairs (begin, end) for the last axes, ONNX all begins and then all ends."""
     x = operator.input("x")
     rank = g.rank(x)
@@ -179,37 +178,36 @@ def _pad(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
             else g.scalar(operator.number("constant_val", 0), x)
         )
     axes = None if count == rank else g.ints(range(rank - count, rank))
-    g.bind(operator.output, g.node("Pad", x, pads, value, axes, mode=_PAD_MODES[mode]))
+    return g.node("Pad", x, pads, value, axes, mode=_PAD_MODES[mode])
 
 
 @builtin("reverse", onnx="Slice")
-def _reverse(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _reverse(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = operator.input("x")
     axes = operator.integers("axes", list(range(g.rank(x))))
     if not axes:
-        g.bind(operator.output, g.cast(x, g.dtype(x)))
-        return
+        return g.cast(x, g.dtype(x))
     backwards = g.ints([-1] * len(axes))
-    g.bind(operator.output, g.node("Slice", x, backwards, g.ints([-LAST] * len(axes)), g.ints(axes), backwards))
+    return g.node("Slice", x, backwards, g.ints([-LAST] * len(axes)), g.ints(axes), backwards)
 
 
 @builtin("shape", onnx="Shape, Cast")
-def _shape(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind(operator.output, g.shape(operator.input("x")))
+def _shape(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return g.shape(operator.input("x"))
 
 
-def filled(operator: Operator, g: ModelComponentContainer, shape: ir.Value) -> None:
-    """Bind a tensor of one value."""
+def filled(operator: Operator, g: ModelComponentContainer, shape: ir.Value) -> ir.Value:
+    """Return a tensor of one value."""
     like = g.dtype(operator.output)
     value = operator.input("value") if operator.has("value") else g.scalar(0, like)
-    g.bind(operator.output, g.node("Expand", g.cast(value, like), shape))
+    return g.node("Expand", g.cast(value, like), shape)
 
 
 @builtin("fill", onnx="Expand")
-def _fill(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    filled(operator, g, sizes(g, operator, "shape"))
+def _fill(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return filled(operator, g, sizes(g, operator, "shape"))
 
 
 @builtin("fill_like", onnx="Shape, Expand")
-def _fill_like(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    filled(operator, g, g.shape(operator.input("ref_tensor")))
+def _fill_like(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    return filled(operator, g, g.shape(operator.input("ref_tensor")))

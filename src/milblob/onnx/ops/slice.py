@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 from .shape import LAST, sizes
 
 _INT64 = ir.DataType.INT64
@@ -63,13 +63,13 @@ def _element(operator: Operator, g: ModelComponentContainer, axis: int, masked: 
 
 
 @builtin("slice_by_index", onnx="Slice; Gather for axes to squeeze")
-def _slice_by_index(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _slice_by_index(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = operator.input("x")
-    g.bind(operator.output, by_index(operator, g, x, g.rank(x)))
+    return by_index(operator, g, x, g.rank(x))
 
 
 @builtin("slice_by_size", onnx="Slice; Add, Where for computed numbers")
-def _slice_by_size(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _slice_by_size(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """A size of -1 is all that is left."""
     x = operator.input("x")
     rank = g.rank(x)
@@ -87,11 +87,11 @@ def _slice_by_size(scope: Scope, operator: Operator, g: ModelComponentContainer)
         )
         ends = g.node("Add", from_start, count)
         ends = g.node("Where", g.node("Less", count, g.ints([0])), g.ints([LAST]), ends, dtype=_INT64)
-    g.bind(operator.output, g.node("Slice", x, begins, ends, g.ints(range(rank))))
+    return g.node("Slice", x, begins, ends, g.ints(range(rank)))
 
 
 @builtin("slice_update", onnx="Range, Reshape, Slice, ScatterND")
-def _slice_update(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _slice_update(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """Slice the numbers of all blocks in the same way: these are the places of the update."""
     x, update = operator.input("x"), operator.input("update")
     rank, block = g.rank(x), _block(operator, g)
@@ -106,7 +106,7 @@ def _slice_update(scope: Scope, operator: Operator, g: ModelComponentContainer) 
     rows, blocks = g.ints([-1, *block]), g.node("Expand", update, g.shape(chosen))
     where = g.node("Reshape", chosen, g.ints([-1, 1]))
     found = g.node("ScatterND", g.node("Reshape", x, rows), where, g.node("Reshape", blocks, rows))
-    g.bind(operator.output, g.node("Reshape", found, shape))
+    return g.node("Reshape", found, shape)
 
 
 def _block(operator: Operator, g: ModelComponentContainer) -> list[int]:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator
 
 _INT64 = ir.DataType.INT64
 _MAX_LENGTH = 1 << 24
@@ -15,21 +15,21 @@ _MAX_TABLE = 1 << 16  # elements of indices that stand in the file
 
 
 @builtin("depth_to_space", onnx="DepthToSpace")
-def _depth_to_space(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _depth_to_space(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     size = int(operator.number("block_size"))
-    g.bind(operator.output, g.node("DepthToSpace", operator.input("x"), blocksize=size, mode="DCR"))
+    return g.node("DepthToSpace", operator.input("x"), blocksize=size, mode="DCR")
 
 
 @builtin("pixel_shuffle", onnx="DepthToSpace")
-def _pixel_shuffle(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _pixel_shuffle(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     size = int(operator.number("upscale_factor"))
-    g.bind(operator.output, g.node("DepthToSpace", operator.input("x"), blocksize=size, mode="CRD"))
+    return g.node("DepthToSpace", operator.input("x"), blocksize=size, mode="CRD")
 
 
 @builtin("space_to_depth", onnx="SpaceToDepth")
-def _space_to_depth(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _space_to_depth(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     size = int(operator.number("block_size"))
-    g.bind(operator.output, g.node("SpaceToDepth", operator.input("x"), blocksize=size))
+    return g.node("SpaceToDepth", operator.input("x"), blocksize=size)
 
 
 def known(operator: Operator, g: ModelComponentContainer, axes: slice) -> list[int]:
@@ -41,14 +41,14 @@ def known(operator: Operator, g: ModelComponentContainer, axes: slice) -> list[i
 
 
 @builtin("pixel_unshuffle", onnx="Reshape, Transpose, Reshape", limits="known sizes")
-def _pixel_unshuffle(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _pixel_unshuffle(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """The block's place comes after the channel, as in torch; SpaceToDepth has it before."""
     size = operator.integer("downscale_factor", least=1)
     g.rank(operator.input("x"), 4, 4)
     channels, height, width = known(operator, g, slice(1, 4))
     split = g.node("Reshape", operator.input("x"), g.ints([-1, channels, height // size, size, width // size, size]))
     moved = g.node("Transpose", split, perm=[0, 1, 3, 5, 2, 4])
-    g.bind(operator.output, g.node("Reshape", moved, g.ints([-1, channels * size**2, height // size, width // size])))
+    return g.node("Reshape", moved, g.ints([-1, channels * size**2, height // size, width // size]))
 
 
 def _blocks(operator: Operator, g: ModelComponentContainer, key: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -60,7 +60,7 @@ def _blocks(operator: Operator, g: ModelComponentContainer, key: str) -> tuple[l
 
 
 @builtin("space_to_batch", onnx="Pad, Reshape, Transpose, Reshape", limits="known sizes")
-def _space_to_batch(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _space_to_batch(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     block, pads = _blocks(operator, g, "paddings")
     count = len(block)
     batch, *rest = known(operator, g, slice(None))
@@ -79,11 +79,11 @@ def _space_to_batch(scope: Scope, operator: Operator, g: ModelComponentContainer
     tail = list(range(2 + 2 * count, 2 + 2 * count + len(last)))
     moved = g.node("Transpose", split, perm=[*blocks, 0, 1, *outer, *tail])
     sizes = [size // b for size, b in zip(space, block, strict=True)]
-    g.bind(operator.output, g.node("Reshape", moved, g.ints([batch * prod(block), channels, *sizes, *last])))
+    return g.node("Reshape", moved, g.ints([batch * prod(block), channels, *sizes, *last]))
 
 
 @builtin("batch_to_space", onnx="Reshape, Transpose, Reshape, Slice", limits="known sizes")
-def _batch_to_space(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _batch_to_space(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     block, crops = _blocks(operator, g, "crops")
     count = len(block)
     total, *rest = known(operator, g, slice(None))
@@ -98,22 +98,22 @@ def _batch_to_space(scope: Scope, operator: Operator, g: ModelComponentContainer
     whole = g.node("Reshape", g.node("Transpose", split, perm=perm), g.ints([batch, channels, *sizes, *last]))
     ends = [size - b for size, (_, b) in zip(sizes, crops, strict=True)]
     starts = [a for a, _ in crops]
-    g.bind(operator.output, g.node("Slice", whole, g.ints(starts), g.ints(ends), g.ints(range(2, 2 + count))))
+    return g.node("Slice", whole, g.ints(starts), g.ints(ends), g.ints(range(2, 2 + count)))
 
 
 @builtin("crop", onnx="Slice")
-def _crop(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _crop(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     crops = [operator.integers(key, count=2) for key in ("crop_height", "crop_width")]
     last = np.iinfo(np.int64).max
     starts = [pair[0] for pair in crops]
     ends = [-pair[1] if pair[1] else last for pair in crops]
-    g.bind(operator.output, g.node("Slice", operator.input("x"), g.ints(starts), g.ints(ends), g.ints([-2, -1])))
+    return g.node("Slice", operator.input("x"), g.ints(starts), g.ints(ends), g.ints([-2, -1]))
 
 
 @builtin(
     "sliding_windows", onnx="Gather; Range, Add where the length is open or large", limits="up to 16,777,216 elements"
 )
-def _sliding_windows(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _sliding_windows(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     x = operator.input("x")
     axis = g.axis(operator, "axis", g.rank(x))
     length = g.dimensions(x)[axis]
@@ -129,11 +129,11 @@ def _sliding_windows(scope: Scope, operator: Operator, g: ModelComponentContaine
         begins = g.node("Range", g.scalar(0, _INT64), end, g.scalar(stride, _INT64))
         inside = g.node("Range", g.scalar(0, _INT64), g.scalar(size, _INT64), g.scalar(1, _INT64))
         table = g.node("Add", g.node("Unsqueeze", begins, g.ints([1])), inside)
-    g.bind(operator.output, g.node("Gather", x, table, axis=axis))
+    return g.node("Gather", x, table, axis=axis)
 
 
 @builtin("reverse_sequence", onnx="ReverseSequence, Transpose")
-def _reverse_sequence(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+def _reverse_sequence(operator: Operator, g: ModelComponentContainer) -> ir.Value:
     """ONNX reverses axis 0 or 1 along the other one only: these two axes go to the front."""
     x = operator.input("x")
     rank = g.rank(x)
@@ -142,4 +142,4 @@ def _reverse_sequence(scope: Scope, operator: Operator, g: ModelComponentContain
     moved = g.node("Transpose", x, perm=perm)
     lengths = g.cast(operator.input("lengths"), _INT64)
     found = g.node("ReverseSequence", moved, lengths, batch_axis=0, time_axis=1)
-    g.bind(operator.output, g.node("Transpose", found, perm=[int(i) for i in np.argsort(perm)]))
+    return g.node("Transpose", found, perm=[int(i) for i in np.argsort(perm)])
