@@ -67,6 +67,16 @@ def test_checkpoints_of_other_dtypes(name, dtype, tmp_path):
     assert constants(model) == constants(converted(name, loaded[1], tmp_path / "new.mlpackage"))
 
 
+def test_a_new_batch_norm_with_an_unusual_epsilon_is_refused(tmp_path):
+    """It scales by 1 / sqrt(1.00025), which changes few of 48 weights of float16, and does not say which epsilon it is."""
+    shapes, _ = NETWORKS["depthwise_and_grouped"]
+    base = initial_arrays(shapes, 1)
+    model = converted("depthwise_and_grouped", base, tmp_path / "m.mlpackage")
+    new = {**base, "d.weight": random_arrays(shapes, 2)["d.weight"]}
+    with pytest.raises(ValueError, match=r"const_2_to_fp16: shared by d\.weight \* 1\.00021 and"):
+        milblob.refit(model, new, base=base)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     some(

@@ -85,9 +85,15 @@ class Expressions:
             return None
         if casts_to(computed, values, dtype):
             return Explained(option, True)
-        # Another number, or another epsilon, may be one rounding away now and more with new values.
-        is_sure = all(number in self._sure for number in _numbers_in(option))
+        # Another number, or another epsilon, may be one rounding away now and more with new values. An array that is
+        # cast without arithmetic is exact: one that is not was scaled by almost 1, as by a new batch norm.
+        is_sure = self._rounds(option) and all(number in self._sure for number in _numbers_in(option))
         return Explained(option, False) if is_sure and are_one_rounding_apart(computed, values, dtype) else None
+
+    def _rounds(self, option: Derivation) -> bool:
+        """Whether something rounds besides the cast to a weight's dtype: arithmetic, or a cast of doubles first."""
+        is_plain = isinstance(option, CheckpointArray) or (isinstance(option, Moved) and not self._rounds(option.of))
+        return not is_plain or any(self._given[name].mil_dtype is DType.FLOAT64 for name in option.sources())
 
     def _options(self, values: Values, dtype: DType) -> Iterator[Derivation]:
         tolerance = _TOLERANCE[dtype]
