@@ -79,7 +79,7 @@ def test_every_look_fails_once(faults, tmp_path, name):
     case, kinds = Case(name, tmp_path / "run"), ("looks", "removes", "closes")
     case.reset()
     names = faults.run(act, [name, str(case.folder)], root=case.folder, kinds=kinds).names
-    exits = go_through(faults, case, kinds, some_of(name, fates(names), 32))
+    exits = go_through(faults, case, kinds, some_of(name, fates(names), 20))
     assert exits["ok"] and exits["error"]
 
 
@@ -94,7 +94,7 @@ def test_every_change_fails_once(faults, tmp_path, name):
         for number in range(1, len(names) + 1)
         for turn in range(sized(1, len(HOW) * len(SECONDS)))
     ]
-    exits = go_through(faults, case, kinds, some_of(name, every, 24))
+    exits = go_through(faults, case, kinds, some_of(name, every, 14))
     assert exits["error"]
 
 

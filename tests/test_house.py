@@ -246,6 +246,7 @@ def compile_headers(standard, unit, headers):
         pytest.skip("no compiler: headers are not compiled alone")
     unit.write_text("".join(f'#include "milblob/{header.relative_to(HEADERS).as_posix()}"\n' for header in headers))
     command = [compiler, f"-std={standard}", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only"]
+    command += ["-Wpedantic"] * (standard == "c11")  # a declaration right after a label: older clangs take none
     done = subprocess.run([*command, f"-I{ROOT / 'include'}", unit], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -30,7 +30,7 @@ def tools():
 
 @pytest.fixture(scope="session")
 def build(tools, tmp_path_factory):
-    """A function that builds tests/c/NAME.c, once for all workers, and returns the program's path.
+    """A function that builds tests/c/NAME.c, or another source, once for all workers, and returns the program's path.
 
     With CFLAGS that would fuse a * b + c, and then the options of setup.py, which come last and must have the say.
     """
@@ -44,9 +44,10 @@ def build(tools, tmp_path_factory):
             tmp_path_factory, name, lambda path: compile_kept(command, path, name, environment=tools.environment)
         )
 
-    def one(name):
+    def one(name, source=None):
         kernels = made("neon.o", unit, "-O2", "-DMB_TIERS_HERE", "-c")
-        return made(f"neon-{name}", ROOT / "tests" / "c" / f"{name}.c", "-O1", "-DMB_TIERS_ELSEWHERE", str(kernels))
+        source = source or ROOT / "tests" / "c" / f"{name}.c"
+        return made(f"neon-{name}", source, "-O1", "-DMB_TIERS_ELSEWHERE", str(kernels))
 
     return one
 
@@ -70,14 +71,13 @@ def test_options_that_change_values_are_refused(option, tools, tmp_path):
     assert "compile it without -ffast-math" in raised.value.stderr
 
 
-def test_there_is_such_a_tier(tools, tmp_path):
+def test_there_is_such_a_tier(tools, build, tmp_path):
     source = tmp_path / "tiers.c"
     source.write_text(
         '#include "milblob/kernels.h"\n#include <stdio.h>\n'
         "int main(void) { for (int i = 0; i < mb_tier_usable(); i++) puts(mb_tiers[i].name); return 0; }\n"
     )
-    tools.build(source, tmp_path / "tiers", *INCLUDES)
-    assert tools.run(tmp_path / "tiers").stdout.split() == ["plain", "neon"]
+    assert tools.run(build("tiers", source)).stdout.split() == ["plain", "neon"]
 
 
 def test_the_extension_compiles(tools, tmp_path):

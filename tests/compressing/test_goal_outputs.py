@@ -41,7 +41,7 @@ def test_goals_are_never_worse_than_one_recipe_of_that_size(model, tmp_path):
 
     for report, moved in list(alone.values())[:: sized(2, 1)]:
         bits = 8 * sum(one.nbytes_after for one in report.weights) / count
-        for goal in ({"size": report.nbytes_after}, {"bits": bits * (1 + 1e-12)}):
+        for goal in ({"size": report.nbytes_after}, {"bits": bits * (1 + 1e-12)})[: sized(1, 2)]:
             chosen = milblob.compress(path, out, **grouped(**goal, dry_run=True, force=True))
             assert of_weights(chosen) <= of_weights(report) * (1 + 1e-12)
             assert chosen.outputs_sqnr is None

@@ -47,7 +47,7 @@ _SERVER = """
 import faulthandler, gc, importlib, json, os, pkgutil, resource, signal, sys
 import numpy, milblob
 for module in pkgutil.walk_packages(milblob.__path__, "milblob."):
-    if not module.name.endswith("__main__") and not module.name.startswith("milblob.onnx"):
+    if not module.name.endswith("__main__") and not module.name.startswith(("milblob.onnx", "milblob.running")):
         importlib.import_module(module.name)
 milblob.program.schema.parse("Program", b"")
 gc.collect()

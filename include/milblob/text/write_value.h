@@ -191,8 +191,8 @@ static inline bool mb_write_row(mb_writer *w, mb_write_elements *from, uint64_t 
         break;
     case MB_FIELD_INTS:
     case MB_FIELD_LONGINTS:
-        MB_FOR_ALL_DTYPES(22);
         switch (w->dtype->mil_code) {
+            MB_FOR_ALL_DTYPES(22);
         case MB_MIL_INT16: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 16); break;
         case MB_MIL_INT32: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 32); break;
         case MB_MIL_INT64: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 64); break;
