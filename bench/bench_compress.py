@@ -14,7 +14,7 @@ import pytest
 
 import milblob
 from conftest import SCALE, Made, needs, scaled
-from milblob import Linear, Palette
+from milblob import Linear, Palette, _codec
 from milblob.compressing.recipe import Recipe
 from milblob.lossy.palettize import palettize
 from milblob.lossy.prune import prune
@@ -91,13 +91,27 @@ KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[], Callable[[Any], Any]],
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def bench_milblob(row: Any, weights: Any, kind: str) -> None:
+def bench_milblob(row: Any, weights: Any, kind: str, name: str = "milblob") -> None:
     run = KINDS[kind][0]
 
     def check(found: Any) -> None:
         assert 0 < found.loss.squared < found.loss.power / 2
 
-    row(f"{JOB}: {kind}", "milblob", lambda: run(weights), check=check, role="milblob", nbytes=NBYTES)
+    row(f"{JOB}: {kind}", name, lambda: run(weights), check=check, role="milblob", nbytes=NBYTES)
+
+
+TIERS, USED = _codec.tiers()
+
+
+@pytest.mark.parametrize("tier", [tier for tier in ("avx2", "avx512") if tier in TIERS and tier != USED])
+@pytest.mark.parametrize("kind", ["int8 per channel", "int4 blocks of 32", "4-bit palette"])
+def bench_with_tier(row: Any, weights: Any, kind: str, tier: str) -> None:
+    """The same with the kernels of other CPUs."""
+    _codec.set_tier(tier)
+    try:
+        bench_milblob(row, weights, kind, f"milblob, kernels of tier {tier}")
+    finally:
+        _codec.set_tier(USED)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,8 +30,13 @@ JUMP = re.compile(r"\s+(?:j\w+|b\.?\w+|cbn?z\s+\w+,|tbn?z\s+\w+, #\w+,)\s+(\.L\w
 IS_VECTOR = re.compile(r"\s+v?p?\w+\s.*(%[xyz]mm|\bv\d+\.\d|\bq\d)")
 LOOPS = {
     "mb_moments_": (("extremes and sum", ("v?f?min", r"v?f?add.*(ymm|zmm|2d)")), ("squares", ("v?f?sub", "v?f?mul"))),
-    "mb_quantize_f16_avx2": (("levels", ("vpsignd",)), ("nearest", ("vpminsd",)), ("sums", ("vfmadd...pd",))),
-    "mb_quantize_f32_avx2": (("places", ("vdivps",)), ("nearest", ("vroundps",)), ("sums", ("vfmadd...pd",))),
+    "mb_quantize_f16_avx": (
+        (
+            "two rows",
+            (r"(?:vpackusdw|vpmovdb)[\s\S]*\n\s+(?:vpackusdw|vpmovdb)", r"(?:v(?:rndscale|round)ps[\s\S]*){4}"),
+        ),
+    ),
+    "mb_quantize_f32_avx": (("two rows", (r"(?:vpackusdw|vpmovdb)[\s\S]*\n\s+(?:vpackusdw|vpmovdb)",)),),
 }
 """How the name of a kernel begins that takes its steps in loops of their own -> each step, and instructions of it. Other
 loops of these kernels count what is rare."""

@@ -18,7 +18,7 @@
 #include "milblob/kernels/neon/quantize.h"
 #include "milblob/kernels/neon/squares.h"
 #include "milblob/kernels/x86/prune.h"
-#include "milblob/kernels/x86/quantize_levels.h"
+#include "milblob/kernels/x86/quantize.h"
 #include "milblob/kernels/x86/palette_avx512.h"
 #include "milblob/kernels/neon/subbyte.h"
 #include "milblob/kernels/x86/subbyte.h"
@@ -124,7 +124,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16_avx2, mb_varint_encode_u16_avx2, mb_varint_encode_i32_avx2, mb_varint_encode_i64},
-     {mb_quantize_f32_avx512, mb_quantize_f16_levels_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_plain}, mb_nearest_avx512,
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx2, mb_range_f16_avx2}, {mb_split_f32_avx512, mb_split_f16_plain}, mb_nearest_avx512,
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
      {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx512},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
@@ -141,7 +141,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_vbmi2, mb_varint_run_16_vbmi2, mb_varint_run_32_vbmi2, mb_varint_run_64_vbmi2, mb_varint_run_ints_vbmi2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
      {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2},
-     {mb_quantize_f32_avx512, mb_quantize_f16_levels_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_vbmi2}, mb_nearest_avx512,
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx2, mb_range_f16_avx2}, {mb_split_f32_avx512, mb_split_f16_vbmi2}, mb_nearest_avx512,
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
      {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_vbmi2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx512},
 #endif

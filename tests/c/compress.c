@@ -65,13 +65,13 @@ static void check_range(int tier, bool is_f16, uint64_t count, uint64_t shift, u
     uint8_t *src = elements(count, shift, is_f16, any);
     float *least = floats(parameters), *most = floats(parameters), *plain_least = floats(parameters), *plain_most = floats(parameters);
     for (uint64_t i = 0; i < parameters; i++) {
-        least[i] = plain_least[i] = i % 3 == 0 ? -5 : mb_float_of(0x7f800000u);
-        most[i] = plain_most[i] = i % 3 == 0 ? 5 : mb_float_of(0xff800000u);
+        least[i] = plain_least[i] = i % 3 == 0 ? -5 : mb_float_of(0x80000000u);
+        most[i] = plain_most[i] = i % 3 == 0 ? 5 : 0;
     }
     mb_tiers[tier].range[is_f16](src + shift, count, run, least, most);
     mb_tiers[0].range[is_f16](src + shift, count, run, plain_least, plain_most);
     for (uint64_t k = 0; k < parameters; k++) {
-        double low = k % 3 == 0 ? -5 : 1e300, high = k % 3 == 0 ? 5 : -1e300;
+        double low = k % 3 == 0 ? -5 : 0, high = k % 3 == 0 ? 5 : 0;
         bool is_finite = true;
         for (uint64_t i = k * run; i < count && i < (k + 1) * run; i++) {
             const double x = element(src + shift, i, is_f16);
@@ -79,7 +79,7 @@ static void check_range(int tier, bool is_f16, uint64_t count, uint64_t shift, u
             low = x < low ? x : low, high = x > high ? x : high;
         }
         require(is_finite == (least[k] - least[k] == 0 && most[k] - most[k] == 0), "a range is finite if all elements are");
-        if (is_finite) require((double)least[k] == low && (double)most[k] == high, "from the least to the greatest element");
+        if (is_finite) require((double)least[k] == low && (double)most[k] == high, "from the least to the greatest of zero and the elements");
     }
     if (!any) require(memcmp(least, plain_least, (size_t)(4 * parameters)) == 0 && memcmp(most, plain_most, (size_t)(4 * parameters)) == 0, "every tier gives the same ranges");
     if (!any && tier == 0) digest_add(least, 4 * parameters), digest_add(most, 4 * parameters);
@@ -263,7 +263,7 @@ static void check_blocks(int tier, bool is_f16, uint64_t rows, uint64_t blocks, 
     float *spare = floats(4 * mb_quantize_units(unit) * (unit / block));
     mb_sums sums;
     memset(&sums, 0, sizeof sums);
-    for (uint64_t i = 0; i < parameters; i++) least[i] = mb_float_of(0x7f800000u), most[i] = mb_float_of(0xff800000u);
+    for (uint64_t i = 0; i < parameters; i++) least[i] = mb_float_of(0x80000000u), most[i] = 0;
     require(mb_quantize_blocks(&mb_tiers[tier], dst, is_packed, src + shift, is_f16, 0, count, unit, unit / block, &walk, to, spare, scale, to->is_linear ? zero : NULL, &sums), "all is finite");
     walk = grid;
     mb_quantize_ranges(&mb_tiers[0], src + shift, is_f16, 0, count, &walk, least, most);

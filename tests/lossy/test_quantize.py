@@ -91,7 +91,7 @@ def test_float16_is_at_least_as_good_as_coremltools(tier):
         result, (found, wide) = quantize(array, dtype, mode=mode, blocks=blocks), theirs(array, dtype, mode, blocks)
         ours, other = (np.sum((array.astype(np.float64) - part) ** 2) for part in (dense(result), wide))
         assert ours <= other or np.isnan(other)
-        assert result.loss.squared == pytest.approx(float(ours), rel=1e-5, abs=1e-30)
+        assert result.loss.squared == pytest.approx(float(ours), rel=2**-19, abs=1e-30)
         assert result.scale.dtype == np.float16
         assert result.scale.shape == found.scale.shape
 
@@ -189,9 +189,10 @@ def test_search_is_never_worse():
 
 def added(squares):
     """The sum of squares in the order that include/milblob/kernels/sums.h says: 16 lanes, halved until one is left."""
-    lanes = np.zeros(16)
+    lanes = np.zeros(16, squares.dtype)
     for number, square in enumerate(squares):
         lanes[number % 16] += square
+    lanes = lanes.astype(np.float64)
     for left in (8, 4, 2, 1):
         lanes[:left] += lanes[left : 2 * left]
     return lanes[0]
@@ -203,7 +204,10 @@ def test_errors_of_blocks_of_any_length():
 
     def check(tier, dtype, length, weighted):
         array = rng.standard_normal((3, 35, length)).astype(dtype)
-        scale, zero = rng.random((3, 35), np.float32) / 20, rng.integers(-3, 4, (3, 35)).astype(np.float32)
+        scale, zero = (
+            (rng.random((3, 35), np.float32) / 20).astype(dtype).astype(np.float32),
+            rng.integers(-3, 4, (3, 35)).astype(np.float32),
+        )
         scale[1, :7] = 0
         heavy = rng.random(array.shape, np.float32)
         source, is_f16 = _codec.Buffer(array.reshape(-1).view(np.uint8)), dtype == np.float16
@@ -217,7 +221,7 @@ def test_errors_of_blocks_of_any_length():
         _codec.quantize(codes, False, source, 0, is_f16, 0, array.size, *about)
         whole = codes.view(np.int8).reshape(array.shape) - zero[..., None]
         off = array.astype(np.float32) - (whole * scale[..., None]).astype(dtype).astype(np.float32)
-        squares = off.astype(np.float64) ** 2
+        squares = off.astype(np.float32 if is_f16 and length > 16 and not weighted else np.float64) ** 2
         squares[0, 0, :begin] = 0
         if weighted:
             wanted = (squares * heavy).sum(-1).reshape(-1)
@@ -277,7 +281,7 @@ def test_very_many_blocks_that_lie_in_several_stretches(monkeypatch):
         for one, other in zip(found[:3], whole[:3], strict=True):
             assert np.array_equal(one, other)
         assert found.loss.largest == whole.loss.largest
-        assert found.loss[:2] == pytest.approx(whole.loss[:2], rel=1e-12)
+        assert found.loss[:2] == pytest.approx(whole.loss[:2], rel=1e-12 if dtype == np.float32 else 2**-19)
 
     cases = [((8, 1030), (0, 1)), ((8, 1029), (4, 3)), ((2, 8, 130), (1, 0, 1)), ((4, 6, 25, 9), (0, 3, 1, 3))]
     for shape, blocks in cases:

@@ -15,7 +15,7 @@ from thorough import IS_THOROUGH
 DIGESTS = {
     "cast": "digest eda0366dd2b71563\n",
     "compare": "digest cd22a56670939490\n",
-    "compress": "digest 759f76d7fdaddfda\n",
+    "compress": "digest f3df8a3cdb1cdcf7\n",
     "decode": "digest 526cfa73b997c138\n",
     "statistics": "digest 0df8bd21509e98c4\n",
 }

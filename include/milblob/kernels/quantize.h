@@ -20,7 +20,7 @@ static inline void mb_quantize_ranges_on(const mb_tier *tier, const uint8_t *src
 
 /* Widen the range of each block by elements [begin, begin + count).
  * in   src: elements, float16 or float32, any alignment; the grid's product of sizes is at least begin + count
- * out  least, most: one of each per parameter of the grid, +inf and -inf at first; not finite if an element is not
+ * out  least, most: one of each per parameter of the grid, -0 and 0 at first; not finite if an element is not
  * over-reads: none      fails: never                                                                                   */
 MB_KERNEL void mb_quantize_ranges(const mb_tier *tier, const uint8_t *src, bool is_f16, uint64_t begin, uint64_t count, mb_grid *grid, float *least, float *most) {
     mb_grid_seek(grid, begin);
@@ -214,7 +214,7 @@ MB_KERNEL bool mb_quantize_blocks(const mb_tier *tier, uint8_t *dst, bool is_pac
     for (uint64_t done = 0, n; done < count; done += n) {
         n = mb_least(step, count - done);
         const uint64_t parameters = n / unit * unit_parameters;
-        for (size_t i = 0; i < (size_t)parameters; i++) least[i] = mb_float_of(0x7f800000u), most[i] = mb_float_of(0xff800000u);
+        for (size_t i = 0; i < (size_t)parameters; i++) least[i] = mb_float_of(0x80000000u), most[i] = 0;
         grid->index = own.index = 0; /* blocks are counted from the first of these */
         mb_quantize_ranges_on(tier, src, is_f16, n, grid, least, most);
         if (!mb_quantize_scales(tier, least, most, parameters, is_f16, to, scales, zeros)) return false;

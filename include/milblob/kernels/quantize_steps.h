@@ -21,15 +21,15 @@ typedef struct mb_integers {
 } mb_integers;
 
 /* Quantize count elements.
- * in   src: count finite elements, any alignment; scale, zero: one of each (zero: a whole number) for every `run` (1 or more)
- *      elements
+ * in   src: count finite elements, any alignment; scale, zero: one of each for every `run` (1 or more) elements; scales of
+ *      float16 elements are numbers of float16, zeros are whole numbers
  * out  dst: count bytes, the low bits of the integers; off: NULL, or how far each element is from its dense value
  * over-reads: none      fails: never                                                                                   */
 typedef void (*mb_quantize_kernel)(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums);
 
-/* Widen the range of every `run` elements. Numbers are ordered by their bits, so a NaN is beyond the infinity of its sign,
- * and a range is finite only if all elements are. -0 is below 0.
- * in   src: count elements, any alignment      out  least, most: one of each for every run
+/* Widen the range of every `run` elements; zero is in each. Numbers are ordered by their bits, so a NaN is beyond the infinity
+ * of its sign, and a range is finite only if all elements are.
+ * in   src: count elements, any alignment      out  least, most: one of each for every run, -0 and 0 at first
  * over-reads: none      fails: never                                                                                   */
 typedef void (*mb_range_kernel)(const uint8_t *src, uint64_t count, uint64_t run, float *least, float *most);
 
@@ -54,6 +54,14 @@ MB_STEP int32_t mb_quantize_at(float at, int32_t zero, int32_t least, int32_t mo
     return mb_clip(mb_nearest(at) + zero, least, most) & is_number;
 }
 
+/* Elements of 0 whose scale is 0 become 0, also where another integer represents zero: for tiers whose steps do not see NaNs. */
+MB_STEP void mb_quantize_nothing(uint8_t *dst, const uint8_t *src, size_t count, const float *scale, size_t run, const bool is_f16) {
+    bool is_there = false;
+    for (size_t k = 0; k * run < count; k++) is_there |= scale[k] == 0;
+    for (size_t i = 0; is_there && i < count; i++)
+        if (scale[i / run] == 0 && ((is_f16 ? mb_load_u16(src + 2 * i) << 16 : mb_load_u32(src + 4 * i)) & 0x7fffffffu) == 0) dst[i] = 0;
+}
+
 MB_STEP int32_t mb_quantize_f32(float *off, float x, float s, int32_t z, int32_t least, int32_t most) {
     const int32_t q = mb_quantize_at(x / s, z, least, most);
     const float value = (float)(q - z) * s; /* a statement of its own: compilers may fuse operations of one statement */
@@ -73,90 +81,112 @@ MB_STEP int32_t mb_quantize_f16(float *off, float x, float s, int32_t z, int32_t
     return (other & nearer) | (q & ~nearer);
 }
 
-/* Up to MB_LANES elements; `step` is 0 where they share a scale, 1 where each has its own. */
-#define MB_DEFINE_QUANTIZE(name, target, quantize, load, nbytes) \
-    target MB_STEP void name##_some(uint8_t *MB_RESTRICT dst, float *MB_RESTRICT off, const uint8_t *MB_RESTRICT src, const size_t n, const float *MB_RESTRICT scale, const float *MB_RESTRICT zero, const size_t step, const mb_integers *to, mb_sums *MB_RESTRICT sums) { \
-        float x[MB_LANES], far[MB_LANES]; \
+/* Rows of float16, to be added; all zero at first. */
+typedef struct mb_rows {
+    float squared[MB_LANES], power[MB_LANES];
+    unsigned count;
+} mb_rows;
+
+MB_STEP void mb_rows_end(mb_rows *rows, mb_sums *sums) {
+    for (unsigned k = 0; k < MB_LANES; k++) sums->squared[k] += (double)rows->squared[k], sums->power[k] += (double)rows->power[k];
+    memset(rows, 0, sizeof *rows);
+}
+
+/* Add a row: elements and how far they are from others, 0 where there is none. */
+MB_STEP void mb_add_row(mb_sums *sums, mb_rows *rows, const float *x, const float *far, const bool is_f16) {
+    for (unsigned k = 0; k < MB_LANES; k++) {
+        const uint32_t size = mb_bits_of(far[k]);
+        sums->largest = size > sums->largest ? size : sums->largest;
+    }
+    for (unsigned k = 0; !is_f16 && k < MB_LANES; k++) sums->squared[k] += (double)far[k] * (double)far[k], sums->power[k] += (double)x[k] * (double)x[k];
+    for (unsigned k = 0; is_f16 && k < MB_LANES; k++) {
+        const float square = far[k] * far[k], own = x[k] * x[k]; /* statements of their own: compilers may fuse operations of one */
+        rows->squared[k] += square, rows->power[k] += own;
+    }
+    if (is_f16 && ++rows->count == MB_ROWS) mb_rows_end(rows, sums);
+}
+
+/* A row of up to MB_LANES elements; `step` is 0 where they share a scale, 1 where each has its own. */
+#define MB_DEFINE_QUANTIZE(name, target, quantize, load, nbytes, is_f16) \
+    target MB_STEP void name##_row(uint8_t *MB_RESTRICT dst, float *MB_RESTRICT off, const uint8_t *MB_RESTRICT src, const size_t n, const float *MB_RESTRICT scale, const float *MB_RESTRICT zero, const size_t step, const mb_integers *to, mb_sums *MB_RESTRICT sums, mb_rows *MB_RESTRICT rows) { \
+        float x[MB_LANES] = {0}, far[MB_LANES] = {0}; \
         const uint32_t mask = (1u << to->nbits) - 1; \
         for (size_t i = 0; i < n; i++) { \
             x[i] = load(src, i); \
             dst[i] = (uint8_t)((uint32_t)quantize(far + i, x[i], scale[i * step], (int32_t)zero[i * step], to->least, to->most) & mask); \
         } \
-        for (size_t i = 0; i < n; i++) { \
-            const uint32_t size = mb_bits_of(far[i]); \
-            sums->largest = size > sums->largest ? size : sums->largest; \
-        } \
-        for (size_t i = 0; i < n; i++) sums->squared[i] += (double)far[i] * (double)far[i]; \
-        for (size_t i = 0; i < n; i++) sums->power[i] += (double)x[i] * (double)x[i]; \
+        mb_add_row(sums, rows, x, far, is_f16); \
         if (off != NULL) memcpy(off, far, n * sizeof *off); \
     } \
     target MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums) { \
         const size_t n = (size_t)count, step = run == 1; \
         mb_sums own = *sums; \
+        mb_rows rows; \
+        memset(&rows, 0, sizeof rows); \
         for (size_t begin = 0, end; begin < n; begin = end, scale++, zero++) { \
             end = run == 1 || n - begin < run ? n : begin + (size_t)run; \
             for (size_t i = begin; i < end; i += MB_LANES) { \
                 const float *s = scale + i * step, *z = zero + i * step; \
                 float *const far = off == NULL ? NULL : off + i; \
-                if (end - i < MB_LANES) name##_some(dst + i, far, src + nbytes * i, end - i, s, z, step, to, &own); \
-                else if (step) name##_some(dst + i, far, src + nbytes * i, MB_LANES, s, z, 1, to, &own); \
-                else name##_some(dst + i, far, src + nbytes * i, MB_LANES, s, z, 0, to, &own); \
+                if (end - i < MB_LANES) name##_row(dst + i, far, src + nbytes * i, end - i, s, z, step, to, &own, &rows); \
+                else if (step) name##_row(dst + i, far, src + nbytes * i, MB_LANES, s, z, 1, to, &own, &rows); \
+                else name##_row(dst + i, far, src + nbytes * i, MB_LANES, s, z, 0, to, &own, &rows); \
             } \
         } \
+        mb_rows_end(&rows, &own); \
         *sums = own; \
     }
 
-/* Numbers of the order of floats, and back: the bits, those of negative ones without their sign turned over. */
-MB_STEP int32_t mb_order_32(uint32_t bits) { return (int32_t)(bits ^ (uint32_t)((int32_t)bits >> 31 & 0x7fffffff)); }
-MB_STEP int16_t mb_order_16(uint32_t bits) { return (int16_t)((int16_t)bits ^ ((int16_t)bits >> 15 & 0x7fff)); }
-MB_STEP float mb_ordered_32(int32_t order) { return mb_float_of((uint32_t)mb_order_32((uint32_t)order)); }
-MB_STEP float mb_ordered_16(int16_t order) { return mb_float_of(mb_f16_to_f32((uint16_t)mb_order_16((uint16_t)order), 0)); }
 MB_STEP uint32_t mb_bits_f16(const uint8_t *src, size_t i) { return mb_load_u16(src + 2 * i); }
 MB_STEP uint32_t mb_bits_f32(const uint8_t *src, size_t i) { return mb_load_u32(src + 4 * i); }
 
-MB_STEP void mb_widen_range(float low, float high, float *least, float *most) {
-    const int32_t a = mb_order_32(mb_bits_of(low)), b = mb_order_32(mb_bits_of(high)), x = mb_order_32(mb_bits_of(*least)), y = mb_order_32(mb_bits_of(*most));
-    *least = mb_ordered_32(a < x ? a : x);
-    *most = mb_ordered_32(b > y ? b : y);
+/* Of numbers below zero the bits grow with the magnitude, and are greater than those of others; as signed integers they are less. */
+MB_STEP void mb_widen_range(uint32_t low, int32_t high, float *least, float *most) {
+    const uint32_t a = mb_bits_of(*least);
+    const int32_t b = (int32_t)mb_bits_of(*most);
+    *least = mb_float_of(low > a ? low : a), *most = mb_float_of((uint32_t)(high > b ? high : b));
 }
 
-#define MB_DEFINE_RANGE(name, target, half, load) \
+MB_STEP uint32_t mb_wide_16(uint32_t bits) { return mb_f16_to_f32(bits, 0); }
+MB_STEP uint32_t mb_wide_32(uint32_t bits) { return bits; }
+
+#define MB_DEFINE_RANGE(name, target, half) \
     target MB_KERNEL void name(const uint8_t *src, uint64_t count, uint64_t run, float *MB_RESTRICT least, float *MB_RESTRICT most) { \
         const size_t n = (size_t)count; \
         for (size_t i = 0; run == 1 && i < n; i++) { \
-            const float x = load(src, i); \
-            mb_widen_range(x, x, least + i, most + i); \
+            const uint32_t bits = mb_wide_##half(mb_bits_f##half(src, i)); \
+            mb_widen_range(bits, (int32_t)bits, least + i, most + i); \
         } \
         for (size_t begin = 0, end; run != 1 && begin < n; begin = end, least++, most++) { \
-            int##half##_t low[32], high[32]; \
+            uint##half##_t low[32] = {0}; \
+            int##half##_t high[32] = {0}; \
             end = n - begin < run ? n : begin + (size_t)run; \
-            for (unsigned k = 0; k < 32; k++) low[k] = high[k] = mb_order_##half(mb_bits_f##half(src, begin)); \
             size_t i = begin; \
             for (; i + 32 <= end; i += 32) \
                 for (unsigned k = 0; k < 32; k++) { \
-                    const int##half##_t x = mb_order_##half(mb_bits_f##half(src, i + k)); \
-                    low[k] = x < low[k] ? x : low[k]; \
-                    high[k] = x > high[k] ? x : high[k]; \
+                    const uint##half##_t x = (uint##half##_t)mb_bits_f##half(src, i + k); \
+                    low[k] = x > low[k] ? x : low[k]; \
+                    high[k] = (int##half##_t)x > high[k] ? (int##half##_t)x : high[k]; \
                 } \
             for (; i < end; i++) { \
-                const int##half##_t x = mb_order_##half(mb_bits_f##half(src, i)); \
-                low[0] = x < low[0] ? x : low[0]; \
-                high[0] = x > high[0] ? x : high[0]; \
+                const uint##half##_t x = (uint##half##_t)mb_bits_f##half(src, i); \
+                low[0] = x > low[0] ? x : low[0]; \
+                high[0] = (int##half##_t)x > high[0] ? (int##half##_t)x : high[0]; \
             } \
             for (unsigned left = 16; left > 0; left /= 2) \
                 for (unsigned k = 0; k < left; k++) { \
-                    low[k] = low[k + left] < low[k] ? low[k + left] : low[k]; \
+                    low[k] = low[k + left] > low[k] ? low[k + left] : low[k]; \
                     high[k] = high[k + left] > high[k] ? high[k + left] : high[k]; \
                 } \
-            mb_widen_range(mb_ordered_##half(low[0]), mb_ordered_##half(high[0]), least, most); \
+            mb_widen_range(mb_wide_##half(low[0]), (int32_t)mb_wide_##half((uint##half##_t)high[0]), least, most); \
         } \
     }
 
 #define MB_DEFINE_QUANTIZES(tier, target) \
-    MB_DEFINE_QUANTIZE(mb_quantize_f32_##tier, target, mb_quantize_f32, mb_float_from_f32, 4) \
-    MB_DEFINE_QUANTIZE(mb_quantize_f16_##tier, target, mb_quantize_f16, mb_float_from_f16, 2) \
-    MB_DEFINE_RANGE(mb_range_f32_##tier, target, 32, mb_float_from_f32) \
-    MB_DEFINE_RANGE(mb_range_f16_##tier, target, 16, mb_float_from_f16)
+    MB_DEFINE_QUANTIZE(mb_quantize_f32_##tier, target, mb_quantize_f32, mb_float_from_f32, 4, false) \
+    MB_DEFINE_QUANTIZE(mb_quantize_f16_##tier, target, mb_quantize_f16, mb_float_from_f16, 2, true) \
+    MB_DEFINE_RANGE(mb_range_f32_##tier, target, 32) \
+    MB_DEFINE_RANGE(mb_range_f16_##tier, target, 16)
 
 MB_DEFINE_QUANTIZES(plain, )
 

@@ -319,7 +319,7 @@ class _Work:
         def ranges(begin: int, count: int, least: Array, most: Array) -> None:
             _codec.quantize_ranges(self._source, 0, self._is_f16, begin, count, self._grid, least, most)
 
-        least, most = self._blockwise((np.inf, -np.inf), np.float32, ranges, (np.minimum, np.maximum))
+        least, most = self._blockwise((-0.0, 0.0), np.float32, ranges, (np.minimum, np.maximum))
         if not (np.isfinite(least).all() and np.isfinite(most).all()):
             self._refuse_not_finite()
         scale, zero = self._chosen(least, most)

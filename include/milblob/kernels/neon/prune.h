@@ -56,6 +56,11 @@ MB_STEP void mb_pruned_end_neon(const mb_pruned_neon *own, mb_sums *sums) {
     sums->largest = vmaxvq_u32(own->largest);
 }
 
+MB_STEP void mb_add_squares_neon(float64x2_t *sums, float32x4_t x) {
+    const float64x2_t low = vcvt_f64_f32(vget_low_f32(x)), high = vcvt_high_f64_f32(x);
+    sums[0] = vfmaq_f64(sums[0], low, low), sums[1] = vfmaq_f64(sums[1], high, high);
+}
+
 /* Four magnitudes for the lanes 4 * quarter and on: those that are lost, and those whose squares are the power. */
 MB_STEP void mb_measure_4_neon(mb_pruned_neon *own, uint32x4_t lost, uint32x4_t power, const unsigned quarter) {
     mb_add_squares_neon(own->squared + 2 * quarter, vreinterpretq_f32_u32(lost));
