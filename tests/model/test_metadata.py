@@ -217,6 +217,14 @@ def test_producer_is_the_converter_else_the_source_else_the_compiler(user_define
     assert Metadata.from_model(d, 7, build_info=build_info).producer == expected
 
 
+def test_keys_of_the_user_are_sorted():
+    """Protobuf keeps a map in an order that differs between processes."""
+    d = schema.ModelDescription()
+    for number in (*range(20, 30), *range(20)):
+        d.metadata.userDefined[f"key {number:02}"] = ""
+    assert list(Metadata.from_model(d, 7).user_defined) == [f"key {number:02}" for number in range(30)]
+
+
 def test_build_info_of_a_program():
     value = schema.Value()
     for key, text in (("coremltools-version", "9.0"), ("coremltools-component-torch", "2.9.1")):

@@ -9,6 +9,7 @@ import milblob.onnx
 import reference
 from blob_files import BLOB_DTYPES, blob_file, values_of
 from dtype_values import numbers
+from milblob.onnx.reference import fill, refer
 from repacking import WEIGHTS, package_of
 
 COUNT = 8192
@@ -38,3 +39,12 @@ def test_every_data_type_is_referred_to_in_place(dtype, tmp_path):
         assert file.read_bytes()[tensor.offset :][: tensor.length] == packed
         assert tensor.numpy().tobytes() == values.astype(tensor.dtype.numpy()).tobytes()
         assert not weights.made
+
+
+def test_values_instead_of_a_reference_leave_nothing_of_it():
+    array = np.arange(6, dtype=np.float32)
+    whole = onnx_ir.to_proto(onnx_ir.tensor(array, name="w"))
+    message = type(whole).FromString(whole.SerializeToString())
+    refer(message, "", 0, array.nbytes)
+    fill(message, array)
+    assert message.SerializeToString() == whole.SerializeToString()

@@ -136,7 +136,7 @@ class Metadata:
         if not hasattr(description, "WhichOneof"):
             description = schema.parse("ModelDescription", description)
         about = description.metadata
-        user_defined = dict(about.userDefined)
+        user_defined = dict(sorted(about.userDefined.items()))  # protobuf gives them in any order
         signatures = [
             (f.name, _features(f.input), _features(f.output), _features(f.state)) for f in description.functions
         ]

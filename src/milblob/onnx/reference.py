@@ -22,7 +22,8 @@ def refer(tensor: Any, location: str, offset: int, nbytes: int) -> None:
 def fill(tensor: Any, held: Any) -> None:
     """Give the message of a tensor its values instead of a reference."""
     tensor.ClearField("external_data")
-    tensor.data_location, tensor.raw_data = 0, held.tobytes()
+    tensor.ClearField("data_location")
+    tensor.raw_data = held.tobytes()
 
 
 def external(tensor: Any, location: str, offset: int, base: str = "") -> ir.ExternalTensor:
