@@ -67,6 +67,32 @@ def test_checkpoints_of_other_dtypes(name, dtype, tmp_path):
     assert constants(model) == constants(converted(name, loaded[1], tmp_path / "new.mlpackage"))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_vectors_that_are_not_finite_hide_what_was_added_to_them(value, tmp_path):
+    shapes, _ = NETWORKS["linears"]
+    new = random_arrays(shapes, 1)
+    base = {**new, "l.bias": np.full(16, value, np.float32)}
+    model = converted("linears", base, tmp_path / "m.mlpackage")
+    with pytest.raises(ValueError, match="add_0_bias_0_to_fp16: shared by"):
+        milblob.refit(model, new, base=base)
+
+
+def test_infinite_weights_are_no_numbers_of_the_code(monkeypatch, tmp_path):
+    """Two channels, scaled by infinity: their new values were left out."""
+
+    def build(mb, x, w):
+        x = mb.conv(x=mb.conv(x=x, weight=w["c.weight"]), weight=w["d.weight"])
+        return mb.mul(x=x, y=w["gamma"].reshape(1, 1, 1, 1))
+
+    shapes = {"c.weight": (2, 8, 1, 1), "d.weight": (1, 2, 1, 1), "gamma": (1,)}
+    monkeypatch.setitem(NETWORKS, "of_one_channel", (shapes, build))
+    new = random_arrays(shapes, 1) | {"d.weight": np.array([0.5, -0.7], np.float32).reshape(1, 2, 1, 1)}
+    base = {**new, "gamma": np.full(1, np.inf, np.float32)}
+    model = converted("of_one_channel", base, tmp_path / "m.mlpackage")
+    with pytest.raises(ValueError, match=r"milblob cannot compute from the base: .*\(inf, -inf, read by"):
+        milblob.refit(model, new, base=base)
+
+
 def test_a_new_batch_norm_with_an_unusual_epsilon_is_refused(tmp_path):
     """It scales by 1 / sqrt(1.00025), which changes few of 48 weights of float16, and does not say which epsilon it is."""
     shapes, _ = NETWORKS["depthwise_and_grouped"]

@@ -523,8 +523,9 @@ class Search:
                     self.claim(name, None)  # their order, or use at all, is unknown: new values are refused
                 # An array of zeros or ones may be one that noop_elimination left out.
                 is_neutral = count > 0 and self.weights.values_of(name).reshape(-1)[0] in (0, 1)
-                if (count > len(fitting_ones) or is_neutral) and self.claims.get(name):
-                    self.claim(name, None)  # it has a reader without any known array
+                is_hidden = not np.isfinite(self.weights.values_of(name).reshape(-1)[0])  # what was added to it is lost
+                if (count > len(fitting_ones) or is_neutral or is_hidden) and self.claims.get(name):
+                    self.claim(name, None)  # it may have a reader without any known array
 
     def _claim_flat(self, name: str, named: str | None) -> int:
         """Claim arrays by name and by the other weights of its readers; return how many readers remain unexplained."""

@@ -7,6 +7,8 @@ of a Program that is not explained is unknown, even the smallest.
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
 from ..checkpoint import Checkpoint
 from ..derivations.derivation import CheckpointArray, Derivation
 from ..derivations.layouts import Values
@@ -19,6 +21,7 @@ from .numbers import Numbers
 Claims = Mapping[str, Mapping[Derivation | None, set[str]]]
 
 _SETTINGS = ("epsilon",)  # parameters of operations that no converter takes from a checkpoint
+_LEARNT = PARAMETERS - {"alpha", "beta"}  # without those that are limits of clip too, perhaps infinite
 
 
 class Rest:
@@ -57,7 +60,9 @@ class Rest:
                 self.constant[name] = "integers"
         elif not self._is_setting(name):
             values = self._weights.values_of(name)
-            if values.size >= 10 and not is_flat:
+            if not np.isfinite(values).all() and any(r.parameter in _LEARNT for r in self._weights.readers[name]):
+                self._settle_unknown(name, values, is_flat)  # it hides which arrays it follows from
+            elif values.size >= 10 and not is_flat:
                 self._settle_table(name, values)
             else:
                 self._settle_number(name, values, is_flat)
@@ -66,7 +71,7 @@ class Rest:
         weight = self._weights[name]
         is_literal = self._literals.has(values, weight.mil_dtype)
         found = self._numbers.explain(values, weight.mil_dtype, self._nearest(name), is_literal)
-        shown = ", ".join(f"{value:g}" for value in values.reshape(-1)[: 1 if is_flat else 4])
+        shown = _shown(values, is_flat)
         if self._literals.is_weak(values, weight.mil_dtype) if is_literal else any(one.is_weak for one in found):
             self.weak.add(name)
         if is_literal:
@@ -80,8 +85,11 @@ class Rest:
             if not all(one.is_exact for one in found):
                 self.rounded.add(name)
         else:
-            reader = next((f", read by {reader.label} ({reader.type})" for reader in self._weights.readers[name]), "")
-            self.unknown[name] = f"{shown}{reader}"
+            self._settle_unknown(name, values, is_flat)
+
+    def _settle_unknown(self, name: str, values: Values, is_flat: bool) -> None:
+        reader = next((f", read by {reader.label} ({reader.type})" for reader in self._weights.readers[name]), "")
+        self.unknown[name] = f"{_shown(values, is_flat)}{reader}"
 
     def settle_ambiguous(self) -> None:
         """Claim numbers that code may hold, and that are a function of a single number of the checkpoint too.
@@ -134,3 +142,7 @@ class Rest:
     def _is_parameter(self, name: str) -> bool:
         """Whether a constant too small to be listed is a learned one, such as a bias of three channels."""
         return self._weights[name].size > 1 and any(r.parameter in PARAMETERS for r in self._weights.readers[name])
+
+
+def _shown(values: Values, is_flat: bool) -> str:
+    return ", ".join(f"{value:g}" for value in values.reshape(-1)[: 1 if is_flat else 4])
