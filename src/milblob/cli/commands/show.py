@@ -10,7 +10,6 @@ from .. import options
 from ..selection import find, find_array
 from ..several import add_many, run_each
 from ..terminal import output, tables
-from ..terminal.listed import array_row
 from ..terminal.tables import LAST, Column
 from ..terminal.values import show_values
 
@@ -204,6 +203,7 @@ def _print_parts(tensor: "Tensor") -> None:
 
 def _show_array(array: "LazyTensor", path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     from ...formats.params import Parameter
+    from ..terminal.listed import array_row
 
     row = array_row(array.name, array, path)
     document = {key: getattr(row, key) for key in ("name", "dtype", "shape", "nbytes", "file", "offset")}
@@ -241,6 +241,7 @@ def _asset_tensor_rows(tensor: Any) -> list[tuple[str, str]]:
 
 def _show_file(stack: ExitStack, path: str, arguments: Namespace, kind: str) -> tuple[int, dict[str, Any] | None]:
     from ...formats.read import open_arrays
+    from ..terminal.listed import array_row
 
     arrays = stack.enter_context(open_arrays(path, max_nbytes=arguments.max_nbytes))
     listed = [array_row(name, arrays[name], path) for name in arrays]

@@ -35,7 +35,7 @@ def kept_from_zero(values: Values, dtype: DType, count: int | None = None) -> Va
 def casts_to(values: Values, present: Values, dtype: DType, count: int | None = None) -> bool:
     """Whether values are the present ones of a dtype to the bit, once they are cast to it as coremltools does.
 
-    `count`: elements of the weight, of which these may be several. Default: as many as there are.
+    `count`: elements of the weight, if these are those of several such weights. Default: as many as there are.
     """
     if values.size != present.size or not is_castable(values.dtype, dtype):
         return False
