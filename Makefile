@@ -18,7 +18,7 @@ WORKERS := -n auto --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd) src/milblob/kernels.c src/milblob/text.c
 
-.PHONY: help demo docs pages api test thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize wheel leaks figures bench growth performance build clean
+.PHONY: help demo docs pages api test first-tier thorough lint style types stubs neon tvm-oracle aimodel-oracle onnx onnxmltools finetune zoo fuzz sanitize wheel leaks figures bench growth performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -30,7 +30,9 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them (the fir
 	@$(PY) examples/demo.py "$(MODEL)"
 	@echo; echo "next: $(BIN)/milblob ls -p \"$(MODEL)\", $(BIN)/milblob --help, or import milblob in $(PY)"
 
-test: lint ## lint, types and the tests of the first tier, which touch every promise once: what to run before a commit
+test: lint first-tier ## lint, types and the tests of the first tier, which touch every promise once: what to run before a commit
+
+first-tier: $(VENV)/.built $(VENV)/.tools # with make -j2 they begin beside the last of lint, which leaves a processor idle
 	$(PY) -m pytest $(WORKERS)
 
 thorough: lint $(VENV)/.aarch64 $(VENV)/.docs ## all tests, with far more random inputs and with files of many GiB (10 GB of disk): an hour

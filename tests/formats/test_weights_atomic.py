@@ -154,7 +154,11 @@ def test_a_pair_is_replaced_whole(faults, tmp_path, writer, listing, mode, code)
 @linux
 @pytest.mark.parametrize("start", ["nothing", "weights", "other listing"])
 @pytest.mark.parametrize(
-    ("mode", "code"), [("fail", "EIO"), ("short then fail", "ENOSPC"), ("kill before", "EIO"), ("kill after", "EIO")]
+    ("mode", "code"),
+    [
+        *[("fail", "EIO"), ("short then fail", "ENOSPC"), ("kill before", "EIO"), ("kill after", "EIO")],
+        pytest.param("fail on", "ENOSPC", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_pair_with_one_new_file(faults, tmp_path, start, mode, code):
     """Old or new; after a kill, one clear error. A failure leaves what was there."""
