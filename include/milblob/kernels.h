@@ -183,7 +183,7 @@ static inline int mb_tier_usable(void) {
     if (!__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("lzcnt")) return MB_ROWS_PLAIN;
 #endif
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) return MB_ROWS_AVX2;
-    if (!__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vbmi2")) return MB_ROWS_AVX512;
+    if (!__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vbmi2")) return MB_ROWS_AVX512;
 #endif
     return mb_tier_count;
 }

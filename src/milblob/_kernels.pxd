@@ -297,6 +297,9 @@ cdef extern from "milblob/system/pages.h" nogil:
 cdef extern from "milblob/system/exchange.h" nogil:
     int mb_exchange(const char *a, const char *b)
 
+cdef extern from "milblob/system/writeback.h" nogil:
+    int mb_start_writing(int fd, uint64_t offset, uint64_t nbytes)
+
 cdef extern from "milblob/system/beneath.h" nogil:
     int mb_open_beneath(int fd, const char *name, int flags)
 

@@ -4,11 +4,13 @@ import errno
 import mmap
 import os
 import random
+import sys
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from milblob._codec import start_writing
 from milblob.errors import FormatError
 from milblob.storage.mapped import MappedFile
 from milblob.storage.transfer import copy_range, write_at
@@ -107,6 +109,15 @@ def test_no_progress_is_an_error(monkeypatch):
     monkeypatch.setattr(os, "pwritev", lambda fd, views, offset: 0, raising=False)
     with pytest.raises(OSError, match="write of 3 bytes: expected progress, got none"):
         write_at(-1, [b"abc"], 0)
+
+
+def test_writing_starts_early(file):
+    fd, content = file
+    write_at(fd, [b"x" * 300_000], 5)
+    expected = 0 if sys.platform == "linux" and sys.maxsize > 1 << 32 else errno.ENOSYS
+    assert start_writing(fd, 5, 300_000) == expected
+    assert content() == bytes(5) + b"x" * 300_000
+    assert start_writing(-1, 0, 1) == (expected or errno.EBADF)
 
 
 def test_errors_pass(file):

@@ -199,6 +199,18 @@ def exchange(bytes a not None, bytes b not None):
     return code
 
 
+def start_writing(int fd, uint64_t offset, uint64_t nbytes):
+    """Start writing bytes of a file to the disk, so that a sync that follows has less to wait for.
+
+    Returns:
+        0, or the errno: ENOSYS if the system lacks the call.
+    """
+    cdef int code
+    with nogil:
+        code = C.mb_start_writing(fd, offset, nbytes)
+    return code
+
+
 def open_beneath(int fd, bytes name not None, int flags):
     """Open a name relative to a directory without leaving it, with the flags of os.open.
 

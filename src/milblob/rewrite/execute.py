@@ -229,6 +229,8 @@ def _write_computed(
                 view = memoryview(data).cast("B")
                 for fd, item in by_key[key]:
                     write_at(fd, [view], item.data_offset + offset)
+                    if view.nbytes >= _STAGING_NBYTES // 4:  # the disk writes while the next values are computed
+                        _codec.start_writing(fd, item.data_offset + offset, view.nbytes)
                     counter.add(item.name, view.nbytes)
 
             return put

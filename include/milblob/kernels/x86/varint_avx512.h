@@ -7,7 +7,7 @@
 #include "milblob/kernels/x86/varint.h"
 
 #ifdef MB_HAS_AVX2
-#define MB_TARGET_VBMI2 __attribute__((target("avx2,f16c,bmi,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512vbmi,avx512vbmi2")))
+#define MB_TARGET_VBMI2 __attribute__((target("avx2,f16c,bmi,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512vbmi,avx512vbmi2")))
 
 /* ------------------------------------------------------------------------------------------------------------- decode */
 
@@ -48,7 +48,9 @@ MB_TARGET_VBMI2 MB_STEP void mb_put_32_vbmi2(uint32_t *dst, __m512i words) { _mm
 MB_TARGET_VBMI2 MB_STEP void mb_put_16_vbmi2(uint16_t *dst, __m512i words) { _mm_storeu_si128((__m128i *)(void *)dst, _mm512_cvtepi64_epi16(words)); }
 MB_TARGET_VBMI2 MB_STEP void mb_put_8_vbmi2(uint8_t *dst, __m512i words) { _mm_storel_epi64((__m128i *)(void *)dst, _mm512_cvtepi64_epi8(words)); }
 
-/* Two rounds at a time, 16 elements: mispredicting whether there is another one costs more than a round. */
+/* Two rounds at a time, 16 elements: mispredicting whether there is another one costs more than a round. A block
+ * with few long varints gets one round, of its first eight: the next block begins with the rest. The field `ints` does not
+ * gain by this. */
 #define MB_DEFINE_VARINT_RUN_VBMI2(name, type, put, is_ints) \
     MB_TARGET_VBMI2 MB_KERNEL uint64_t name(void *out, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, uint64_t *taken) { \
         const bool small_fit = lo <= 0 && hi >= 0x7f, fit_28 = (is_ints) || (sizeof(type) == 4 && lo <= 0 && hi >= 0xfffffff); \
@@ -74,7 +76,7 @@ MB_TARGET_VBMI2 MB_STEP void mb_put_8_vbmi2(uint8_t *dst, __m512i words) { _mm_s
             if (ends == 0) break; \
             const uint64_t after_1 = on << 1, after_2 = after_1 & after_1 << 1, after_4 = after_2 & after_2 << 2; \
             const uint64_t after_8 = after_4 & after_4 << 4, after_9 = after_8 & after_1 << 8; \
-            const uint64_t found = (uint64_t)__builtin_popcountll(ends), length = 64 - mb_leading_zeros(ends); \
+            uint64_t found = (uint64_t)__builtin_popcountll(ends), length = 64 - mb_leading_zeros(ends); \
             const __m512i first = _mm512_maskz_compress_epi8(ends << 1 | 1, iota), last = _mm512_maskz_compress_epi8(ends, iota); \
             __m512i number = eighths; \
             if (after_4 == 0 && fit_28) { \
@@ -85,10 +87,16 @@ MB_TARGET_VBMI2 MB_STEP void mb_put_8_vbmi2(uint8_t *dst, __m512i words) { _mm_s
                 continue; \
             } \
             if (!((is_ints) ? mb_fits_ints_vbmi2(bytes, on, after_4, after_9) : mb_fits_64_vbmi2(bytes, after_9))) break; \
+            const uint64_t eighth = _pdep_u64(0x80, ends); \
+            const unsigned some = (is_ints) || found > 12 ? 16 : 8; \
+            if (some == 8) { \
+                length = eighth != 0 ? mb_lowest_bit(eighth) + 1 : length; \
+                found = found < 8 ? found : 8; \
+            } \
             __m512i index = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7); \
             __mmask8 bad = 0; \
-            for (uint64_t k = 0; k < found; k += 16) { \
-                for (unsigned half = 0; half < 16; half += 8) { \
+            for (uint64_t k = 0; k < found; k += some) { \
+                for (unsigned half = 0; half < some; half += 8) { \
                     __m512i words = mb_close_56_vbmi2(mb_gather_vbmi2(bytes, first, last, number, in_8)); \
                     if (!(is_ints)) { \
                         if (after_8 != 0) { \
