@@ -191,7 +191,7 @@ def bench_load(compat_row: Any, transformer: Path, tmp_path: Path, name: str) ->
 
     package = tmp_path / "m.mlpackage"
     shutil.copytree(transformer, package, copy_function=lambda a, b: Path(b).hardlink_to(a))
-    manifest = package / "Manifest.json"  # coremltools writes it anew
+    manifest = package / "Manifest.json"  # coremltools writes it again
     text = manifest.read_bytes()
     manifest.unlink()
     manifest.write_bytes(text)

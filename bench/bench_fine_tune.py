@@ -1,7 +1,7 @@
 """New values of every weight of a DenseNet-121 from a fine-tuned checkpoint, on the disk when the call returns.
 
 The package was converted by coremltools, which folded one half of the batch norms into convolutions. `refit --base` finds
-out which ones and how. Beside it stands a script of somebody who knows that already.
+out which ones and how. Beside it stands a script that knows that already.
 """
 
 import os

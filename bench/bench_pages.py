@@ -1,6 +1,6 @@
 """The first touch of new memory: 64M elements unpacked from 4 bits, with small pages, huge pages, and into warm memory.
 
-Filling a new array of that size is the limit of each way; the unpacking should hide behind it.
+Filling a new array of that size is the limit of each way; the unpacking should take no longer.
 """
 
 from collections.abc import Callable, Iterator

@@ -2,8 +2,8 @@
 
 The time should be that of the weight's bytes and not of the file's: rows with eight times the weights, and with a package
 of an eighth of the size, stand beside. milblob writes the bytes twice, to the journal and in place, each synced, so that
-a crash at any moment leaves the old values or the new ones; the others leave whatever was written by then. Whoever has
-no way of changing a file in place rewrites all of it.
+a crash at any moment leaves the old values or the new ones; the others leave what was written by then. A library that
+cannot change a file in place rewrites all of it.
 
 New values for all weights are written once: to a copy, or to a new file in place of the old one. That should take no
 longer than `repack`, which writes as many bytes; the limit is a copy of the file.
@@ -125,7 +125,7 @@ REPACK = "milblob: repack"
 
 
 def refit_all(path: Path) -> Any:
-    """In place: the weight file is written anew."""
+    """In place: the weight file is written again."""
     milblob.refit(path, ALL)
     return milblob.load(path)[FIRST]
 

@@ -1,4 +1,4 @@
-"""Repacking: 1 GiB to pages, equal weights of two functions found and stored once, 20,000 small records laid out anew.
+"""Repacking: 1 GiB to pages, equal weights of two functions found and stored once, 20,000 small records laid out again.
 
 Every row that writes waits until its bytes are on the disk.
 """
@@ -79,7 +79,7 @@ def copy_weights(source: Path, path: Path, share: float = 1.0) -> None:
 
 
 def read_once(source: Path) -> int:
-    """Every byte, a cache's worth at a time; mapped anew each time, as milblob does."""
+    """Every byte, a cache's worth at a time; mapped again each time, as milblob does."""
     words = np.memmap(source / WEIGHTS, np.uint8, "r")[: os.stat(source / WEIGHTS).st_size // 8 * 8].view(np.uint64)
     return int(sum(int(np.bitwise_xor.reduce(words[i : i + (1 << 15)])) for i in range(0, len(words), 1 << 15)))
 

@@ -139,7 +139,7 @@ def bench_milblob_hash(row: Any, weights: Any) -> None:
 
 
 def bench_milblob_content_hash(row: Any, weights: Any) -> None:
-    """Open to close: the file is mapped anew each time."""
+    """Open to close: the file is mapped again each time."""
     path, _ = weights
     expected = milblob.content_hash(path)
     row(

@@ -1,7 +1,7 @@
 """TVM's `.params` files and Model Library Format archives: reading, writing, opening, and what memory they take.
 
 TVM 0.27 reads in a process of its own, which is asked through a pipe and has the file read once before; it copies every
-tensor. It is there if `make tvm-oracle` has run. The limits are views over `np.memmap` by somebody who knows every offset,
+tensor. It is there if `make tvm-oracle` has run. The limits are views over `np.memmap` by a script that knows every offset,
 and a bare write of the same bytes.
 """
 

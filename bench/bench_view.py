@@ -66,7 +66,7 @@ def scanned(package: Path) -> Iterator[ProgramScan]:
 
 
 def view_of(scanned: ProgramScan) -> ProgramView:
-    """A view made anew, as the first question to a model makes it."""
+    """A view made again, as the first question to a model makes it."""
     return ProgramView(scanned.buffer, scanned.span)
 
 

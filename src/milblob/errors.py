@@ -5,7 +5,7 @@ Built-in exceptions keep their meaning: ``OSError`` passes through, ``TypeError`
 arguments, ``KeyError`` for a name that is not there, ``OverflowError`` for a value that does not fit its width.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -238,3 +238,22 @@ class SelectionError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.globs, self.where, self.hint)
+
+
+class Naming:
+    """Adds the place to errors raised inside a `with` block. A class, because a generator costs far more.
+
+    `name_error`: adds it to an error.
+    """
+
+    __slots__ = ("_name_error",)
+
+    def __init__(self, name_error: Callable[[MilblobError], None]) -> None:
+        self._name_error = name_error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MilblobError):
+            self._name_error(error)

@@ -402,7 +402,7 @@ PREAMBLE = """
 
 
 def test_keyboard_interrupt():
-    """It comes out at once, when what was started has ended; also if somebody presses twice."""
+    """It comes out at once, when what was started has ended; also if the keys are pressed twice."""
     code = (
         PREAMBLE
         + """

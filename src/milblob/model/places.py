@@ -12,7 +12,7 @@ import numpy as np
 
 from ..blobs.reader import BlobReader, BlobRecord, array_over
 from ..dtypes import DType
-from ..errors import MilblobError, ResolveError
+from ..errors import MilblobError, Naming, ResolveError
 from ..program.scan import ProgramScan
 from ..storage.beneath import join_relative
 from ..values.arrays import copy_into
@@ -91,29 +91,13 @@ class Place:
         """Return `values[key]`."""
         return self.read()[key]
 
-    def naming(self) -> "_Naming":
+    def naming(self) -> Naming:
         """Add the tensor's name to errors raised inside."""
-        return _Naming(self)
+        return Naming(self.name_error)
 
     def name_error(self, error: MilblobError) -> None:
         """Add the tensor's name to an error."""
         error.where = error.where or self.where
-
-
-class _Naming:
-    """See `Place.naming`. A class, because a generator costs more than all that reading a small record does."""
-
-    __slots__ = ("_place",)
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, MilblobError):
-            self._place.name_error(error)
 
 
 class AssignedPlace(Place):

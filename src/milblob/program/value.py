@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from .. import _codec
-from ..errors import FormatError, MilblobError
+from ..errors import FormatError, MilblobError, Naming
 from ..values.tensorvalue import undeclared, unpack_at
 from .fields import InPieces, repeated, singular
 
@@ -75,7 +75,7 @@ class Value:
         self.path = path
         self._depth = depth
         self._is_merged = is_merged
-        with _Naming(self):
+        with Naming(self._name_error):
             if depth > _MAX_DEPTH:
                 message = f"lists, tuples and dictionaries: expected at most {_MAX_DEPTH} levels of nesting, got more"
                 raise FormatError(message, offset=span[0], file=buffer.name)
@@ -111,7 +111,7 @@ class Value:
         self.view.require()
         if 2 not in self._fields:
             return None
-        with _Naming(self):
+        with Naming(self._name_error):
             return type_at(self._buffer, self._fields[2])
 
     @property
@@ -120,7 +120,7 @@ class Value:
         if self.kind != "blob":
             return None
         self.view.require()
-        with _Naming(self):
+        with Naming(self._name_error):
             found = dict(repeated(self._buffer, self._member, {1: 2, 2: 0}, "BlobFileValue"))
             return BlobReference(text_at(self._buffer, found[1]) if 1 in found else "", found.get(2, 0))
 
@@ -134,7 +134,7 @@ class Value:
         if self.kind not in ("tuple", "list"):
             return
         self.view.require()
-        with _Naming(self):
+        with Naming(self._name_error):
             for i, (_, at) in enumerate(repeated(self._buffer, self._member, {1: 2}, self.kind)):
                 yield self._inner(self._buffer, at, f"[{i}]")
 
@@ -148,7 +148,7 @@ class Value:
         if self.kind != "dictionary":
             return
         self.view.require()
-        with _Naming(self):
+        with Naming(self._name_error):
             for i, (_, at) in enumerate(repeated(self._buffer, self._member, {1: 2}, "pair of a dictionary")):
                 buffer, span = self._buffer, at
                 try:
@@ -178,7 +178,7 @@ class Value:
         Raises:
             FormatError: another type, or another field or count than the type has. As `array`.
         """
-        with _Naming(self):
+        with Naming(self._name_error):
             if declared is None:
                 dtype, shape = undeclared(self._buffer, *self._member)
             else:
@@ -206,26 +206,14 @@ class Value:
         is_merged = self._is_merged or buffer is not self._buffer
         return Value(self.view, buffer, span, self.path + step, self._depth + 1, is_merged)
 
+    def _name_error(self, error: MilblobError) -> None:
+        """Add the path to an error; an offset in bytes that protobuf merged is dropped."""
+        error.where = error.where or self.path
+        if self._is_merged:
+            error.offset = None
+
     def __repr__(self) -> str:
         return f"<Value {self.path}: {self.kind or 'none'}>"
-
-
-class _Naming:
-    """Adds the path of a Value to errors raised inside; offsets in bytes that protobuf merged are dropped."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Value) -> None:
-        self._value = value
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, MilblobError):
-            error.where = error.where or self._value.path
-            if self._value._is_merged:
-                error.offset = None
 
 
 @cache
