@@ -45,7 +45,7 @@ def build(tools, tmp_path_factory):
         )
 
     def one(name, source=None):
-        kernels = made("neon.o", unit, "-O2", "-DMB_TIERS_HERE", "-c")
+        kernels = made("neon.o", unit, "-O1", "-DMB_TIERS_HERE", "-c")
         source = source or ROOT / "tests" / "c" / f"{name}.c"
         return made(f"neon-{name}", source, "-O1", "-DMB_TIERS_ELSEWHERE", str(kernels))
 

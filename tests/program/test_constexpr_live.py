@@ -1,11 +1,10 @@
 """Random parts against coremltools' own `decompress()`, where coremltools is installed."""
 
 import math
-import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from constexpr_bytes import sub_byte, weight
@@ -16,7 +15,6 @@ from coremltools.converters.mil.mil.ops.defs.iOS16 import constexpr_ops as ios16
 from coremltools.converters.mil.mil.ops.defs.iOS18 import compression as ios18
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(overflow|invalid value) encountered:RuntimeWarning")
-PROPERTY = settings(deadline=None, max_examples=int(os.environ.get("MILBLOB_EXAMPLES", "150")))
 
 NAMES = {"FLOAT16": np.float16, "FLOAT32": np.float32, "INT8": np.int8, "UINT8": np.uint8}
 FLOATS = st.sampled_from(["FLOAT16", "FLOAT32"])
@@ -68,7 +66,6 @@ def check(tensor, expected):
 DATA = st.sampled_from(["INT4", "UINT4", "INT8", "UINT8", "FLOAT16", "FLOAT32"])
 
 
-@PROPERTY
 @given(SEEDS, blocks(), DATA, FLOATS, st.sampled_from(["none", "same", "FLOAT16", "FLOAT32"]), st.booleans())
 def test_blockwise(seed, block, data, scale, offset, is_sparse):
     rng = np.random.default_rng(seed)
@@ -93,7 +90,6 @@ def test_blockwise(seed, block, data, scale, offset, is_sparse):
     assert tensor.parts["nonzero_data"].read().tobytes() == nonzero.astype(tensor.dtype).tobytes()
 
 
-@PROPERTY
 @given(
     SEEDS, blocks(), st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from(list(NAMES)), st.integers(1, 5), st.integers(-4, 3), st.booleans()
 )  # fmt: skip
@@ -126,7 +122,6 @@ def test_palettes(seed, block, nbits, dtype, vector, axis, is_sparse):
     assert tensor.parts["mask"].read().tobytes() == bits.tobytes()
 
 
-@PROPERTY
 @given(SEEDS, blocks(), st.sampled_from([1, 2, 4, 6, 8]), st.sampled_from(list(NAMES)))
 def test_old_palettes_and_masks(seed, block, nbits, dtype):
     rng = np.random.default_rng(seed)
@@ -145,7 +140,6 @@ def test_old_palettes_and_masks(seed, block, nbits, dtype):
     check(tensor, ios16.constexpr_sparse_to_dense.decompress(nonzero, mask, shape))
 
 
-@PROPERTY
 @given(
     SEEDS,
     blocks(),

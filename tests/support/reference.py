@@ -32,13 +32,12 @@ def pack_elements(values, dtype):
     _, _, nbits, kind = DTYPES[dtype]
     if kind == "f":
         return b"".join(struct.pack("<f" if nbits == 32 else "<d", value) for value in values)
-    stream = 0
+    low = -(1 << nbits - 1) if kind == "i" else 0
     for i, value in enumerate(values):
-        low = -(1 << nbits - 1) if kind == "i" else 0
         if not low <= value < low + (1 << nbits):
             raise ValueError(f"element {i}: {value} does not fit {dtype}")
-        stream |= (value & (1 << nbits) - 1) << i * nbits
-    return stream.to_bytes((len(values) * nbits + 7) // 8, "little")
+    bits = "".join(f"{value & (1 << nbits) - 1:0{nbits}b}" for value in reversed(values))
+    return int(bits or "0", 2).to_bytes((len(bits) + 7) // 8, "little")
 
 
 def unpack_elements(data, dtype, count):
@@ -49,8 +48,8 @@ def unpack_elements(data, dtype, count):
     if kind == "f":
         size = nbits // 8
         return [struct.unpack("<f" if size == 4 else "<d", data[i * size : (i + 1) * size])[0] for i in range(count)]
-    stream = int.from_bytes(data, "little")
-    values = [stream >> i * nbits & (1 << nbits) - 1 for i in range(count)]
+    bits = f"{int.from_bytes(data, 'little'):0{8 * len(data)}b}"
+    values = [int(bits[len(bits) - (i + 1) * nbits : len(bits) - i * nbits], 2) for i in range(count)]
     return [v - (1 << nbits) if kind == "i" and v >> nbits - 1 else v for v in values]
 
 
