@@ -84,7 +84,7 @@ def foreign_privates(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             own |= {item.name for item in ast.walk(node) if isinstance(item, ast.FunctionDef | ast.ClassDef)}
-        elif isinstance(node, ast.Attribute) and unparse(node.value) in ("self", "cls"):
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
             own.add(node.attr)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):

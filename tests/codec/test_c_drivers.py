@@ -18,8 +18,8 @@ from once import once
 from paths import DATA, ROOT
 from thorough import sized
 
-EVERY_NTH = str(sized(9, 1))
-"""The changes that midway.c makes: of each operation and tier every ninth one, of the next tier others."""
+EVERY_NTH = str(sized(17, 1))
+"""The changes that midway.c makes: of each operation and tier every 17th one, of the next tier others."""
 
 
 @pytest.fixture(scope="session")
@@ -243,7 +243,7 @@ def test_sources_that_change_in_the_middle_of_a_pass(build):
 
 
 def test_sources_that_another_thread_keeps_changing(build):
-    run([build("changing"), "races", sized(5, 300)])
+    run([build("changing"), "races", sized(2, 300)])
 
 
 DEFECTS = {

@@ -52,7 +52,7 @@ def build(tools, tmp_path_factory):
     return one
 
 
-@pytest.mark.parametrize("name", some(DIGESTS, named=["cast", "compare"]))
+@pytest.mark.parametrize("name", some(DIGESTS, named=["cast"]))
 def test_kernels(name, tools, build):
     check_digest(tools.run(build(name)), name)
 
@@ -62,7 +62,7 @@ def test_packed_bits(tools, build):
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-@pytest.mark.parametrize("option", ["-ffast-math", "-Ofast", "-ffinite-math-only"])
+@pytest.mark.parametrize("option", some(["-ffast-math", "-Ofast", "-ffinite-math-only"], 1))
 def test_options_that_change_values_are_refused(option, tools, tmp_path):
     source = tmp_path / "kernels.c"
     source.write_text('#include "milblob/kernels.h"\n')

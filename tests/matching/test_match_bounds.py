@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import milblob
@@ -12,7 +12,7 @@ from children import run_fork
 from milblob.matching import checkpoint, similarity
 from milblob.matching.agreeing import _words, agreeing
 from paths import DATA
-from thorough import sized, some
+from thorough import some
 
 
 def pairwise(given, names):
@@ -34,7 +34,6 @@ def pairwise(given, names):
 NAMES = st.lists(st.text("ab.1_", max_size=7), max_size=8, unique=True)
 
 
-@settings(max_examples=sized(150, 600), deadline=None)
 @given(NAMES, NAMES)
 @example(["", "a"], ["_", "a_b"])
 @example(["a.b", "a.b.a"], ["x_a_b_a_b"])

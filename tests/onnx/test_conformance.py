@@ -1,9 +1,12 @@
 """A sample of coremltools' own tests of operations, converted and run; `make onnx` runs them all."""
 
+import pytest
+
 import onnx_sample
 from thorough import sized
 
 
+@pytest.mark.thorough  # `make test` converts and runs a sample of test_operations.py
 def test_a_sample_of_coremltools_own_tests():
     """Half precision held to 1e-2 of the range as well, for which coremltools' own tolerance is too wide."""
     rows = onnx_sample.run(share=sized(0.01, 0.02))

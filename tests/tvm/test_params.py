@@ -10,7 +10,7 @@ import struct
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import milblob
@@ -196,7 +196,6 @@ def some_arrays(draw):
 
 
 @given(some_arrays())
-@settings(max_examples=80, deadline=None)
 def test_round_trip(tmp_path_factory, arrays):
     path = tmp_path_factory.mktemp("params") / "a.params"
     tvm.write_params(arrays, path)
