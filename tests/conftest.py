@@ -28,10 +28,6 @@ from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
 from thorough import IS_THOROUGH, first_tier  # noqa: E402 - and the profile of hypothesis
 
-# Disks take milliseconds to sync, thousands of times. What has to be synced, and when, is tested in processes that faults.py starts.
-if not IS_THOROUGH:
-    os.fsync = os.fstat  # a descriptor has to be one
-
 
 def pytest_configure():
     """Let Python keep bytecode. Where the environment forbids it, as images of containers do, each of the hundreds of
@@ -96,6 +92,13 @@ def tmp_path(request, tmp_path):
         return
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         yield Path(name)
+
+
+@pytest.fixture
+def unsynced(monkeypatch):
+    """os.fsync syncs nothing, for modules that write hundreds of files and are not about syncing. `make thorough` syncs."""
+    if not IS_THOROUGH:
+        monkeypatch.setattr(os, "fsync", os.fstat)  # a descriptor has to be one
 
 
 @pytest.fixture(params=_codec.tiers()[0])

@@ -23,6 +23,8 @@ from peers import WITHOUT
 from progress_rows import steps
 from repacking import tree
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 @pytest.fixture
 def source(tmp_path):
