@@ -223,6 +223,20 @@ def two_functions(folder):
     return path
 
 
+def test_changes_of_functions_are_in_the_order_of_the_model(tmp_path):
+    names, paths = list("fghijkl"), [tmp_path / "a.mlmodel", tmp_path / "b.mlmodel"]
+    for nbytes, path in enumerate(paths):
+        model = schema.parse("Model", two_functions(tmp_path).read_bytes())
+        for name in names:
+            feature = model.description.functions.add(name=name).input.add(name="x")
+            feature.type.multiArrayType.shape.append(8 + nbytes)
+        path.write_bytes(model.SerializeToString())
+    found = milblob.diff(*paths)
+    assert [
+        one.message.partition(":")[0].split(" ")[2] for one in found.metadata if one.message.startswith("input of")
+    ] == names
+
+
 def test_a_name_without_its_function(tmp_path):
     path = two_functions(tmp_path)
     arrays = {"w": np.zeros(12, "f4"), "v": np.ones(12, "f4")}

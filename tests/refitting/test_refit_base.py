@@ -1,8 +1,10 @@
 """milblob.refit with a base: what coremltools did to the base is done to new weights, to the bit, or refused by name."""
 
+import contextlib
 import json
 import random
 import shutil
+import warnings
 
 import ml_dtypes
 import numpy as np
@@ -91,6 +93,47 @@ def test_infinite_weights_are_no_numbers_of_the_code(monkeypatch, tmp_path):
     model = converted("of_one_channel", base, tmp_path / "m.mlpackage")
     with pytest.raises(ValueError, match=r"milblob cannot compute from the base: .*\(inf, -inf, read by"):
         milblob.refit(model, new, base=base)
+
+
+def test_numbers_that_are_not_finite_or_too_large_give_no_warning(tmp_path):
+    for name, change in (("depthwise_and_grouped", {"d.weight": np.inf}), ("scaled_and_shifted", {"c.bias": np.inf})):
+        shapes, _ = NETWORKS[name]
+        base = initial_arrays(shapes, 1)
+        for number, given in enumerate((base, base | {key: base[key] + value for key, value in change.items()})):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # coremltools' own
+                model = converted(name, given, tmp_path / f"{name}{number}.mlpackage")
+            with warnings.catch_warnings(action="error", category=RuntimeWarning):
+                milblob.match(model, given)
+                with contextlib.suppress(ValueError):
+                    milblob.refit(model, random_arrays(shapes, 2), base=given)
+
+
+@pytest.mark.parametrize("changed", ["a", "b"])
+def test_a_number_that_two_arrays_have_is_refused_where_they_differ_now(changed, monkeypatch, tmp_path):
+    """Which of them the model has depended on the hashes of their names; the other one's new value was written."""
+
+    def build(mb, x, w):
+        return mb.relu(x=mb.mul(x=mb.relu(x=mb.conv(x=x, weight=w["c.weight"])), y=w["a"]))
+
+    shapes = {"c.weight": (16, 8, 1, 1), "a": (1,), "b": (1,)}
+    monkeypatch.setitem(NETWORKS, "two_numbers", (shapes, build))
+    base = random_arrays(shapes, 1) | {name: np.full(1, 0.3, np.float32) for name in "ab"}
+    model = converted("two_numbers", base, tmp_path / "m.mlpackage")
+    with pytest.raises(ValueError, match="mul_0_y_0_to_fp16: shared by a and b, whose new values differ"):
+        milblob.refit(model, base | {changed: np.full(1, 0.6, np.float32)}, base=base)
+
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_names_do_not_depend_on_programs_that_other_tests_built(time):
+    """Of this test itself, the first time: without a conversion, coremltools counted on."""
+    from coremltools.converters.mil import Builder as mb
+
+    @mb.program(input_specs=[mb.TensorSpec(shape=(1, 8))])
+    def program(x):
+        return mb.relu(x=x)
+
+    assert program.functions["main"].operations[0].name == "relu_0", time
 
 
 def test_a_new_batch_norm_with_an_unusual_epsilon_is_refused(tmp_path):

@@ -428,6 +428,7 @@ def _convert(name, arrays, precision):
     from coremltools.converters.mil import Builder as mb
 
     _, build = NETWORKS[name]
+    mb.name_count.clear()  # coremltools does so after a conversion, but not where a Program is only built
 
     @mb.program(input_specs=[mb.TensorSpec(shape=(1, 8, 6, 6))], opset_version=ct.target.iOS16)
     def program(x):

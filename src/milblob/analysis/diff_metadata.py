@@ -57,7 +57,7 @@ def _signatures(old: Metadata, new: Metadata) -> Iterator[tuple[str, Any, Any]]:
     yield "model input", old.inputs, new.inputs
     yield "model output", old.outputs, new.outputs
     yield "model state", old.states, new.states
-    for name in old.functions.keys() & new.functions.keys():
+    for name in (name for name in old.functions if name in new.functions):
         for number, what in enumerate(("input", "output")):
             yield f"{what} of {name}", old.functions[name][number], new.functions[name][number]
         yield f"state of {name}", old.function_states.get(name, ()), new.function_states.get(name, ())

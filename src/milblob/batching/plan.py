@@ -82,7 +82,7 @@ class Plan:
     def _require_outside(self, found: Found, inside: set[str]) -> None:
         """Refuse a directory for outputs in a source, and collect the sources that are in that directory."""
         into = self._real_into
-        for path in {found.path, found.root} - {""}:
+        for path in filter(None, (found.path, found.root)):
             source = paths.real(path)
             if f"{into}{os.sep}".startswith(f"{source}{os.sep}"):
                 message = "expected a directory for outputs that is outside of the sources"

@@ -123,14 +123,14 @@ class CandidateSearch:
                 message = (
                     f"expected names of weights that are selected in {model.path}, or of operations that read them"
                 )
-                near = hint(named.glob.strip("*"), [*names, *self._reader_names])
+                near = hint(named.glob.strip("*"), [*names, *sorted(self._reader_names)])
                 raise ValueError(escape(f"per_name: {message}, got {named.glob!r}{near}"))
         for op in self._request.op_types:
             if op not in self._readers:
                 message = (
                     f"op_types: expected types of operations that read weights selected in {model.path}, got {op!r}"
                 )
-                raise ValueError(f"{message}{hint(op, self._readers)}")
+                raise ValueError(f"{message}{hint(op, sorted(self._readers))}")
 
     def require_planned(self, model: Model, found: Collection[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed.

@@ -6,6 +6,8 @@ from itertools import islice
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from ..analysis.sides import Side, is_arrays
 from ..arguments import require
 from ..model.fetching import fetch
@@ -77,6 +79,7 @@ def match(
     if not 0 < min_correlation <= 1:
         raise ValueError(f"min_correlation: expected a number above 0, up to 1, got {min_correlation}")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(np.errstate(all="ignore"))  # of any values, infinite and NaN too
         side = Side.open(weights, False, stack, max_nbytes)
         whole = _target(model, stack, max_nbytes)
         side, whole = side.beside(whole), whole.beside(side)

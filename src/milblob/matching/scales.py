@@ -70,9 +70,8 @@ class Scales:
         """
         known = np.isfinite(factors)
         top, bottom = self._extremes[:, 0, known], self._extremes[:, 1, known]
-        with np.errstate(all="ignore"):
-            size = np.abs(factors[known])
-            inside = (size <= top * (1 + tolerance)) & (size >= bottom * (1 - tolerance))
+        size = np.abs(factors[known])
+        inside = (size <= top * (1 + tolerance)) & (size >= bottom * (1 - tolerance))
         counts = np.count_nonzero(inside, axis=1)
         return [self._varied[at] for at in np.flatnonzero(2 * counts >= max(known.sum(), 1))]
 
@@ -82,9 +81,9 @@ class Scales:
         known = np.isfinite(wanted) & (wanted != 0)
         if not known.any():
             return []
-        with np.errstate(all="ignore"):
-            logs = np.nan_to_num(np.log(np.abs(self._scales[:, known])), nan=np.inf)
-            rest = np.log(np.abs(wanted[known])) - logs
+        logs = np.log(np.abs(self._scales[:, known]))
+        logs[np.isnan(logs)] = np.inf
+        rest = np.log(np.abs(wanted[known])) - logs
         # The other one must have this logarithm in the channel where scales differ most; then in all of them.
         column = int(np.argmax(np.where(np.isfinite(logs), logs, 0).std(axis=0))) if len(logs) else 0
         order = np.argsort(logs[:, column], kind="stable")
@@ -94,8 +93,7 @@ class Scales:
         found: list[tuple[float, Steps]] = []
         for first, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             others = order[begin:end]
-            with np.errstate(all="ignore"):
-                apart = np.median(np.abs(logs[others] - rest[first]), axis=1) if len(others) else np.zeros(0)
+            apart = np.median(np.abs(logs[others] - rest[first]), axis=1) if len(others) else np.zeros(0)
             for at, distance in zip(others.tolist(), apart.tolist(), strict=True):
                 pair = (self._rows[first], self._rows[at])
                 if distance <= 2 * tolerance and sum(norm.variance is not None for norm in pair) < 2:
@@ -106,27 +104,24 @@ class Scales:
     def proportional(self, factors: Values, tolerance: float) -> list[tuple[Norm, float]]:
         """Return the norms whose scales are the factors but for one number, and the number."""
         wanted = factors[self._places]
-        with np.errstate(all="ignore"):
-            quotient = wanted / self._scales
-            middle = np.median(quotient, axis=1)
-            apart = np.quantile(np.abs(quotient / middle[:, None] - 1), 0.9, axis=1)
+        quotient = wanted / self._scales
+        middle = np.median(quotient, axis=1)
+        apart = np.quantile(np.abs(quotient / middle[:, None] - 1), 0.9, axis=1)
         return [(self._rows[at], float(middle[at])) for at in np.flatnonzero(apart <= tolerance)]
 
     def near_bias(self, bias: Values, own: Values | None, tolerance: float) -> list[Steps]:
         """Return the norms that make a bias of a convolution's own one."""
         wanted = bias[self._places].astype(np.float64)
         before = 0.0 if own is None else own[self._places].astype(np.float64)
-        with np.errstate(all="ignore"):
-            given = self._scales * (before - self._means) + self._betas
-            apart = np.abs(given - wanted) / (np.abs(wanted) + np.sqrt(np.mean(wanted**2)) + 1e-30)
+        given = self._scales * (before - self._means) + self._betas
+        apart = np.abs(given - wanted) / (np.abs(wanted) + np.sqrt(np.mean(wanted**2)) + 1e-30)
         middle = np.nan_to_num(np.median(apart, axis=1), nan=np.inf)
         return [(self._rows[at],) for at in np.argsort(middle, kind="stable") if middle[at] <= tolerance]
 
     def near_shifts(self, shift: Values, tolerance: float) -> list[str]:
         """Return the vectors that are a shift of channels."""
         wanted = shift[self._places].astype(np.float64)
-        with np.errstate(all="ignore"):
-            apart = np.median(np.abs(self._scales - wanted), axis=1) / (np.sqrt(np.mean(wanted**2)) + 1e-30)
+        apart = np.median(np.abs(self._scales - wanted), axis=1) / (np.sqrt(np.mean(wanted**2)) + 1e-30)
         return [
             str(norm.gamma) for at, norm in enumerate(self._rows) if norm.form == "scale" and apart[at] <= tolerance
         ]
@@ -149,8 +144,7 @@ def _nearest(scales: Values, factors: Values, tolerance: float) -> list[int]:
         return []
     if not known.all():
         scales, factors = scales[:, known], factors[known]
-    with np.errstate(all="ignore"):
-        apart = np.abs(scales - factors) / np.abs(factors)
+    apart = np.abs(scales - factors) / np.abs(factors)
     # Half of the differences at least are small then; that is faster to find out than a median.
     near = np.flatnonzero(2 * np.count_nonzero(apart <= tolerance, axis=1) >= len(factors))
     middle = np.median(apart[near], axis=1)

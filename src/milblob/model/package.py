@@ -350,7 +350,7 @@ class Package:
             if source.mapping.name is not None:
                 found.add(paths.real(source.mapping.name))
             scan = ProgramScan(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
-            names = {c.text for c in scan.constants if c.storage == _codec.BLOB}
+            names = dict.fromkeys(c.text for c in scan.constants if c.storage == _codec.BLOB)
             found |= {resolve(source.directory, name).real() for name in names}
         return found
 

@@ -188,8 +188,8 @@ def _require_occurring(converters: Mapping[str, Converter], source: "Model") -> 
     types = {operation.type for view in source.views for operation in view.operations()} - {"const"}  # has none
     for type in converters:
         if type not in types:
-            message = f"converters: expected types of operations in {source.path}, got {type!r:.100}{hint(type, types)}"
-            raise ValueError(escape(message))
+            message = f"converters: expected types of operations in {source.path}, got {type!r:.100}"
+            raise ValueError(escape(message + hint(type, sorted(types))))
 
 
 def require_sound(source: "Model") -> None:

@@ -77,7 +77,8 @@ def rebase(
     sides = [tensors_of(arrays) for arrays in (base, new)]
     old, tuned = ({name: tensor for name, tensor in side.items() if name not in out} for side in sides)
     _require_alike(old, tuned)
-    with (Model if row is None else row.function("open_model"))(path, constants=True) as model:
+    opened = (Model if row is None else row.function("open_model"))(path, constants=True)
+    with opened as model, np.errstate(all="ignore"):  # of any values, infinite and NaN too
         constants = dict(model.items())
         counter = ProgressCounter(progress, (*old.values(), *constants.values()))
         half = counter.total_nbytes
@@ -95,7 +96,7 @@ def rebase(
         lineage = find_lineage(old, known, counter, epsilon, changed)
         lost, without_effect = _unused(lineage, old, tuned, changed)
         merged = frozenset(name for name in changed if isinstance(tuned[name], MergedArray))
-        lost.extend(merged.intersection(without_effect))
+        lost += (name for name in without_effect if name in merged)
         left_out = [name for name in lineage.unknown if is_left(name)]
         problems = [*_resembling({name: constants[name] for name in left_out}, different)]
         problems += _unknown(lineage, how.is_selected, is_left) + _lost(lost)

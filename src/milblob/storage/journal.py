@@ -129,7 +129,7 @@ def commit(
     with contextlib.ExitStack() as stack:
         held: dict[str, int] = dict(fds or {})
         pending.require_none(os.path.join(root, base))
-        for path in {*by_path, *(replacement.path for replacement in new)}:
+        for path in dict.fromkeys([*by_path, *(replacement.path for replacement in new)]):
             full = join(root, path)
             if path not in held:
                 held[path] = stack.enter_context(_locked(full, root))

@@ -105,9 +105,8 @@ class FoldFinder:
             sizes = np.einsum("nij,nij->ni", samples, samples)
             self._samples[sample_key] = samples, np.where(sizes > 0, sizes, np.inf)
         (x, sizes), y = self._samples[sample_key], self._sample(np.asarray(weight.read()), groups)
-        with np.errstate(all="ignore"):
-            allowed = (y * y).sum(axis=1)
-            rest = np.nan_to_num(allowed - np.einsum("nij,ij->ni", x, y) ** 2 / sizes, nan=np.inf)
+        allowed = (y * y).sum(axis=1)
+        rest = np.nan_to_num(allowed - np.einsum("nij,ij->ni", x, y) ** 2 / sizes, nan=np.inf)
         if residual is not None:
             fits = rest.sum(axis=1) <= residual**2 * allowed.sum()
         else:
@@ -165,13 +164,12 @@ class FoldFinder:
             alike[tuple((*norm[:4], norm.form, norm.dtype) for norm in steps)].append(steps)
         exact: set[Steps] = set()
         if ways:
-            with np.errstate(all="ignore"):
-                values = np.concatenate(
-                    [
-                        compute(several[0], np.array([[norm.epsilon for norm in steps] for steps in several]).T)
-                        for several in alike.values()
-                    ]
-                )
+            values = np.concatenate(
+                [
+                    compute(several[0], np.array([[norm.epsilon for norm in steps] for steps in several]).T)
+                    for several in alike.values()
+                ]
+            )
             is_exact = each_casts_to(values, present, dtype, count).tolist()
             exact.update(compress(chain.from_iterable(alike.values()), is_exact))
         return [steps for steps in ways if steps in exact]

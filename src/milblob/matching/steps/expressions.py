@@ -252,8 +252,7 @@ class Expressions:
         for steps in several[:_MAX_FOUND]:
             for scale in _scale_derivations(steps):
                 yield Combined("*", of, Moved(scale, Layout(after=along)))
-        with np.errstate(all="ignore"):
-            inverse = scales.near(1 / factors, tolerance)
+        inverse = scales.near(1 / factors, tolerance)
         for steps in inverse[:_MAX_FOUND]:
             for scale in _scale_derivations(steps):
                 yield Combined("/", of, Moved(scale, Layout(after=along)))
@@ -346,26 +345,23 @@ def _orders(old: tuple[int, ...], new: tuple[int, ...]) -> Iterable[Layout]:
 
 
 def _applied(values: Values, function: str) -> Values:
-    with np.errstate(all="ignore"):
-        return np.asarray(FUNCTIONS[function](values) if function else values)
+    return np.asarray(FUNCTIONS[function](values) if function else values)
 
 
 def _factors(x: Values, y: Values) -> tuple[Values, Values]:
     """Return the factor and the shift of each channel from x to y, [..., channels, elements]."""
-    with np.errstate(all="ignore"):
-        middle, level = x.mean(axis=-1), y.mean(axis=-1)
-        away = x - middle[..., None]
-        size = (away**2).sum(axis=-1)
-        factors = np.where(size > 0, (away * (y - level[..., None])).sum(axis=-1) / np.where(size > 0, size, 1), np.nan)
-        return factors, level - factors * middle
+    middle, level = x.mean(axis=-1), y.mean(axis=-1)
+    away = x - middle[..., None]
+    size = (away**2).sum(axis=-1)
+    factors = np.where(size > 0, (away * (y - level[..., None])).sum(axis=-1) / np.where(size > 0, size, 1), np.nan)
+    return factors, level - factors * middle
 
 
 def _fits(x: Values, y: Values, tolerance: float, tiny: float) -> Values:
     """Whether y, [channels, elements], is x, [arrays, channels, elements], but for factors and shifts: [arrays]."""
     factors, shifts = _factors(x, y)
-    with np.errstate(all="ignore"):
-        rest = np.abs(y - (factors[..., None] * x + shifts[..., None]))
-        fitting = rest <= tolerance * np.abs(y).max(axis=-1, keepdims=True) + tiny
+    rest = np.abs(y - (factors[..., None] * x + shifts[..., None]))
+    fitting = rest <= tolerance * np.abs(y).max(axis=-1, keepdims=True) + tiny
     return np.asarray((fitting & np.isfinite(x)).all(axis=(-2, -1)))
 
 

@@ -99,12 +99,14 @@ class Rest:
         remains unknown.
         """
         sure = {d for d, names in self._ambiguous.items() if len(names) == 1 and isinstance(d, CheckpointArray)}
-        known = {name: derivation for derivation in sure for name in self._ambiguous[derivation]}
+        known = defaultdict[str, set[Derivation]](set)
+        for one in sure:
+            known[self._ambiguous[one][0]].add(one)
         for derivation, names in self._ambiguous.items():
             of_sure = all(CheckpointArray(source) in sure for source in derivation.sources())
             for name in names:
                 self.constant.pop(name, None)
-                if known.get(name, derivation) != derivation:
+                if name in known and derivation not in known[name]:
                     continue  # such as the magnitude of a positive number
                 is_rare = not float(2 * self._weights.values_of(name).reshape(-1)[0]).is_integer()
                 is_sure = derivation in sure or (of_sure and len(names) == 1 and is_rare)

@@ -58,10 +58,10 @@ def same_elements(arrays: Mapping[str, LazyTensor], weights: Mapping[str, LazyTe
     seed = int.from_bytes(os.urandom(8), "little")  # no author of a file can make tensors look equal
     looks: dict[Any, tuple[list[_Looked], list[_Looked]]] = defaultdict(lambda: ([], []))
     ours = {tensor.size for tensor in arrays.values()}
-    kinds: dict[int, set[DType]] = defaultdict(set)
+    kinds: dict[int, dict[DType, None]] = defaultdict(dict)
     for tensor in weights.values():
         if tensor.size in ours:
-            kinds[tensor.size].add(tensor.mil_dtype)
+            kinds[tensor.size][tensor.mil_dtype] = None
 
     def look(side: int, tensors: Mapping[str, LazyTensor], done: Callable[[str], None]) -> None:
         hashes: dict[tuple[str, DType], _Hashes] = {}
