@@ -121,6 +121,20 @@ cdef class Graph:
             found.append((self.text(self.rows.names[i].name), self.rows.names[i].type.offset, self.rows.names[i].type.nbytes))
         return found
 
+    def outputs(self, uint32_t block):
+        """Return the rows of `names` of what a block's operations yield, in their order, nested blocks left out."""
+        cdef C.mb_graph_operation *o
+        cdef uint32_t row
+        cdef list found = []
+        if block >= self.rows.block_count:
+            raise IndexError(block)
+        row = self.rows.blocks[block].operations
+        while row < self.rows.blocks[block].operation_end:
+            o = &self.rows.operations[row]
+            found += self.names(o.outputs, o.output_count)
+            row = o.end
+        return found
+
     def owner(self, uint32_t name):
         """Return (GRAPH_OUTPUT | GRAPH_INPUT | GRAPH_PARAMETER, row of the operation, block or function) of a row of names."""
         if name >= self.rows.name_count:
@@ -259,6 +273,31 @@ cdef class Graph:
             if not is_sound:
                 doubtful.append((True, word, 0, value.offset, value.nbytes))
         return self.word(o.type), outputs, inputs, attributes, doubtful
+
+    def constant(self, uint32_t row):
+        """Return (offset, nbytes) of an operation's attribute `val`; None without one, and where protobuf has to read it."""
+        cdef Buffer buffer = self.held()
+        cdef C.mb_cursor message
+        cdef C.mb_wire wire
+        cdef C.mb_error e
+        cdef C.mb_span entry, key, type_at, value, found
+        if row >= self.rows.operation_count:
+            raise IndexError(row)
+        found.offset = found.nbytes = 0
+        entry = self.rows.operations[row].message
+        message = C.mb_cursor_of(buffer.data, buffer.data + entry.offset, entry.nbytes)
+        while message.at < message.end:
+            if C.mb_read_field(&message, &wire, &e):
+                raise _error(&e, buffer.name)
+            if wire.number != 5:
+                continue
+            entry.offset, entry.nbytes = <uint64_t>(wire.data - buffer.data), wire.nbytes
+            C.mb_sound_attribute(buffer.data, entry, &key, &type_at, &value)
+            if value.offset == 0:
+                return None
+            if key.nbytes == 3 and memcmp(buffer.data + key.offset, b"val", 3) == 0:
+                found = value  # of keys that come twice the last one stands
+        return (found.offset, found.nbytes) if found.offset else None
 
     cdef bytes small_at(self, C.mb_span value, bint is_sound):
         return self.bytes_at(value) if is_sound and value.nbytes <= FACTS_VALUE_NBYTES else b""

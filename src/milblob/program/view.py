@@ -125,11 +125,19 @@ class ProgramView:
 
     def constant(self, const: "Operation") -> Value | None:
         """Return the attribute `val` of a const operation, or None."""
+        buffer, _ = self.held()
+        span = self.graph.constant(const.row)
+        if span is not None:
+            return Value(self, buffer, span, const, ".val")
         return self.values(const.message, 5, const.path, "val").get("val")
 
     def variables(self, first: int, count: int) -> "tuple[Variable, ...]":
         """Return rows of names with their types."""
         return variables_at(self.held()[0], self.graph.names(first, count))
+
+    def outputs(self, block: int) -> "tuple[Variable, ...]":
+        """Return what the operations of a block yield, in Program order, those of nested blocks left out."""
+        return variables_at(self.held()[0], self.graph.outputs(block))
 
     def defining(self, function: int, block: int, name: str) -> int | None:
         """Return the row of names that defines `name` as a block sees it, or None."""
@@ -532,7 +540,7 @@ class Binding(_codec.GraphBinding):
     @property
     def value(self) -> Value | None:
         """The value; None for a name."""
-        return Value(self.view, self.view.held()[0], self.span, self.path) if self.is_value else None
+        return Value(self.view, self.view.held()[0], self.span, self) if self.is_value else None
 
     @property
     def constant(self) -> Value | None:
