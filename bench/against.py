@@ -155,7 +155,7 @@ class Side:
         data: shared by both sides.
 
     Attributes:
-        nodes: what it can run, until it is told what to run.
+        nodes: what it can run, until one of them is chosen.
     """
 
     def __init__(self, tree: Path, file: str, folder: Path, data: Path) -> None:

@@ -181,7 +181,7 @@ def _measure(
         job, name: what is measured, by whom. Rows of one job are compared with each other.
         run: the work. Called more often than it is timed.
         check: raises AssertionError unless the result is right; not timed.
-        role: "milblob"; "rival" for whoever does the same job; "limit" for what cannot be beaten; "aside" for
+        role: "milblob"; "rival" for another library at the same job; "limit" for what cannot be beaten; "aside" for
             orientation: less work or other work, which no ratio is taken to.
         targets: name of another row of this job -> how many times its median this one may take.
         limit_ms: what this row may take, in milliseconds.
@@ -309,7 +309,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """Say which row is running, for whoever has to end it."""
+    """Record which row is running, so that a run that is stopped names it."""
     COLLECTED.running = nodeid
     keep()
 
@@ -346,7 +346,7 @@ def pytest_itemcollected(item: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the table, unless somebody else will."""
+    """Print the table, unless bench/run.py prints it."""
     if _config.getoption("--summary") is None and COLLECTED.rows:
         terminalreporter.ensure_newline()
         terminalreporter.write_line(table.text(Results(COLLECTED.summary())))

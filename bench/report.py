@@ -109,7 +109,7 @@ def page(every: list[Results]) -> str:
         *machines(every),
     ]
     for part in (
-        behind(every),
+        slower_jobs(every),
         glance(every),
         targets(every),
         growth(Growth.load(GROWTH)),
@@ -225,7 +225,7 @@ def summary(jobs: dict[str, list[Job | None]], every: list[Results]) -> Iterator
     yield from rows_of([*headings, "peak (own) memory"], lines)
 
 
-def behind(every: list[Results]) -> Iterator[str]:
+def slower_jobs(every: list[Results]) -> Iterator[str]:
     """The jobs that a rival does faster on one of the machines."""
     yield "## Where a rival is ahead"
     yield ""

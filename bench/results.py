@@ -328,7 +328,7 @@ def spell_versus(own: float, other: float) -> str:
 
 
 def spell_memory(row: Row) -> str:
-    """Peak and, behind it, what of it is the process' own at the end."""
+    """Peak, and in parentheses the anonymous memory of the process at the end."""
     if row.peak is None:
         return ""
     return f"{spell_nbytes(row.peak)} ({spell_nbytes(row.anonymous or 0)})"

@@ -51,7 +51,7 @@ class Collected:
         rows: by job and name.
         abouts: bench file -> its docstring.
         running: the pytest node that is being run.
-        modules: how many had been imported when the garbage collector was last told to pass over them.
+        modules: how many had been imported when objects were last frozen for the garbage collector.
     """
 
     def __init__(self) -> None:

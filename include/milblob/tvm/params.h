@@ -106,9 +106,9 @@ static inline mb_status mb_params_record(mb_cursor *cursor, uint64_t file_left, 
         if (!mb_mul(nbytes, size, &nbytes)) return mb_fail(error, MB_OVERFLOW, param->shape_offset, nbytes, size, "product of dimensions");
     }
     if (is_empty) nbytes = 0;
-    const uint8_t *told = NULL;
-    if (mb_param_take(cursor, 8, "size of tensor", &told, error)) return error->status;
-    param->nbytes = mb_load_u64(told);
+    const uint8_t *size = NULL;
+    if (mb_param_take(cursor, 8, "size of tensor", &size, error)) return error->status;
+    param->nbytes = mb_load_u64(size);
     if (param->nbytes != nbytes) return mb_fail(error, MB_COUNT, mb_offset(cursor) - 8, nbytes, param->nbytes, "bytes of tensor");
     param->data_offset = mb_offset(cursor);
     uint64_t left = file_left - (param->data_offset - start);

@@ -3,7 +3,7 @@
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import FormatError
@@ -78,7 +78,7 @@ def header_of(data: memoryview) -> bytes:
     return bytes(data[: at + (2 if flags & 2 else 0)])
 
 
-def compress(header: bytes, parts: Iterable[Any], fd: int, told: Callable[[int], None] = lambda nbytes: None) -> None:
+def compress(header: bytes, parts: Iterable[Any], fd: int) -> None:
     """Write a gzip file of one member in a stream.
 
     `header`: as `header_of` gives it; its time, name and level are kept. `parts`: buffers, one after another. `fd`: of
@@ -95,7 +95,6 @@ def compress(header: bytes, parts: Iterable[Any], fd: int, told: Callable[[int],
         if some := stream.compress(part):
             write_at(fd, [some], at)
             at += len(some)
-        told(len(part))
     rest = stream.flush() + struct.pack("<II", crc, nbytes & 0xFFFFFFFF)
     write_at(fd, [rest], at)
     os.lseek(fd, 0, os.SEEK_SET)

@@ -178,13 +178,13 @@ def _waves(table: Values, dtype: DType) -> Values | None:
     if 2 * is_clear.sum() < (np.ptp(table, axis=0) > 0).sum():
         return None
     least = 0.2 if dtype in (DType.FLOAT16, DType.BFLOAT16) else 0.05  # lower ones are weak evidence
-    told = np.flatnonzero(is_clear & (frequency > least) & (frequency < np.pi - least))
+    distinct = np.flatnonzero(is_clear & (frequency > least) & (frequency < np.pi - least))
     places = np.arange(len(table))
     amplitudes = []
-    for at in told:
+    for at in distinct:
         waves = np.stack([np.cos(places * frequency[at]), np.sin(places * frequency[at])], axis=1)
         amplitudes.append(float(np.hypot(*np.linalg.lstsq(waves, table[:, at], rcond=None)[0])))
-    return np.stack([frequency[told], np.asarray(amplitudes)])
+    return np.stack([frequency[distinct], np.asarray(amplitudes)])
 
 
 def resembles(coefficients: Values, array: Values) -> bool:
