@@ -327,9 +327,9 @@ class Topology:
         found: dict[str, Value] = {}
         for scope in self.scopes:
             for variable in scope.variables.values():
-                blob = None if variable.constant is None else variable.constant.blob
-                if blob is not None:
-                    found.setdefault(blob.file_name, variable.constant)
+                value = variable.constant
+                if value is not None and (blob := value.blob) is not None:
+                    found.setdefault(blob.file_name, value)
         return found
 
     def topological_operator_iterator(self, select: Callable[[Operator], bool] = lambda _: True) -> Iterator[Operator]:
