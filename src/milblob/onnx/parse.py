@@ -4,7 +4,7 @@ from itertools import islice
 
 from ..errors import ProgramError
 from ..program.types import StateType
-from ..program.value import Value
+from ..program.value import Value, variables_at
 from ..program.view import Block, Function, Operation
 from .topology import Operator, Scope, Topology, Variable
 
@@ -59,7 +59,7 @@ def _fill(topology: Topology, scope: Scope, block: Block, kept: set[str], depth:
     if depth > _MAX_NESTING:
         message = f"blocks: expected at most {_MAX_NESTING} levels of nesting, got more"
         raise ProgramError(message, where=block.path)
-    outputs = iter(block.view.outputs(block.row))
+    outputs = iter(variables_at(block.view.held()[0], block.view.graph.outputs(block.row)))
     for operation, statement in zip(block.operations, block.statements(), strict=True):
         defined = [Variable(name, name, type) for name, type in islice(outputs, len(statement.outputs))]
         if statement.type == "const":
