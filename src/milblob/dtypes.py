@@ -30,6 +30,8 @@ class _DTypeBase(enum.Enum):
     mil_text: str
     field: int
 
+    __hash__ = object.__hash__  # members are alone of their value; Enum would hash the name, in Python
+
     def __init__(self, mil_text: str, mil_code: int, blob_code: int, nbits: int, field: int) -> None:
         self.mil_text = mil_text
         self.mil_code = mil_code
@@ -76,7 +78,7 @@ class _DTypeBase(enum.Enum):
         """Whether the elements are integers, signed or not; False for BOOL."""
         return "INT" in self.name
 
-    @property
+    @functools.cached_property
     def range(self) -> tuple[int, int]:
         """The least and the greatest value of an integer type or BOOL."""
         if self.name == "BOOL":

@@ -1,6 +1,6 @@
 """BLAKE3 of bytes; many are hashed by several threads."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ Span = tuple[_codec.Buffer, int, int]
 """A buffer, an offset in it, and a number of bytes."""
 
 
-def blake3(spans: Iterable[Span]) -> bytes:
+def blake3(spans: Iterable[Span], passed: Callable[[int, int], object] = lambda offset, nbytes: None) -> bytes:
     """Return the BLAKE3 of bytes, 32 of them.
 
-    `spans`: the bytes in order. Each is done with when the next one is asked for, or kept.
+    `spans`: the bytes in order. Each is done with when the next one is asked for, or kept. `passed`: called, in any
+    thread, with the place in its buffer of each piece that was read, the last one of all spans included.
     """
     values: list[bytes] = []  # chaining values of whole stretches
     count = 0
@@ -36,13 +37,12 @@ def blake3(spans: Iterable[Span]) -> bytes:
             count += 1
         whole = (nbytes - 1) // _STRETCH
         if whole:
-            values += _whole_stretches(buffer, offset, whole, count)
+            values += _whole_stretches(buffer, offset, whole, count, passed)
             count += whole
         rest = (buffer, offset + whole * _STRETCH, nbytes - whole * _STRETCH)
-    if not count:
-        return _codec.hash_stretches(*rest, 0, True)
-    values.append(_codec.hash_stretches(*rest, count))
-    return _codec.hash_join(b"".join(values))
+    values.append(_codec.hash_stretches(*rest, count, not count))
+    passed(*rest[1:])
+    return _codec.hash_join(b"".join(values)) if count else values[0]
 
 
 def hash_bytes(data: Any) -> str:
@@ -53,12 +53,16 @@ def hash_bytes(data: Any) -> str:
     return blake3([(buffer, 0, buffer.nbytes)]).hex()
 
 
-def _whole_stretches(buffer: _codec.Buffer, offset: int, count: int, first: int) -> list[bytes]:
+def _whole_stretches(
+    buffer: _codec.Buffer, offset: int, count: int, first: int, passed: Callable[[int, int], object]
+) -> list[bytes]:
     step = max(PIECE_NBYTES // _STRETCH, 1)
 
     def work(start: int) -> bytes:
-        nbytes = min(step, count - start) * _STRETCH
-        return _codec.hash_stretches(buffer, offset + start * _STRETCH, nbytes, first + start)
+        at, nbytes = offset + start * _STRETCH, min(step, count - start) * _STRETCH
+        value = _codec.hash_stretches(buffer, at, nbytes, first + start)
+        passed(at, nbytes)
+        return value
 
     return list(ordered(work, range(0, count, step), count > step, AHEAD))
 

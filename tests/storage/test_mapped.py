@@ -2,6 +2,8 @@
 
 import io
 import os
+import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,9 @@ import pytest
 import milblob
 from cases import MODEL_CASES, case_paths, load_case
 from children import child_environment, run_child
-from milblob.storage.mapped import MappedFile
+from milblob._codec import Buffer
+from milblob.formats.onnx_external import hash_of
+from milblob.storage.mapped import PASSED_NBYTES, MappedFile
 from paths import DATA
 
 posix = pytest.mark.skipif(
@@ -113,6 +117,35 @@ def test_a_file_that_is_cut_while_arrays_over_it_are_in_use(tmp_path):
             assert (done.returncode, done.stdout.split()) == (0, ["cut", "sound"]), done.stderr
         else:
             assert (done.returncode, done.stdout.split()) == (-signal.SIGBUS, ["cut"]), done.stderr
+
+
+def resident_nbytes(path):
+    """What this process holds in memory of a file that it has mapped."""
+    entries = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", pathlib.Path("/proc/self/smaps").read_text())
+    rows = (re.search(r"^Rss: +([0-9]+) kB", entry, re.MULTILINE) for entry in entries if f" {path}\n" in entry)
+    return sum(int(row[1]) << 10 for row in rows)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what is resident")
+def test_a_file_that_is_hashed_takes_little_memory_and_arrays_over_it_keep_their_values(tmp_path):
+    """Also of many small ranges, and of one that is read again afterwards."""
+    values = np.zeros(3 * PASSED_NBYTES, np.uint8)
+    values[::4099] = np.arange(len(values[::4099])) % 251
+    path = tmp_path / "weight.bin"
+    values.tofile(path)
+    mapping = MappedFile(path)
+    array = np.frombuffer(memoryview(mapping.live()), np.uint8)
+    for step in (len(values), 1 << 16):
+        assert int(array[::4096].max()) > 0
+        assert resident_nbytes(path) == len(values)
+        for at in range(0, len(values), step):
+            hash_of(mapping, mapping.live(), at, step)
+        assert resident_nbytes(path) < 2 * PASSED_NBYTES
+        assert np.array_equal(array, values)
+    expected = hash_of(mapping, mapping.live(), 64, len(values) - 64)
+    mapping.close()
+    assert hash_of(mapping, Buffer(array), 64, len(values) - 64) == expected
+    assert np.array_equal(array, values)
 
 
 def test_a_file_that_changes_after_it_was_read(tmp_path):

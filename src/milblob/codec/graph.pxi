@@ -121,6 +121,18 @@ cdef class Graph:
             found.append((self.text(self.rows.names[i].name), self.rows.names[i].type.offset, self.rows.names[i].type.nbytes))
         return found
 
+    def outputs(self, uint32_t block):
+        """Return the rows of `names` of what a block's operations yield, in their order, nested blocks left out."""
+        cdef uint32_t row
+        cdef list found = []
+        if block >= self.rows.block_count:
+            raise IndexError(block)
+        row = self.rows.blocks[block].operations
+        while row < self.rows.blocks[block].operation_end:
+            found += self.names(self.rows.operations[row].outputs, self.rows.operations[row].output_count)
+            row = self.rows.operations[row].end
+        return found
+
     def owner(self, uint32_t name):
         """Return (GRAPH_OUTPUT | GRAPH_INPUT | GRAPH_PARAMETER, row of the operation, block or function) of a row of names."""
         if name >= self.rows.name_count:
@@ -259,6 +271,30 @@ cdef class Graph:
             if not is_sound:
                 doubtful.append((True, word, 0, value.offset, value.nbytes))
         return self.word(o.type), outputs, inputs, attributes, doubtful
+
+    def constant(self, uint32_t row):
+        """Return (offset, nbytes) of an operation's attribute `val`; None without one, and where protobuf has to read it."""
+        cdef Buffer buffer = self.held()
+        cdef C.mb_cursor message
+        cdef C.mb_wire wire
+        cdef C.mb_error e
+        cdef C.mb_span entry, key, type_at, value, found
+        if row >= self.rows.operation_count:
+            raise IndexError(row)
+        found.offset, entry = 0, self.rows.operations[row].message
+        message = C.mb_cursor_of(buffer.data, buffer.data + entry.offset, entry.nbytes)
+        while message.at < message.end:
+            if C.mb_read_field(&message, &wire, &e):
+                raise _error(&e, buffer.name)
+            if wire.number != 5:
+                continue
+            entry.offset, entry.nbytes = <uint64_t>(wire.data - buffer.data), wire.nbytes
+            C.mb_sound_attribute(buffer.data, entry, &key, &type_at, &value)
+            if value.offset == 0:
+                return None
+            if key.nbytes == 3 and memcmp(buffer.data + key.offset, b"val", 3) == 0:
+                found = value  # of keys that come twice the last one stands
+        return (found.offset, found.nbytes) if found.offset else None
 
     cdef bytes small_at(self, C.mb_span value, bint is_sound):
         return self.bytes_at(value) if is_sound and value.nbytes <= FACTS_VALUE_NBYTES else b""
@@ -456,144 +492,3 @@ cdef str _graph_path(Buffer buffer, C.mb_graph *g):
         return program_path(name, None)
     key = text(g.blocks[block].name.offset, g.blocks[block].name.nbytes)
     return program_path(name, key, (), (g.scan.current.index, "") if g.scan.in_op else None)
-
-
-# Made for each operation that is listed. They refer to the view, and it never to them: there are no cycles.
-@cython.no_gc
-cdef class GraphOperation:
-    """The part of the table that program/view.py's Operation reads."""
-    cdef Graph graph
-    cdef readonly object view
-    cdef readonly uint32_t row
-
-    cdef C.mb_graph_operation *at(self) except NULL:
-        if self.graph is None:
-            raise TypeError("Operation: expected to be made by a Block, got one without a Program")
-        return &self.graph.rows.operations[self.row]
-
-    @property
-    def type(self):
-        return self.graph.word(self.at().type)
-
-    @property
-    def name(self):
-        cdef C.mb_graph_operation *o = self.at()
-        return self.graph.text(self.graph.rows.names[o.outputs].name) if o.output_count else ""
-
-    @property
-    def index(self):
-        return self.at().index
-
-    @property
-    def block_row(self):
-        return self.at().block
-
-    @property
-    def message(self):
-        cdef C.mb_graph_operation *o = self.at()
-        return o.message.offset, o.message.nbytes
-
-    @property
-    def output_rows(self):
-        cdef C.mb_graph_operation *o = self.at()
-        return o.outputs, o.output_count
-
-    @property
-    def output_names(self):
-        cdef C.mb_graph_operation *o = self.at()
-        cdef uint32_t i
-        return tuple([self.graph.text(self.graph.rows.names[i].name) for i in range(o.outputs, o.outputs + o.output_count)])
-
-    @property
-    def block_rows(self):
-        cdef C.mb_graph_operation *o = self.at()
-        cdef uint32_t row = o.blocks, i
-        cdef list found = []
-        for i in range(o.block_count):
-            found.append(row)
-            row = self.graph.rows.blocks[row].end
-        return found
-
-    @property
-    def inputs(self):
-        cdef C.mb_graph_operation *o = self.at()
-        cdef C.mb_graph_argument *a
-        cdef dict found = {}
-        cdef GraphBinding binding
-        cdef uint32_t k, i
-        cdef type cls
-        if o.argument_count == 0:
-            return found
-        cls = self.view.binding_class
-        for k in range(o.arguments, o.arguments + o.argument_count):
-            a = &self.graph.rows.arguments[k]
-            bindings = []
-            for i in range(a.bindings, a.bindings + a.binding_count):
-                binding = <GraphBinding>cls.__new__(cls)
-                binding.graph, binding.view, binding.row = self.graph, self.view, i
-                bindings.append(binding)
-            found[self.graph.word(a.key)] = tuple(bindings)
-        return found
-
-
-@cython.no_gc
-cdef class GraphBinding:
-    """The part of the table that program/view.py's Binding reads."""
-    cdef Graph graph
-    cdef readonly object view
-    cdef readonly uint32_t row
-
-    cdef C.mb_graph_binding *at(self) except NULL:
-        if self.graph is None:
-            raise TypeError("Binding: expected to be made by an Operation, got one without a Program")
-        return &self.graph.rows.bindings[self.row]
-
-    @property
-    def is_value(self):
-        return self.at().is_value != 0
-
-    @property
-    def name(self):
-        cdef C.mb_graph_binding *b = self.at()
-        return None if b.is_value else self.graph.text(b.span)
-
-    @property
-    def span(self):
-        cdef C.mb_graph_binding *b = self.at()
-        return b.span.offset, b.span.nbytes
-
-
-cdef class GraphOperations:
-    """An iterator over the operations of a block in program order; `nested`: also over those in its operations' blocks."""
-    cdef Graph graph
-    cdef object view
-    cdef type cls
-    cdef uint32_t row, end
-    cdef bint nested
-
-    def __init__(self, Graph graph not None, view, uint32_t block, bint nested=False):
-        if block >= graph.rows.block_count:
-            raise IndexError(block)
-        self.graph, self.view, self.cls, self.nested = graph, view, view.operation_class, nested
-        self.row, self.end = graph.rows.blocks[block].operations, graph.rows.blocks[block].operation_end
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        cdef uint32_t row = self.row
-        if row >= self.end:
-            raise StopIteration
-        self.row = row + 1 if self.nested else self.graph.rows.operations[row].end
-        return graph_operation(self.graph, self.view, row)
-
-
-def graph_operation(Graph graph not None, view, uint32_t row):
-    """Make the view.operation_class of a row."""
-    cdef GraphOperation operation
-    cdef type cls = view.operation_class
-    if row >= graph.rows.operation_count:
-        raise IndexError(row)
-    operation = <GraphOperation>cls.__new__(cls)
-    operation.graph, operation.view, operation.row = graph, view, row
-    return operation

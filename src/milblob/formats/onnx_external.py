@@ -23,9 +23,9 @@ while the initializer refers there: a tool that writes the values elsewhere may 
 HASH_DIGITS = 32
 
 
-def hash_of(buffer: _codec.Buffer, offset: int, nbytes: int) -> str:
-    """Return the digits that a model notes about bytes."""
-    return blake3([(buffer, offset, nbytes)]).hex()[:HASH_DIGITS]
+def hash_of(mapping: MappedFile, buffer: _codec.Buffer, offset: int, nbytes: int) -> str:
+    """Return the digits that a model notes about bytes in the buffer of a file."""
+    return blake3([(buffer, offset, nbytes)], mapping.passed).hex()[:HASH_DIGITS]
 
 
 def note_of(offset: int, nbytes: int, hash: str) -> str:
@@ -66,7 +66,7 @@ class External:
             message = f"place of external data of {self._name!r:.100}: expected {message}"
             raise FormatError(f"{message} (convert again if that file was replaced)", file=self._path)
         if self._hash:
-            found = hash_of(self.mapping.check_size(), self.offset, self.nbytes)
+            found = hash_of(self.mapping, self.mapping.check_size(), self.offset, self.nbytes)
             if found != self._hash:
                 place = f"at {self.offset} in {self._location}"
                 message = (

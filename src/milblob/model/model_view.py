@@ -40,7 +40,8 @@ class ModelView(ProgramView):
 
     def require(self) -> None:
         """Raise ValueError if the model is closed, FormatError if its file has shrunk."""
-        self._package.require_open()
+        if self._package.closed or self._package.unsound:
+            self._package.require_open()
         self._source.mapping.check_size()
 
     def release(self) -> None:

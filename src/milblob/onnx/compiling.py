@@ -101,7 +101,7 @@ def prune(topology: Topology) -> None:
 def written_states(operator: Operator) -> list[Variable]:
     """Return the states that an operation writes, or operations in its blocks do."""
     found: dict[Variable, None] = {}
-    pending = [operator]
+    pending = [operator] if operator.scopes or operator.type in _WRITES else []
     while pending:
         one = pending.pop()
         if one.type in _WRITES:

@@ -137,6 +137,19 @@ def convert(
     return made
 
 
+@contextmanager
+def _resting_collector() -> Iterator[None]:
+    """Let Python's collector of cycles rest: it walks all that a large Program became again and again, for nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_resting_collector()  # until all that is used by the conversion alone is gone
 def converted(
     model: "Model",
     weights: Weights,
@@ -148,16 +161,15 @@ def converted(
 ) -> tuple[ir.Model, Any]:
     """Return the conversion of an open model, and its message (`message_of`). Raises: as `convert`."""
     converters = as_mapping("converters", converters, "converters by type of operation")
-    with _resting_collector():
-        _require_occurring(converters, model)
-        require_sound(model)
-        raw = MilProgramContainer(model, function)
-        topology = parse_mil(raw.function)
-        passes.compile(topology, converters, opset)
-        require_sound_weights(topology)
-        weights.require_reachable(topology)
-        made = convert_topology(topology, raw, weights, opset, converters, zipmap, precision)
-        proto = check_declared(made, topology, precision)
+    _require_occurring(converters, model)
+    require_sound(model)
+    raw = MilProgramContainer(model, function)
+    topology = parse_mil(raw.function)
+    passes.compile(topology, converters, opset)
+    require_sound_weights(topology)
+    weights.require_reachable(topology)
+    made = convert_topology(topology, raw, weights, opset, converters, zipmap, precision)
+    proto = check_declared(made, topology, precision)
     late = [
         one.raw_name
         for one in weights.why_dense
@@ -168,7 +180,7 @@ def converted(
         message = (
             f"{count} had to be decoded, which opset {NIBBLES_SINCE} keeps compressed, the first of them {late[0]}"
         )
-        warnings.warn(message, DecodedWarning, stacklevel=3)
+        warnings.warn(message, DecodedWarning, stacklevel=4)
     return made, proto
 
 
@@ -212,12 +224,7 @@ def require_sound_weights(topology: Topology) -> None:
 
     Raises: FormatError: with the finding's code. As reading the records that the Program refers to.
     """
-    seen: set[str] = set()
-    for variable in chain.from_iterable(scope.variables.values() for scope in topology.scopes):
-        value = variable.constant
-        if value is None or (blob := value.blob) is None or blob.file_name in seen:
-            continue
-        seen.add(blob.file_name)
+    for value in topology.stored.values():
         reader, _ = value.view.place(value).record()
         found = Findings()
         reader.mapping.expect_random(True)
@@ -296,9 +303,12 @@ def convert_operators(
 
     Raises: MilblobError: any error of a converter, with the place of the operation.
     """
+    chosen: dict[str, Converter | None] = dict(converters or {})
     for operator in operators:
         container.purpose = f"{operator.type} {operator.name}"
-        found = (converters or {}).get(operator.type) or registry.find(operator.type, container.opset)
+        if operator.type not in chosen:
+            chosen[operator.type] = registry.find(operator.type, container.opset)
+        found = chosen[operator.type]
         if found is None:
             raise UnsupportedError(f"{operator.type}: expected a converter, got none", where=operator.path)
         try:
@@ -317,18 +327,6 @@ def convert_operators(
 
 def _arguments(operator: Operator) -> str:
     return some(f"{key} {variable.type}" for key, bound in operator.inputs.items() for variable in bound)
-
-
-@contextmanager
-def _resting_collector() -> Iterator[None]:
-    """Let Python's collector of cycles rest: it walks all that a large Program became again and again, for nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

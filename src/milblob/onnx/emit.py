@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ..errors import ProgramError, UnsupportedError
 from ..hashing import hash_bytes
+from ..program.types import TensorType
 from ..values.tensorvalue import MAX_RANK
 from ..wording import some
 from .topology import Operator, Scope, Topology, Variable
@@ -30,6 +31,7 @@ _RESULTS |= dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOr
 _PLAIN_NBYTES = 64  # larger constants are compared by their hashes
 _NODE_NBYTES = 4096  # that a node with its output takes: in Python, in messages, and in the checker of ONNX
 _INTEGERS = frozenset(kind for kind in NUMPY if kind.name.startswith(("INT", "UINT")))
+_WHOLE = (int, np.integer, np.bool_)
 _LIKE = {"Where": 1, "DequantizeLinear": 1}  # which input has the element type of the result
 
 
@@ -177,14 +179,26 @@ class ModelComponentContainer:
             return found
         if not variable.is_known:
             raise UnsupportedError(f"value: expected one that a converter made, got none for {variable.name}")
-        tensor, is_shared = self.weights.tensor(variable)
         home = self.weights.home(variable, self.topology.function.name)
-        if is_shared and home is None:
-            found = self.constant(tensor.numpy() if tensor.dtype != ir.DataType.STRING else variable.read())
+        small = self._small(variable) if home is None else None
+        if small is not None:
+            found = self.constant(*small)
         else:
-            found = self._named(variable, tensor, home)
+            tensor, is_shared = self.weights.tensor(variable)
+            if is_shared and home is None:
+                found = self.constant(tensor.numpy() if tensor.dtype != ir.DataType.STRING else variable.read())
+            else:
+                found = self._named(variable, tensor, home)
         self._values[variable] = found
         return found
+
+    def _small(self, variable: Variable) -> "tuple[np.ndarray[Any, Any], ir.DataType] | None":
+        """Return the values of a small constant of numbers in the Program, with their element type; None for others."""
+        value, declared = variable.constant, variable.type
+        if value is None or value.kind != "tensor" or not isinstance(declared, TensorType):
+            return None
+        dtype, array = onnx_dtype(declared.dtype), variable.read()
+        return (array, dtype) if dtype != ir.DataType.STRING and self.weights.is_small(array.nbytes) else None
 
     def _named(self, variable: Variable, tensor: Any, home: str | None) -> ir.Value:
         """Add a constant under the name of its Variable; if it is an output too, the output gets the name.
@@ -306,7 +320,7 @@ class ModelComponentContainer:
         Raises:
             LimitError: more nodes than the budget of the model has left: blocks in blocks may be converted many times.
         """
-        self.weights.spend(_NODE_NBYTES * outputs + sum(_nbytes(value) for value in attributes.values()))
+        self.weights.spend(_NODE_NBYTES * outputs + sum(map(_nbytes, attributes.values())))
         values = [None if value is None else self._as_value(value) for value in inputs]
         while values and values[-1] is None:
             values.pop()
@@ -323,11 +337,12 @@ class ModelComponentContainer:
         if dtype is None and values:
             first = values[_LIKE.get(kind, 0)]
             dtype = None if first is None else self._dtypes[first]
-        for output in made.outputs:
+        found = made.outputs
+        for output in found:
             if dtype is not None:
                 self._dtypes[output] = dtype
             self._fresh[output] = self.graph_nodes
-        return made.outputs[0] if outputs == 1 else tuple(made.outputs)
+        return found[0] if outputs == 1 else found
 
     def set_dtype(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Set the element type of a node's output, where it is not the common one."""
@@ -481,7 +496,7 @@ def _nbytes(value: Any) -> int:
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:
-    if isinstance(value, bool | int | np.integer | np.bool_ | ir.DataType):
+    if isinstance(value, _WHOLE):  # bool and ir.DataType among them
         return ir.AttrInt64(name, int(value))
     if isinstance(value, float | np.floating):
         return ir.AttrFloat32(name, float(value))
@@ -489,10 +504,10 @@ def _attribute(name: str, value: Any) -> ir.Attr:
         return ir.AttrString(name, value)
     if isinstance(value, ir.Graph):
         return ir.AttrGraph(name, value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         if value and isinstance(value[0], str):
             return ir.AttrStrings(name, list(value))
         if value and isinstance(value[0], float):
-            return ir.AttrFloat32s(name, [float(v) for v in value])
-        return ir.AttrInt64s(name, [int(v) for v in value])
+            return ir.AttrFloat32s(name, value)
+        return ir.AttrInt64s(name, value)
     return ir.AttrTensor(name, value)

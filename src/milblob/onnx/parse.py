@@ -1,8 +1,10 @@
 """From a function of a Program to a Topology."""
 
+from itertools import islice
+
 from ..errors import ProgramError
 from ..program.types import StateType
-from ..program.value import Value
+from ..program.value import Value, variables_at
 from ..program.view import Block, Function, Operation
 from .topology import Operator, Scope, Topology, Variable
 
@@ -57,19 +59,21 @@ def _fill(topology: Topology, scope: Scope, block: Block, kept: set[str], depth:
     if depth > _MAX_NESTING:
         message = f"blocks: expected at most {_MAX_NESTING} levels of nesting, got more"
         raise ProgramError(message, where=block.path)
-    for operation in block.operations:
-        if operation.type == "const":
-            _constant(topology, scope, operation, kept)
+    outputs = iter(variables_at(block.view.held()[0], block.view.graph.outputs(block.row)))
+    for operation, statement in zip(block.operations, block.statements(), strict=True):
+        defined = [Variable(name, name, type) for name, type in islice(outputs, len(statement.outputs))]
+        if statement.type == "const":
+            _constant(topology, scope, operation, defined, kept)
             continue
-        operator = Operator(operation.type, scope, operation)
-        for parameter, bindings in operation.inputs.items():
+        operator = Operator(statement.type, scope, operation)
+        for parameter, names in statement.inputs.items():
             operator.inputs[parameter] = [
-                _resolve(scope, binding.name, operation, parameter)
-                if not binding.is_value
-                else _immediate(binding.value)
-                for binding in bindings
+                _immediate(operation.inputs[parameter][number].value)
+                if name is None
+                else _resolve(scope, name, operation, parameter)
+                for number, name in enumerate(names)
             ]
-        if operation.type.startswith("constexpr_"):
+        if statement.type.startswith("constexpr_"):
             for parameter, value in operation.attributes.items():
                 if parameter != "name":
                     operator.inputs.setdefault(parameter, [_immediate(value)])
@@ -79,32 +83,33 @@ def _fill(topology: Topology, scope: Scope, block: Block, kept: set[str], depth:
                 child.inputs.append(_define(topology, child, name, Variable(name, name, type), inner))
             _fill(topology, child, inner, set(), depth + 1)
             operator.scopes.append(child)
-        for name, type in operation.outputs:
-            variable = Variable(name, name, type)
+        for variable in defined:
             variable.producer = operator
-            operator.outputs.append(_define(topology, scope, name, variable, operation, name in kept))
+            _define(topology, scope, variable.name, variable, operation, variable.name in kept)
+        operator.outputs = defined
         scope.operators.append(operator)
     for name in block.outputs:
         scope.outputs.append(_resolve(scope, name, block, ""))
 
 
-def _constant(topology: Topology, scope: Scope, operation: Operation, kept: set[str]) -> None:
+def _constant(topology: Topology, scope: Scope, operation: Operation, defined: list[Variable], kept: set[str]) -> None:
     value = operation.view.constant(operation)
     if value is None:
         bound = operation.inputs.get("val", ())
         value = bound[0].value if bound else None
-    if value is None or not operation.output_rows[1]:
+    if value is None or not defined:
         raise ProgramError("const: expected the attribute val and an output, got none", where=operation.path)
-    ((name, type), *_) = operation.outputs
-    _define(topology, scope, name, Variable(name, name, type, value), operation, name in kept)
+    variable = defined[0]
+    variable.constant = value
+    _define(topology, scope, variable.name, variable, operation, variable.name in kept)
 
 
 def _immediate(value: Value | None) -> Variable:
     return Variable("", "", None if value is None else value.type, value)
 
 
-def _resolve(scope: Scope, name: str | None, reader: Operation | Block, parameter: str) -> Variable:
-    found = scope.find(name or "")
+def _resolve(scope: Scope, name: str, reader: Operation | Block, parameter: str) -> Variable:
+    found = scope.find(name)
     if found is None:
         where = f"{reader.path}.{parameter}" if parameter else reader.path
         message = f"name: expected one that is defined before it is read, got {name!r:.120}"

@@ -72,7 +72,8 @@ class WeightReference(ir.ExternalTensor):
 
     def note(self) -> tuple[str, str]:
         """Return the key and value in the initializer's metadata for the bytes that it refers to."""
-        return REFERENCE, note_of(self.offset or 0, self.nbytes, hash_of(self._buffer, self.start, self.nbytes))
+        hash = hash_of(self.mapping, self._buffer, self.start, self.nbytes)
+        return REFERENCE, note_of(self.offset or 0, self.nbytes, hash)
 
     def __reduce__(self) -> Any:
         """A copy, or one unpickled in another process, opens the file by its name."""

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from .._codec import Buffer
 from ..errors import DestinationExistsError, UnsupportedError
-from ..formats.onnx_external import REFERENCE, hash_of, note_of
+from ..formats.onnx_external import HASH_DIGITS, REFERENCE, note_of
+from ..hashing import hash_bytes
 from ..rewrite.destination import require_no_part
 from ..storage import paths
 from ..storage.disk import sync_directory
 from ..storage.output import NewFile, together
 from ..storage.transfer import copy_range, write_at
+from ..threads import sized
 from .reference import WeightReference, fill, refer
 from .weights import BESIDE_NBYTES, Weights
 
@@ -81,12 +82,12 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
                     name=tensor.name, base_dir=os.path.dirname(os.path.abspath(path)),
                 )  # fmt: skip
                 at += nbytes
-        for tensor in proto.graph.initializer:
-            referred = model.graph.initializers[tensor.name].const_value
-            if isinstance(referred, WeightReference):
-                key, note = referred.note()
-                referred.metadata_props[key] = note
-                tensor.metadata_props.add(key=key, value=note)
+        held = ((tensor, model.graph.initializers[tensor.name].const_value) for tensor in proto.graph.initializer)
+        referred = [(tensor, one) for tensor, one in held if isinstance(one, WeightReference)]
+        notes = sized(WeightReference.note, [one for _, one in referred], lambda one: one.size)
+        for (tensor, one), (key, note) in zip(referred, notes, strict=True):
+            one.metadata_props[key] = note
+            tensor.metadata_props.add(key=key, value=note)
         if weights.mode == "reference":
             for mapping in weights.files:
                 mapping.require_named()
@@ -99,7 +100,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
 
 
 def _refer(tensor: Any, location: str, offset: int, data: Any) -> None:
-    note = note_of(offset, data.nbytes, hash_of(Buffer(data), 0, data.nbytes))
+    note = note_of(offset, data.nbytes, hash_bytes(data)[:HASH_DIGITS])
     tensor.metadata_props.add(key=REFERENCE, value=note)
     refer(tensor, location, offset, data.nbytes)
 

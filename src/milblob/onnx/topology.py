@@ -5,6 +5,7 @@ Topology, as ONNX wants them: blocks in MIL may give a name again that a block a
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -73,13 +74,14 @@ class Variable:
         Raises:
             ValueError: no constant. As `Value.read`.
         """
-        if self._array is None and self.weight is not None:
-            self._array = np.asarray(self.weight.read())
-        if self._array is None and self.constant is None:
-            raise ValueError(escape(f"{self.name}: expected a constant, got a value that is computed"))
-        if self._array is None and self.constant is not None:
-            value = self.constant.read()
-            self._array = value if isinstance(value, list | tuple | dict) else np.asarray(value)
+        if self._array is None:
+            value = self.constant
+            if self.weight is not None:
+                self._array = np.asarray(self.weight.read())
+            elif value is None:
+                raise ValueError(escape(f"{self.name}: expected a constant, got a value that is computed"))
+            else:
+                self._array = value.array() if value.kind in ("tensor", "blob") else value.read()
         return self._array
 
     def __repr__(self) -> str:
@@ -182,7 +184,7 @@ class Operator:
         if isinstance(value, np.ndarray):
             if value.size != 1:
                 self.refuse(f"one {parameter}", value.size)
-            return value.reshape(-1)[0].item() if value.dtype.kind != "O" else value.reshape(-1)[0]
+            return value.item()
         return value
 
     def integer(self, parameter: str, default: Any = _MISSING, *, least: int) -> int:
@@ -222,7 +224,7 @@ class Operator:
             found = [int(element) for variable in bound for element in np.asarray(variable.read()).reshape(-1)]
         else:
             value = self.constant(parameter, default)
-            found = [int(v) for v in value.reshape(-1)] if isinstance(value, np.ndarray) else value
+            found = [int(v) for v in value.reshape(-1).tolist()] if isinstance(value, np.ndarray) else value
         if count is not None and len(found) != count:
             self.refuse(f"{count} numbers in {parameter}", len(found))
         if least is not None and min(found, default=least) < least:
@@ -319,6 +321,17 @@ class Topology:
         self.scopes.append(scope)
         return scope
 
+    @cached_property
+    def stored(self) -> dict[str, Value]:
+        """The first constant in each weight file, by the name that the Program has for the file."""
+        found: dict[str, Value] = {}
+        for scope in self.scopes:
+            for variable in scope.variables.values():
+                value = variable.constant
+                if value is not None and (blob := value.blob) is not None:
+                    found.setdefault(blob.file_name, value)
+        return found
+
     def topological_operator_iterator(self, select: Callable[[Operator], bool] = lambda _: True) -> Iterator[Operator]:
         """Yield every Operator in an order in which values are made before they are read: Program order.
 
@@ -332,7 +345,8 @@ class Topology:
                 continue
             if select(operator):
                 yield operator
-            pending.extend(iter(scope.operators) for scope in reversed(operator.scopes))
+            if operator.scopes:
+                pending.extend(iter(scope.operators) for scope in reversed(operator.scopes))
 
     def __str__(self) -> str:
         lines = [f"{self.function.name} ({self.opset})"]

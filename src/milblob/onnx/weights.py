@@ -203,16 +203,10 @@ class Weights:
         Raises:
             ValueError, ResolveError: see `location_of`.
         """
-        names: set[str] = set()
-        for scope in topology.scopes:
-            for variable in scope.variables.values():
-                value = variable.constant
-                if value is None or (blob := value.blob) is None or blob.file_name in names or self.mode != "reference":
-                    continue
-                names.add(blob.file_name)
-                reader, _ = value.view.place(value).record()
-                if reader.mapping.fd >= 0:
-                    self._location(reader.mapping)
+        for value in topology.stored.values() if self.mode == "reference" else ():
+            reader, _ = value.view.place(value).record()
+            if reader.mapping.fd >= 0:
+                self._location(reader.mapping)
 
     def attach(self, topology: Topology) -> None:
         """Attach the weight of the model to every Variable that a constexpr operation computes."""

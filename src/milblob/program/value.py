@@ -55,7 +55,6 @@ class Value:
     """A value in a Program: a tensor, a tuple, a list or a dictionary written there, or one in a weight file.
 
     Attributes:
-        path: where it is, for messages.
         kind: "tensor", "tuple", "list", "dictionary", "blob", or "" if the Program states none.
 
     Examples:
@@ -66,13 +65,20 @@ class Value:
         ('tensor', 'int32', np.int32(0))
     """
 
-    __slots__ = ("_buffer", "_depth", "_fields", "_is_merged", "_member", "kind", "path", "view")
+    __slots__ = ("_buffer", "_depth", "_fields", "_is_merged", "_member", "_owner", "_step", "kind", "view")
 
     def __init__(
-        self, view: Owner, buffer: _codec.Buffer, span: Span, path: str, depth: int = 1, is_merged: bool = False
+        self,
+        view: Owner,
+        buffer: _codec.Buffer,
+        span: Span,
+        owner: Any,
+        step: str = "",
+        depth: int = 1,
+        is_merged: bool = False,
     ) -> None:
         self.view = view
-        self.path = path
+        self._owner, self._step = owner, step
         self._depth = depth
         self._is_merged = is_merged
         with Naming(self._name_error):
@@ -100,6 +106,13 @@ class Value:
                 self.kind, self._member = _KINDS[number], at
 
     @property
+    def path(self) -> str:
+        """Where it is, for messages."""
+        if not isinstance(self._owner, str):
+            self._owner, self._step = str(self._owner.path) + self._step, ""
+        return self._owner + self._step
+
+    @property
     def doc_string(self) -> str:
         """Value.docString."""
         self.view.require()
@@ -109,6 +122,9 @@ class Value:
     def type(self) -> "ValueType | None":
         """The declared type; None for an element of a list that states none."""
         self.view.require()
+        return self._declared()
+
+    def _declared(self) -> "ValueType | None":
         if 2 not in self._fields:
             return None
         with Naming(self._name_error):
@@ -170,7 +186,7 @@ class Value:
             return self.view.read(self)
         if self.kind != "tensor":
             raise TypeError(f"array: expected a tensor, got {self.kind or 'no value'} at {self.path}")
-        return self.unpack(self.type)
+        return self.unpack(self._declared())
 
     def unpack(self, declared: "ValueType | None") -> "np.ndarray[Any, Any]":
         """Return a tensor that stands in the Program as one of this type; None where none is stated.
@@ -204,7 +220,7 @@ class Value:
 
     def _inner(self, buffer: _codec.Buffer, span: Span, step: str) -> "Value":
         is_merged = self._is_merged or buffer is not self._buffer
-        return Value(self.view, buffer, span, self.path + step, self._depth + 1, is_merged)
+        return Value(self.view, buffer, span, self, step, self._depth + 1, is_merged)
 
     def _name_error(self, error: MilblobError) -> None:
         """Add the path to an error; an offset in bytes that protobuf merged is dropped."""
@@ -236,7 +252,7 @@ def text_at(buffer: _codec.Buffer, span: Span) -> str:
 def variables_at(buffer: _codec.Buffer, rows: Iterable[tuple[str, int, int]]) -> "tuple[Variable, ...]":
     """Return names with the types at their places in a buffer, (offset, nbytes). Raises: as `type_at`."""
     variable = _types().Variable
-    return tuple(variable(name, type_at(buffer, (at, nbytes)) if at else None) for name, at, nbytes in rows)
+    return tuple([variable(name, type_at(buffer, (at, nbytes)) if at else None) for name, at, nbytes in rows])
 
 
 def type_at(buffer: _codec.Buffer, span: Span) -> "ValueType | None":

@@ -70,16 +70,14 @@ class ProgramView:
     @property
     def doc_string(self) -> str:
         """Program.docString."""
-        buffer, span = self.held()
-        found = dict(repeated(buffer, span, {3: 2}, "docString"))  # as protobuf: the last one stands
-        return text_at(buffer, found[3]) if 3 in found else ""
+        found = dict(repeated(*(held := self.held()), {3: 2}, "docString"))  # as protobuf: the last one stands
+        return text_at(held[0], found[3]) if 3 in found else ""
 
     @property
     def functions(self) -> dict[str, "Function"]:
         """The functions by their names, prefix included, in Program order."""
         self.require()
-        found = (Function(self, row) for row in range(self.graph.counts[0]))
-        return {function.name: function for function in found}
+        return {one.name: one for one in (Function(self, row) for row in range(self.graph.counts[0]))}
 
     def operations(self) -> Iterator["Operation"]:
         """Yield every operation of every function in Program order, those of nested blocks too."""
@@ -125,6 +123,9 @@ class ProgramView:
 
     def constant(self, const: "Operation") -> Value | None:
         """Return the attribute `val` of a const operation, or None."""
+        buffer, _ = self.held()
+        if (span := self.graph.constant(const.row)) is not None:
+            return Value(self, buffer, span, const, ".val")
         return self.values(const.message, 5, const.path, "val").get("val")
 
     def variables(self, first: int, count: int) -> "tuple[Variable, ...]":
@@ -270,8 +271,7 @@ class Function(_Row):
     def blocks(self) -> dict[str, "Block"]:
         """The block specializations by operator set, in Program order."""
         self.view.require()
-        blocks = [Block(self.view, row) for row in self.view.graph.function(self.row)[3]]
-        return {block.name: block for block in blocks}
+        return {one.name: one for one in (Block(self.view, row) for row in self.view.graph.function(self.row)[3])}
 
     @property
     def block(self) -> "Block":
@@ -532,7 +532,7 @@ class Binding(_codec.GraphBinding):
     @property
     def value(self) -> Value | None:
         """The value; None for a name."""
-        return Value(self.view, self.view.held()[0], self.span, self.path) if self.is_value else None
+        return Value(self.view, self.view.held()[0], self.span, self) if self.is_value else None
 
     @property
     def constant(self) -> Value | None:

@@ -1,7 +1,7 @@
 """Where a Program breaks the rules of the specification: a walk over its functions, blocks and operations."""
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -28,6 +28,14 @@ _READ = frozenset(dtype for dtype in DType if dtype.is_integer or dtype in (DTyp
 _Place = Function | Block | Operation
 _Hidden = dict[str, tuple[Bound | None] | None]
 _Argument = tuple[str, tuple[Bound | None, ...]]
+_Inputs = list[tuple[str, tuple[str | tuple[bytes, bytes], ...]]]
+_Facts = tuple[
+    str,
+    list[tuple[str, bytes | None]],
+    _Inputs,
+    list[tuple[str, bytes, bytes]] | None,
+    list[tuple[bool, str, int, int, int]],
+]
 
 
 class Signature(NamedTuple):
@@ -72,9 +80,10 @@ def _attributes(attributes: dict[str, Value], where: str) -> Iterator[Breach]:
         yield from value_breaches(value)
 
 
-def _name(name: str, what: str, where: str) -> Iterator[Breach]:
-    if _is_identifier(name) is None:
-        yield Breach("MIL001", f"{what}: expected a name such as x_1, got {quoted(name)}", where)
+def _name(name: str, what: str, where: str) -> tuple[Breach, ...]:
+    if _is_identifier(name) is not None:
+        return ()
+    return (Breach("MIL001", f"{what}: expected a name such as x_1, got {quoted(name)}", where),)
 
 
 def _path(place: _Place) -> str:
@@ -94,7 +103,7 @@ class _Walk:
         self._bounds: dict[tuple[bytes | None, bool, bytes], Bound] = {}
         self._kept: list[Bound] = []
         self._judged: dict[tuple[object, ...], tuple[tuple[tuple[str, str], ...], tuple[ValueType, ...] | None]] = {}
-        self._sound: set[object] = set()
+        self._sound: dict[Hashable, bool] = {}  # what `_alike` returned -> whether the outputs are constant
         self._opset: int | None = None
         self._newer: dict[DType, str] = {}  # data types that the opset does not have
 
@@ -183,36 +192,63 @@ class _Walk:
             else:
                 self._visible[name] = before[0]
 
-    def _define(self, name: str, bound: Bound | None, hidden: _Hidden, place: Block | Operation) -> Iterator[Breach]:
+    def _define(self, name: str, bound: Bound | None, hidden: _Hidden, place: Block | Operation) -> tuple[Breach, ...]:
         if name in hidden:
             message = f"name: expected one that its block does not have yet, got {quoted(name)}"
-            yield Breach("MIL002", message, place.path)
-            return
+            return (Breach("MIL002", message, place.path),)
         hidden[name] = (self._visible[name],) if name in self._visible else None
         self._visible[name] = bound
+        return ()
 
     # ------------------------------------------------------------------------------------------------------- operations
 
-    def _operation(self, op: Operation, hidden: _Hidden) -> Iterator[Breach]:
-        kind, outputs, inputs, attributes, doubtful = self._view.graph.facts(op.row)
-        if kind != "const" or inputs or doubtful or not attributes or len(outputs) != 1 or op.block_rows:
-            yield from self._judge(op, hidden)
-            return
-        # Most operations are constants of few types: one that breaks no rule is judged once for all of its types.
-        alike = self._opset, outputs[0][1], tuple([(key, stated) for key, stated, _ in attributes])
-        if alike in self._sound and _is_identifier(outputs[0][0]) is not None:
-            whole = next((data for key, _, data in attributes if key == "val"), b"")
-            yield from self._define(outputs[0][0], self._bound(outputs[0][1], True, whole), hidden, op)
-            return
-        is_sound = len({key for key, _, _ in attributes}) == len(attributes)
-        for breach in self._judge(op, hidden):
-            is_sound = False
-            yield breach
-        if is_sound:
-            self._sound.add(alike)
+    def _operation(self, op: Operation, hidden: _Hidden) -> Iterable[Breach]:
+        """Return the breaches of an operation: one that breaks no rule is judged once for all that are like it."""
+        facts: _Facts = self._view.graph.facts(op.row)
+        alike = None if op.block_rows else self._alike(facts)
+        if alike is None:
+            return self._judge(op, facts, hidden)
+        _, outputs, _, attributes, _ = facts
+        is_constant = self._sound.get(alike)
+        if is_constant is None:
+            found = list(self._judge(op, facts, hidden))
+            if not found and outputs:
+                last = self._visible[outputs[-1][0]]
+                self._sound[alike] = last is not None and last.is_constant
+            return found
+        whole = b""
+        if facts[0] == "const":
+            whole = next((data for key, _, data in attributes or () if key == "val"), b"")
+        return [
+            breach
+            for name, data in outputs
+            for breach in self._define(name, self._bound(data, is_constant, whole), hidden, op)
+        ]
 
-    def _judge(self, op: Operation, hidden: _Hidden) -> Iterator[Breach]:
-        kind, outputs, inputs, attributes, doubtful = self._view.graph.facts(op.row)
+    def _alike(self, facts: _Facts) -> Hashable:
+        """Return what the rules compare of an operation, but for the names of its outputs; None where that is more."""
+        kind, outputs, inputs, attributes, doubtful = facts
+        if doubtful or attributes is None or len({key for key, _, _ in attributes}) != len(attributes):
+            return None
+        if None in [_is_identifier(name) for name, _ in outputs]:
+            return None
+        read: list[int | str] = []
+        for key, bindings in inputs:
+            for binding in bindings:
+                bound = (
+                    self._visible.get(binding)
+                    if isinstance(binding, str)
+                    else self._bound(binding[0], True, binding[1])
+                )
+                if bound is None:
+                    return None
+                read.append(id(bound))
+            read.append(key)
+        stated = tuple([(key, stated) for key, stated, _ in attributes])
+        return kind, self._opset, tuple(read), stated, tuple([data for _, data in outputs])
+
+    def _judge(self, op: Operation, facts: _Facts, hidden: _Hidden) -> Iterator[Breach]:
+        kind, outputs, inputs, attributes, doubtful = facts
         merged: dict[tuple[bool, str, int], Value] = {}
         in_pieces = attributes is None or len({key for key, _, _ in attributes}) != len(attributes)
         for is_attribute, key, number, offset, nbytes in doubtful:
@@ -278,10 +314,7 @@ class _Walk:
             yield from self._define(name, self._bound(data, is_constant, whole), hidden, op)
 
     def _inputs(
-        self,
-        op: Operation,
-        inputs: list[tuple[str, tuple[str | tuple[bytes, bytes], ...]]],
-        merged: dict[tuple[bool, str, int], Value],
+        self, op: Operation, inputs: _Inputs, merged: dict[tuple[bool, str, int], Value]
     ) -> Generator[Breach, None, list[_Argument]]:
         """Yield the breaches of an operation's bindings; return the binding of each input."""
         visible = self._visible
@@ -376,12 +409,12 @@ class _Walk:
 
     def _bound(self, stated: bytes | None, is_constant: bool, whole: bytes = b"") -> Bound:
         """Return a name's or value's type, and all its bytes where types of outputs may depend on them."""
-        declared = self._known(stated).type
-        if whole and not (isinstance(declared, TensorType) and declared.dtype in _READ):
-            whole = b""
         key = stated, is_constant, whole
         found = self._bounds.get(key)
         if found is None:
+            declared = self._known(stated).type
+            if whole and not (isinstance(declared, TensorType) and declared.dtype in _READ):
+                return self._bound(stated, is_constant)
             found = self._bounds[key] = Bound(declared, is_constant, self._elements(whole) if whole else None)
         return found
 

@@ -18,6 +18,9 @@ from ..mirrored import FILES, Backing, Spans, shown
 from . import paths
 from .beneath import OPEN_FLAGS, Location, final_path
 
+PASSED_NBYTES = 1 << 24
+"""How many bytes of a file that is read once are in memory."""
+
 _PAGE_NBYTES = 4096
 _RWF_DONTCACHE = 0x80  # of preadv2, Linux 6.14
 
@@ -444,6 +447,19 @@ class MappedFile:
             except ValueError:
                 self.live()  # raises if another thread closed it
                 raise
+
+    def passed(self, offset: int, nbytes: int) -> None:
+        """Take pages out of memory that were read once, such as for a hash, at each multiple of PASSED_NBYTES.
+
+        Only of a mapping of a file, which is shared and read-only: its pages have no changes that could be lost, and an
+        array over them, in any thread, finds the same bytes in the page cache again.
+
+        `offset`, `nbytes`: the place of the bytes that were read now; those before them are passed too.
+        """
+        mapped, begin = self._mmap, offset - offset % PASSED_NBYTES
+        if mapped is not None and offset + nbytes >= begin + PASSED_NBYTES and hasattr(mmap, "MADV_DONTNEED"):
+            with contextlib.suppress(ValueError, OSError):  # another thread closed it; advice that a system lacks
+                mapped.madvise(mmap.MADV_DONTNEED, begin, offset + nbytes - begin)
 
     def close(self) -> None:
         """Release the bytes. Arrays over them remain valid, and the last of them releases the mapping."""

@@ -28,13 +28,11 @@ def accepts(dtype: DType, field: int) -> bool:
     ints and longInts hold integers (each value is checked against the dtype), floats also float64, and bytes anything
     of fixed size, little-endian and packed as in a blob file.
     """
+    if field == dtype.field:
+        return True
     if field == BYTES:
         return dtype is not DType.STRING
-    if field in (INTS, LONGINTS):
-        return dtype.is_integer
-    if field == FLOATS:
-        return dtype is DType.FLOAT32 or dtype is DType.FLOAT64
-    return field == dtype.field
+    return dtype.is_integer if field in (INTS, LONGINTS) else field == FLOATS and dtype is DType.FLOAT64
 
 
 def unpack_tensor(
