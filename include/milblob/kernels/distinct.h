@@ -11,6 +11,7 @@
 
 #define MB_DISTINCT_EXACT 65536u
 #define MB_DISTINCT_SLOTS (2 * MB_DISTINCT_EXACT)
+#define MB_DISTINCT_WAITING 512u /* hashes that are looked for together */
 #define MB_DISTINCT_LEVELS 48u /* 2^16 hashes have 48 zeros at the top, and these fit into the set */
 
 /* 1 MiB, from the caller; only the part in use is touched. All zero is an empty one. */
@@ -29,16 +30,16 @@ MB_STEP uint64_t mb_distinct_hash_64(uint64_t key) {
     return key ^ key >> 31;
 }
 
-/* The same of 32-bit words (lowbias32 of Wellons); an array has keys of one width. */
-MB_STEP uint32_t mb_distinct_hash_32(uint32_t key) {
+/* The same of 32-bit words (lowbias32 of Wellons) but for its last step, which leaves the upper 16 bits as they are: only these decide
+ * whether a level keeps a hash, because no level of 32 bits is above 16. An array has keys of one width. */
+MB_STEP uint32_t mb_distinct_begin_32(uint32_t key) {
     key += 0x9e3779b9u; /* zero, which is frequent, is not 0, which every level keeps */
     key = (key ^ key >> 16) * 0x7feb352du;
-    key = (key ^ key >> 15) * 0x846ca68bu;
-    return key ^ key >> 16;
+    return (key ^ key >> 15) * 0x846ca68bu;
 }
 
-/* A hash of 32 bits as one of 64: the set looks at its top and at its end. */
-MB_STEP uint64_t mb_distinct_widen(uint32_t hash) { return (uint64_t)hash << 32 | hash; }
+/* The last step, and the hash as one of 64 bits: the set looks at its top and at its end. */
+MB_STEP uint64_t mb_distinct_end_32(uint32_t hash) { return (hash ^ hash >> 16) * 0x100000001u; }
 
 /* The largest hash that the set keeps. */
 static inline uint64_t mb_distinct_most(const mb_distinct *distinct) { return UINT64_MAX >> distinct->level; }
@@ -77,32 +78,34 @@ MB_STEP void mb_distinct_add(mb_distinct *distinct, uint64_t hash) {
     while (distinct->count > MB_DISTINCT_EXACT && distinct->level < MB_DISTINCT_LEVELS) mb_distinct_raise(distinct);
 }
 
-/* Move the hashes up to `most` to the front, and return how many there are; without a branch that would be guessed wrong. */
-MB_STEP uint32_t mb_distinct_keep(uint64_t *hashes, uint32_t count, uint64_t most) {
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const uint64_t hash = hashes[i];
-        hashes[kept] = hash, kept += hash <= most;
+/* Move the hashes up to `most` to the front, and return how many there are; without a branch that would be guessed wrong. `hashes` has
+ * room for a multiple of 64; what follows the kept ones is not specified afterwards. */
+#define MB_DEFINE_DISTINCT_KEEP(width) \
+    MB_STEP uint32_t mb_distinct_keep_##width(uint##width##_t *hashes, uint32_t count, uint##width##_t most) { \
+        uint32_t kept = 0; \
+        for (uint32_t i = 0; i < count; i++) { \
+            const uint##width##_t hash = hashes[i]; \
+            hashes[kept] = hash, kept += hash <= most; \
+        } \
+        return kept; \
     }
-    return kept;
-}
 
-/* Which of 16 hashes of 32 bits are up to `most`: a bit of each. */
-MB_STEP uint32_t mb_distinct_mask(const uint32_t *hashes, uint32_t most) {
-    uint32_t mask = 0;
-    for (unsigned k = 0; k < 16; k++) mask |= (uint32_t)(hashes[k] <= most) << k;
-    return mask;
-}
+MB_DEFINE_DISTINCT_KEEP(32)
+MB_DEFINE_DISTINCT_KEEP(64)
 
-/* Add hashes up to mb_distinct_most. Most values of an array are not new: those in the slot where they belong leave first, without a
- * branch that would be guessed wrong, so that the CPU waits for several slots at a time. What remains in hashes is not specified. */
+/* Add hashes up to mb_distinct_most. Most values of an array are not new: those in the slot where they belong leave first, then those
+ * in the next slots, without a branch that would be guessed wrong, so that the CPU waits for several slots at a time. What remains
+ * in hashes is not specified. */
 MB_KERNEL void mb_distinct_add_all(mb_distinct *distinct, uint64_t *hashes, uint32_t count) {
-    uint32_t left = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const uint64_t hash = hashes[i];
-        hashes[left] = hash, left += distinct->slots[(uint32_t)hash & (MB_DISTINCT_SLOTS - 1)] != hash || hash == 0;
+    for (uint32_t step = 0; step < 4; step++) {
+        uint32_t left = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            const uint64_t hash = hashes[i];
+            hashes[left] = hash, left += distinct->slots[((uint32_t)hash + step) & (MB_DISTINCT_SLOTS - 1)] != hash || hash == 0;
+        }
+        count = left;
     }
-    for (uint32_t i = 0; i < left; i++) mb_distinct_add(distinct, hashes[i]);
+    for (uint32_t i = 0; i < count; i++) mb_distinct_add(distinct, hashes[i]);
 }
 
 /* Add everything that another one has seen. */

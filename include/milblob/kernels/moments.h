@@ -1,9 +1,10 @@
 /* kernels/moments.h: count, extremes, sum, spread and special values of an array.
  *
  * All arithmetic is that of float64. Elements of 32 and 64 bits are taken in blocks of MB_MOMENTS_BLOCK that fit into the
- * first cache: one loop over a block sums, a second adds up the squared distances from the block's own mean, others count
- * what is special in blocks that have any of it, and blocks are merged by the rule of Chan, Golub and LeVeque (1979), with compensated sums (Neumaier 1974). Nothing is ever
- * computed as the difference of two large sums, so a spread that is small compared with the mean is accurate too. Elements
+ * first cache: one loop over a block adds up elements and their squares, others count what is special in blocks that have any
+ * of it, and blocks are merged by the rule of Chan, Golub and LeVeque (1979), with compensated sums (Neumaier 1974). The
+ * spread of a block is the difference of two sums only if its mean is at most twice its deviation; else another loop adds up
+ * the squared distances from the mean, so a spread that is small compared with the mean is accurate too. Elements
  * of fewer bits come from a tally as (value, count); then the mean is known before distances are taken.
  *
  * Precision, with u = 2^-53 and only finite elements counted: |error of sum| <= 2^-45 * (sum of |x|);
@@ -136,14 +137,14 @@ MB_DEFINE_ORDER(64)
 typedef void (*mb_moments_kernel)(mb_moments_block *block, uint32_t count, uint64_t tiny, mb_moments *m);
 
 /* The moments of a block, in short loops: of one with everything in it, compilers make no vectors.
- * see(block, filled, m): find sum, least, most and smallest, the last of zeros too, and return true; or return false: then
- *     nothing is known. It may do so for any block, and must for one that holds NaNs or magnitudes from 65520 on.
+ * see(block, filled, m): find sum, least, most and smallest, the last of zeros too, and the sum of the squares as spread, and
+ *     return true; or return false: then nothing is known. It may do so for any block, and must for one that holds NaNs or magnitudes from 65520 on.
  * square(block, filled, mean): the sum of the squared distances, after `see` has returned true                         */
 #define MB_DEFINE_MOMENTS(name, target, width, see, square) \
     target MB_KERNEL void name##_large(const mb_moments_block *block, uint32_t filled, mb_moments *m) { \
         uint##width##_t nan = 0, positive = 0, negative = 0, overflow = 0; \
         int##width##_t least = INT##width##_MAX, most = INT##width##_MIN; \
-        double lanes[MB_LANES] = {0}; \
+        double lanes[MB_LANES] = {0}, squares[MB_LANES] = {0}; \
         for (uint32_t i = 0; i < filled; i++) { \
             const uint##width##_t bits = mb_block_bits_##width(block, i), a = bits & MB_F##width##_ABS; \
             nan += a > MB_F##width##_INF; \
@@ -162,9 +163,11 @@ typedef void (*mb_moments_kernel)(mb_moments_block *block, uint32_t count, uint6
         for (uint32_t i = 0; i < filled; i += MB_LANES) \
             for (uint32_t k = 0; k < MB_LANES; k++) { \
                 const uint##width##_t bits = mb_block_bits_##width(block, i + k); \
-                lanes[k] += mb_number_of_##width(bits & (0u - (uint##width##_t)((bits & MB_F##width##_ABS) < MB_F##width##_INF))); \
+                const double value = mb_number_of_##width(bits & (0u - (uint##width##_t)((bits & MB_F##width##_ABS) < MB_F##width##_INF))); \
+                lanes[k] += value, squares[k] += value * value; \
             } \
-        m->nan = nan, m->positive_infinite = positive, m->negative_infinite = negative, m->overflow = overflow, m->sum = mb_sum_lanes(lanes); \
+        m->nan = nan, m->positive_infinite = positive, m->negative_infinite = negative, m->overflow = overflow; \
+        m->sum = mb_sum_lanes(lanes), m->spread = mb_sum_lanes(squares); \
         if (filled > nan + positive + negative) { \
             m->least = mb_number_of_##width(mb_sorted_##width((uint##width##_t)least + MB_F##width##_TURN)); \
             m->most = mb_number_of_##width(mb_sorted_##width((uint##width##_t)most - MB_F##width##_TURN)); \
@@ -207,8 +210,10 @@ typedef void (*mb_moments_kernel)(mb_moments_block *block, uint32_t count, uint6
         if (!is_seen || m->smallest < mb_number_of_##width((uint##width##_t)tiny)) name##_small(block, filled, tiny, m); \
         m->count = count, m->nan -= is_seen ? 0 : filled - count; \
         m->least += 0.0, m->most += 0.0; /* an extreme of zero has no sign */ \
-        const double finite = (double)mb_moments_finite(m), mean = finite > 0 ? m->sum / finite : 0; \
-        m->spread = is_seen ? square(block, filled, mean) : name##_squares(block, filled, mean); \
+        const double finite = (double)mb_moments_finite(m), mean = finite > 0 ? m->sum / finite : 0, around = m->sum * mean; \
+        m->spread -= around; \
+        if (!(m->spread >= around / 4 && m->spread < mb_f64_of_bits(MB_F64_INF))) \
+            m->spread = is_seen ? square(block, filled, mean) : name##_squares(block, filled, mean); \
     }
 
 MB_STEP bool mb_see_nothing(const mb_moments_block *block, uint32_t filled, mb_moments *m) { return (void)block, (void)filled, (void)m, false; }
@@ -217,16 +222,17 @@ MB_DEFINE_MOMENTS(mb_moments_f32_plain, , 32, mb_see_nothing, mb_square_nothing)
 MB_DEFINE_MOMENTS(mb_moments_f64_plain, , 64, mb_see_nothing, mb_square_nothing)
 
 /* `see` and `square` with vectors. Minima and maxima may or may not show NaNs; the sum does.
- * D, DN: a register of DN doubles and its operations; DOUBLES(at): load DN numbers as doubles
+ * D, DN: a register of DN doubles and its operations; DSQUARE(x, sum): x * x + sum, rounded twice unless x * x is exact
+ * DOUBLES(at): load DN numbers as doubles
  * E, EN: a register of EN numbers of this width and its operations                                                      */
-#define MB_DEFINE_SEE_MOMENTS(name, target, width, D, DN, DSET, DSTORE, DADD, DSUB, DMUL, DOUBLES, E, EN, ESET, ELOAD, ESTORE, EMIN, EMAX, EABS) \
+#define MB_DEFINE_SEE_MOMENTS(name, target, width, D, DN, DSET, DSTORE, DADD, DSUB, DMUL, DSQUARE, DOUBLES, E, EN, ESET, ELOAD, ESTORE, EMIN, EMAX, EABS) \
     target MB_STEP bool name##_see(const mb_moments_block *block, uint32_t filled, mb_moments *m) { \
         const mb_f64 infinite = mb_f64_of_bits(MB_F64_INF), limit = mb_f64_of_bits(MB_F64_65520); \
         E least = ESET((mb_f##width)infinite), smallest = least, most = ESET((mb_f##width)-infinite); \
-        D sums[MB_LANES / DN]; \
+        D sums[MB_LANES / DN], squares[MB_LANES / DN]; \
         double lanes[MB_LANES]; \
         mb_f##width found[3][EN]; \
-        for (uint32_t r = 0; r < MB_LANES / DN; r++) sums[r] = DSET(0); \
+        for (uint32_t r = 0; r < MB_LANES / DN; r++) sums[r] = squares[r] = DSET(0); \
         for (uint32_t i = 0; i < filled; i += MB_LANES) { \
             const mb_f##width *at = block->f##width + i; \
             E low = ELOAD(at), high = low, near = EABS(low); \
@@ -235,7 +241,10 @@ MB_DEFINE_MOMENTS(mb_moments_f64_plain, , 64, mb_see_nothing, mb_square_nothing)
                 low = EMIN(low, x), high = EMAX(high, x), near = EMIN(near, EABS(x)); \
             } \
             least = EMIN(low, least), most = EMAX(high, most), smallest = EMIN(near, smallest); \
-            for (uint32_t r = 0; r < MB_LANES / DN; r++) sums[r] = DADD(sums[r], DOUBLES(at + r * DN)); \
+            for (uint32_t r = 0; r < MB_LANES / DN; r++) { \
+                const D x = DOUBLES(at + r * DN); \
+                sums[r] = DADD(sums[r], x), squares[r] = DSQUARE(x, squares[r]); \
+            } \
         } \
         for (uint32_t r = 0; r < MB_LANES / DN; r++) DSTORE(lanes + r * DN, sums[r]); \
         ESTORE(found[0], least), ESTORE(found[1], most), ESTORE(found[2], smallest); \
@@ -246,6 +255,8 @@ MB_DEFINE_MOMENTS(mb_moments_f64_plain, , 64, mb_see_nothing, mb_square_nothing)
             m->smallest = (double)found[2][k] < m->smallest ? (double)found[2][k] : m->smallest; \
         } \
         m->sum = mb_sum_lanes(lanes); \
+        for (uint32_t r = 0; r < MB_LANES / DN; r++) DSTORE(lanes + r * DN, squares[r]); \
+        m->spread = mb_sum_lanes(lanes); \
         if (m->sum == m->sum && m->least > -limit && m->most < limit) return true; \
         mb_moments_clear(m); \
         return false; \
@@ -307,8 +318,8 @@ MB_DEFINE_WIDE_LOAD(mb_wide_load_plain, )
  * only those are left. */
 typedef uint32_t (*mb_wide_hash_kernel)(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most);
 
-/* keep, mask: of distinct.h. Hashes of 32 bits fill a block of 16, the last ones with the largest. */
-#define MB_DEFINE_WIDE_HASHES(tier, target, keep, mask) \
+/* keep_32, keep_64: of distinct.h. */
+#define MB_DEFINE_WIDE_HASHES(tier, target, keep_32, keep_64) \
     target MB_KERNEL uint32_t mb_wide_hash_64_##tier(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most) { \
         for (uint32_t i = 0; i < count; i++) { \
             uint64_t bits = mb_load_u64(src + 8 * (size_t)i); \
@@ -316,29 +327,23 @@ typedef uint32_t (*mb_wide_hash_kernel)(bool is_float, uint64_t *hashes, const u
             if (is_float) bits = a > MB_F64_INF ? MB_F64_INF | 1 : bits & (0u - (uint64_t)(a != 0)); \
             hashes[i] = mb_distinct_hash_64(bits); \
         } \
-        return most == UINT64_MAX ? count : keep(hashes, count, most); \
+        return most == UINT64_MAX ? count : keep_64(hashes, count, most); \
     } \
     target MB_KERNEL uint32_t mb_wide_hash_32_##tier(bool is_float, uint64_t *hashes, const uint8_t *src, uint32_t count, uint64_t most) { \
-        uint32_t narrow[MB_MOMENTS_BLOCK], kept = 0; \
+        uint32_t narrow[MB_MOMENTS_BLOCK]; \
         if (is_float) \
             for (uint32_t i = 0; i < count; i++) { \
                 const uint32_t bits = mb_load_u32(src + 4 * (size_t)i), a = bits & MB_F32_ABS; \
-                narrow[i] = mb_distinct_hash_32(a > MB_F32_INF ? MB_F32_INF | 1 : bits & (0u - (uint32_t)(a != 0))); \
+                narrow[i] = mb_distinct_begin_32(a > MB_F32_INF ? MB_F32_INF | 1 : bits & (0u - (uint32_t)(a != 0))); \
             } \
         else \
-            for (uint32_t i = 0; i < count; i++) narrow[i] = mb_distinct_hash_32(mb_load_u32(src + 4 * (size_t)i)); \
-        if (most == UINT64_MAX) { \
-            for (uint32_t i = 0; i < count; i++) hashes[i] = mb_distinct_widen(narrow[i]); \
-            return count; \
-        } \
-        for (uint32_t i = count; i % 16 != 0; i++) narrow[i] = UINT32_MAX; \
-        for (uint32_t i = 0; i < count; i += 16) \
-            for (uint32_t few = mask(narrow + i, (uint32_t)(most >> 32)); few != 0; few &= few - 1) \
-                hashes[kept++] = mb_distinct_widen(narrow[i + mb_lowest_bit(few)]); \
-        return kept; \
+            for (uint32_t i = 0; i < count; i++) narrow[i] = mb_distinct_begin_32(mb_load_u32(src + 4 * (size_t)i)); \
+        if (most != UINT64_MAX) count = keep_32(narrow, count, (uint32_t)(most >> 32)); \
+        for (uint32_t i = 0; i < count; i++) hashes[i] = mb_distinct_end_32(narrow[i]); \
+        return count; \
     }
 
-MB_DEFINE_WIDE_HASHES(plain, , mb_distinct_keep, mb_distinct_mask)
+MB_DEFINE_WIDE_HASHES(plain, , mb_distinct_keep_32, mb_distinct_keep_64)
 
 /* What a tier has for elements of 32 and 64 bits. */
 typedef struct mb_wide_kernels {
@@ -352,7 +357,8 @@ typedef struct mb_wide_kernels {
  * over-reads: none      fails: never                                                                                   */
 MB_KERNEL void mb_wide_moments(const mb_wide_kernels *kernels, int kind, const uint8_t *src, uint64_t count, mb_moments *m, mb_distinct *distinct) {
     mb_moments_block block;
-    uint64_t hashes[MB_MOMENTS_BLOCK];
+    uint64_t hashes[MB_MOMENTS_BLOCK + MB_DISTINCT_WAITING];
+    uint32_t waiting = 0;
     const uint64_t tiny = kind == MB_WIDE_F32 ? MB_F32_TURN : kind == MB_WIDE_F64 ? MB_F64_TURN : 1;
     const uint64_t bias = kind == MB_WIDE_U64 ? ~MB_F64_ABS : 0;
     const bool is_float = kind == MB_WIDE_F32 || kind == MB_WIDE_F64, is_long = mb_wide_nbytes(kind) == 8;
@@ -374,7 +380,8 @@ MB_KERNEL void mb_wide_moments(const mb_wide_kernels *kernels, int kind, const u
         mb_moments_add(m, &part);
         if (distinct != NULL) {
             const bool has_alike = is_float && part.nan + part.negative_zeros > 0;
-            mb_distinct_add_all(distinct, hashes, kernels->hash[is_long](has_alike, hashes, src, some, mb_distinct_most(distinct)));
+            waiting += kernels->hash[is_long](has_alike, hashes + waiting, src, some, mb_distinct_most(distinct));
+            if (waiting >= MB_DISTINCT_WAITING || count == some) mb_distinct_add_all(distinct, hashes, waiting), waiting = 0;
         }
         src += mb_wide_nbytes(kind) * some, count -= some;
     }
