@@ -72,16 +72,6 @@ def pytest_collection_finish():
     trust_coremltools()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup():
-    """Have coremltools count the names of operations from 0 in each test, whatever Programs the tests before it built.
-
-    It does so after each conversion. Where a test builds a Program only, the next conversion would have other names.
-    """
-    if builder := sys.modules.get("coremltools.converters.mil.mil.builder"):
-        builder.Builder.name_count.clear()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
     """Keep the collector away from what a module has imported too, once its tests have run."""

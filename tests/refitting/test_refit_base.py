@@ -124,18 +124,6 @@ def test_a_number_that_two_arrays_have_is_refused_where_they_differ_now(changed,
         milblob.refit(model, base | {changed: np.full(1, 0.6, np.float32)}, base=base)
 
 
-@pytest.mark.parametrize("time", [1, 2])
-def test_names_do_not_depend_on_programs_that_other_tests_built(time):
-    """Of this test itself, the first time: without a conversion, coremltools counted on."""
-    from coremltools.converters.mil import Builder as mb
-
-    @mb.program(input_specs=[mb.TensorSpec(shape=(1, 8))])
-    def program(x):
-        return mb.relu(x=x)
-
-    assert program.functions["main"].operations[0].name == "relu_0", time
-
-
 def test_a_new_batch_norm_with_an_unusual_epsilon_is_refused(tmp_path):
     """It scales by 1 / sqrt(1.00025), which changes few of 48 weights of float16, and does not say which epsilon it is."""
     shapes, _ = NETWORKS["depthwise_and_grouped"]
