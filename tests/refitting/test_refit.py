@@ -495,3 +495,21 @@ def test_a_file_that_appears_at_the_destination_is_not_replaced(package, force, 
     with pytest.raises(FileExistsError, match=r"out\.mlpackage: expected "):
         milblob.refit(package, new, destination=target, force=force)
     assert [path.name for path in target.parent.rglob("*")] == ["out.mlpackage", "thesis.txt"]
+
+
+def test_a_weight_file_that_is_replaced_before_it_is_copied_is_refused(tmp_path, monkeypatch):
+    """The copy of another file would have none of the new values, and the refit would be reported as done."""
+    from milblob.refitting import write
+
+    def replaced(root, name, *arguments):
+        os.replace(other, os.path.join(root, name))
+        return copy(root, name, *arguments)
+
+    copy = write.copy_changed
+    array, other = np.arange(8, dtype=np.float32), tmp_path / "other.bin"
+    for path in (tmp_path / "w.bin", other):
+        path.write_bytes(blob_file(("FLOAT32", array))[0])
+    monkeypatch.setattr(write, "copy_changed", replaced)
+    with pytest.raises(milblob.FormatError, match="expected the one that was opened, got another"):
+        milblob.refit(tmp_path / "w.bin", {"#0": array + 1}, destination=tmp_path / "new.bin")
+    assert not (tmp_path / "new.bin").exists()

@@ -142,6 +142,7 @@ def copied(
         with NewNamedFile(target, force) as file:
             real = paths.real(source)
             copy_changed(os.path.dirname(real), os.path.basename(real), file.name, changed, files)
+            files.require_all()
             pending.require_none(source)  # from a writer that died after the model was opened
             yield file.name
         return
