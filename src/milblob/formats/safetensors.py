@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -77,6 +78,8 @@ def save(
         try:
             safetensors.numpy.save_file(arrays, new.name, metadata)
         except safetensors.SafetensorError as error:
+            if number := re.search(r"\(os error (\d+)\)", str(error)):  # the library's words for an OSError
+                raise OSError(int(number[1]), os.strerror(int(number[1])), path) from None
             raise UnsupportedError(
                 f"safetensors file: expected tensors that it takes, got a refusal: {error}"
             ) from None
