@@ -89,6 +89,13 @@ def test_odd_values(matched):
     assert found.unmatched_given == ["z"] and found.unmatched_names == ["c"]
 
 
+def test_tensors_without_elements(matched):
+    """Arrays and weights of no elements have no hash of elements: their shapes are compared."""
+    nothing = np.empty((0, 4), np.float32)
+    for array in (nothing, nothing.astype(np.float16), nothing.T):
+        matched({"a": array, "b": normal(3, 4)}, {"w": nothing, "v": normal(3, 4)})
+
+
 def test_simplest_layout_wins(matched):
     """A symmetric matrix needs no transposition, and one that the model has both ways is taken as it is."""
     w = normal(9, 9)

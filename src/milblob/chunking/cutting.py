@@ -177,7 +177,8 @@ class Cutter:
         what = f"operation {flow.steps[start].op.label!r}"
         if stop - start > 1:
             what = f"{stop - start} operations from {flow.steps[start].op.label!r} on, which cannot be divided"
-            what += f" ({flow.barred[start + 1]})"
+            reasons = [flow.barred[cut] for cut in range(start + 1, stop) if cut in flow.barred]
+            what += f" ({reasons[0]})" if reasons else ""  # idle cuts have none
         if largest is not None:
             what += f", with the weight {self.names[keys[largest]]!r} of {self.records[keys[largest]]} bytes"
         return ProgramError(escape(f"max_nbytes: expected at least {size}, for {what}; got {limit}"))

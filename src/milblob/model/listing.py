@@ -224,6 +224,8 @@ def to_program(file: str, rows: Iterable[Row]) -> bytes:
     """Return the Program that a listing describes: as from its MIL text, but with the original names."""
     from ..program import schema
 
+    if not _is_text(file):
+        raise FormatError(f"listing: expected a weight file whose name is UTF-8, got {file!r:.100}")
     program = schema.Program(version=1)
     block = program.functions["main"].block_specializations[""]
     for row in rows:

@@ -218,10 +218,11 @@ def _named(model: Model, name: str, function: str | None) -> Operation:
     raise KeyError(unknown("operation with the output", name, outputs, model.path or "the model"))
 
 
-def _own_name(operation: Operation) -> Any:
-    """The attribute `name`, which may differ from the names of the outputs."""
+def _own_name(operation: Operation) -> str | None:
+    """The attribute `name`, which may differ from the names of the outputs; None also where it is no text."""
     value = operation.attributes.get("name")
-    return None if value is None or value.kind != "tensor" else value.read()
+    name = None if value is None or value.kind != "tensor" else value.read()
+    return name if isinstance(name, str) else None
 
 
 def _neighbours(operation: Operation) -> list[Operation]:

@@ -44,6 +44,7 @@ class Equality(NamedTuple):
         return not self.layout.is_identity, self.cost, is_cast
 
 
+_BATCH = 64  # tensors: few enough for progress between batches
 _Hashes = tuple[tuple[int, ...], tuple[int, ...]]
 
 _Looked = tuple[str, LazyTensor, tuple[tuple[int, ...], tuple[int, ...]]]
@@ -96,7 +97,8 @@ def _batches(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[list[str], int
     for name, tensor in tensors.items():
         alike[tensor.size, tensor.mil_dtype].append(name)
     for (size, dtype), names in alike.items():
-        step = max(PIECE_COUNT // size, 1) if dtype.is_float else 1  # an integer may be out of range: of one alone
+        most = max(1, min(PIECE_COUNT // max(size, 1), _BATCH))
+        step = most if dtype.is_float else 1  # an integer may be out of range: of one alone
         yield from ((names[begin : begin + step], size, dtype) for begin in range(0, len(names), step))
 
 
@@ -107,6 +109,8 @@ def _hashes(tensors: list[LazyTensor], dtype: DType, seed: int) -> list[_Hashes]
     a sixth of the time of a hash in any order, which few tensors then need.
     """
     every = [Elements(tensor) for tensor in tensors]
+    if not every[0].count:
+        return [((), ())] * len(every)
     ordered: list[list[int]] = []
     mixed: list[list[Any]] = []
     for begin in starts(every[0].count):
