@@ -74,6 +74,8 @@ def test_hostile_models(tmp_path, part):
         ("milblob text around", "0c27a926866343e19681a2169ffe901eefbdb8ce2ba2726ac6b078b7e2506c26d08b4ab519"),
         # a weight file whose name is not UTF-8
         ("milblob diff", "8395fe5ae4bec6c02f27e9718ea776fc56b2436669028404812a9ee4bbc377ac0525253d7ef7ab4f73d884194fc48b"),
+        # two names of thousands of characters, in one message
+        ("milblob refit", "0743141b95bb50574471590cd801883fba46b2994c676679c4708ef6993bd1fb8aebeba0fa938b61"),
         # places for a cut where no value changes
         ("chunk by size", "55109aa793c6c5936eadc195ad6ad3d261713a19a54a175c6f574a8d9b3bf4295ba0595ea3849df90573be358c5fc74378b354b28ac6a64d55a71cbbdc946ed59be2ac86ee21"),
     ],

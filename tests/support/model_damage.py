@@ -274,7 +274,7 @@ def _change_operation(model, choices):
             value = op.attributes[key]
             if value.HasField("blobFileValue"):
                 at = value.blobFileValue.offset
-                value.blobFileValue.offset = choices.one((0, 63, 64, 2**40, 2**64 - 1, at // 2 + 64, at + 64))
+                value.blobFileValue.offset = choices.one((0, 63, 64, 2**40, 2**64 - 1, at // 2 + 64, (at + 64) % 2**64))
     elif keys:
         argument = op.inputs[choices.one(keys)]
         if argument.arguments and kind == 8:

@@ -219,7 +219,7 @@ def _named(model: Model, name: str, function: str | None) -> Operation:
 
 
 def _own_name(operation: Operation) -> str | None:
-    """The attribute `name`, which may differ from the names of the outputs; None also where it is no text."""
+    """The attribute `name`, which may differ from the names of the outputs, if it is text."""
     value = operation.attributes.get("name")
     name = None if value is None or value.kind != "tensor" else value.read()
     return name if isinstance(name, str) else None

@@ -1,7 +1,7 @@
 """The problems of a `refit`: all are found before any is raised, and those of one kind are counted."""
 
 from ..errors import MilblobError
-from ..wording import escape, shortened, some
+from ..wording import abbreviated, escape, shortened, some
 
 ERRORS = (KeyError, TypeError, ValueError, OverflowError, MilblobError)
 """What is wrong with an array or a weight; anything else ends the work at once."""
@@ -54,7 +54,8 @@ class Problems:
             if len(found) == 1:
                 messages.append(f"{_message_of(found[0][1])} ({remedy})")
             else:
-                messages.append(f"{len(found):,} {what} ({some((name for name, _ in found), _MAX_NAMES)}): {remedy}")
+                names = some((abbreviated(name) for name, _ in found), _MAX_NAMES)
+                messages.append(f"{len(found):,} {what} ({names}): {remedy}")
         listed = "; ".join(shortened(messages, _MAX_PROBLEMS))
         raise ValueError(escape(f"weights: expected all to fit, got {self._count:,} problems: {listed}"))
 

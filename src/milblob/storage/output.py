@@ -325,11 +325,11 @@ class NewNamedFile(Whole):
         sweep(parent)
         with naming(self.path):
             self._directory, self._fd = _create_directory(parent, 0o777)
+            self._mode = stat.S_IMODE((self._old or os.stat(self._directory)).st_mode)
+            os.chmod(self._directory, 0o700)
+        self._mode &= 0o666 if self._old is None else ~0
         # the name to write to, in a temporary directory beside the final name
         self.name = os.path.join(self._directory, os.path.basename(self.path))
-        self._mode = stat.S_IMODE((self._old or os.stat(self._directory)).st_mode)
-        self._mode &= 0o666 if self._old is None else ~0
-        os.chmod(self._directory, 0o700)
 
     def complete(self) -> None:
         if self._inode:
