@@ -126,7 +126,10 @@ def resident_nbytes(path):
     return sum(int(row[1]) << 10 for row in rows)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what is resident")
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="other systems do not show what is resident: that hashed pages leave memory is not tested",
+)
 def test_a_file_that_is_hashed_takes_little_memory_and_arrays_over_it_keep_their_values(tmp_path):
     """Also of many small ranges, and of one that is read again afterwards."""
     values = np.zeros(3 * PASSED_NBYTES, np.uint8)

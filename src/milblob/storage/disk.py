@@ -116,7 +116,8 @@ def describe_full(error: BaseException, path: str, nbytes: int, has_nbytes: int 
             message += f", got {has_nbytes + status.f_bavail * status.f_frsize}"
         except OSError:  # the disk is gone: report what is known
             pass
-    error.strerror, error.filename, error.filename2 = message, path, None
+    error.strerror, error.filename = message, path
+    del error.filename2  # None would be printed as a second name
     error.is_described = True  # type: ignore[attr-defined]
 
 

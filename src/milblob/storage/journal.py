@@ -127,7 +127,8 @@ def commit(
             by_path.setdefault(patch.path, []).append(patch)
     new: list[Replacement] = list(replacements)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(naming(os.path.join(root, base)))  # outermost: also what fails while a change is taken back
+        # Outermost: also for what fails while a change is taken back.
+        stack.enter_context(naming(os.path.join(root, base) if base else root))
         held: dict[str, int] = dict(fds or {})
         pending.require_none(os.path.join(root, base))
         for path in dict.fromkeys([*by_path, *(replacement.path for replacement in new)]):
