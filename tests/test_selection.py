@@ -115,6 +115,15 @@ def test_a_selection_of_nothing_in_a_weight_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["w.bin"]
 
 
+def test_a_selection_of_what_cannot_move_to_a_weight_file(tmp_path):
+    """It matches the name of a text, with which nothing can be done: the result would be a copy."""
+    with milblob.open(DEMO, constants=True) as opened:
+        name = next(name for name, tensor in opened.items() if tensor.mil_dtype is milblob.DType.STRING)
+    with pytest.raises(ValueError, match="no tensor in .* is selected"):
+        milblob.repack(DEMO, tmp_path / "out.mlpackage", select=name, externalize=0)
+    assert not (tmp_path / "out.mlpackage").exists()
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_an_iterator_serves_all_names(package, function):
     assert function(package, iter(["ints", "f*"])) == {"ints", "floats"}

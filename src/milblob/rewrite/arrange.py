@@ -187,10 +187,14 @@ class _Choice:
         self.has_selected = False  # whether `is_selected` was True of anything so far
         self._weights_of = weights_of
 
-    def is_selected(self, name: str, constant: Any = None) -> bool:
-        """Whether a tensor, or the weight that it is a part of, is selected."""
+    def matches(self, name: str, constant: Any = None) -> bool:
+        """Whether a tensor, or the weight that it is a part of, has a selected name."""
         select = self.options.select
-        found = select is None or any(select(n) for n in (name, *self._weights_of.get(constant, ())))
+        return select is None or any(select(n) for n in (name, *self._weights_of.get(constant, ())))
+
+    def is_selected(self, name: str, constant: Any = None) -> bool:
+        """Whether a tensor that has a row is selected, or the weight that it is a part of. Sets `has_selected`."""
+        found = self.matches(name, constant)
         self.has_selected = self.has_selected or found
         return found
 
@@ -323,18 +327,19 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
     """
     constant, scan, name = tensor.constant, program_of(tensor).scan, tensor.name
     is_blob, is_part = constant.storage == _codec.BLOB, scan.is_part(constant)
-    is_kept, is_selected = choice.is_kept(tensor), choice.is_selected(name, constant)
+    is_kept = choice.is_kept(tensor)
     if is_blob:
         weight_file = sources.weight_file(tensor)
         record = sources.record(weight_file, tensor)
         change = TensorChange(name, tensor.mil_dtype, record.nbytes, weight_file.name, record.offset)
     elif (
         is_counted(tensor, is_part)
-        or (is_kept and is_selected and choice.may_externalize(tensor))  # below the threshold, but selected
+        or (is_kept and choice.matches(name, constant) and choice.may_externalize(tensor))  # below the threshold
     ):
         change = TensorChange(name, tensor.mil_dtype, tensor.nbytes, None, None)
     else:
         return None, None
+    is_selected = choice.is_selected(name, constant)
     if not is_kept:
         change.drop()
         return change, None
