@@ -1,6 +1,7 @@
 """The house rules that a program can check."""
 
 import ast
+import importlib.util
 import itertools
 import pathlib
 import platform
@@ -21,6 +22,7 @@ from paths import ROOT
 from peers import WITHOUT
 from protobuf_programs import LONG, add_const, as_model, new_program
 from syntax import nodes, parsed, unparse
+from thorough import some
 
 PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
 MAX_LINES = 600
@@ -183,7 +185,8 @@ def test_what_tests_skip_without_is_installed():
     has_wheels = sys.platform == "darwin" or (sys.platform, platform.machine()) == ("linux", "x86_64")
     if sys.version_info >= (3, 14) or not has_wheels:
         names = {name for name in names if not name.startswith("coremltools")}  # as pyproject.toml has it
-    run_child("import importlib\nfor name in sys.argv[1:]:\n    importlib.import_module(name)", *sorted(names))
+    # One that is there and does not import is an error of pytest's importorskip, not a skip.
+    assert [name for name in sorted(names) if importlib.util.find_spec(name.partition(".")[0]) is None] == []
 
 
 SKIPS = {"xfail", "skip", "skipif", "importorskip"}
@@ -253,7 +256,7 @@ def compile_headers(standard, unit, headers):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("standard", ["c11", "c++17"])
+@pytest.mark.parametrize("standard", some(["c11", "c++17"], named=["c++17"]))  # the drivers are C11
 def test_headers_compile_twice_in_one_unit(standard, tmp_path):
     compile_headers(
         standard, tmp_path / ("all.c" if standard == "c11" else "all.cpp"), 2 * sorted(HEADERS.rglob("*.h"))
