@@ -103,6 +103,7 @@ def files_below(folder, prefix=""):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 20
+    disable_nagle_algorithm = True  # or a body waits 40 ms for the client to acknowledge the headers
 
     def log_message(self, *_):
         pass
