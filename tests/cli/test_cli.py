@@ -22,7 +22,7 @@ from paths import DATA, ROOT
 from peers import WITHOUT
 from thorough import some
 
-pytestmark = pytest.mark.wheel
+pytestmark = [pytest.mark.wheel, pytest.mark.usefixtures("unsynced")]
 
 SOURCES = pathlib.Path(milblob.__file__).parents[1]
 """Where what is tested is imported from: src/, or an installed wheel."""

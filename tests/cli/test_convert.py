@@ -18,6 +18,8 @@ from milblob.formats import read
 from paths import DATA
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 DEMO = str(DATA.parents[1] / "examples" / "demo.mlpackage")
 TARGETS = ["x.npz", "x.safetensors", "x/", "x.bin"]
 

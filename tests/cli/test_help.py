@@ -14,6 +14,8 @@ from milblob.program import write_text
 from milblob.remote import cache
 from paths import DEMO
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 def examples_of(cli, name):
     status, out, err = cli(*name.split(), "--help")

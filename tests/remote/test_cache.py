@@ -24,6 +24,8 @@ from remote_server import files_below, serving
 from repacking import FILE, simple_package
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 HEAD = http.HEAD_NBYTES
 COUNT, NBYTES = 3, 400_000
 
