@@ -24,7 +24,7 @@ class Hub:
         self.http.daemon_threads = True
         self.http.owner = self
         self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self):
         self.http.shutdown()
