@@ -12,6 +12,8 @@ from bundles import FOLDER, bundle, copy_of, is_hashed
 from milblob import FormatError, UnsupportedError
 from milblob.storage import journal
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 def contents(folder):
     """Name -> bytes of every file in a folder."""

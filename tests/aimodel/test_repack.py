@@ -13,6 +13,8 @@ from milblob.aimodel import Asset
 from milblob.aimodel.emit import Emitter, varint, views
 from milblob.storage import journal
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.sample(6)

@@ -22,6 +22,7 @@ from paths import DEMO
 from peers import WITHOUT
 from progress_rows import steps
 from repacking import tree
+from thorough import sized
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 
@@ -309,7 +310,7 @@ def test_a_journal_of_another_call_is_refused(source, tmp_path):
 
 
 def test_two_coordinators_are_kept_apart(source, tmp_path, monkeypatch):
-    monkeypatch.setattr("milblob.batching.journal._WAIT_S", 0.1)
+    monkeypatch.setattr("milblob.batching.journal._WAIT_S", 0.02)
 
     def second(item):
         with pytest.raises(BlockingIOError, match="only writer"):
@@ -442,7 +443,8 @@ def test_the_coordinator_keeps_little_of_a_model(tmp_path):
             return future
 
     (tmp_path / "in").mkdir()
-    for number in range(400):
+    count = sized(150, 400)
+    for number in range(count):
         (tmp_path / f"in/a_model_with_a_name_of_some_length_{number:05}.mlmodel").write_bytes(b"")
 
     def peak_nbytes(count, resume):
@@ -455,8 +457,8 @@ def test_the_coordinator_keeps_little_of_a_model(tmp_path):
 
     peak_nbytes(10, False)
     for resume in (False, True):
-        few, many = peak_nbytes(100, resume), peak_nbytes(400, resume)
-        assert (many - few) / 300 < 2000, (few, many)
+        few, many = peak_nbytes(count // 4, resume), peak_nbytes(count, resume)
+        assert (many - few) / (count - count // 4) < 2000, (few, many)
 
 
 def test_an_output_of_two_files_that_was_being_replaced(tmp_path):

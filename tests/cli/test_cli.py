@@ -22,7 +22,7 @@ from paths import DATA, ROOT
 from peers import WITHOUT
 from thorough import some
 
-pytestmark = pytest.mark.wheel
+pytestmark = [pytest.mark.wheel, pytest.mark.usefixtures("unsynced")]
 
 SOURCES = pathlib.Path(milblob.__file__).parents[1]
 """Where what is tested is imported from: src/, or an installed wheel."""
@@ -541,7 +541,7 @@ EXAMPLES = [example for page in screens.PAGES for example in screens.EXAMPLE.fin
 
 @pytest.mark.skipif(os.sep != "/", reason="paths as POSIX spells them: the examples are not run here")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.partition("\n")[0])
-@pytest.mark.sample(13)
+@pytest.mark.sample(8)
 def test_examples_of_the_pages(example, tmp_path, monkeypatch):
     """Every command of docs/cli.md and README.md prints what stands there on 80 columns; "..." stands for more lines."""
     monkeypatch.chdir(tmp_path)

@@ -112,7 +112,7 @@ LINES = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 @pytest.mark.parametrize(("line", "expected"), [pytest.param(*row, id=row[0]) for row in LINES])
 def test_another_shell_completes(cli, shell, line, expected, folder, environment):

@@ -16,7 +16,9 @@ from hostile_bytes import Sparse
 from milblob import DType
 from milblob.formats import read
 from paths import DATA
-from thorough import some
+from thorough import sized, some
+
+pytestmark = pytest.mark.usefixtures("unsynced")
 
 DEMO = str(DATA.parents[1] / "examples" / "demo.mlpackage")
 TARGETS = ["x.npz", "x.safetensors", "x/", "x.bin"]
@@ -243,14 +245,15 @@ def test_both_forms_of_narrow_dtypes_are_read(cli, tmp_path):
 
 # -------------------------------------------------------------------------------------------------------------- memory
 
-NBYTES = 256 << 20
+NBYTES = sized(64, 256) << 20
+LIMIT = sized(24, 100) << 20
 CHILD = """
     import resource
     import milblob, milblob.cli, safetensors.numpy, zipfile, zlib, milblob.formats.npz, milblob.formats.safetensors
     def anonymous():
         with open("/proc/self/status") as status:
             return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData"))
-    limit = anonymous() + (100 << 20)
+    limit = anonymous() + int(sys.argv.pop())
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
         bytearray(150 << 20)
@@ -266,13 +269,16 @@ CHILD = """
     reason="RLIMIT_DATA counts mappings on Linux only, and ASan's: memory is not limited here",
 )
 def test_large_tensors_are_never_in_memory(tmp_path):
-    """256 MiB in two tensors, one of them packed nibbles, with 100 MiB of memory: every way but compressed npz."""
+    """256 MiB in two tensors, one of them packed nibbles, with 100 MiB of memory: every way but compressed npz.
+
+    In `make test` 64 MiB with 24: less than one tensor has.
+    """
     data, _ = milblob_file([("INT4", NBYTES // 2), ("FLOAT16", NBYTES // 2)])
     source = tmp_path / "s.bin"
     data.write(source)
     for there in ("a.npz", "a.safetensors", "a"):
-        run_fork(CHILD, source, tmp_path / there)
-        run_fork(CHILD, tmp_path / there, tmp_path / "b.bin", "--force")
+        run_fork(CHILD, source, tmp_path / there, LIMIT)
+        run_fork(CHILD, tmp_path / there, tmp_path / "b.bin", "--force", LIMIT)
         assert os.path.getsize(tmp_path / "b.bin") >= NBYTES
         with milblob.open(source) as first, milblob.open(tmp_path / "b.json") as second:
             for name in first:

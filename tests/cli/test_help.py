@@ -14,6 +14,8 @@ from milblob.program import write_text
 from milblob.remote import cache
 from paths import DEMO
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 def examples_of(cli, name):
     status, out, err = cli(*name.split(), "--help")
@@ -29,7 +31,7 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_run(cli, files, name, tmp_path, monkeypatch):
     found = examples_of(cli, name)

@@ -14,6 +14,8 @@ from milblob.cli import main
 from milblob.cli.command_call import COMMANDS, CommandCall
 from paths import DEMO
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 READING = {
     "ls": [], "show": [], "stats": [], "hash": [], "check": [], "text": ["--op", "head"], "to-onnx": ["--coverage"],
 }  # fmt: skip

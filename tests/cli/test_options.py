@@ -12,6 +12,8 @@ from milblob.cli.parser import COMMANDS
 from paths import DATA, DEMO
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 PALETTE = DATA / "palette_4bit/model.mlpackage"
 
 

@@ -18,6 +18,8 @@ from repacking import (
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 FUNCTIONS = fixture_path("functions", "model.mlpackage")
 
 

@@ -12,6 +12,8 @@ from milblob import Session
 from onnx_models import save
 from paths import DATA, DEMO
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 TOKENS = np.arange(16, dtype=np.int64)[None] * 3
 
 

@@ -14,6 +14,8 @@ import tvm_archives as made
 from milblob import tvm
 from milblob.formats.read import open_arrays
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 KINDS = ("tar", "tar.gz", "directory")
 NEW = np.array([[5, 6]], np.float32)
 

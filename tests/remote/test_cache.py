@@ -24,6 +24,8 @@ from remote_server import files_below, serving
 from repacking import FILE, simple_package
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 HEAD = http.HEAD_NBYTES
 COUNT, NBYTES = 3, 400_000
 
@@ -57,7 +59,7 @@ def expect_same(server, package, cache, **options):
 
 def moved(server):
     """Bytes of the weight file since the last call."""
-    time.sleep(0.05)  # the server counts a piece after the client may have it
+    server.wait()
     nbytes = server.moved(FILE)
     server.log.clear()
     return nbytes
@@ -415,7 +417,7 @@ def test_bytes_of_an_archive_are_kept(server, package, cache, method):
         server.log.clear()
         found = milblob.load(f"{server.url}/m.zip", cache=cache)
         assert all(np.array_equal(found[name], array) for name, array in expected.items())
-        time.sleep(0.05)
+        server.wait()
         assert 0 < server.moved() <= limit
 
 

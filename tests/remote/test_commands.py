@@ -20,6 +20,8 @@ from remote_server import files_below, serving
 from repacking import FILE, simple_package, small_package
 from thorough import sized
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):

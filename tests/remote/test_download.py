@@ -18,6 +18,8 @@ from milblob.storage import renaming
 from remote_server import files_below, serving
 from repacking import FILE, simple_package
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 @pytest.fixture
 def package(tmp_path):

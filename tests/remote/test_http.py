@@ -324,12 +324,12 @@ def test_drip_ends_at_the_deadline(server, monkeypatch):
         handler.flush_headers()
         while True:
             handler.wfile.write(b"X: 1\r\n")
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     of_weights(server, answer)
     start = time.monotonic()
     with pytest.raises(TimeoutError, match="within the time of one request"):
-        milblob.load(server.model, storage_options={"timeout": 0.4})
+        milblob.load(server.model, storage_options={"timeout": 0.25})
     assert time.monotonic() - start < 5
 
 

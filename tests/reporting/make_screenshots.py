@@ -21,14 +21,14 @@ def main(folder):
             ("light", "compression"),
             ("dark", "weights"),
         ):
-            shown = Page(opened, path, color_scheme=scheme)
+            shown = Page(opened).open(path, color_scheme=scheme)
             if section == "map":
                 shown.page.select_option("#map-colour", "error")
             box = shown.page.locator(f"#{section}").bounding_box()
             clip = {"x": 0, "y": box["y"], "width": 1280, "height": min(box["height"] + 16, 640)}
             shown.page.screenshot(path=folder / f"report-{section}.png", clip=clip, full_page=True)
             shown.close()
-        shown = Page(opened, path, color_scheme="light")
+        shown = Page(opened).open(path)
         shown.page.locator("#worst-table .name").first.click()
         shown.page.locator("dialog").screenshot(path=folder / "report-weight.png")
         shown.close()

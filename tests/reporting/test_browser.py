@@ -36,12 +36,17 @@ def demo(tmp_path_factory):
     return folder / "r.html"
 
 
-@pytest.fixture
-def shown(opened, demo):
-    page = Page(opened, demo)
+@pytest.fixture(scope="module")
+def tab(opened):
+    page = Page(opened)
     yield page
     page.close()
-    assert page.messages == [] and page.requests == [demo.as_uri()]
+
+
+@pytest.fixture
+def shown(tab, demo):
+    yield tab.open(demo)
+    assert tab.messages == [] and tab.requests == [demo.as_uri()]
 
 
 def test_everything_is_drawn(shown):
@@ -147,19 +152,17 @@ def test_the_page_of_a_weight(shown, demo):
     assert not dialog.count()
 
 
-def test_a_link_to_a_weight_opens_its_page(opened, demo):
-    page = opened.new_page()
-    page.goto(f"{demo.as_uri()}#weight-2")
+def test_a_link_to_a_weight_opens_its_page(tab, demo):
+    page = tab.open(demo, fragment="#weight-2").page
     assert page.locator("dialog[open] h2").inner_text() == list(weights_of(demo))[2]
-    page.close()
 
 
-def test_hostile_names_are_shown_as_text(opened, tmp_path):
+def test_hostile_names_are_shown_as_text(tab, tmp_path):
     names = [SCRIPT, "<img src=x onerror=alert(1)>", "a\u202eb", LONG, "</script>", "&amp;", "${alert(1)}"]
     arrays = {name: np.arange(6, dtype=np.float32).reshape(2, 3) for name in names}
     path = tmp_path / "<b onclick=1>r.html"
     milblob.report(arrays, destination=path)
-    page = Page(opened, path)
+    page = tab.open(path)
     assert page.names() == [name.replace("\u202e", "\\u202e") for name in names]
     assert page.page.locator("main img, main script, main b").count() == 0
     for number in range(len(names)):
@@ -167,12 +170,11 @@ def test_hostile_names_are_shown_as_text(opened, tmp_path):
         assert page.page.locator("dialog[open] h2").inner_text() == page.names()[number]
         page.page.keyboard.press("Escape")
     assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.close()
     assert page.messages == [] and len(page.requests) == 1
 
 
-def test_the_policy_stops_scripts_styles_and_requests(opened, demo):
-    page = Page(opened, demo)
+def test_the_policy_stops_scripts_styles_and_requests(tab, demo):
+    page = tab.open(demo)
     found = page.page.evaluate(
         """async () => {
             const script = document.createElement("script");
@@ -187,7 +189,6 @@ def test_the_policy_stops_scripts_styles_and_requests(opened, demo):
         }"""
     )
     assert found == [False, False, False] and page.messages
-    page.close()
 
 
 def contrast(page, selector):
@@ -209,8 +210,8 @@ def contrast(page, selector):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_both_colour_schemes_have_enough_contrast(opened, demo, scheme):
-    page = Page(opened, demo, color_scheme=scheme)
+def test_both_colour_schemes_have_enough_contrast(tab, demo, scheme):
+    page = tab.open(demo, color_scheme=scheme)
     background = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}[scheme]
     for colour in ("dtype", "bits", "error"):
@@ -220,7 +221,6 @@ def test_both_colour_schemes_have_enough_contrast(opened, demo, scheme):
     other = {"light": "dark", "dark": "light"}[scheme]
     page.page.select_option("#theme", other)
     assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != background
-    page.close()
     assert page.messages == []
 
 
@@ -231,52 +231,52 @@ def test_axe_finds_nothing(opened, demo, scheme):
     spec = importlib.util.find_spec("axe_playwright_python")
     axe = (pathlib.Path(spec.origin).parent / "axe.min.js").read_text("utf-8")
     # The policy allows no other script than those of the report, so axe runs in a page that ignores it.
-    page = Page(opened, demo, color_scheme=scheme, bypass_csp=True)
+    page = Page(opened, bypass_csp=True).open(demo, color_scheme=scheme)
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    page.page.locator("#weights-table-filter").fill(sized("norm1", ""))  # rows are alike
     for step in ("page", "dialog"):
         if step == "dialog":
             page.page.locator("#weights-table .name").first.click()
         page.page.evaluate(axe)
-        found = page.page.evaluate("tags => axe.run(document, {runOnly: tags})", tags)
+        # Selectors and full rows of what passes would take more than half of the time.
+        options = {"runOnly": tags, "resultTypes": ["violations"], "selectors": False}
+        found = page.page.evaluate("options => axe.run(document, options)", options)
         wrong = {one["id"]: [node["html"][:200] for node in one["nodes"]][:3] for one in found["violations"]}
         assert wrong == {} and len(found["passes"]) > 20, step
     page.close()
 
 
-def test_all_rows_are_printed(opened, tmp_path):
-    arrays = {f"w{number}": np.arange(4.0) for number in range(250)}
+def test_all_rows_are_printed(tab, tmp_path):
+    arrays = {f"w{number}": np.arange(4.0) for number in range(200)}
     milblob.report(arrays, destination=tmp_path / "r.html")
-    page = Page(opened, tmp_path / "r.html", color_scheme="dark")
+    page = tab.open(tmp_path / "r.html", color_scheme="dark")
     assert len(page.names()) == 100
     page.page.get_by_role("button", name="Next").click()
     assert page.names()[0] == "w100"
     page.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert len(page.names()) == 250
+    assert len(page.names()) == 200
     page.page.emulate_media(media="print", color_scheme="dark")
     assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.page.locator(".tools").first.is_visible()
     page.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert len(page.names()) == 100
-    page.close()
 
 
-def test_3000_weights(opened, tmp_path):
-    count = sized(3000, 20_000)
+def test_many_weights(tab, tmp_path):
+    count = sized(600, 20_000)
     random = np.random.default_rng(9)
     arrays = {
         f"encoder/layers_{at // 6}_attention_{at % 6}_weight": random.normal(size=(16, 8)).astype(np.float16)
         for at in range(count)
     }
-    written = milblob.report(arrays, destination=tmp_path / "r.html")
-    assert count != 3000 or written.nbytes < 6_000_000
-    page = Page(opened, tmp_path / "r.html")
+    milblob.report(arrays, destination=tmp_path / "r.html")
+    page = tab.open(tmp_path / "r.html")
     print(f"interactive after {page.ready_ms} ms")  # docs/report.md has the figure of an idle machine
     assert page.ready_ms < 20 * 1000 and len(page.names()) == 100
     page.page.locator("#weights-table-filter").fill(f"layers_{count // 6 - 1}_")
     assert len(page.names()) == 6
     cells = page.page.locator("#treemap [role=button]").count()
     assert 10 < cells <= count + count // 6 + 2
-    page.close()
     assert page.messages == []
 
 
@@ -284,9 +284,9 @@ def test_3000_weights(opened, tmp_path):
 @pytest.mark.parametrize(
     "source", [{}, {"w": np.full((3, 4), np.nan, np.float16)}, {"s": np.float32(3)}, {"e": np.empty((0, 4))}]
 )
-def test_odd_sources_are_drawn(opened, tmp_path, source):
+def test_odd_sources_are_drawn(tab, tmp_path, source):
     milblob.report(source, destination=tmp_path / "r.html")
-    page = Page(opened, tmp_path / "r.html")
+    page = tab.open(tmp_path / "r.html")
     assert page.names() == list(source)
     for number in range(len(source)):
         page.page.locator("#weights-table .name").nth(number).click()
@@ -295,5 +295,4 @@ def test_odd_sources_are_drawn(opened, tmp_path, source):
     assert notes == {(): ["This model has no weights."], ("w",): ["1 weights hold NaN or infinities."]}.get(
         tuple(source), []
     )
-    page.close()
     assert page.messages == []

@@ -24,7 +24,7 @@ class Hub:
         self.http.daemon_threads = True
         self.http.owner = self
         self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self):
         self.http.shutdown()
@@ -51,6 +51,7 @@ class Hub:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 20
+    disable_nagle_algorithm = True  # or a body waits 40 ms for the client to acknowledge the headers
 
     def log_message(self, *_):
         pass

@@ -55,17 +55,22 @@ class Server:
     def __init__(self, files, delay=0.0):
         self.files = dict(files)
         self.delay, self.has_ranges = delay, True
-        self.etags, self.log, self.counts = {}, [], {}
+        self.etags, self.log, self.counts, self.pending = {}, [], {}, 0
         self.fault = None
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self.http.daemon_threads = True
         self.http.owner = self
         self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 
     def etag(self, path):
         return self.etags.get(path, f'"{hash(path) & 0xFFFF}"')
+
+    def wait(self):
+        """Wait for the end of the requests that came in: one is in the log after the client may have all of the answer."""
+        with self.lock:
+            assert self.lock.wait_for(lambda: not self.pending, timeout=20)
 
     def moved(self, path=""):
         """Bytes that were sent."""
@@ -103,6 +108,7 @@ def files_below(folder, prefix=""):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 20
+    disable_nagle_algorithm = True  # or a body waits 40 ms for the client to acknowledge the headers
 
     def log_message(self, *_):
         pass
@@ -119,6 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         with owner.lock:
             number = owner.counts.get(path, 0)
             owner.counts[path] = number + 1
+            owner.pending += 1
         time.sleep(owner.delay)
         try:
             if owner.fault is None or not owner.fault(self, path, begin, end, number):
@@ -131,6 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
                     path, begin, end, self.sent, self.started, time.monotonic(), dict(self.headers), self.status
                 )
                 owner.log.append(seen)
+                owner.pending -= 1
+                owner.lock.notify_all()
 
     def usual(self, path, data, begin, end, is_range):
         owner = self.server.owner

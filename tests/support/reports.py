@@ -56,28 +56,36 @@ def browser():
     if found is None:
         pytest.skip(WITHOUT["chromium"])
     with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         yield opened
         opened.close()
 
 
 class Page:
-    """A report in a tab.
+    """A tab that shows one report after another: opening a tab takes longer than most tests.
 
     Attributes:
         page: Playwright's.
-        messages: what the console said, and errors of scripts.
-        requests: all that was requested, the file itself included.
+        messages: what the console said of the last report, and errors of scripts.
+        requests: all that it requested, the file itself included.
     """
 
-    def __init__(self, opened, path, **options):
+    def __init__(self, opened, **options):
         self.page = opened.new_page(viewport={"width": 1280, "height": 900}, **options)
         self.messages, self.requests = [], []
         self.page.on("console", lambda message: self.messages.append(message.text))
         self.page.on("pageerror", lambda error: self.messages.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
+
+    def open(self, path, color_scheme="light", fragment=""):
+        """Load a report as a tab that had none before does; return this tab."""
+        self.page.goto("about:blank")
+        self.page.emulate_media(media="null", color_scheme=color_scheme)
+        self.messages.clear()
+        self.requests.clear()
+        self.page.goto(path.as_uri() + fragment)
         self.ready_ms = int(self.page.evaluate("document.documentElement.dataset.ready"))
+        return self
 
     def names(self, table="weights-table"):
         """The names in the rows of a table, as they are shown."""

@@ -17,6 +17,8 @@ from paths import DATA, DEMO
 from repacking import copy_of, small_package, tree
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 def files_of(path):
     """Path in the model -> bytes of every file; "" of a model that is a file."""

@@ -15,6 +15,8 @@ from reference_patch import CHANGE, COPY, PREFIX, RAW, zstd
 from repacking import tree
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 @pytest.fixture
 def sound(tmp_path):
