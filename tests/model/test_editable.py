@@ -32,6 +32,8 @@ from milblob import DType
 from paths import DATA
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 posix = pytest.mark.skipif(
     sys.platform == "win32", reason="needs POSIX file locks and links: writing in place is not tested here"
 )

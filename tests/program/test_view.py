@@ -24,7 +24,7 @@ from program_walk import (
 )
 from protobuf_programs import add_const, add_op, as_model, new_program
 from random_programs import random_programs, scrambled_programs
-from thorough import PROFILE, some
+from thorough import PROFILE, sized, some
 
 
 def view_of(data):
@@ -401,7 +401,7 @@ STRINGS = [
 ]
 
 
-MANY = 100_001
+MANY = sized(20_001, 100_001)
 """Fields of one message, more than are listed at once anywhere."""
 
 

@@ -26,6 +26,8 @@ from finetuning import (
 from peers import WITHOUT
 from thorough import share, sized, some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 KINDS = {"random": random_arrays, "initial": initial_arrays, "twins": twin_arrays, "symmetric": symmetric_arrays}

@@ -13,6 +13,8 @@ from paths import DATA
 from peers import WITHOUT
 from repacking import findings
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 from coremltools.converters.mil import Builder as mb  # noqa: E402
 
