@@ -19,7 +19,7 @@ from protobuf_programs import add_op, new_program, set_type
 from random_programs import random_programs, scrambled_programs
 from reference import write_varint
 from sound_models import sound_model
-from thorough import PROFILE, sized
+from thorough import FEWER, PROFILE, sized
 
 
 def view_of(data):
@@ -98,7 +98,7 @@ def test_c_passes_what_python_finds_sound_and_nothing_else():
     assert passed > 60
 
 
-@settings(PROFILE)
+@settings(FEWER)
 @given(scrambled_programs())
 def test_fields_in_any_order_and_in_pieces(data):
     whole = schema.Program.FromString(data).SerializeToString()

@@ -36,7 +36,10 @@ def nested_fields(levels, *numbers):
     tags = [write_varint(number << 3 | 2) for number in numbers]
     for _ in range(levels):
         for tag in tags:
-            head = tag + write_varint(size)
+            if 1 << 14 <= size < 1 << 21:  # most of a deep message, without a call
+                head = tag + bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
+            else:
+                head = tag + write_varint(size)
             parts.append(head)
             size += len(head)
     return b"".join(reversed(parts))
