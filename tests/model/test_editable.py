@@ -419,7 +419,7 @@ def test_kill_9_while_assigning(faults, tmp_path):
         lambda: [str(package), 1 + max(seen, default=0) % 200],
         root=package,
         seed="editing",
-        count=sized(20, 70),
+        count=sized(10, 70),
         is_enough=lambda: len(seen) > 5,
     ):
         seen.add(recovered_number(package))

@@ -59,7 +59,7 @@ def check_weights(path, counts):
 
 
 def test_3_gib_package_cast_deduped_and_aligned(folder):
-    equal, longest = sized((GIB // 16, GIB // 2 + 2), (GIB // 4, GIB // 8 + 2))
+    equal, longest = sized((GIB // 32, 9 * GIB // 16 + 2), (GIB // 4, GIB // 8 + 2))
     counts = [equal, equal, GIB // 8, longest, 20]
     source, target = large_package(folder, counts), folder / "out.mlpackage"
     assert (source / FILE).stat().st_size > 3 * GIB

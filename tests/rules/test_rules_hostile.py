@@ -41,7 +41,7 @@ def test_random_programs(message):
         assert "\n" not in breach.message and ": expected " in breach.message and len(breach.message) < 600
 
 
-@settings(PROFILE)
+@settings(FEWER)
 @given(random_programs())
 def test_values_that_c_passes_break_nothing(message):
     """What is passed by a look at its head is what a look at all of it passes."""
