@@ -635,7 +635,7 @@ def test_mutated_models_raise_nothing(copy):
     package = copy(DATA / "lists/model.mlpackage")
     path = model_file(package)
     data = path.read_bytes()
-    for at in range(0, len(data), sized(7, 1)):
+    for at in range(0, len(data), sized(29, 1)):
         for value in (0xFF, data[at] ^ 0x08):
             path.write_bytes(data[:at] + bytes([value]) + data[at + 1 :])
             milblob.check(package)

@@ -403,13 +403,13 @@ def test_compressed_weights_against_what_coremltools_decompresses():
 
 
 def test_memory_does_not_grow(tmp_path):
-    """Two files of 96 MiB that differ; what NumPy and Python allocate meanwhile."""
+    """Two files of 64 MiB that differ; what NumPy and Python allocate meanwhile."""
     paths = []
     for seed in range(2):
         path = tmp_path / f"{seed}.bin"
         with milblob.BlobWriter(path) as blobs:
-            blobs.write(np.full(24 << 20, seed, np.float16))
-            blobs.write(np.full(24 << 20, 3, np.float16))
+            blobs.write(np.full(16 << 20, seed, np.float16))
+            blobs.write(np.full(16 << 20, 3, np.float16))
         paths.append(path)
     tracemalloc.start()
     found = milblob.diff(*paths)

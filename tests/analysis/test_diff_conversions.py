@@ -118,6 +118,7 @@ def test_the_command_is_a_gate(conversions, cli):
     assert cli("diff", *conversions)[0] == 1
 
 
+@pytest.mark.sample(1)
 def test_compressed_after_conversion_to_float16(conversions, tmp_path):
     """Names with both marks, such as "w_to_fp16_palettized"."""
     import coremltools.optimize.coreml as cto

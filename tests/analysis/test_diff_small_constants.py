@@ -10,6 +10,8 @@ from hostile_bytes import field, model, operation, program, tensor_type, write_p
 from paths import DATA
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 BIAS, WEIGHT = np.arange(4, dtype=np.float32), np.arange(24, dtype=np.float32)
 ONES, TWOS = np.array([1, 1], np.int32), np.array([2, 2], np.int32)
 DTYPES = {"f": "FLOAT32", "i": "INT32"}

@@ -72,13 +72,17 @@ def check(values, dtype, **options):
     assert (got.min, got.max) == (min(finite), max(finite))
     assert type(got.min) is (float if dtype in FLOATS else int)
     assert got.absmax == max(abs(got.min), abs(got.max))
-    total = sum(map(fractions.Fraction, finite))
-    magnitude = sum(abs(fractions.Fraction(v)) for v in finite)
+    ratios = [v.as_integer_ratio() for v in finite]
+    unit = max(below for _, below in ratios)  # they are powers of two: whole numbers of 1/unit have exact and fast sums
+    counts = [above * (unit // below) for above, below in ratios]
+    total = fractions.Fraction(sum(counts), unit)
+    magnitude = fractions.Fraction(sum(map(abs, counts)), unit)
     part = fractions.Fraction(1, 2**50 if dtype.nbits <= 16 else 2**45)
     if magnitude < 2**1023:
         assert abs(fractions.Fraction(got.total) - total) <= part * magnitude
         mean = total / len(finite)
-        variance = sum((fractions.Fraction(v) - mean) ** 2 for v in finite) / len(finite)
+        squares = fractions.Fraction(sum(count**2 for count in counts), unit**2)
+        variance = squares / len(finite) - mean**2
         if variance < 2**1000:
             deviation = math.sqrt(variance)
             assert abs(got.std - deviation) <= 2 * part * (deviation + abs(float(mean)))

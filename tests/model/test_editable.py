@@ -32,6 +32,8 @@ from milblob import DType
 from paths import DATA
 from thorough import sized, some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 posix = pytest.mark.skipif(
     sys.platform == "win32", reason="needs POSIX file locks and links: writing in place is not tested here"
 )
@@ -417,7 +419,7 @@ def test_kill_9_while_assigning(faults, tmp_path):
         lambda: [str(package), 1 + max(seen, default=0) % 200],
         root=package,
         seed="editing",
-        count=sized(20, 70),
+        count=sized(10, 70),
         is_enough=lambda: len(seen) > 5,
     ):
         seen.add(recovered_number(package))

@@ -8,6 +8,9 @@ import pytest
 
 import milblob
 from paths import DATA
+from thorough import sized
+
+pytestmark = pytest.mark.usefixtures("unsynced")
 
 NAME = "opset_ios18_fp16/model.mlpackage"
 
@@ -86,7 +89,7 @@ def test_reading_while_another_thread_writes(package):
 
         threads = [threading.Thread(target=read) for _ in range(3)]
         [thread.start() for thread in threads]
-        for turn in range(6):
+        for turn in range(sized(3, 6)):
             model[name] = values if turn % 2 == 0 else old
             model.flush()
         stop.set()

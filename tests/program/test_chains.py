@@ -12,8 +12,9 @@ from hostile_bytes import field, model, program, tensor_type
 from milblob import _codec
 from milblob.program.scan import Compressed, ProgramScan
 from reference import write_varint
+from thorough import sized
 
-COUNT = 5_000
+COUNT = sized(2_000, 5_000)
 
 
 def linked(data, constants):

@@ -15,7 +15,7 @@ from milblob.program import schema
 from milblob.program.splice import Edit, splice
 from milblob.storage.mapped import MappedFile
 from reference import write_varint
-from thorough import PROFILE
+from thorough import PROFILE, some
 
 LEVELS = 1400  # MB_SPLICE_DEPTH
 
@@ -304,11 +304,11 @@ def test_many_edits():
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-@pytest.fixture
-def mapped(tmp_path):
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory):
     """A mapped file of 20 MiB around a small field: (mapping, edits, expected bytes)."""
     bulk = random.Random(1).randbytes(10 << 20)
-    path = tmp_path / "old"
+    path = tmp_path_factory.mktemp("mapped") / "old"
     path.write_bytes(field(1, bulk) + field(2, b"old") + field(1, bulk))
     mapping = MappedFile(path)
     yield (
@@ -347,7 +347,9 @@ def test_writing_through_the_kernel(mapped, tmp_path, monkeypatch):
     )  # what an edit moves off its place in a page is read and written
 
 
-@pytest.mark.parametrize("answer", [errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, 0, None])
+@pytest.mark.parametrize(
+    "answer", some([errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, 0, None], named=[errno.EXDEV, 0, None])
+)
 def test_writing_without_the_kernel(answer, mapped, tmp_path, monkeypatch):
     """What cannot be copied is written, from where the copy stopped; a write may take a part of what it is given."""
     mapping, edits, expected = mapped

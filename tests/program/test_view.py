@@ -24,7 +24,7 @@ from program_walk import (
 )
 from protobuf_programs import add_const, add_op, as_model, new_program
 from random_programs import random_programs, scrambled_programs
-from thorough import PROFILE, some
+from thorough import FEWER, PROFILE, sized, some
 
 
 def view_of(data):
@@ -75,7 +75,7 @@ def test_random_programs(message):
 # ------------------------------------------------------------------------------------------------------- unusual bytes
 
 
-@settings(PROFILE)
+@settings(FEWER)
 @given(scrambled_programs())
 def test_fields_in_any_order_and_in_pieces(data):
     assert_same(view_of(data), schema.Program.FromString(data))
@@ -401,7 +401,7 @@ STRINGS = [
 ]
 
 
-MANY = 100_001
+MANY = sized(20_001, 100_001)
 """Fields of one message, more than are listed at once anywhere."""
 
 
@@ -470,7 +470,7 @@ def test_a_string_that_comes_twice_is_the_last_one(twice):
     assert_same(view_of(data), message)
 
 
-@settings(PROFILE)
+@settings(FEWER)
 @given(random_programs(), st.data())
 def test_broken_bytes_are_refused_or_read(message, data):
     whole = bytearray(message.SerializeToString())

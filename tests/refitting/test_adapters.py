@@ -21,6 +21,8 @@ from paths import DEMO
 from peers import WITHOUT
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 

@@ -16,6 +16,8 @@ from onnx_models import save
 from paths import ROOT
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 DATA = ROOT / "tests" / "data"
 DEMO = ROOT / "examples" / "demo.mlpackage"
 MODELS = {

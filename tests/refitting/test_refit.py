@@ -22,6 +22,8 @@ from paths import DATA
 from peers import WITHOUT
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 DEMO = DATA.parent.parent / "examples" / "demo.mlpackage"
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file locks and links: refit is not tested here")
 

@@ -26,6 +26,8 @@ from finetuning import (
 from peers import WITHOUT
 from thorough import share, sized, some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 
 KINDS = {"random": random_arrays, "initial": initial_arrays, "twins": twin_arrays, "symmetric": symmetric_arrays}
@@ -34,7 +36,7 @@ KINDS["transposed"] = transposed_arrays
 
 @pytest.mark.parametrize("precision", some(["FLOAT16", "FLOAT32"], 1))
 @pytest.mark.parametrize("name", some(NETWORKS, 12))
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 def test_equals_a_new_conversion(name, precision, tmp_path):
     shapes, _ = NETWORKS[name]
     base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
@@ -154,7 +156,7 @@ def test_values_with_few_distinct_elements_are_refitted_or_refused(name, kind, t
     base = KINDS[kind](shapes, 1)
     model = converted(name, base, tmp_path / "m.mlpackage")
     tuned = random_arrays(shapes, 2)
-    singles = random.Random(f"{name} {kind}").sample(list(shapes), min(sized(3, 99), len(shapes)))
+    singles = random.Random(f"{name} {kind}").sample(list(shapes), min(sized(1, 99), len(shapes)))
     changes = [list(shapes), *([one] for one in singles)]
     with milblob.open(model, constants=True) as opened:
         names = list(opened)

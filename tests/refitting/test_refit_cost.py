@@ -15,6 +15,8 @@ from milblob.blobs import appended
 from milblob.refitting import write as refit_write
 from milblob.storage import journal, transfer
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 COUNT, WEIGHTS = 1 << 17, 16
 NBYTES = 4 * COUNT * WEIGHTS
 

@@ -14,6 +14,8 @@ from milblob.cli import main
 from peers import WITHOUT
 from protobuf_programs import add_const, add_op, as_model, new_program, set_type
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 RANDOM = np.random.default_rng(5)
 each_test_draws_the_same = restarts(RANDOM)
 COUNT = 24

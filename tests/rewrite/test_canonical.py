@@ -16,6 +16,8 @@ from peers import WITHOUT
 from protobuf_programs import reverse_maps
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 def tree(package):
     return {str(path.relative_to(package)): path.read_bytes() for path in sorted(package.rglob("*")) if path.is_file()}

@@ -12,6 +12,8 @@ from milblob.cli import main
 from milblob.model import open as opening
 from paths import DATA, DEMO
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 SUB_BYTE = DATA / "constexpr_ios18" / "model.mlpackage"
 
 

@@ -17,6 +17,9 @@ from milblob.rewrite import execute
 from paths import DATA
 from peers import WITHOUT
 from repacking import FILE, WEIGHTS, findings, measured_repack, record_values, references, tree, value_type
+from thorough import sized
+
+pytestmark = pytest.mark.usefixtures("unsynced")
 
 
 def dense_copy(source, target, **options):
@@ -248,8 +251,8 @@ def test_large_weights_in_pieces(tmp_path, monkeypatch):
 
 
 def test_little_memory(tmp_path):
-    """256M elements of int8 become 512 MB of float16, in pieces."""
-    rows, columns = 1 << 14, 1 << 14
+    """64M elements of int8 (`make thorough`: 256M) become 128 MiB of float16 (512), in pieces."""
+    rows, columns = sized(1 << 12, 1 << 14), 1 << 14
     count = rows * columns
     data = blob_value(21, [rows, columns], WEIGHTS, 64)
     scale = ("FLOAT16", np.full((1, 1), 0.5, np.float16))

@@ -29,6 +29,8 @@ from repacking import (
     weight_file_names,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 INSIDE = "Data/com.apple.CoreML/"
 
 

@@ -19,7 +19,9 @@ from milblob.cli import main
 from milblob.program import schema
 from paths import DATA
 from progress_rows import steps
-from thorough import some
+from thorough import sized, some
+
+pytestmark = pytest.mark.usefixtures("unsynced")
 
 IOS18 = [
     "constexpr_ios18", "functions", "opset_ios18_fp16", "opset_ios18_fp32", "palette_grouped", "palette_scaled",
@@ -573,7 +575,7 @@ def test_mutated_sources(part, pair, tmp_path):
     path = pair[1] / "Data/com.apple.CoreML/model.mlmodel"
     good = path.read_bytes()
     done = 0
-    for _ in range(150):
+    for _ in range(sized(90, 150)):
         data = bytearray(good)
         for _ in range(rng.randint(1, 3)):
             data[rng.randrange(len(data))] = rng.choice([0, 1, 2, 8, 10, 0x12, 0x7F, 0x80, 0xFF, rng.randrange(256)])

@@ -8,6 +8,8 @@ import pytest
 import milblob
 from paths import DEMO
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
 
 

@@ -23,6 +23,8 @@ from repacking import (
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
 DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16}
 CODES = {"float32": 2, "float16": 1, "bfloat16": 5}

@@ -84,7 +84,7 @@ def test_kill_9_in_place(faults, tmp_path, states):
         assert os.listdir(path.parent) == ["m.mlpackage"]
         return known.index(tree(path))
 
-    kill_often(faults, in_place_for_ever, [str(path)], path.parent, sized(12, 40), state)
+    kill_often(faults, in_place_for_ever, [str(path)], path.parent, sized(6, 40), state)
     assert values(path) == held
 
 
@@ -98,7 +98,7 @@ def test_kill_9_while_another_is_replaced(faults, tmp_path, states):
         assert os.listdir(path.parent) == ["out.mlpackage"] * path.exists()
         return known.index(tree(path)) if path.exists() else None
 
-    kill_often(faults, elsewhere_for_ever, [str(source), str(path)], path.parent, sized(10, 30), state)
+    kill_often(faults, elsewhere_for_ever, [str(source), str(path)], path.parent, sized(5, 30), state)
     assert tree(source) == before
 
 
@@ -116,7 +116,7 @@ def test_kill_9_weight_file_in_place(faults, tmp_path):
         assert os.listdir(path.parent) == ["w.bin"]
         return known.index(path.read_bytes())
 
-    kill_often(faults, in_place_for_ever, [str(path)], path.parent, sized(10, 30), state)
+    kill_often(faults, in_place_for_ever, [str(path)], path.parent, sized(5, 30), state)
 
 
 # ------------------------------------------------------------------------------------------------- every failure point

@@ -35,6 +35,8 @@ from repacking import (
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 INSIDE = "Data/com.apple.CoreML"
 OPTIONS = {"align": 4096, "canonical": True}
 posix = pytest.mark.skipif(

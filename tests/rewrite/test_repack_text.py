@@ -14,6 +14,8 @@ from repacking import copy_of, findings, fixture_path, references, tree, values,
 from text_models import FEATURES, compiled_of, differences, package_of, records_of
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 TWINS = sorted(path.parent for path in DATA.glob("*/model.mlmodelc") if (path.parent / "model.mlpackage").is_dir())
 OPTIONS = {
     "cast down": {"cast": "float16", "overflow": "inf"},

@@ -13,12 +13,15 @@ from paths import DATA
 from peers import WITHOUT
 from repacking import findings
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 from coremltools.converters.mil import Builder as mb  # noqa: E402
 
 import equal_forms as forms  # noqa: E402
 from compress_coremltools import theirs  # noqa: E402
 from compress_models import save_model  # noqa: E402
+from thorough import sized  # noqa: E402
 
 
 def sqnr(values, noisy):
@@ -76,7 +79,7 @@ def test_layers_palettized_twice(tmp_path):
         for name, tensor in list(model.items()):
             if tensor.ndim > 1:
                 model[name] = noisy(rng, tensor.read(), 1e-4)
-    steps = [("palettize", {"nbits": 6, "mode": "kmeans", "weight_threshold": 0})]
+    steps = [("palettize", {"nbits": sized(4, 6), "mode": "kmeans", "weight_threshold": 0})]
     sources = []
     for name, path in (("one", first), ("two", second)):
         assert theirs(path, steps, tmp_path / f"{name}.mlpackage") is None

@@ -16,6 +16,8 @@ from repacking import FILE, findings, measured_repack, record_values, tree
 from text_models import compiled_of
 from thorough import some
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 ct = pytest.importorskip("coremltools", reason=WITHOUT["coremltools"])
 from coremltools.converters.mil import Builder as mb  # noqa: E402
 

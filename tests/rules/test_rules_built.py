@@ -15,7 +15,7 @@ from thorough import some
 each_test_draws_the_same = restarts(built_models.RANDOM)
 
 MAKERS = built_models.makers()
-GROUPS = 8
+GROUPS = 16
 NAMES = sorted(MAKERS)
 
 

@@ -93,8 +93,13 @@ def walk_blobs(file):
         offset = align64(data_offset + nbytes)
 
 
+_SHORT = [bytes([value]) for value in range(0x80)]
+
+
 def write_varint(value):
     """Encodes an int32, int64, uint64 or bool; a negative number is its 64-bit two's complement, so always 10 bytes."""
+    if 0 <= value <= 0x7F:  # most are
+        return _SHORT[value]
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:

@@ -118,3 +118,5 @@ settings.register_profile("ci", settings.get_profile("dev"), max_examples=500, d
 settings.register_profile("long", settings.get_profile("ci"), max_examples=20_000)
 settings.load_profile(os.environ.get("MILBLOB_HYPOTHESIS", sized("dev", "ci")))
 PROFILE = settings()
+FEWER = settings(PROFILE, max_examples=8) if PROFILE.max_examples == 25 else PROFILE
+"""For tests whose examples take a tenth of a second each."""
