@@ -239,7 +239,7 @@ def test_elements_out_of_range_are_named_and_the_writer_remains_usable(tmp_path,
 
 
 def test_write_many_is_all_or_nothing(tmp_path):
-    large, small = np.zeros(3 << 20, np.uint8), np.arange(5, dtype=np.uint8)
+    large, small = np.zeros((1 << 20) + 64, np.uint8), np.arange(5, dtype=np.uint8)
     with milblob.BlobWriter(tmp_path / "a", sync=False) as blobs:
         blobs.write(small)
         for arrays in ([small, large, np.zeros(3)], [small] * 20_000 + ["a"], iter([large, small, large, [1]])):

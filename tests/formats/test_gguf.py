@@ -233,8 +233,8 @@ def test_damaged_files_end_in_our_errors(file):
         names = list(arrays)
     start = next(at for at in range(len(whole)) if whole[at:].startswith(PLAIN["f32"].tobytes()))
     rng = random.Random(3)
-    damaged = [whole[:at] for at in range(0, start, sized(21, 7))]
-    for at in range(0, start, sized(3, 1)):
+    damaged = [whole[:at] for at in range(0, start, sized(49, 7))]
+    for at in range(0, start, sized(7, 1)):
         for value in (0, 255, whole[at] ^ 1 << rng.randrange(8)):
             damaged += [whole[:at] + bytes([value]) + whole[at + 1 :]]
     read = 0

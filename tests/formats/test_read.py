@@ -315,7 +315,8 @@ def test_every_flipped_byte_of_an_npz_is_noticed_or_harmless(compress, tmp_path)
     (np.savez_compressed if compress else np.savez)(tmp_path / "whole.npz", **expected)
     data = (tmp_path / "whole.npz").read_bytes()
     noticed = 0
-    for at in range(len(data)):
+    places = range(sized(int(compress), 0), len(data), sized(3, 1))
+    for at in places:
         flipped = bytearray(data)
         flipped[at] ^= 0x55
         (tmp_path / "flipped.npz").write_bytes(flipped)
@@ -326,7 +327,7 @@ def test_every_flipped_byte_of_an_npz_is_noticed_or_harmless(compress, tmp_path)
                     assert any(values.tobytes() == right.tobytes() for right in expected.values()), at
         except milblob.MilblobError:
             noticed += 1
-    assert noticed > len(data) // 3
+    assert noticed > len(places) // 3
 
 
 def test_npz_members_that_are_none(tmp_path):

@@ -74,13 +74,19 @@ LOOKED = {
 }  # fmt: skip
 
 
+def _last_name(function):
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
+
+
 def opens_in(tree):
     """Yield (function, what is called) of all calls that open a file."""
 
+    last_names = METHODS | {name.rpartition(".")[2] for name in OPENERS}  # few calls have to be spelled out
+
     def walk(node, where):
         for child in ast.iter_child_nodes(node):
-            is_scope = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            if isinstance(child, ast.Call):
+            is_scope = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            if isinstance(child, ast.Call) and _last_name(child.func) in last_names:
                 called = unparse(child.func)
                 is_method = isinstance(child.func, ast.Attribute) and child.func.attr in METHODS
                 if called in OPENERS or is_method:

@@ -141,12 +141,12 @@ def check_out_of_range(dtype, field, count):
             values = [1 if high > 0 else 0] * count
             values[index] = bad
             values[-1] = bad if index == count - 1 else values[-1]
+            data = in_field(field, values)
             with pytest.raises(
                 FormatError,
                 match=rf"^element {index}: expected {low} to {min(high, (1 << 63) - 1)}, got {bad} at byte \d+$",
             ) as e:
-                unpack_tensor(in_field(field, values), dtype, (count,))
-            data = in_field(field, values)
+                unpack_tensor(data, dtype, (count,))
             assert reference.read_varint(data, e.value.offset)[0] == bad & (1 << 64) - 1
 
 
