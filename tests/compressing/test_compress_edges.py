@@ -19,7 +19,7 @@ from milblob.lossy.palettize import palettize
 from milblob.lossy.quantize import quantize
 from milblob.lossy.unfit import UnfitError
 from milblob.values.tensorvalue import stored_bytes
-from thorough import some
+from thorough import sized, some
 
 WHOLE = Linear(granularity="per_tensor")
 GROUPED = Palette(2, granularity="per_grouped_channel", group_size=2)
@@ -78,9 +78,12 @@ def stored(recipe, array, **options):
 
 @pytest.mark.parametrize("dtype", some([np.float16, np.float32], 1))
 def test_what_is_measured_is_what_is_read(dtype):
+    """Each recipe with each shape and with each kind; `make thorough`: with all pairs of these."""
     made = []
 
     def check(recipe, shape, kind):
+        if (RECIPES.index(recipe) + SHAPES.index(shape) + KINDS.index(kind)) % sized(3, 1):
+            return
         array = make(kind, shape, dtype)
         before = array.copy()
         try:

@@ -87,7 +87,7 @@ def _each_choice(cases):
     """
     values = [_values(case) for case in cases]
     missing = set().union(*values)
-    if len(missing) in (0, len(cases)):
+    if len({names for names, _ in missing}) <= 1:
         return cases
     chosen = set()
     while missing:
