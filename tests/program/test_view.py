@@ -24,7 +24,7 @@ from program_walk import (
 )
 from protobuf_programs import add_const, add_op, as_model, new_program
 from random_programs import random_programs, scrambled_programs
-from thorough import FEWER, PROFILE, sized, some
+from thorough import FEWER, PROFILE, some
 
 
 def view_of(data):
