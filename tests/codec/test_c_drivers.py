@@ -391,7 +391,7 @@ def test_python_on_the_corpus(name):
         sys.path.insert(0, os.path.dirname(sys.argv[0]))
         runpy.run_path(sys.argv[0], run_name="__main__")
     """
-    files = corpus(name)[:: sized(3, 1)]
+    files = corpus(name)
     out = run_child(code, ROOT / f"tests/fuzz/fuzz_{name}.py", *files)
     assert out.splitlines()[-1] == f"{len(files)} inputs"
 
