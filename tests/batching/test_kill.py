@@ -63,7 +63,7 @@ def test_a_killed_batch_resumes(tmp_path, point):
         assert {name: now[name] for name in before} == before
         before = now
         lines = lines_of(journal) + 3
-    # In this process: another one is as good, for half of the time of the test.
+    # In this process: to start another one takes half of the time of the test.
     report = milblob.batch(halved, source, into=out, recursive=True, jobs=sized(1, jobs), resume=True)
     assert (report.done + report.skipped, report.failed) == (COUNT, 0)
     after = seen(out)

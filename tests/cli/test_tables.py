@@ -351,14 +351,11 @@ def test_every_compressed_weight_has_a_short_description():
     assert len(seen) > 30
 
 
-LENGTH = sized(15_000, 50_000)
-
-
 @pytest.mark.parametrize(
     "names",
     [
-        ["_a" * LENGTH + str(i) + "_a" * LENGTH for i in range(20)],
-        ["x" * 100 + f"{i:06}" + "y" * 100 + f"{i % 7}" + "z" * 100 for i in range(sized(1_500, 5_000))],
+        ["_a" * 50_000 + str(i) + "_a" * 50_000 for i in range(20)],
+        ["x" * 100 + f"{i:06}" + "y" * 100 + f"{i % 7}" + "z" * 100 for i in range(5_000)],
         ["重_" * 400 + f"{i}" + "_b" * 400 for i in range(300)],
     ],
     ids=["long names", "many names", "wide names"],

@@ -329,7 +329,7 @@ def test_drip_ends_at_the_deadline(server, monkeypatch):
     of_weights(server, answer)
     start = time.monotonic()
     with pytest.raises(TimeoutError, match="within the time of one request"):
-        milblob.load(server.model, storage_options={"timeout": 0.25})
+        milblob.load(server.model, storage_options={"timeout": 0.4})
     assert time.monotonic() - start < 5
 
 

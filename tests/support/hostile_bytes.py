@@ -33,13 +33,9 @@ def list_value(values):
 def nested_fields(levels, *numbers):
     """Messages of nothing but each other: so many times around, fields of these numbers, built from the inside."""
     parts, size = [], 0
-    tags = [write_varint(number << 3 | 2) for number in numbers]
     for _ in range(levels):
-        for tag in tags:
-            if 1 << 14 <= size < 1 << 21:  # most of a deep message, without a call
-                head = tag + bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
-            else:
-                head = tag + write_varint(size)
+        for number in numbers:
+            head = write_varint(number << 3 | 2) + write_varint(size)
             parts.append(head)
             size += len(head)
     return b"".join(reversed(parts))
