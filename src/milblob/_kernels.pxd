@@ -87,6 +87,7 @@ cdef extern from "milblob/wire/tensor.h" nogil:
 
 cdef extern from "milblob/kernels/varint.h" nogil:
     uint64_t mb_varint_count(const uint8_t *src, uint64_t nbytes)
+    uint64_t mb_varint_boundary(const uint8_t *src, uint64_t at, uint64_t nbytes)
     unsigned int mb_varint_length(uint64_t value)
     unsigned int mb_varint_write(uint8_t *dst, uint64_t value)
 

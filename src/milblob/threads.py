@@ -123,6 +123,15 @@ def unused() -> int:
     return min(processors(), 1 + _idle())
 
 
+def would_share() -> bool:
+    """Whether `ordered` would start another thread now: if not, a division that itself costs time cannot pay.
+
+    Raises:
+        ValueError: as `count`.
+    """
+    return count() > 1 and _Room()()
+
+
 def _is_free(path: str = "/proc/loadavg") -> bool:
     """Whether a processor of this machine is idle at this moment, or no file shows it. Takes 5 us."""
     return _idle(path) > 0

@@ -10,11 +10,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import milblob
+import reference
 from children import run_child
-from milblob import _codec, threads
+from milblob import FormatError, _codec, threads
 from milblob.threads import each, ordered
 from milblob.values import parallel
 from milblob.values.cast import cast_array
+from milblob.values.tensorvalue import INTS
 
 CAN_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here: what a forked child does is not tested")
 
@@ -25,6 +28,7 @@ def several(request, monkeypatch):
     monkeypatch.setenv("MILBLOB_THREADS", request.param)
     for module in (threads, parallel):
         monkeypatch.setattr(module, "PIECE_NBYTES", 4096)
+    monkeypatch.setattr(parallel, "VARINTS_NBYTES", 4096)
     return int(request.param)
 
 
@@ -527,6 +531,89 @@ def test_bits(several, nbits):
     elements[[17_000, 29_000]] = 255
     with pytest.raises(OverflowError, match=f"^element 18000: expected 0 to {(1 << nbits) - 1}, got 255$"):
         parallel.pack_bits(elements, packed, nbits, 0, (1 << nbits) - 1, 1000)
+
+
+def varints(name):
+    """Enough elements for many parts, of 1 to 10 bytes each, and their TensorValue."""
+    random = np.random.default_rng(7)
+    dtype = np.dtype(name)
+    if name == "bool":
+        values = random.integers(0, 2, 20_011, np.uint8).view(bool)
+    else:
+        info = np.iinfo(dtype)
+        values = (np.exp2(random.uniform(0, info.bits, 20_011)) * random.choice([-1, 1], 20_011)).clip(
+            info.min, info.max / 2
+        )
+        values = values.astype(dtype)
+        values[5_000:9_000] &= 0x7F
+    field = {"bool": "bools", "int64": "longInts", "uint64": "longInts"}.get(name, "ints")
+    numbers = (values.view(np.int64) if name == "uint64" else values).tolist()
+    return values, reference.pack_tensor_value(field, [int(number) for number in numbers])
+
+
+@pytest.mark.parametrize("name", ["bool", "int16", "uint16", "int32", "int64", "uint64"])
+def test_varints(several, name):
+    values, message = varints(name)
+    if name in ("int16", "uint16"):  # which the library stores as bytes
+        got = parallel.pack_varints(
+            INTS, values.view(np.uint8), {"int16": _codec.PACK_I16, "uint16": _codec.PACK_U16}[name]
+        )
+    else:
+        got = milblob.pack_tensor(values)
+    assert got == message
+    out = np.zeros((1, values.size), values.dtype)
+    for into in (None, out):
+        assert np.array_equal(milblob.unpack_tensor(message, name, out.shape, out=into)[0], values)
+
+
+@pytest.mark.parametrize("name", ["int16", "int32", "int64"])
+def test_errors_of_varints_are_those_of_one_part(several, monkeypatch, name):
+    values, message = varints(name)
+    wide, narrow = "int64" if name == "int64" else "int32", "int8"
+    broken = bytearray(message)
+    broken[40_000:40_020] = bytes([0x80] * 20)
+    for data, dtype, count in (
+        (message, narrow, values.size),  # the first element outside, in the first part
+        (message, wide, values.size - 1),
+        (message, wide, values.size + 1),
+        (message, wide, 10),
+        (bytes(broken), wide, values.size),
+        (message[:-1] + b"\x80", wide, values.size),
+    ):
+        found = []
+        for threads_count in (str(several), "1"):
+            monkeypatch.setenv("MILBLOB_THREADS", threads_count)
+            with pytest.raises(FormatError) as error:
+                milblob.unpack_tensor(data, dtype, count)
+            found.append((str(error.value), error.value.offset))
+        assert found[0] == found[1]
+    values[[11_000, 19_000]] = 200
+    values[:11_000] = 1
+    message = milblob.pack_tensor(values.astype(wide))
+    with pytest.raises(FormatError, match=r"element 11000: expected -128 to 127, got 200"):
+        milblob.unpack_tensor(message, narrow, values.size)
+
+
+def test_elements_that_change_between_count_and_encoding(several, monkeypatch):
+    values = np.zeros(20_000, np.int32)
+    begin = _codec.tensor_begin
+
+    def change(*given):
+        values[15_000] = -1
+        return begin(*given)
+
+    monkeypatch.setattr(_codec, "tensor_begin", change)
+    with pytest.raises(FormatError, match="bytes of the elements: expected"):
+        milblob.pack_tensor(values)
+
+
+def test_varints_outside_their_message():
+    message, at = _codec.tensor_begin(INTS, 8)
+    array = np.ones(8, np.int32)
+    for place, nbytes in ((at + 1, 8), (at, 9), ((1 << 64) - 1, 8), (at, (1 << 64) - 1)):
+        with pytest.raises(ValueError, match=rf"^message: expected {place} \+ {nbytes} bytes, got {len(message)}$"):
+            _codec.varint_encode(array, _codec.PACK_I32, message, place, nbytes)
+    assert _codec.varint_nbytes(array, _codec.PACK_I32) == 8
 
 
 def test_casts(several):

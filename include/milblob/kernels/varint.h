@@ -96,10 +96,9 @@ MB_STEP unsigned mb_varint_take_ints(const uint8_t *at, uint64_t *value, uint64_
     return (mb_lowest_bit(stop | UINT64_C(1) << 63) >> 3) + 1u + 2u * (unsigned)more;
 }
 
-/* The first varint boundary at or after the middle of src. */
-static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nbytes) {
-    const uint8_t *at = src + nbytes / 2, *end = src + nbytes;
-    while (at > src && at < end && at[-1] >= 0x80) at++;
+/* The first varint boundary at or after byte `at` of src, at most nbytes. */
+static inline uint64_t mb_varint_boundary(const uint8_t *src, uint64_t at, uint64_t nbytes) {
+    while (at > 0 && at < nbytes && src[at - 1] >= 0x80) at++;
     return at;
 }
 
@@ -136,7 +135,7 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
         if (count < 64 || nbytes < count || src[nbytes - 1] >= 0x80) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
         const uint64_t span = (uint64_t)hi - (uint64_t)lo; \
         const bool small_fit = lo <= 0 && hi >= 0x7f; \
-        const uint8_t *half = mb_varint_boundary(src, nbytes); \
+        const uint8_t *half = src + mb_varint_boundary(src, nbytes / 2, nbytes); \
         const uint8_t *at[2] = {src, half}, *end[2] = {half, src + nbytes}; \
         uint64_t first = mb_varint_count(src, (uint64_t)(half - src)); \
         if (first + mb_varint_count(half, (uint64_t)(end[1] - half)) != count) return name##_careful(dst, src, nbytes, count, lo, hi, error); \

@@ -60,6 +60,21 @@ def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
         raise _pack_error(&e, first, lo, hi)
 
 
+cdef bytes _tensor_begin(int field, uint64_t payload, uint64_t *head):
+    """A TensorValue that ends in a payload of this size, not yet written; `head` gets the offset of the payload."""
+    cdef uint8_t header[32]
+    cdef bytes result
+    header[0] = <uint8_t>(field << 3 | 2)
+    head[0] = 1 + C.mb_varint_write(header + 1, 1 + C.mb_varint_length(payload) + payload if payload else 0)
+    if payload:
+        header[head[0]] = 0x0a
+        head[0] += 1 + C.mb_varint_write(header + head[0] + 1, payload)
+    result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(head[0] + payload))
+    C.mb_advise_huge(PyBytes_AsString(result), head[0] + payload)
+    memcpy(PyBytes_AsString(result), header, head[0])
+    return result
+
+
 def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
     """Serialize a TensorValue from a C-contiguous array.
 
@@ -81,25 +96,16 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
     cdef Py_buffer src
     cdef C.mb_error e
     cdef C.mb_status status = C.MB_OK
-    cdef uint64_t count, payload = 0, inner, head
+    cdef uint64_t count, payload = 0, head = 0
     cdef uint8_t *at
-    cdef uint8_t header[32]
     cdef bytes result
     cdef const C.mb_tier *tier = _tier
     PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
     try:
         count = <uint64_t>src.len // C.mb_pack_itemsize(kind)
         payload = C.mb_pack_nbytes(tier, kind, src.buf, count)
-        inner = 1 + C.mb_varint_length(payload) + payload if payload else 0
-        header[0] = <uint8_t>(field << 3 | 2)
-        head = 1 + C.mb_varint_write(header + 1, inner)
-        if payload:
-            header[head] = 0x0a
-            head += 1 + C.mb_varint_write(header + head + 1, payload)
-        result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(head + payload))
+        result = _tensor_begin(field, payload, &head)
         at = <uint8_t *>PyBytes_AsString(result)
-        C.mb_advise_huge(at, head + payload)
-        memcpy(at, header, head)
         if payload:
             with nogil:
                 status = C.mb_pack(tier, kind, at + head, payload, src.buf, count, lo, hi, &e)
@@ -108,6 +114,56 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
     if status:
         raise _pack_error(&e, 0, lo, hi)
     return result
+
+
+def tensor_begin(int field, uint64_t payload):
+    """Make a TensorValue whose payload `varint_encode` writes, part by part: (message, offset of the payload).
+
+    No other code may see the message until its whole payload is written.
+    """
+    cdef uint64_t head = 0
+    result = _tensor_begin(field, payload, &head)
+    return result, head
+
+
+def varint_nbytes(array, int kind):
+    """Return the bytes that the elements of a contiguous, aligned array take as varints; `kind` as in `tensor_pack`."""
+    cdef Py_buffer src
+    cdef uint64_t nbytes
+    cdef const C.mb_tier *tier = _tier
+    PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            nbytes = C.mb_pack_nbytes(tier, kind, src.buf, <uint64_t>src.len // C.mb_pack_itemsize(kind))
+    finally:
+        PyBuffer_Release(&src)
+    return nbytes
+
+
+def varint_encode(array, int kind, bytes message not None, uint64_t offset, uint64_t nbytes):
+    """Write elements as varints to [offset, offset + nbytes) of a message that `tensor_begin` made.
+
+    Args:
+        nbytes: what `varint_nbytes` gave for this array.
+
+    Raises:
+        FormatError: as `tensor_pack`.
+    """
+    cdef Py_buffer src
+    cdef C.mb_error e
+    cdef C.mb_status status
+    cdef uint8_t *at = <uint8_t *>PyBytes_AsString(message) + offset
+    cdef const C.mb_tier *tier = _tier
+    if offset > <uint64_t>len(message) or nbytes > <uint64_t>len(message) - offset:
+        raise ValueError(f"message: expected {offset} + {nbytes} bytes, got {len(message)}")
+    PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            status = C.mb_pack(tier, kind, at, nbytes, src.buf, <uint64_t>src.len // C.mb_pack_itemsize(kind), 0, 0, &e)
+    finally:
+        PyBuffer_Release(&src)
+    if status:
+        raise _pack_error(&e, 0, 0, 0)
 
 
 def tensor_pack_strings(list texts):
@@ -184,6 +240,17 @@ def varint_count(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
     with nogil:
         count = C.mb_varint_count(buffer.data + offset, nbytes)
     return count
+
+
+def varint_split(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64_t some):
+    """Return the bytes up to the first varint that ends at or after `some` of [offset, offset + nbytes), and their varints."""
+    cdef uint64_t taken, count
+    cdef const uint8_t *src = buffer.data + offset
+    _span_check(buffer, offset, nbytes)
+    with nogil:
+        taken = C.mb_varint_boundary(src, min(some, nbytes), nbytes)
+        count = C.mb_varint_count(src, taken)
+    return taken, count
 
 
 def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out, unsigned int itemsize, int64_t lo, int64_t hi,

@@ -19,6 +19,7 @@ from ..jsontext import parse_json
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StretchPlace
 from ..storage.mapped import MappedFile, closed_on_error
+from ..values.parallel import unpack_varints
 from ..values.tensorvalue import require_shape
 from .onnx_external import HASH_DIGITS, External, ExternalFiles
 from .onnx_messages import DOUBLES, FLOATS, INTS, LONGS, RAW, TEXTS, UNSIGNED, Initializer, read_messages
@@ -291,7 +292,7 @@ class _Source:
         count = prod(row.dims) if kind.nbits >= 8 else dtype.nbytes(prod(row.dims))
         values = np.empty(count, np.dtype(f"u{itemsize}"))
         try:
-            _codec.varint_decode(buffer, offset, nbytes, values, itemsize, low, high)
+            unpack_varints(buffer, offset, nbytes, values, itemsize, low, high)
         except FormatError as error:
             error.where = error.where or name
             raise

@@ -1,14 +1,20 @@
 """The codec's kernels over arrays of any size: large ones in parts, in several threads."""
 
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from .. import _codec
-from ..threads import AHEAD, each, ordered, parts
+from ..errors import FormatError
+from ..threads import AHEAD, each, ordered, parts, would_share
 
 PIECE_NBYTES = 1 << 24
 """Bytes that one thread processes at a time: these kernels run at memory speed, and starting a thread takes time."""
+
+VARINTS_NBYTES = PIECE_NBYTES // 4
+"""The same for varints, which take longer for each byte."""
 
 Array = np.ndarray[Any, Any]
 
@@ -42,6 +48,62 @@ def pack_bits(array: Array, out: Array, nbits: int, low: int, high: int, first: 
         _codec.pack_bits(array[begin : begin + count], into, nbits, low, high, first + begin)
 
     each(work, parts(array.size, 1, PIECE_NBYTES))
+
+
+def pack_varints(field: int, array: Array, kind: int) -> bytes:
+    """As _codec.tensor_pack, for one of the kinds that are varints; `array` is a vector of bytes."""
+    if array.size <= VARINTS_NBYTES:
+        return _codec.tensor_pack(field, array, kind)
+    itemsize = kind // 8
+    pieces = [
+        array[first * itemsize : (first + count) * itemsize]
+        for first, count in parts(array.size // itemsize, itemsize, VARINTS_NBYTES)
+    ]
+    sizes = list(ordered(lambda piece: _codec.varint_nbytes(piece, kind), pieces, ahead=AHEAD))
+    message, begin = _codec.tensor_begin(field, sum(sizes))
+
+    def work(part: tuple[Array, int, int]) -> None:
+        piece, end, nbytes = part
+        _codec.varint_encode(piece, kind, message, begin + end - nbytes, nbytes)
+
+    each(work, zip(pieces, accumulate(sizes), sizes, strict=True))
+    return message
+
+
+def unpack_varints(
+    buffer: _codec.Buffer,
+    offset: int,
+    nbytes: int,
+    out: Array,
+    itemsize: int,
+    low: int,
+    high: int,
+    is_bool: bool = False,
+) -> None:
+    """As _codec.varint_decode; `out` is a C-contiguous array of any shape."""
+    flat, most = out.reshape(-1), PIECE_NBYTES if is_bool else VARINTS_NBYTES
+    done = 0  # elements that have a part
+
+    def split() -> Iterator[tuple[int, int, Array]]:
+        nonlocal done
+        at = 0
+        while at < nbytes:
+            size, count = _codec.varint_split(buffer, offset + at, nbytes - at, most)
+            yield offset + at, size, flat[done : done + count]
+            at, done = at + size, done + count
+
+    def work(part: tuple[int, int, Array]) -> None:
+        at, size, elements = part
+        _codec.varint_decode(buffer, at, size, elements, itemsize, low, high, is_bool)
+
+    if nbytes > most and would_share():  # alone, counting first would cost an eighth of the time
+        try:
+            each(work, split())
+            if done == flat.size:
+                return
+        except FormatError:
+            pass  # its element is one of a part: all of them together are refused with the right one
+    _codec.varint_decode(buffer, offset, nbytes, flat, itemsize, low, high, is_bool)
 
 
 def cast(kind: int, source: _codec.Buffer, offset: int, count: int, dst: Any, clamp: bool) -> tuple[int, int, int]:

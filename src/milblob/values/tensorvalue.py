@@ -195,7 +195,7 @@ def _fixed(
 
     def unpack(values: np.ndarray[Any, Any]) -> None:
         if dtype is DType.BOOL:
-            _codec.varint_decode(buffer, at, nbytes, values, 1, 0, 1, True)
+            parallel.unpack_varints(buffer, at, nbytes, values, 1, 0, 1, True)
         else:
             parallel.unpack_bits(buffer, at, count, dtype.nbits, values)
 
@@ -224,7 +224,7 @@ def _varints(
     def decode(values: np.ndarray[Any, Any]) -> None:
         try:
             bounds = low, min(high, (1 << 63) - 1)
-            _codec.varint_decode(buffer, at, nbytes, values, itemsize, *bounds, field == BOOLS)
+            parallel.unpack_varints(buffer, at, nbytes, values, itemsize, *bounds, field == BOOLS)
         except FormatError:
             count = _codec.varint_count(buffer, at, nbytes)
             if count != values.size:
@@ -291,7 +291,10 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     # A view of foreign bytes as bools: NumPy does not promise 0 and 1.
     kind = _codec.PACK_BOOL if target is DType.BOOL else _VARINT_KINDS.get(target, _codec.PACK_RAW)
     array = np.require(array, array.dtype.newbyteorder("=" if kind != _codec.PACK_RAW else "<"), ["C", "A"])
-    return _codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind)
+    elements = array.reshape(-1).view(np.uint8)
+    if kind in _VARINT_KINDS.values():
+        return parallel.pack_varints(target.field, elements, kind)
+    return _codec.tensor_pack(target.field, elements, kind)
 
 
 def as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:

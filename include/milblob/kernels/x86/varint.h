@@ -167,6 +167,21 @@ MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i16_avx2, int16_t, MB_TARGET_AVX2)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u16_avx2, uint16_t, MB_TARGET_AVX2)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i32_avx2, int32_t, MB_TARGET_AVX2)
 
+/* One byte, and one more for each power of 2^7 that is reached; a negative number, which reaches none, has ten. */
+MB_TARGET_BMI MB_KERNEL uint64_t mb_varint_nbytes_i64_avx2(const void *elements, uint64_t count) {
+    const int64_t *src = (const int64_t *)elements;
+    __m256i more = _mm256_setzero_si256();
+    uint64_t done = 0, sums[4];
+    for (; count - done >= 4; done += 4) {
+        const __m256i four = _mm256_loadu_si256((const __m256i *)(const void *)(src + done));
+        for (unsigned bits = 7; bits < 63; bits += 7) more = _mm256_sub_epi64(more, _mm256_cmpgt_epi64(four, _mm256_set1_epi64x((INT64_C(1) << bits) - 1)));
+        const __m256i sign = _mm256_srli_epi64(four, 63);
+        more = _mm256_add_epi64(more, _mm256_add_epi64(_mm256_slli_epi64(sign, 3), sign));
+    }
+    _mm256_storeu_si256((__m256i *)(void *)sums, more);
+    return done + sums[0] + sums[1] + sums[2] + sums[3] + mb_varint_nbytes_i64(src + done, count - done);
+}
+
 /* ------------------------------------------------------------------------------------------------------------- encode */
 
 /* Which bytes of two elements of four bytes each are varints: a row for each pair of lengths, at the bits that show after
@@ -182,6 +197,12 @@ static inline void mb_pairs_fill(mb_pairs_avx2 *pairs) {
             for (unsigned k = 0; k < 8; k++) pairs->picks[row][k] = (uint8_t)(k <= a ? k : k <= a + 1 + b ? 4 + k - a - 1 : 0x80u);
             pairs->nbytes[row] = (uint8_t)(a + b + 2);
         }
+}
+
+/* Eight elements from 0 to 127. */
+MB_TARGET_BMI MB_STEP void mb_put_small_avx2(uint8_t *dst, __m256i v) {
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    _mm_storel_epi64((__m128i *)(void *)dst, _mm_packus_epi16(words, words));
 }
 
 /* Eight elements from 0 to 2^28 - 1: bytes of seven bits, the top bits of those that continue, and then pairs are closed up.
@@ -229,6 +250,32 @@ MB_TARGET_BMI MB_STEP uint64_t mb_put_four_avx2(uint8_t *dst, __m128i v, const u
     return (uint64_t)(dst - at);
 }
 
+/* Four elements, as mb_varint_put writes each. The ninth byte is the element's top one, whose
+ * top bit is set if the tenth is needed, and the tenth is 1. */
+MB_TARGET_BMI MB_STEP uint64_t mb_put_four_64_avx2(uint8_t *dst, __m256i v) {
+    const uint8_t *at = dst;
+    const __m256i eighths = _mm256_set1_epi8((char)0x80);
+    uint64_t words[4], values[4];
+    __m256i word = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi64x(0xfffffff)), _mm256_and_si256(_mm256_slli_epi64(v, 4), _mm256_set1_epi64x(0x0fffffff00000000)));
+    word = _mm256_or_si256(_mm256_and_si256(word, _mm256_set1_epi32(0x3fff)), _mm256_and_si256(_mm256_slli_epi32(word, 2), _mm256_set1_epi32(0x3fff0000)));
+    word = _mm256_or_si256(_mm256_and_si256(word, _mm256_set1_epi16(0x7f)), _mm256_and_si256(_mm256_slli_epi16(word, 1), _mm256_set1_epi16(0x7f00)));
+    __m256i more = _mm256_srli_epi64(_mm256_and_si256(_mm256_add_epi8(word, _mm256_set1_epi8(0x7f)), eighths), 8); /* of bytes that are not zero */
+    more = _mm256_or_si256(more, _mm256_srli_epi64(more, 8));
+    more = _mm256_or_si256(more, _mm256_srli_epi64(more, 16));
+    more = _mm256_or_si256(more, _mm256_srli_epi64(more, 32));
+    more = _mm256_or_si256(more, _mm256_andnot_si256(_mm256_cmpeq_epi64(_mm256_srli_epi64(v, 56), _mm256_setzero_si256()), eighths));
+    const uint32_t on = (uint32_t)_mm256_movemask_epi8(more);
+    _mm256_storeu_si256((__m256i *)(void *)words, _mm256_or_si256(word, more));
+    _mm256_storeu_si256((__m256i *)(void *)values, v);
+    for (unsigned k = 0; k < 4; k++) {
+        const uint64_t last = values[k] >> 56;
+        mb_store_u64(dst, words[k]);
+        dst[8] = (uint8_t)last, dst[9] = 1;
+        dst += 1 + (unsigned)__builtin_popcount(on >> 8 * k & 0xff) + (last >> 7);
+    }
+    return (uint64_t)(dst - at);
+}
+
 MB_TARGET_BMI MB_STEP __m256i mb_get_i16_avx2(const int16_t *src) { return _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)src)); }
 MB_TARGET_BMI MB_STEP __m256i mb_get_u16_avx2(const uint16_t *src) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)src)); }
 MB_TARGET_BMI MB_STEP __m256i mb_get_i32_avx2(const int32_t *src) { return _mm256_loadu_si256((const __m256i *)(const void *)src); }
@@ -248,8 +295,7 @@ MB_TARGET_BMI MB_STEP __m256i mb_get_i32_avx2(const int32_t *src) { return _mm25
                 const __m256i eight = get(src + done); \
                 MB_ONCE(); \
                 if (_mm256_testz_si256(eight, _mm256_set1_epi32(~0x7f))) { \
-                    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1)); \
-                    _mm_storel_epi64((__m128i *)(void *)(dst + at), _mm_packus_epi16(words, words)); \
+                    mb_put_small_avx2(dst + at, eight); \
                     at += 8; \
                 } else if (_mm256_testz_si256(eight, _mm256_set1_epi32((int)0xf0000000u))) { \
                     at += mb_put_eight_avx2(dst + at, eight, &pairs); \
@@ -265,6 +311,34 @@ MB_TARGET_BMI MB_STEP __m256i mb_get_i32_avx2(const int32_t *src) { return _mm25
 MB_DEFINE_VARINT_ENCODE_AVX2(i16, int16_t, mb_get_i16_avx2)
 MB_DEFINE_VARINT_ENCODE_AVX2(u16, uint16_t, mb_get_u16_avx2)
 MB_DEFINE_VARINT_ENCODE_AVX2(i32, int32_t, mb_get_i32_avx2)
+
+/* The same for 64 bits. */
+MB_TARGET_BMI MB_KERNEL uint64_t mb_varint_encode_i64_avx2(uint8_t *dst, uint64_t dst_nbytes, const void *elements, uint64_t count) {
+    const int64_t *src = (const int64_t *)elements;
+    uint64_t at = 0, done = 0;
+    mb_pairs_avx2 pairs;
+    if (count >= 64) {
+        mb_pairs_fill(&pairs);
+        for (; count - done >= 8 && dst_nbytes - at >= 88; done += 8) {
+            const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(src + done)), high = _mm256_loadu_si256((const __m256i *)(const void *)(src + done + 4));
+            const __m256i any = _mm256_or_si256(low, high);
+            MB_ONCE();
+            if (_mm256_testz_si256(any, _mm256_set1_epi64x(~(int64_t)0xfffffff))) {
+                const __m256i eight = _mm256_inserti128_si256(_mm256_castsi128_si256(mb_narrow_avx2(low)), mb_narrow_avx2(high), 1);
+                if (_mm256_testz_si256(any, _mm256_set1_epi64x(~(int64_t)0x7f))) {
+                    mb_put_small_avx2(dst + at, eight);
+                    at += 8;
+                } else {
+                    at += mb_put_eight_avx2(dst + at, eight, &pairs);
+                }
+            } else {
+                at += mb_put_four_64_avx2(dst + at, low);
+                at += mb_put_four_64_avx2(dst + at, high);
+            }
+        }
+    }
+    return at + mb_varint_encode_i64(dst + at, dst_nbytes - at, src + done, count - done);
+}
 
 #endif
 #endif
