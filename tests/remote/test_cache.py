@@ -59,7 +59,6 @@ def expect_same(server, package, cache, **options):
 
 def moved(server):
     """Bytes of the weight file since the last call."""
-    server.wait()
     nbytes = server.moved(FILE)
     server.log.clear()
     return nbytes
@@ -417,7 +416,6 @@ def test_bytes_of_an_archive_are_kept(server, package, cache, method):
         server.log.clear()
         found = milblob.load(f"{server.url}/m.zip", cache=cache)
         assert all(np.array_equal(found[name], array) for name, array in expected.items())
-        server.wait()
         assert 0 < server.moved() <= limit
 
 

@@ -45,7 +45,6 @@ class Server:
     """Serves `files` (path without the first "/" -> bytes).
 
     Attributes:
-        log: requests that were answered, in the order in which they ended.
         etags: path -> ETag; None: none. By default that of the contents' number.
         fault: called with (handler, path, begin, end, number of the request for this path, from 0); answers and returns
             True, or returns False for the usual answer.
@@ -55,7 +54,7 @@ class Server:
     def __init__(self, files, delay=0.0):
         self.files = dict(files)
         self.delay, self.has_ranges = delay, True
-        self.etags, self.log, self.counts, self.pending = {}, [], {}, 0
+        self.etags, self.ended, self.counts, self.pending = {}, [], {}, 0
         self.fault = None
         self.lock = threading.Condition()
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
@@ -67,10 +66,15 @@ class Server:
     def etag(self, path):
         return self.etags.get(path, f'"{hash(path) & 0xFFFF}"')
 
-    def wait(self):
-        """Wait for the end of the requests that came in: one is in the log after the client may have all of the answer."""
+    @property
+    def log(self):
+        """Requests that were answered, in the order in which they ended.
+
+        Waits for those that came in: one ends after its client may have all of the answer.
+        """
         with self.lock:
             assert self.lock.wait_for(lambda: not self.pending, timeout=20)
+            return self.ended
 
     def moved(self, path=""):
         """Bytes that were sent."""
@@ -137,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
                 seen = Request(
                     path, begin, end, self.sent, self.started, time.monotonic(), dict(self.headers), self.status
                 )
-                owner.log.append(seen)
+                owner.ended.append(seen)
                 owner.pending -= 1
                 owner.lock.notify_all()
 
