@@ -87,7 +87,7 @@ def test_race_of_sessions(action, part, tmp_path):
     link.symlink_to(other / part)
     met = Counter()
     with exchanging(path / part, link):
-        count = sized(60, 3000)
+        count = sized(60, 1000)
         while met.total() < count or (not (met[INSIDE] and met["ResolveError"]) and met.total() < 40 * count):
             try:
                 met[action(path)] += 1

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import milblob
+import race
 from milblob.formats.read import open_arrays
 from milblob.rewrite.changed_copy import copy_changed_tree
 from milblob.rewrite.copying import OpenFiles
@@ -279,7 +280,7 @@ def test_race_of_loads(way, make, action, part, tmp_path):
     path, name, link = prepare(make, part, tmp_path)
     met = Counter()
     with exchanging(name, link):
-        count = sized(150, -(-100_000 // len(RACES)))
+        count = sized(150, race.LOADS)
         while met.total() < count or (not (met[INSIDE] and met["ResolveError"]) and met.total() < 40 * count):
             try:
                 met[float(action(path)[0])] += 1
@@ -297,7 +298,7 @@ def test_race_of_edits(way, part, tmp_path):
     other = {p: p.read_bytes() for p in (tmp_path / "outside").rglob("*") if p.is_file()}
     met = Counter()
     with exchanging(name, link):
-        count = sized(60, 3000)
+        count = sized(60, 1000)
         while met.total() < count or (not (met["done"] and met["ResolveError"]) and met.total() < 40 * count):
             try:
                 with milblob.open(path, "r+") as model:
@@ -344,7 +345,7 @@ def test_race_of_copies(way, action, part, tmp_path):
     }
     met = Counter()
     with exchanging(name, link):
-        count = sized(6, 1000)
+        count = sized(6, 250)
         while met.total() < count or (len(met) < 2 and met.total() < 40 * count):
             try:
                 result = action(path, tmp_path)

@@ -18,6 +18,9 @@ import pytest
 from milblob import _codec
 from paths import ROOT
 
+LOADS = int(os.environ.get("MILBLOB_RACE_LOADS", "1500"))
+"""Loads in one place, in the second tier."""
+
 _CODE = """
 import sys
 from milblob import _codec
@@ -54,7 +57,7 @@ def exchanging(first, second):
 
 
 if __name__ == "__main__":
-    os.environ["MILBLOB_THOROUGH"] = "1"
+    os.environ.update(MILBLOB_THOROUGH="1", MILBLOB_RACE_LOADS="5900")  # in 17 places
     started = time.monotonic()
     code = pytest.main(
         [
