@@ -49,8 +49,15 @@ def start(folder, results, shard, jobs, share, patterns, count, seed):
 
 
 def record_crash(file, status):
-    """Note that the case that ran last ended the process."""
-    running = json.loads(file.with_suffix(".now").read_text())
+    """Note that the case that ran last ended the process.
+
+    Raises: SystemExit: none has run; with what the process printed.
+    """
+    now = file.with_suffix(".now")
+    if not now.exists():
+        output = file.with_suffix(".log").read_text()[-4000:]
+        raise SystemExit(f"{output}\npytest ended with status {status} before the first case")
+    running = json.loads(now.read_text())
     running |= {"result": "failed", "why": f"the process ended with status {status}", "error": 0.0, "operations": []}
     with open(file, "a", encoding="utf-8") as rows:
         rows.write(json.dumps(running) + "\n")
