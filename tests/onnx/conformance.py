@@ -39,8 +39,10 @@ def start(folder, results, shard, jobs, share, patterns, count, seed):
     environment["MILBLOB_CONFORMANCE_SEED"] = seed
     environment["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *filter(None, [environment.get("PYTHONPATH")])])
     environment["TMPDIR"] = tempfile.mkdtemp(dir=results.parent)
+    settings = results.parent / "pytest.ini"  # else those of this project, if the environment lies in it
+    settings.write_text("[pytest]\n")
     command = [
-        sys.executable, "-m", "pytest", "-p", "onnx_conformance", "-p", "no:cacheprovider", "-p", "no:xdist", "-q",
+        sys.executable, "-m", "pytest", "-c", str(settings), "-p", "onnx_conformance", "-p", "no:cacheprovider", "-p", "no:xdist", "-q",
         "--continue-on-collection-errors", "--tb=no", "-W", "ignore", "--no-header",
         *(["-k", " or ".join(patterns)] if patterns else []), str(folder),
     ]  # fmt: skip
