@@ -29,7 +29,8 @@ BY_NAME = ("open", "stat", "lstat", "fstatat", "readlink", "access", "faccessat"
 def fates(names):
     """Which call meets which fate, and what the process does then: (number, mode, code, second action).
 
-    All of them with MILBLOB_THOROUGH=1. Otherwise one for each call, in turn; of more than three equal calls in a row
+    With MILBLOB_THOROUGH=1 each call meets every code, and is followed by every second action: which code meets which of
+    them changes from call to call. Otherwise one for each call, in turn; of more than three equal calls in a row
     (the parts of a path, the entries of a directory) the first, the last and one in between; `test_every_look_fails_once`
     takes a choice of these.
     """
@@ -38,8 +39,8 @@ def fates(names):
         count = len(list(group))
         chosen = {1, 1 + number % count, count} if sized(1, 0) else range(1, count + 1)
         for at in sorted(number + i for i in chosen):
-            for turn in range(sized(1, len(CODES) * len(SECONDS))):
-                yield at, "fail", CODES[(at + turn) % len(CODES)], SECONDS[(at + turn) // len(CODES) % len(SECONDS)]
+            for turn in range(at, at + sized(1, len(CODES))):
+                yield at, "fail", CODES[turn % len(CODES)], SECONDS[turn % len(SECONDS)]
             if what.startswith(BY_NAME):  # somebody else has removed it
                 yield at, "fail", "ENOENT", SECONDS[at % len(SECONDS)]
             if what.startswith(("read", "pread")) and what not in ("readlink", "readdir64"):
@@ -90,9 +91,9 @@ def test_every_change_fails_once(faults, tmp_path, name):
     case.reset()
     names = faults.run(act, [name, str(case.folder)], root=case.folder, kinds=kinds).names
     every = [
-        (number, *HOW[(number + turn) % len(HOW)], SECONDS[(number + turn) // len(HOW) % len(SECONDS)])
+        (number, *HOW[turn % len(HOW)], SECONDS[turn % len(SECONDS)])
         for number in range(1, len(names) + 1)
-        for turn in range(sized(1, len(HOW) * len(SECONDS)))
+        for turn in range(number, number + sized(1, len(HOW)))
     ]
     exits = go_through(faults, case, kinds, some_of(name, every, 14))
     assert exits["error"]
