@@ -90,6 +90,41 @@ def test_check_reports_what_reading_refuses(tmp_path, as_attributes):
         assert words in found and not is_readable, (made, found)
 
 
+@pytest.mark.parametrize("kind", ["lut_to_sparse", "sparse_blockwise_shift_scale"])
+def test_both_outputs_of_sparse_operations(tmp_path, kind):
+    """A mask and values: each has the shape and the data type that the parts make."""
+    bits, scale = ("UINT1", np.ones((3, 4), np.uint8)), ("FLOAT16", np.ones((1, 1), np.float16))
+    parts = {"data_mask": bits, "nonzero_data": ("INT8", np.zeros(12, np.int8)), "scale": scale}
+    shape, count = [3, 4], 12
+    if kind == "lut_to_sparse":
+        lut = ("FLOAT16", np.zeros((1, 1, 2, 2), np.float16))
+        stored = "UINT1", np.zeros(12, np.uint8)
+        parts = {"indices_mask": bits, "indices_nonzero_data": stored, "lut": lut, "vector_axis": integer(-1)}
+        shape, count = [3, 8], 24
+    for mask, values, words in [
+        (("UINT1", shape), ("FLOAT16", [count]), []),
+        (
+            ("UINT1", [24]),
+            ("FLOAT16", [count]),
+            [f"shape of the mask: expected {shape}, which the parts make, got [24]"],
+        ),
+        (
+            ("UINT1", shape),
+            ("FLOAT16", [5]),
+            [f"shape of the result: expected [{count}], which the parts make, got [5]"],
+        ),
+        (
+            ("UINT1", shape),
+            ("FLOAT32", [count]),
+            ["data type of the result: expected float16, which the parts make, got float32"],
+        ),
+    ]:
+        outputs = [("mask", *mask), ("values", *values)]
+        (tmp_path / "m.mlmodel").write_bytes(model(program(constexpr(kind, outputs, parts), opset="CoreML8"), 9))
+        found = milblob.check(tmp_path / "m.mlmodel", rules="MIL049").findings
+        assert [one.message for one in found] == [f"constexpr_{kind}, {one}" for one in words]
+
+
 def test_operations_that_differ_in_an_attribute_alone(tmp_path):
     """Operations that are alike are judged once: these are not."""
     path = tmp_path / "m.mlmodel"

@@ -4,7 +4,7 @@ By types, and by the values of small constants. What reading a weight refuses be
 constexpr.py.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from math import prod
 
 from ..dtypes import DType
@@ -25,16 +25,17 @@ _VECTORS = frozenset(["nonzero_data", "indices_nonzero_data"])
 
 
 def constexpr_breaches(
-    kind: str, parts: Mapping[str, TensorType], values: _Values, result: TensorType
+    kind: str, parts: Mapping[str, TensorType], values: _Values, outputs: Sequence[TensorType]
 ) -> Iterator[str]:
     """Yield descriptions of parts that do not fit.
 
     `parts`: key -> type of each part that is a tensor. `values`: the elements of those in NUMBERS that are known.
-    `result`: of the operation; of one that yields a mask and values, the values.
+    `outputs`: the types of the operation's outputs, one at least.
     """
+    result = outputs[-1]
     shapes = {key: shape for key, part in parts.items() if (shape := _known(part)) is not None}
     made = _known(result)
-    if len(shapes) != len(parts) or made is None:
+    if len(shapes) != len(parts) or made is None or _known(outputs[0]) is None:
         return  # an open dimension: another rule, because constants have none
     for key in shapes:
         if key in _VECTORS and len(shapes[key]) != 1:
@@ -54,6 +55,7 @@ def constexpr_breaches(
             yield from _made(shapes["data"], parts["scale"], result)
         elif kind == "constexpr_sparse_blockwise_shift_scale":
             yield from _blocks("data_mask", shapes["data_mask"], shapes)
+            yield from _made(shapes["data_mask"], parts["data_mask"], outputs[0], "mask")
             yield from _made(shapes["nonzero_data"], parts["scale"], result)
         elif kind == "constexpr_cast":
             yield from _made(shapes["source_val"], TensorType(DType.FLOAT32), result)
@@ -65,11 +67,14 @@ def constexpr_breaches(
             indices = shapes["indices"]
             axis = yield from _palette("indices", indices, parts["indices"].dtype, shapes, values)
             if axis is not None:
-                grown = (*indices[:axis], indices[axis] * shapes["lut"][-1], *indices[axis + 1 :])
-                yield from _made(grown, parts["lut"], result)
+                yield from _made(_grown(indices, axis, shapes["lut"]), parts["lut"], result)
         elif kind == "constexpr_lut_to_sparse":
-            mask = shapes["indices_mask"]
-            yield from _palette("indices_mask", mask, parts["indices_nonzero_data"].dtype, shapes, values)
+            mask, stored = shapes["indices_mask"], parts["indices_nonzero_data"]
+            axis = yield from _palette("indices_mask", mask, stored.dtype, shapes, values)
+            if axis is not None:
+                yield from _made(_grown(mask, axis, shapes["lut"]), parts["indices_mask"], outputs[0], "mask")
+                count = prod(shapes["indices_nonzero_data"])
+                yield from _made((count * shapes["lut"][-1],), parts["lut"], result)
         elif kind == "constexpr_sparse_to_dense":
             dense = shapes["mask"]
             if "shape" in parts:
@@ -89,12 +94,17 @@ def _message(what: str, expected: object, got: object) -> str:
     return f"{what}: expected {expected}, got {got}"
 
 
-def _made(shape: Shape, part: TensorType | None, result: TensorType) -> Iterator[str]:
-    """The result has this shape, and the data type of a part."""
-    if result.shape != shape:
-        yield _message("shape of the result", f"{list(shape)}, which the parts make", list(result.shape))
-    if part is not None and part.dtype != result.dtype:
-        yield _message("data type of the result", f"{part.dtype}, which the parts make", result.dtype)
+def _made(shape: Shape, part: TensorType, output: TensorType, name: str = "result") -> Iterator[str]:
+    """An output has this shape, and the data type of a part."""
+    if output.shape != shape:
+        yield _message(f"shape of the {name}", f"{list(shape)}, which the parts make", list(output.shape))
+    if part.dtype != output.dtype:
+        yield _message(f"data type of the {name}", f"{part.dtype}, which the parts make", output.dtype)
+
+
+def _grown(indices: Shape, axis: int, lut: Shape) -> Shape:
+    """Return the shape of what indices select: vectors lie along one dimension."""
+    return (*indices[:axis], indices[axis] * lut[-1], *indices[axis + 1 :])
 
 
 def _axis(key: str, rank: int, shapes: Mapping[str, Shape], values: _Values) -> Generator[str, None, int | None]:

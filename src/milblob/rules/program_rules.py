@@ -367,9 +367,9 @@ class _Walk:
             for key, one in single
             if key in NUMBERS and one.value is not None
         }
-        result = self._known(outputs[-1][1]).type if outputs else None
-        if isinstance(result, TensorType):
-            for message in constexpr_breaches(kind, parts, values, result):
+        made = [known for _, data in outputs if isinstance(known := self._known(data).type, TensorType)]
+        if len(made) == len(outputs) == count:
+            for message in constexpr_breaches(kind, parts, values, made):
                 yield Breach("MIL049", f"{kind}, {message}", op.path)
 
     def _all_of(self, block: Block) -> frozenset[str]:
