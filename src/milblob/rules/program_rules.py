@@ -15,7 +15,7 @@ from ..wording import abbreviated
 from .catalog import Breach, quoted
 from .constexpr_rules import NUMBERS, WITH_MASKS, constexpr_breaches
 from .operation_rules import BLOCKS, Bound, newer_dtypes, operation_breaches, opset_index, table
-from .output_rules import outputs_of
+from .output_rules import axis_breaches, outputs_of
 from .type_rules import KnownType, brief, fits
 from .value_rules import value_breaches
 
@@ -294,6 +294,7 @@ class _Walk:
             judged = self._judged.get(signature)
             if judged is None:
                 wrong = tuple(operation_breaches(kind, self._opset, arguments, len(blocks)))
+                wrong = wrong or tuple(axis_breaches(kind, arguments))
                 judged = self._judged[signature] = wrong, None if wrong else outputs_of(kind, arguments)
             for rule, message in judged[0]:
                 yield Breach(rule, message, op.path)
