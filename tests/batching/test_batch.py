@@ -388,6 +388,13 @@ def test_a_second_batch_needs_another_directory_or_resume(source, tmp_path):
     assert not (tmp_path / "out/m1.mlpackage").exists()
 
 
+def test_a_file_that_is_nested_too_deep_is_not_taken_for_a_journal(source, tmp_path):
+    (tmp_path / "journal").write_bytes(b"[" * 50_000)
+    for resume, words in ((False, "expected no journal, got one"), (True, "expected an entry of a batch")):
+        with pytest.raises((FileExistsError, milblob.FormatError), match=words):
+            milblob.batch(size, source, recursive=True, journal=tmp_path / "journal", resume=resume)
+
+
 @pytest.mark.parametrize(
     ("content", "is_kept"),
     [

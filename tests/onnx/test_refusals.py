@@ -5,6 +5,8 @@ import pytest
 
 import milblob
 import milblob.onnx
+from constexpr_bytes import code, value
+from hostile_bytes import const, field, model, program, tensor_type
 from milblob.program import schema
 from onnx_models import save
 
@@ -150,3 +152,19 @@ def test_conv_quantized_with_a_palette_is_refused(tmp_path):
     path = save(tmp_path / "m.mlpackage", build, {"x": X})
     with pytest.raises(milblob.UnsupportedError, match="quantization_type linear, got 'lut'"):
         milblob.onnx.convert(path)
+
+
+@pytest.mark.parametrize(("kind", "key", "axes"), [("transpose", "perm", [0, 5]), ("cumsum", "axis", 5)])
+def test_an_axis_that_the_input_lacks_is_refused(tmp_path, kind, key, axes):
+    """ONNX's own inference of types lets these two pass, and runtimes refuse the result."""
+    bound = field(2, field(1, "x") + field(2, field(1, field(1, "x"))))
+    bound += field(2, field(1, key) + field(2, field(1, field(2, value("INT32", np.array(axes, INT))))))
+    output = field(3, field(1, "y") + field(2, tensor_type(code("FLOAT32"), (2, 3))))
+    x = const(value("FLOAT32", np.zeros((2, 3), F)), "x")
+    (tmp_path / "m.mlmodel").write_bytes(model(program(x, field(1, kind) + bound + output, opset="CoreML8"), 9))
+    [found] = milblob.check(tmp_path / "m.mlmodel", rules="MIL050").findings
+    assert found.where == "main.block['CoreML8'].op[1] 'y'" and found.message.startswith(
+        f"{key} of {kind}: expected -2 "
+    )
+    with pytest.raises(milblob.ProgramError, match=f"MIL050 {key} of {kind}: expected -2 to 1, got 5"):
+        milblob.onnx.convert(tmp_path / "m.mlmodel", tmp_path / "m.onnx")

@@ -261,6 +261,28 @@ def test_immediates(tmp_path):
     assert noise_of(milblob.load(tmp_path / "out.mlmodel")["w"], values) > 45
 
 
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), (2, 0, 3)])
+def test_weights_without_elements(tmp_path, shape):
+    """No range follows from them: the scales stay."""
+    scale = ("FLOAT32", np.full([1] * len(shape), 0.5, np.float32))
+    affine = {"zero_point": ("INT8", np.int8(0)), "axis": ("INT32", np.int32(0)), "scale": ("FLOAT32", np.float32(0.5))}
+    path = tmp_path / "m.mlmodel"
+    operations = [
+        constexpr(
+            "blockwise_shift_scale", [("a", "FLOAT32", shape)], {"data": ("INT4", np.zeros(shape)), "scale": scale}
+        ),
+        constexpr(
+            "affine_dequantize",
+            [("b", "FLOAT32", shape)],
+            {"quantized_data": ("INT8", np.zeros(shape, "i1")), **affine},
+        ),
+    ]
+    path.write_bytes(model_bytes(program(*operations)))
+    before = path.read_bytes()
+    report = milblob.refit(path, dict.fromkeys("ab", np.zeros(shape, np.float32)), requantize="fit")
+    assert [row.requantized for row in report.changes] == ["fit", "fit"] and path.read_bytes() == before
+
+
 @pytest.mark.parametrize("mode", some(["linear_symmetric", "linear"], 2))
 @pytest.mark.parametrize(
     "dtype, granularity",

@@ -192,6 +192,18 @@ def test_records_of_two_functions(tmp_path):
     assert [f for f in milblob.check(package) if f.severity == "error"] == []
 
 
+def test_an_array_that_does_not_fit_is_one_problem(tmp_path):
+    """Where its bytes are needed twice: of a value in the Program for its length, of a shared record for comparison."""
+    package = norms(tmp_path / "a", blob=False)
+    with pytest.raises(OverflowError, match="^beta: element 0: expected at most"):
+        milblob.refit(package, {"beta": np.full(COUNT, 1e300)}, cast=True)
+    package = functions_package(tmp_path)
+    new = {name: values.astype(np.float64) for name, values in milblob.load(package).items()}
+    new["second/w"] = new["second/w"] + 1e300
+    with pytest.raises(OverflowError, match="^second/w: element 0: expected at most"):
+        milblob.refit(package, new, cast=True, unshare=True)
+
+
 def functions_package(folder):
     path = folder / "made.bin"
     with milblob.BlobWriter(path) as blobs:

@@ -151,7 +151,7 @@ def interrupt(server, tmp_path):
     return tmp_path / "into" / ".milblob-m.mlpackage.download"
 
 
-@pytest.mark.parametrize("state", [b"", b"{", b"[]", b"{}"])
+@pytest.mark.parametrize("state", [b"", b"{", b"[]", b"{}", pytest.param(b"[" * 50_000, id="deep")])
 def test_bytes_of_an_unknown_version_never_become_a_part_of_another(server, tmp_path, state):
     """An interrupted call may have left a longer file, whose state is lost; then a second call is interrupted too."""
     staging = interrupt(server, tmp_path)

@@ -480,6 +480,7 @@ def test_the_former_name_of_a_cache(tmp_path):
     [
         ({"dataPath": "../s.bin"}, "expected a file beside the cache"), ({"dataPath": "/etc/passwd"}, "expected a file beside the cache"),
         ({"dataPath": ".."}, "expected a file beside the cache"), ({"dataPath": "a\\b"}, "expected a file beside the cache"), ({"dataPath": ""}, "expected a file beside the cache"),
+        ({"dataPath": "a\0b"}, "expected a file beside the cache"),
         ({"dataPath": 5}, "dataPath in tensor cache: expected a string"), ({"size": 9}, "expected 9 bytes, got 8"), ({"size": True}, "expected an integer"),
         ({"shard": "other"}, "expected raw-shard, got 'other'"), ({"records": 5}, "expected a list, got int"), ({"records": [5]}, "expected a string, got None"),
         ({"byteOffset": 4}, "expected one inside the 8 bytes"), ({"byteOffset": -8}, "expected one inside"), ({"byteOffset": 1 << 70}, "expected one inside"),
@@ -490,6 +491,12 @@ def test_the_former_name_of_a_cache(tmp_path):
 def test_caches_that_are_refused(tmp_path, changes, words):
     with pytest.raises((FormatError, UnsupportedError), match=words):
         tvm.read_params(cache_of(tmp_path, **changes))
+
+
+def test_a_cache_with_a_shard_that_no_file_can_be(tmp_path):
+    """JSON can spell an unpaired surrogate."""
+    with pytest.raises(ResolveError, match="expected a path that can be a file name"):
+        tvm.read_params(cache_of(tmp_path, dataPath="\ud800.bin"))
 
 
 def test_caches_that_are_none(tmp_path):

@@ -99,7 +99,7 @@ class BatchJournal:
         head, _, rest = os.read(self._fd, 1 << 16).partition(b"\n")
         try:
             is_unused = not (head or rest) or (not rest and "milblob_batch" in json.loads(head))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             is_unused = False
         if not is_unused:
             message = "expected no journal, got one (--resume, resume=True: continue its batch)"

@@ -63,7 +63,7 @@ def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
 
     `path`: of the JSON file, or of the directory that holds it. `max_nbytes`: as for `milblob.open`.
     Raises: OSError: the file, or a shard, cannot be opened. FormatError: it is broken, or names a shard outside its
-    directory. UnsupportedError: shards or encodings of another kind.
+    directory. ResolveError: it names a shard as no file can be. UnsupportedError: shards or encodings of another kind.
     """
     budget = Budget(max_nbytes, path)
     path = _json_path(path)
@@ -112,7 +112,7 @@ def _open_shard(shard: Any, path: str) -> MappedFile:
     if os.path.basename(name) != name or name in ("", ".", "..") or "\\" in name or "\0" in name:
         raise FormatError(f"shard: expected a file beside the cache, got {name!r:.200}", file=path)
     digits = _field(shard, "md5sum", str, path) if "md5sum" in shard else None
-    mapping = _Shard(Location(os.path.dirname(path) or ".").entry(name, links=False), digits)
+    mapping = _Shard(Location(os.path.dirname(path) or ".").beneath(name, links=False), digits)
     if mapping.nbytes != nbytes:
         message = f"size of shard {name}: expected {nbytes} bytes, got {mapping.nbytes}"
         mapping.close()

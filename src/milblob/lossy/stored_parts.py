@@ -142,7 +142,7 @@ def extremes(values: Array, counts: Shape, mask: Array | None = None) -> tuple[A
         numbers = np.arange(rows.start, rows.stop) // (shape[0] // counts[0])
         for out, ufunc, neutral in ((first, np.minimum, np.inf), (last, np.maximum, -np.inf)):
             part = piece if mask is None else np.where(mask[rows], piece, neutral).astype(values.dtype)
-            reduced = ufunc.reduce(part.reshape(part.shape[0], *split), axis=axes) if axes else part
+            reduced = ufunc.reduce(part.reshape(part.shape[0], *split), axis=axes, initial=neutral) if axes else part
             ufunc.at(out, numbers, reduced)
     for out in (first, last):
         out[~np.isfinite(out)] = 0

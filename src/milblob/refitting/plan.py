@@ -44,12 +44,18 @@ class Content:
         self._make = make
         self._digest = ""
         self._data: Any = None
+        self._error: Exception | None = None
 
     def make(self) -> Any:
         """Return the bytes; bytes of a value in a Program are kept, because their number is needed first."""
         if self._data is not None:
             return self._data
-        data = self._make()
+        self._require_no_error()
+        try:
+            data = self._make()
+        except ERRORS as error:
+            self._error = error
+            raise
         if not self.tensor.is_blob:
             self._data = data
         return data
@@ -69,11 +75,17 @@ class Content:
         if not (is_computed and is_float and self.is_dense and self.tensor.is_blob):
             yield self.make()
             return
+        self._require_no_error()
         how, total = self._how, CastCounts()
         for data, counts in encoded_pieces(self.tensor, item.values, can_cast=how.can_cast, overflow=how.overflow):
             total = total.plus(counts)
             yield data
         item.counts = total
+
+    def _require_no_error(self) -> None:
+        """Raise what making the bytes raised before: one problem, however often they are needed."""
+        if self._error is not None:
+            raise self._error
 
     @property
     def is_dense(self) -> bool:

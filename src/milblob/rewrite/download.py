@@ -140,7 +140,8 @@ class _Work:
         self._progress = progress
         self._state_path = os.path.join(staging, _STATE)
         self._state: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError), open(self._state_path, encoding="utf-8") as file:  # noqa: PTH123
+        unreadable = OSError, ValueError, RecursionError
+        with contextlib.suppress(*unreadable), open(self._state_path, encoding="utf-8") as file:  # noqa: PTH123
             found = json.load(file)
             self._state = found if isinstance(found, dict) else {}
         if not self._state:

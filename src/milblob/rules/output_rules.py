@@ -5,7 +5,7 @@ guess. Elementwise operations, reductions and products are here, those that move
 that go over windows in infer_windows.py. The source is coremltools' own type inference.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..dtypes import DType
 from ..program.types import ListType, StateType, TensorType, ValueType
@@ -33,6 +33,30 @@ _REDUCED = (
     "reduce_l1_norm", "reduce_l2_norm", "reduce_log_sum", "reduce_log_sum_exp", "reduce_max", "reduce_mean",
     "reduce_min", "reduce_prod", "reduce_sum", "reduce_sum_square",
 )  # fmt: skip
+
+
+_AXES = ("axis", "axes", "perm", "seq_axis", "batch_axis")
+_COUNTED = ("x", "data", "input", "values", "indices")  # the first that an operation has is whose dimensions axes count
+
+
+def axis_breaches(kind: str, arguments: Arguments) -> Iterator[tuple[str, str]]:
+    """Yield the axes of an operation that its input does not have: (rule, words)."""
+    given = Given(arguments)
+    for key in _AXES if kind != "flatten2d" else ():  # its axis is a place between dimensions
+        try:
+            axes = given.integers(key)
+            rank = len(next(given.shapes(one)[0] for one in _COUNTED if one in given))
+        except (Unsure, StopIteration, IndexError):
+            continue
+        if not rank:
+            continue  # which axis a number has is not written down
+        rank += len(axes) if kind == "expand_dims" else kind in ("one_hot", "stack")
+        for axis in axes:
+            if not -rank <= axis < rank:
+                yield "MIL050", f"{key} of {kind}: expected {-rank} to {rank - 1}, got {axis}"
+                return
+        if key == "perm" and sorted(axis % rank for axis in axes) != list(range(rank)):
+            yield "MIL050", f"perm of {kind}: expected each of {rank} dimensions once, got {list(axes)}"
 
 
 def outputs_of(kind: str, arguments: Arguments) -> tuple[ValueType, ...] | None:

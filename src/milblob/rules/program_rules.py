@@ -13,9 +13,9 @@ from ..program.view import Block, Function, Operation, ProgramView
 from ..progress import NO_PROGRESS, ProgressCounter
 from ..wording import abbreviated
 from .catalog import Breach, quoted
-from .constexpr_rules import WITH_MASKS, constexpr_breaches
+from .constexpr_rules import NUMBERS, WITH_MASKS, constexpr_breaches
 from .operation_rules import BLOCKS, Bound, newer_dtypes, operation_breaches, opset_index, table
-from .output_rules import outputs_of
+from .output_rules import axis_breaches, outputs_of
 from .type_rules import KnownType, brief, fits
 from .value_rules import value_breaches
 
@@ -244,7 +244,7 @@ class _Walk:
                     return None
                 read.append(id(bound))
             read.append(key)
-        stated = tuple([(key, stated) for key, stated, _ in attributes])
+        stated = tuple([(key, stated, whole if key in NUMBERS else b"") for key, stated, whole in attributes])
         return kind, self._opset, tuple(read), stated, tuple([data for _, data in outputs])
 
     def _judge(self, op: Operation, facts: _Facts, hidden: _Hidden) -> Iterator[Breach]:
@@ -266,7 +266,10 @@ class _Walk:
                 yield from value_breaches(read)
             stated = [(key, self._keep(Bound(read.type, True))) for key, read in values.items()]
         else:
-            stated = [(key, self._value(data, b"", merged.get((True, key, 0)))) for key, data, _ in attributes]
+            stated = [
+                (key, self._value(data, whole if key in NUMBERS else b"", merged.get((True, key, 0))))
+                for key, data, whole in attributes
+            ]
         as_attributes = kind == "const" or kind.startswith("constexpr_")
         value: ValueType | None = None
         whole = b""  # the value of a constant, if it is small
@@ -291,6 +294,7 @@ class _Walk:
             judged = self._judged.get(signature)
             if judged is None:
                 wrong = tuple(operation_breaches(kind, self._opset, arguments, len(blocks)))
+                wrong = wrong or tuple(axis_breaches(kind, arguments))
                 judged = self._judged[signature] = wrong, None if wrong else outputs_of(kind, arguments)
             for rule, message in judged[0]:
                 yield Breach(rule, message, op.path)
@@ -357,11 +361,16 @@ class _Walk:
         count = 2 if kind in WITH_MASKS else 1
         if len(outputs) != count:
             yield Breach("MIL049", f"outputs of {kind}: expected {count}, got {len(outputs)}", op.path)
-        types = ((key, bound[0].type) for key, bound in arguments if len(bound) == 1 and bound[0] is not None)
-        parts = {key: declared for key, declared in types if isinstance(declared, TensorType)}
-        result = self._known(outputs[-1][1]).type if outputs else None
-        if isinstance(result, TensorType):
-            for message in constexpr_breaches(kind, parts, result):
+        single = [(key, bound[0]) for key, bound in arguments if len(bound) == 1 and bound[0] is not None]
+        parts = {key: one.type for key, one in single if isinstance(one.type, TensorType)}
+        values = {
+            key: tuple(n for n in one.value if not isinstance(n, str))
+            for key, one in single
+            if key in NUMBERS and one.value is not None
+        }
+        made = [known for _, data in outputs if isinstance(known := self._known(data).type, TensorType)]
+        if len(made) == len(outputs) == count:
+            for message in constexpr_breaches(kind, parts, values, made):
                 yield Breach("MIL049", f"{kind}, {message}", op.path)
 
     def _all_of(self, block: Block) -> frozenset[str]:
