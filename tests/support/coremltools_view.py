@@ -180,7 +180,7 @@ def trust_coremltools():
     """If coremltools is imported, have it convert without work that changes nothing, which takes two thirds of the time.
 
     It checks its own Program before and after each pass, writes it as text for its log, whether anybody reads that or not,
-    and after each pass follows compressed weights through Programs that have none. `make thorough` leaves it as it is.
+    and after each pass follows compressed weights through Programs that have none, or that the pass has not changed. `make thorough` leaves it as it is.
     """
     if "coremltools" not in sys.modules or not sized(True, False):
         return
@@ -190,17 +190,40 @@ def trust_coremltools():
     program.validate = lambda self, check_essential_scope=False: None
     program.__str__ = block.__str__ = function.__str__ = object.__repr__
     follow = block._propagate_nonreplaceable_vars
+    changes = _count_changes(sys.modules["coremltools.converters.mil.mil.var"].Var)
 
     def follow_what_is_there(self):
-        ops = list(_operations(self))
-        if not isinstance(self, function) or any(op.op_type.startswith("constexpr_") for op in ops):
+        if not isinstance(self, function):
             follow(self)
             return
-        for op in ops:
-            for output in op.outputs or ():
-                output.nonreplaceable_vars_upstream = set()
+        if getattr(self, "changes_followed", None) == changes[0]:  # most passes find nothing to do
+            return
+        ops = list(_operations(self))
+        if any(op.op_type.startswith("constexpr_") for op in ops):
+            follow(self)
+        else:
+            for op in ops:
+                for output in op.outputs or ():
+                    output.nonreplaceable_vars_upstream = set()
+        self.changes_followed = changes[0]
 
     block._propagate_nonreplaceable_vars = follow_what_is_there
+
+
+def _count_changes(var):
+    """Return a list with the number of times that an operation began or ceased to read a variable, from now on."""
+    changes, add, remove = [0], var.add_child_op, var.remove_child_op
+
+    def add_counted(self, op):
+        changes[0] += 1
+        add(self, op)
+
+    def remove_counted(self, op, no_check=False):
+        changes[0] += 1
+        remove(self, op, no_check)
+
+    var.add_child_op, var.remove_child_op = add_counted, remove_counted
+    return changes
 
 
 def _operations(block):
